@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kv_engine import OWN, chain, path_of, root, stored_event
 
 from drawing import draws
-from headway.gateway.signals.beliefs import UNTOLD, Beliefs
+from headway.gateway.signals.beliefs import MOST_UNCONFIRMED, Beliefs
 from headway.gateway.signals.kv_ledger import EXACT, GUESSED, PARTIAL, Ledger
 from headway.policies.prefix_index import PrefixIndex
 from headway.types import Path
@@ -23,7 +23,7 @@ def made(ttl=100, speculative=10, size=OWN, capacity=1000, instances=1):
 
 def sent(index, beliefs, now, path, instance=0):
     index.touch(instance, path)
-    beliefs.touched(now, instance, path)
+    beliefs.touch(now, instance, path)
 
 
 def runs_of(path):
@@ -181,7 +181,7 @@ def test_what_was_sent_as_the_continuation_of_what_goes_goes_with_it():
     assert index.matches(path) == [4] and index.matches(other) == [3]
     beliefs.removed(3, 0, [path.keys[1]])
     assert index.matches(path) == [1] and index.matches(other) == [1]
-    assert index.size(0) == 1 and not beliefs.told[0].pending and not beliefs.told[0].watched
+    assert index.size(0) == 1 and not beliefs.publishers[0].pending and not beliefs.publishers[0].watched
     assert not index._holes
 
 
@@ -249,12 +249,14 @@ def test_prompts_that_nobody_confirms_are_given_up_beyond_a_bound():
     index, beliefs = made(capacity=10**6)
     beliefs.cleared(0, 0, EXACT)
     length = 4096
-    for number in range(UNTOLD // length + 5):
+    for number in range(MOST_UNCONFIRMED // length + 5):
         keys = tuple(range(number * length, (number + 1) * length))
         path = Path(keys, tuple(range(OWN, OWN * (length + 1), OWN)))
         sent(index, beliefs, 0, path)
-    assert beliefs.told[0].untold <= UNTOLD and len(beliefs.told[0].watched) <= UNTOLD
-    assert index.size(0) <= UNTOLD
+    assert (
+        beliefs.publishers[0].unconfirmed <= MOST_UNCONFIRMED and len(beliefs.publishers[0].watched) <= MOST_UNCONFIRMED
+    )
+    assert index.size(0) <= MOST_UNCONFIRMED
 
 
 # --- everything at once ----------------------------------------------------------------------------------------------
@@ -325,12 +327,12 @@ def test_after_anything_that_is_told_the_answer_is_that_of_the_engine_itself(his
             for block in blocks:
                 parent = block[:-engine_size]
                 if block not in model.held and (not parent or parent in model.held):
-                    ledger.stored(stored_event([block], engine_size))
+                    ledger.apply(stored_event([block], engine_size))
                     model.held.add(block)
         elif what == "remove":
             block = tuple(text[: number * engine_size])
             if block in model.held:
-                ledger.removed(stored_event([block], engine_size, removed=True))
+                ledger.apply(stored_event([block], engine_size, removed=True))
                 model.held.discard(block)
         elif what == "clear":
             ledger.clear(text)
@@ -369,14 +371,14 @@ def test_whatever_is_sent_and_told_the_belief_is_closed_and_no_less_than_what_wa
             for end in range(engine_size, len(text) + 1, engine_size)[number:]:
                 block = tuple(text[:end])
                 if block[:-engine_size] in model.held or end == engine_size:
-                    ledger.stored(stored_event([block], engine_size))
+                    ledger.apply(stored_event([block], engine_size))
                     if block in model.held:  # stored by two requests, removed by one
-                        ledger.removed(stored_event([block], engine_size, removed=True))
+                        ledger.apply(stored_event([block], engine_size, removed=True))
                     model.held.add(block)
         elif what == "remove":
             block = tuple(text[: number * engine_size])
             if block in model.held:
-                ledger.removed(stored_event([block], engine_size, removed=True))
+                ledger.apply(stored_event([block], engine_size, removed=True))
                 model.held.discard(block)
         elif what == "clear":
             ledger.clear(text)
@@ -396,8 +398,8 @@ def test_whatever_is_sent_and_told_the_belief_is_closed_and_no_less_than_what_wa
         assert index.size(0) <= capacity
     adapter.now += 1000
     beliefs.expire(adapter.now)
-    told = beliefs.told[0]
-    assert not told.pending and not told.watched and not told.untold
+    told = beliefs.publishers[0]
+    assert not told.pending and not told.watched and not told.unconfirmed
     assert not index._holes
     if capacity == 1000:
         for probe in probes:
@@ -414,7 +416,7 @@ def test_the_same_inputs_give_the_same_beliefs(size):
             sent(index, beliefs, number, path)
             if number % 3 == 0:
                 beliefs.stored(number, 0, runs_of(path))
-            if number % 5 == 4 and path.keys and path.keys[-1] in beliefs.told[0].blocks:
+            if number % 5 == 4 and path.keys and path.keys[-1] in beliefs.publishers[0].blocks:
                 beliefs.removed(number, 0, [path.keys[-1]])
             beliefs.expire(number)
         return list(index.eviction_order(0))

@@ -239,7 +239,7 @@ def test_a_daemon_that_starts_anew_finds_its_blocks(tmp_path: Path) -> None:
         await store.flush()
         await disk.close()
         again = Store(RAM, HELD, disk := Disk(tmp_path, DISK, 10**6))
-        assert again.lookup([key(number) for number in range(4)]) == (4, 0, 4)
+        assert again.lookup([key(number) for number in range(4)]) == Overlap(4, 0, 4)
         assert [await again.get(key(number)) for number in range(4)] == [block(number, 3000) for number in range(4)]
         again.put(key(9), block(9, 3000))
         await again.flush()

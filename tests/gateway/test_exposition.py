@@ -125,16 +125,8 @@ def test_what_went_otherwise_than_it_should_is_counted(live):
 def test_signals_have_their_ages_and_events_their_gaps(live):
     one = live(1, admin=ADMIN)
 
-    class Listener:
-        async def start(self): ...
-        async def stop(self): ...
-        def ages(self, backend):
-            return {"queued": 1.5}
-
-        def event_counts(self, backend):
-            return {"events": 12, "gaps": 2}
-
-    one.app.components.append(Listener())
+    one.app.board.signals = SimpleNamespace(misses=0, ages=lambda backend: {"queued": 1.5})
+    one.app.board.listener = SimpleNamespace(unknown=0, event_counts=lambda backend: {"events": 12, "gaps": 2})
     found = samples(admin(one, "/metrics").body.decode())
     assert total(found, "headway_signal_age_seconds", backend="e0", signal="queued") == 1.5
     assert total(found, "headway_kv_events_total", backend="e0", kind="gaps") == 2

@@ -21,6 +21,7 @@ from kvd_nodes import HANGS_S, block, key
 from conftest import Run
 from headway.config.section import read
 from headway.gateway.kvd.channel import TlsFiles
+from headway.gateway.kvd.frames import Overlap
 from headway.gateway.kvd.kvd_client import KvdClient
 
 
@@ -48,7 +49,7 @@ def test_blocks_outlive_a_daemon_that_is_told_to_end(tmp_path: Path) -> None:
 
     async def got(address: str) -> None:
         async with KvdClient(address, timeout_s=HANGS_S) as client:
-            assert await client.overlap(chain) == (12, 0, 12)
+            assert await client.overlap(chain) == Overlap(12, 0, 12)
             assert await client.get(chain) == [block(at, 10**6) for at in range(12)]
 
     with process(tmp_path, *arguments) as (first, addresses):

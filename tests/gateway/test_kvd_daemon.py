@@ -285,7 +285,9 @@ def test_a_daemon_that_went_and_came_back_is_found_again(tmp_path: Path) -> None
             async with daemon(tmp_path, disk=disk):
                 while True:
                     try:
-                        assert await client.overlap([key(1)]) == (1, 0, 1), "what was in memory is on disk"
+                        assert await client.overlap([key(1)]) == frames.Overlap(1, 0, 1), (
+                            "what was in memory is on disk"
+                        )
                         break
                     except KvdError:
                         await asyncio.sleep(0.05)
@@ -413,7 +415,7 @@ def test_another_transport_can_be_added(tmp_path: Path, monkeypatch: pytest.Monk
         def dialler(self, address: str, tls: Any) -> Any:
             return super().dialler(address.replace("pipe:", "unix:"), tls)
 
-    monkeypatch.setattr("headway.gateway.kvd.transports._MADE", {})
+    monkeypatch.setattr("headway.gateway.kvd.transports._REGISTERED", {})
     register("pipe", Renamed)
 
     async def main() -> None:

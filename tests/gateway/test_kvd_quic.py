@@ -177,7 +177,7 @@ def _for_servers_only(folder: Path, good: TlsFiles) -> TlsFiles:
     private = ec.generate_private_key(ec.SECP256R1())
     ca, ca_key = certs._authority_of(good.ca.parent)
     made = (
-        certs._begun(certs._named("web"), ca.subject, private.public_key(), timedelta(days=1))
+        certs._builder(certs._subject("web"), ca.subject, private.public_key(), timedelta(days=1))
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(ca_key, hashes.SHA256())
     )

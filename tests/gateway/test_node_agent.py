@@ -28,7 +28,7 @@ from headway.gateway.membership.agent_engine import Engine
 from headway.gateway.membership.agent_readings import Meter, Nvml, ReadingsCommand, ReadingsFile
 from headway.gateway.membership.etcd_client import Etcd
 from headway.gateway.membership.etcd_settings import EtcdSettings
-from headway.gateway.membership.node_agent import Agent, Registration, advertised
+from headway.gateway.membership.node_agent import Agent, Registration, advertised_url
 
 KEY = "/headway/nodes/a"
 METRICS = """\
@@ -295,7 +295,7 @@ def test_an_agent_that_ends_waits_for_its_engine_and_takes_the_node_away(shared:
     ],
 )
 def test_the_address_that_gateways_get(engine: str, advertise: str | None, endpoint: str, url: str) -> None:
-    assert advertised(engine, advertise, (endpoint,)) == url
+    assert advertised_url(engine, advertise, (endpoint,)) == url
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_an_address_that_no_gateway_could_call_is_refused_and_a_right_one_said(
     engine: str, advertise: str | None
 ) -> None:
     with pytest.raises(HeadwayError, match=r"--advertise .*as in http://\S+:8000\.$"):
-        advertised(engine, advertise, ("http://10.0.0.5:2379",))
+        advertised_url(engine, advertise, ("http://10.0.0.5:2379",))
 
 
 # --- utilisation and power -------------------------------------------------------------------------------------------

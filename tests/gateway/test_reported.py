@@ -16,7 +16,7 @@ from headway.errors import HeadwayError
 from headway.gateway.app import App
 from headway.gateway.config import Config
 from headway.gateway.signals.polled_signals import EngineSignals, SignalSettings
-from headway.gateway.signals.reading import Hits, Mean, Reading, cleaned
+from headway.gateway.signals.reading import Hits, Mean, Reading, clean
 from headway.types import PS_PER_SECOND, Path, Request
 
 PAGE = """\
@@ -243,7 +243,7 @@ def test_a_mean_lies_between_its_samples(samples):
     st.dictionaries(st.sampled_from(["queued", "busy", "watts", "kv_blocks", "x"]), st.none() | st.floats() | st.text())
 )
 def test_what_an_agent_says_is_taken_as_far_as_it_can_be_true(said):
-    found = cleaned(said)
+    found = clean(said)
     assert all(value >= 0 for value in found.values())
     assert "x" not in found
     assert found.get("busy", 0) <= 1

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from headway.errors import HeadwayError
 from headway.gateway.config import Config
-from headway.gateway.observing.otel_settings import OtelSettings
+from headway.gateway.observing.observing_settings import OtelSettings
 from headway.gateway.observing.request_spans import Tracing
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -33,7 +33,7 @@ def traced(live):
         app, settings = one.app, OtelSettings("http://127.0.0.1:9/v1/traces", sample)
         tracing = Tracing(app.clock, app.plane, app.decisions, settings, spans, simple=True)
         app.tracing = app.intake.tracing = tracing
-        app.services.on_end.append(tracing.ended)
+        app.services.on_end.append(tracing.record_end)
         return one, spans
 
     return start

@@ -119,7 +119,7 @@ def test_a_batch_that_is_too_large_is_not_looked_at():
 def test_no_bytes_make_it_raise(payload):
     sink = PlainSink()
     stream = Stream(Ledger(sink, chain, root, "m", OWN))
-    stream.heard(0, payload)
+    stream.on_batch(0, payload)
     while stream.step():
         pass
     assert stream.counts.batches == 1
@@ -267,7 +267,7 @@ class Wire:
         payload = batch(*events) if payload is None else payload
         self.sent.append((self.number, payload))
         if not lose:
-            self.stream.heard(self.number, payload)
+            self.stream.on_batch(self.number, payload)
         self.number += 1
         self.done()
 
@@ -277,8 +277,8 @@ class Wire:
     def answer(self):
         for number, payload in self.sent[-self.keep :]:
             if number >= self.asked[-1]:
-                self.stream.replayed(0, number, payload)
-        self.stream.answered(0)
+                self.stream.on_replayed(0, number, payload)
+        self.stream.end_replay(0)
         self.done()
 
     def done(self):
@@ -394,7 +394,7 @@ def test_an_engine_that_starts_anew_while_it_is_asked_is_not_waited_for():
 def test_a_long_event_is_taken_a_few_blocks_at_a_time():
     wire = Wire()
     text = list(range(4 * 10 * PART))
-    wire.stream.heard(0, batch(prompt_event(text)))
+    wire.stream.on_batch(0, batch(prompt_event(text)))
     most = 0
     while True:
         before = len(wire.sink.runs)
@@ -436,7 +436,7 @@ def test_ranks_have_numbers_of_their_own():
     wire = Wire()
     for number in range(3):
         for rank in (0, 1):
-            wire.stream.heard(number, batch(prompt_event([10 * rank + number] * 4), rank=rank))
+            wire.stream.on_batch(number, batch(prompt_event([10 * rank + number] * 4), rank=rank))
             wire.done()
     assert wire.stream.counts.gaps == 0 and wire.stream.counts.restarts == 0
     assert sorted(wire.sink.runs) == keys_of(*([10 * rank + n] * 4 for rank in (0, 1) for n in range(3) if rank or n))
@@ -482,7 +482,7 @@ def test_whatever_is_lost_nothing_is_believed_that_is_not_there(history, replay,
             anew = True
         if anew and not lose:
             rank, anew = wire.stream._ranks.get(0), False
-            if rank is not None and wire.number > rank.heard:
+            if rank is not None and wire.number > rank.last:
                 return  # all was lost up to where the engine was before: nobody can tell
         wire.send(*sent, lose=lose)
         waits = any(rank.waiting is not None for rank in wire.stream._ranks.values())

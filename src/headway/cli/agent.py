@@ -57,12 +57,12 @@ def agent(
     from headway.gateway.membership.agent_readings import WINDOW_S, Meter
     from headway.gateway.membership.etcd_client import Etcd
     from headway.gateway.membership.node import check_id
-    from headway.gateway.membership.node_agent import Agent, Registration, advertised
+    from headway.gateway.membership.node_agent import Agent, Registration, advertised_url
     from headway.http.address import Address
 
     _check_key(engine_key_env)
     near = Address(engine, "--engine")
-    url = advertised(engine, advertise, settings.endpoints)
+    url = advertised_url(engine, advertise, settings.endpoints)
     far = Address(url, "--advertise")
     name = check_id(id if id is not None else f"{far.host}:{far.port}".replace("::", "-"), "--id")
     more: dict[str, Any] = {**_changes(changes or [])}

@@ -193,9 +193,9 @@ class App:
         on_end.append(self.metrics.count_end)
         if self.records is not None:
             self.records.attach(self.plane, self.fleet, self.intake, self.reception)
-            on_end.append(self.records.ended)
+            on_end.append(self.records.record_end)
         if self.tracing is not None:
-            on_end.append(self.tracing.ended)
+            on_end.append(self.tracing.record_end)
         self.board = StatusBoard(
             clock=self.clock,
             plane=self.plane,
@@ -213,7 +213,6 @@ class App:
             handover=self.handover,
             records=self.records,
             peers=self.peers,
-            components=self.components,
         )
         if self.peers is not None and self.peers.settings.orders:
             self.peers.snapshot = lambda: self.board.figures()[0]

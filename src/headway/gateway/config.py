@@ -24,10 +24,8 @@ from headway.gateway.engines.member import BackendSpec, check_models, read_membe
 from headway.gateway.handover.live_handover import HandoverSettings
 from headway.gateway.live_policies import read_candidate, read_policies
 from headway.gateway.membership.etcd_settings import EtcdSettings
-from headway.gateway.observing.admin_settings import AdminSettings
-from headway.gateway.observing.otel_settings import OtelSettings
+from headway.gateway.observing.observing_settings import AdminSettings, OtelSettings, RecordSettings
 from headway.gateway.observing.recent_decisions import ExplainSettings
-from headway.gateway.observing.record_settings import RecordSettings
 from headway.gateway.peers import PeerSettings
 from headway.gateway.prompt_tokens import TokenSettings
 from headway.gateway.request_sessions import SessionSettings

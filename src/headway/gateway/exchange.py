@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from headway.gateway.engines.engine_health import Health
     from headway.gateway.handover.live_handover import Handing
     from headway.gateway.live_clock import Clock
-    from headway.gateway.observing.observed_exchange import EndListener
     from headway.gateway.observing.recent_decisions import Reasons
     from headway.gateway.plane import Plane
     from headway.gateway.waiting import Waiting
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 # Fields of an engine's answer that are not passed on: the gateway sets these itself.
 DROPPED: Final = HOP | {b"x-headway-%b" % name for name in (b"target", b"reason", b"request", b"cascade", b"prefill")}
 AGAIN: Final = (502, 503, 504, 429)  # statuses of an engine after which another engine is tried
+EndListener = Callable[["Exchange", int, str, str], None]  # with picoseconds, outcome and reason
 log = logging.getLogger("headway.gateway")
 
 
@@ -113,7 +113,7 @@ class Exchange:
         self.sent = self.over = self.until_close = self.again = False
         self.chunked = False  # the client gets the answer in chunks
         self.opening = b""  # the head of the answer, until it is sent with the first piece
-        self.sent_ps = self.first_ps = -1
+        self.sent_ps = self.first_ps = -1  # sent to its engine, and first content of the answer; -1: not yet
         self.since = self.patience = 0.0  # waiting for the engine: since when, and for how long at most
         self.alarm: Any = None  # of its deadline
 

@@ -69,7 +69,7 @@ class Plane:
         return request, answer
 
     def _record_route(self, now_ps: int, view: InstanceView, path: Path) -> None:
-        self.beliefs.touched(now_ps, view.index, path)
+        self.beliefs.touch(now_ps, view.index, path)
         if self.on_sent is not None:
             self.on_sent(view.index, path)
         self.places.count_route(view)
@@ -235,7 +235,7 @@ class Plane:
         for place, path in touches:
             for index in self.control.indexes:
                 index.touch(place, path)
-            self.beliefs.touched(now_ps, place, path)
+            self.beliefs.touch(now_ps, place, path)
 
     def lost(self, now_ps: int, peer: str) -> None:
         """Drop the counts of a gateway that is gone."""

@@ -6,6 +6,7 @@ from http import HTTPStatus
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
 REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
 KINDS: Final = {
@@ -14,6 +15,19 @@ KINDS: Final = {
     404: "not_found_error",
     429: "rate_limit_error",
 }
+
+
+class ErrorDetail(Struct):
+    message: str
+    type: str | None = None
+    param: str | None = None
+    code: str | int | None = None
+
+
+class ErrorReply(Struct):
+    """The body of an error, as OpenAI's API has it."""
+
+    error: ErrorDetail
 
 
 def head_of(
@@ -37,7 +51,7 @@ def head_of(
 
 def error_body(status: int, message: str, code: str | None = None) -> bytes:
     kind = KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": None, "code": code}})
+    return msgspec.json.encode(ErrorReply(ErrorDetail(message, kind, None, code)))
 
 
 def error_event(message: str) -> bytes:

@@ -208,7 +208,7 @@ class RouterJournal:
         self.router = router
 
     def bind(self, context: Context, cluster: ClusterView, reported: Collection[str]) -> None:
-        views = context.instances
+        self.views = views = context.instances
         self.cluster = cluster
         self.places = {view.id: view.index for view in views}
         self.everybody = tuple(range(len(views)))
@@ -235,8 +235,8 @@ class RouterJournal:
 
     def on_routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None:
         log, instances = self.log, self.cluster.instances
-        target = self.places[route.target]
-        prefill = -1 if route.prefill is None else self.places[route.prefill]
+        target = self._place(route.target)
+        prefill = -1 if route.prefill is None else self._place(route.prefill)
         if instances is not self.instances:  # they are the same until one comes or goes
             self.instances, self.candidates = instances, tuple([view.index for view in instances])
             self.number = log.sets.number(self.candidates)
@@ -259,6 +259,14 @@ class RouterJournal:
             self.index.touch(target, request.path)
             if prefill >= 0:
                 self.index.touch(prefill, request.path)
+
+    def _place(self, name: str) -> int:
+        """Live engines take and leave places during a run."""
+        place = self.places.get(name)
+        if place is None or self.views[place].id != name:
+            self.places = {view.id: view.index for view in self.views if view.id}
+            place = self.places[name]
+        return place
 
 
 def recorded(reported: Collection[str]) -> list[str]:

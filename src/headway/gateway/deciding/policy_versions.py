@@ -144,7 +144,7 @@ class PolicyVersions:
         waiting, flights = old.waiting.leave(), old.flights.by_id
         self.control.take_over(now_ps, flights)
         for flight in flights.values():
-            self.beliefs.touched(now_ps, flight.view.index, flight.request.path)
+            self.beliefs.touch(now_ps, flight.view.index, flight.request.path)
         if self.on_rebuilt is not None:
             self.on_rebuilt()
         if why:

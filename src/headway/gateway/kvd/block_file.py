@@ -1,14 +1,13 @@
-"""A block on disk: one file that is there whole or not at all, and is checked when it is read.
+"""A block on disk: one file, written as a whole or not at all, and checked when it is read.
 
     "HKB1", length of the key (1 byte), 3 zero bytes, length of the block (8 bytes), xxh3 of key and block (8 bytes),
     key, block
 
-A file is called after its key and a number that is never used twice, so that a block put anew is another file.
+A file's name is its key and a number that is never used twice, so a block that is put again is another file.
 """
 
 from __future__ import annotations
 
-import heapq
 import os
 import re
 import struct
@@ -29,10 +28,10 @@ PAGE: Final = 4096
 
 
 class Damaged(Exception):
-    """A file that is not what was written."""
+    """A file that differs from what was written."""
 
 
-class Found(NamedTuple):
+class StoredFile(NamedTuple):
     changed_ns: int
     number: int
     key: bytes
@@ -40,12 +39,12 @@ class Found(NamedTuple):
 
 
 def room(key: bytes, size: int) -> int:
-    """Bytes that a block takes on disk: whole pages."""
+    """Return the bytes that a block takes on disk: whole pages."""
     return -(-(_HEADER.size + len(key) + size) // PAGE) * PAGE
 
 
 def size_of(key: bytes, file_bytes: int) -> int:
-    """Of the block in a file of so many bytes; below 1 if it holds none."""
+    """Return the size of the block in a file of so many bytes; below 1 if it holds none."""
     return file_bytes - _HEADER.size - len(key)
 
 
@@ -54,7 +53,7 @@ def path(folder: Path, key: bytes, number: int) -> Path:
 
 
 def write(file: Path, key: bytes, data: Buffer) -> None:
-    """Under another name first. Not synced: after a power cut, the checksum tells what did not arrive."""
+    """Write under another name, then rename. Not synced: after a power cut, the checksum shows a damaged file."""
     unfinished = file.with_suffix(_UNFINISHED)
     head = _HEADER.pack(_MAGIC, len(key), len(data), _checksum(key, data)) + key
     try:
@@ -89,7 +88,7 @@ def read(file: Path, key: bytes, size: int) -> bytearray:
         raise Damaged(f"{file}: has another length than was written")
     if head != _HEADER.pack(_MAGIC, len(key), size, _checksum(key, data)) + key:
         raise Damaged(f"{file}: its checksum is wrong")
-    os.utime(file)  # a daemon that starts anew goes by the age of files
+    os.utime(file)  # a restarted daemon orders blocks by the age of their files
     return data
 
 
@@ -97,30 +96,26 @@ def remove(file: Path) -> None:
     try:
         file.unlink(missing_ok=True)
     except OSError:
-        return  # a file that cannot be removed is found again at the next start
+        return  # the next start finds it again
 
 
-def scan(folder: Path, most: int) -> list[Found]:
-    """The blocks of a folder, oldest first: the newest `most` of them. What else of ours lies there is removed: files
-    that were never finished, older files of a key, blocks beyond that number. Files of others are let be."""
-    newest: dict[bytes, Found] = {}
-    for found in _files(folder):
-        known = newest.get(found.key)
-        older = found if known is None or found.number < known.number else known
-        if known is not None:
+def scan(folder: Path, most: int) -> list[StoredFile]:
+    """Return the newest `most` blocks of a folder, oldest first, and remove what else a daemon left there: unfinished
+    files, older files of a key, blocks beyond that number. Files of others stay."""
+    newest: dict[bytes, StoredFile] = {}
+    for file in _files(folder):
+        older, newer = sorted((newest.get(file.key, file), file), key=lambda each: each.number)
+        newest[file.key] = newer
+        if older is not newer:
             remove(path(folder, older.key, older.number))
-        if known is None or older is known:
-            newest[found.key] = found
-    kept = heapq.nlargest(most, newest.values())
-    if len(kept) < len(newest):
-        names = {found.key for found in kept}
-        for found in newest.values():
-            if found.key not in names:
-                remove(path(folder, found.key, found.number))
-    return kept[::-1]
+    files = sorted(newest.values())
+    surplus = max(0, len(files) - most)
+    for file in files[:surplus]:
+        remove(path(folder, file.key, file.number))
+    return files[surplus:]
 
 
-def _files(folder: Path) -> Iterator[Found]:
+def _files(folder: Path) -> Iterator[StoredFile]:
     for shelf in (f"{number:02x}" for number in range(256)):
         try:
             entries = os.scandir(folder / shelf)
@@ -138,7 +133,7 @@ def _files(folder: Path) -> Iterator[Found]:
                     remove(Path(entry.path))
                     continue
                 about = entry.stat(follow_symlinks=False)
-                yield Found(about.st_mtime_ns, int(match[2]), key, about.st_size)
+                yield StoredFile(about.st_mtime_ns, int(match[2]), key, about.st_size)
 
 
 def _shelf(key: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Other daemons that blocks are fetched from."""
+"""Fetches blocks from other daemons."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headway.gateway.kvd.channel import REFUSED, KvdError
 from headway.gateway.kvd.kvd_client import KvdClient
 from headway.gateway.kvd.settings import Settings
 
-IDLE: Final = 16  # connections kept for later
+IDLE: Final = 16  # connections that stay open without users
 TIMEOUT_S: Final = 30.0  # of each answer
 
 
@@ -31,7 +31,7 @@ class Sources:
         self._known: OrderedDict[str, _Source] = OrderedDict()
 
     async def fetch(self, keys: list[bytes], address: str, ttl_s: float | None) -> int:
-        """Takes the leading blocks that are missing here from another daemon; how many are here then."""
+        """Take the leading blocks that are missing here from another daemon; return how many are here then."""
         self._check(address)
         async with self._turns:
             here = self._store.lookup(keys).leading
@@ -55,7 +55,7 @@ class Sources:
         return count + self._store.lookup(keys[count:]).leading
 
     def _check(self, address: str) -> None:
-        """A client of ours must not make us talk to whatever it likes."""
+        """Refuse unlisted sources: a client must not make the daemon connect to any address it likes."""
         peers = self._settings.peers
         if address not in peers if peers else not address.startswith("quic://"):
             known = ", ".join(peers) if peers else "any quic:// address"
@@ -74,8 +74,9 @@ class Sources:
             except HeadwayError as error:
                 raise KvdError(REFUSED, str(error)) from None
             self._known[address] = _Source(client)
-            for old in [name for name, one in self._known.items() if not one.users and name != address][:-IDLE]:
-                self._known.pop(old).client.abandon()
+            idle = [name for name, source in self._known.items() if not source.users and name != address]
+            for name in idle[:-IDLE]:
+                self._known.pop(name).client.abandon()
         self._known.move_to_end(address)
         return self._known[address]
 

@@ -1,8 +1,7 @@
-"""The blocks of a daemon: those used last in memory, what it has no room for on disk, the oldest nowhere.
+"""The blocks of a daemon: the most recently used in memory, others on disk, and the oldest dropped.
 
-A block put with a time to live is *held*: it stays in memory until it is read or that time has passed, whatever else
-comes, and is a block like others from then on. Held blocks have a share of memory of their own; beyond it they are
-refused, so that a promise is never broken silently.
+A block put with a time to live is *held*: it stays in memory until it is read or that time has passed, and is an
+ordinary block from then on. Held blocks have a share of memory of their own; beyond it they are refused.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from headway.gateway.kvd.disk import Disk
 from headway.gateway.kvd.frames import Overlap
 
 OVERHEAD: Final = 256  # bytes of memory that a block takes beside its own
+COUNTS: Final = ("puts", "refused", "hits_ram", "hits_disk", "misses", "dropped", "holds_expired")
 
 
 def cost(data: Buffer) -> int:
@@ -41,10 +41,10 @@ class Store:
         self._ram: OrderedDict[bytes, Buffer] = OrderedDict()
         self._held: dict[bytes, tuple[Buffer, float]] = {}
         self._ends: list[tuple[float, bytes]] = []  # when holds end; some have ended before
-        self.puts = self.refused = self.hits_ram = self.hits_disk = self.misses = self.dropped = self.expired = 0
+        self.puts = self.refused = self.hits_ram = self.hits_disk = self.misses = self.dropped = self.holds_expired = 0
 
     def put(self, key: bytes, data: Buffer, ttl_s: float | None = None) -> bool:
-        """Whether it was kept. A hold that is there already lasts, so long as nobody has read the block."""
+        """Return whether it was stored. An earlier hold lasts until the block is read."""
         now = self._clock()
         self._expire(now)
         old, end = self._held.get(key, (b"", 0.0))
@@ -66,7 +66,7 @@ class Store:
         return True
 
     def at_hand(self, key: bytes) -> Buffer | None:
-        """A block that is in memory; it counts as read."""
+        """Return a block that is in memory; it counts as read."""
         self._expire(self._clock())
         if key in self._held:
             data, _ = self._held.pop(key)
@@ -81,20 +81,20 @@ class Store:
         return data
 
     async def get(self, key: bytes) -> Buffer | None:
-        """A block from wherever it is; one from disk is in memory then."""
+        """Return a block from memory or disk; a block from disk moves to memory."""
         data = self.at_hand(key)
         if data is not None:
             return data
         entry = self.disk.entries.get(key) if self.disk else None
-        found = await self.disk.read(key) if self.disk and entry else None
-        if found is None:
+        data = await self.disk.read(key) if self.disk and entry else None
+        if data is None:
             self.misses += 1
             return None
         self.hits_disk += 1
         if self.disk and self.disk.entries.get(key) is entry and not self._in_memory(key):
             self.disk.touch(key)
-            self._promote(key, found)
-        return found
+            self._promote(key, data)
+        return data
 
     def delete(self, key: bytes) -> bool:
         there = self.size(key) is not None
@@ -102,7 +102,7 @@ class Store:
         return there
 
     def lookup(self, keys: Iterable[bytes]) -> Overlap:
-        """How many of a chain's leading blocks are there. To ask does not count as use."""
+        """Return how many of a chain's leading blocks are there. A lookup does not count as use."""
         ram = disk = 0
         entries = self.disk.entries if self.disk else {}
         for key in keys:
@@ -115,7 +115,7 @@ class Store:
         return Overlap(ram + disk, ram, disk)
 
     def size(self, key: bytes) -> int | None:
-        """Of a block, where it is there."""
+        """Return the size of a block, or None if it is not there."""
         if key in self._held:
             return len(self._held[key][0])
         if key in self._ram:
@@ -127,7 +127,7 @@ class Store:
         return self.disk is not None and key in self.disk.entries
 
     async def flush(self) -> None:
-        """Puts what is in memory on disk, the oldest first, so that a daemon that starts anew has it."""
+        """Write the blocks in memory to disk, the oldest first, for the next start of the daemon."""
         if self.disk is None:
             return
         for key, data in [*self._ram.items(), *((key, data) for key, (data, _) in self._held.items())]:
@@ -138,7 +138,7 @@ class Store:
 
     def figures(self) -> dict[str, dict[str, int]]:
         self._expire(self._clock())
-        found = {
+        return {
             "ram": {
                 "bytes": self.ram_used,
                 "limit": self.ram_limit,
@@ -147,29 +147,9 @@ class Store:
                 "held_limit": self.held_limit,
                 "held_blocks": len(self._held),
             },
-            "blocks": {
-                "puts": self.puts,
-                "refused": self.refused,
-                "hits_ram": self.hits_ram,
-                "hits_disk": self.hits_disk,
-                "misses": self.misses,
-                "dropped": self.dropped,
-                "holds_expired": self.expired,
-            },
+            "blocks": {name: getattr(self, name) for name in COUNTS},
+            **({} if self.disk is None else {"disk": self.disk.figures()}),
         }
-        if self.disk:
-            found["disk"] = {
-                "bytes": self.disk.used,
-                "limit": self.disk.limit,
-                "blocks": len(self.disk.entries),
-                "unwritten_bytes": self.disk.unwritten,
-                "written": self.disk.written,
-                "dropped": self.disk.dropped,
-                "dropped_busy": self.disk.dropped_busy,
-                "write_failures": self.disk.write_failures,
-                "damaged": self.disk.damaged,
-            }
-        return found
 
     def _in_memory(self, key: bytes) -> bool:
         return key in self._ram or key in self._held
@@ -190,7 +170,7 @@ class Store:
                 continue
             del self._held[key]
             self.held_used -= cost(data)
-            self.expired += 1
+            self.holds_expired += 1
             self._ram[key] = data
             self._ram.move_to_end(key, last=False)  # nobody came for it
 
@@ -201,8 +181,8 @@ class Store:
         self._ram[key] = data
         self.ram_used += cost(data)
 
-    def _make_room(self, wanted: int) -> None:
-        while self.ram_used + wanted > self.ram_limit:
+    def _make_room(self, size: int) -> None:
+        while self.ram_used + size > self.ram_limit:
             key, data = self._ram.popitem(last=False)
             self.ram_used -= cost(data)
             if self.disk is None:

@@ -1,4 +1,4 @@
-"""Certificates to try mutual TLS with: an authority, and a certificate of it for each node."""
+"""Certificates for trying mutual TLS: an authority, and a certificate from it for each node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SLACK: Final = timedelta(hours=1)  # clocks of nodes differ
 
 
 def make(folder: Path, name: str, hosts: Sequence[str], days: int) -> TlsFiles:
-    """A node's certificate and key in a folder, of the authority there; that is made first where there is none."""
+    """Make a node's certificate and key in a folder, signed by the authority there, which is made first if missing."""
     if not name or name == CA or not all(sign.isalnum() or sign in "-_." for sign in name):
         raise HeadwayError(f"--name: expected letters, digits, '-', '_' or '.', and not 'ca', got {name!r}.")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ def make(folder: Path, name: str, hosts: Sequence[str], days: int) -> TlsFiles:
 
 def authority(key: ec.EllipticCurvePrivateKey, life: timedelta, name: str = "headway kvd") -> x509.Certificate:
     return (
-        _begun(_named(name), _named(name), key.public_key(), life)
+        _builder(_subject(name), _subject(name), key.public_key(), life)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
         .sign(key, hashes.SHA256())
@@ -61,10 +61,10 @@ def node(
     life: timedelta,
     since: datetime | None = None,
 ) -> x509.Certificate:
-    """For both sides of a connection: a daemon that fetches is a client too."""
+    """Make a certificate for both ends of a connection: a daemon that fetches is a client too."""
     uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     return (
-        _begun(_named(name), ca.subject, key, life, since)
+        _builder(_subject(name), ca.subject, key, life, since)
         .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
@@ -73,7 +73,7 @@ def node(
     )
 
 
-def _begun(
+def _builder(
     subject: x509.Name,
     issuer: x509.Name,
     key: ec.EllipticCurvePublicKey,
@@ -92,7 +92,7 @@ def _begun(
     )
 
 
-def _named(name: str) -> x509.Name:
+def _subject(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 

@@ -1,4 +1,4 @@
-"""What every transport gives: streams of bytes both ways, listened for at one end and opened at the other."""
+"""The interface of transports: byte streams in both directions, accepted at one end and opened at the other."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from headway.errors import HeadwayError
 from headway.gateway.settings import File
 
 Buffer: TypeAlias = bytes | bytearray
-# What a caller of the daemon can meet.
+# Codes of `KvdError`.
 UNREACHABLE: Final = "unreachable"
 TIMEOUT: Final = "timeout"
 BUSY: Final = "busy"  # too many connections
-WRONG: Final = "wrong"  # a request that nobody could answer
+WRONG: Final = "wrong"  # a malformed request or answer
 REFUSED: Final = "refused"
 FAILED: Final = "failed"  # the daemon's own fault, or its source's
 
 
 class KvdError(HeadwayError):
-    """The daemon did not do what was asked; `code` is one of the names above."""
+    """The daemon did not carry out a request; `code` is one of the names above."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -30,18 +30,18 @@ class KvdError(HeadwayError):
 
 
 class Closed(Exception):
-    """The other side has gone, or nothing more may be said to it."""
+    """The channel is closed, at this end or at the other."""
 
 
 class TlsFiles(Struct, frozen=True):
-    """Of one node, in PEM: who it trusts, and who it is."""
+    """The files of one node, in PEM: the authority that it trusts, and its own certificate."""
 
     ca: Annotated[File, "the authority that peers' certificates are signed by"]
     certificate: Annotated[File, "of this node"]
     key: Annotated[File, "the private key of that"]
 
     def beside(self, folder: Path) -> TlsFiles:
-        """Found from the folder of the file that names them."""
+        """Resolve relative paths against the folder of the file that names them."""
         return TlsFiles(folder / self.ca, folder / self.certificate, folder / self.key)
 
 
@@ -52,29 +52,29 @@ class Channel(Protocol):
     closed: bool
 
     async def read(self, size: int) -> bytearray:
-        """Exactly so many bytes."""
+        """Read exactly so many bytes."""
 
     async def write(self, *parts: Buffer) -> None:
-        """All of them; waits while the other side is slow to take them."""
+        """Write all of them; waits while the peer is slow to read."""
 
-    def moved(self) -> int:
-        """Bytes that have come in or gone out so far: a stream that stands still is told by it."""
+    def moved_bytes(self) -> int:
+        """Return the bytes that have come in or gone out so far; a stalled stream shows by it."""
 
     def close(self) -> None:
-        """Ends it once what was written has gone out."""
+        """Close it once all that was written has gone out."""
 
     def abort(self) -> None:
-        """Ends it at once, whatever is under way."""
+        """Close it at once, whatever is under way."""
 
 
 class Listener(Protocol):
     address: str  # as a client would write it
 
     async def close(self) -> None:
-        """No channel more; those that are open stay."""
+        """Accept no more channels; open ones stay."""
 
-    async def gone(self) -> None:
-        """Ends what is left of its connections."""
+    async def close_connections(self) -> None:
+        """End the connections that are left."""
 
 
 class Dialler(Protocol):
@@ -83,19 +83,15 @@ class Dialler(Protocol):
     async def open(self) -> Channel: ...
 
     def why(self) -> str | None:
-        """What ended the last connection, where that is known."""
+        """Return what ended the last connection, if that is known."""
 
     async def close(self) -> None: ...
 
 
 class Transport(Protocol):
     async def listen(
-        self,
-        address: str,
-        tls: TlsFiles | None,
-        accept: Callable[[Channel], None],
-        most: int,
+        self, address: str, tls: TlsFiles | None, accept: Callable[[Channel], None], most: int
     ) -> Listener:
-        """`accept` is given each channel that a peer opens, of at most so many connections."""
+        """Call `accept` with each channel that a peer opens, on at most so many connections."""
 
     def dialler(self, address: str, tls: TlsFiles | None) -> Dialler: ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -18,11 +18,11 @@ from headway.gateway.kvd.settings import SHARES, Settings
 from headway.gateway.kvd.transports import transport
 from headway.http.event_loop import end_signal, run_loop
 
-FLUSH_S: Final = 60.0  # for what is in memory, at the end
+FLUSH_S: Final = 60.0  # for writing the blocks in memory at the end
 
 
 class _Share(Budget):
-    """Of one peer: what its channels may have in flight together."""
+    """The bytes that the channels of one peer may have in flight together."""
 
     sessions = 0
 
@@ -42,7 +42,7 @@ class Daemon:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> list[str]:
-        """The addresses it listens on; a port that was left open is filled in."""
+        """Return the addresses that it listens on, with the actual port in place of port 0."""
         disk = self._settings.disk
         if disk is not None:
             self.store.disk = Disk(disk.folder, disk.limit, disk.unwritten)
@@ -58,7 +58,7 @@ class Daemon:
         return [listener.address for listener in self._listeners]
 
     async def stop(self, drain_s: float | None = None) -> None:
-        """Takes no request more, ends those under way within the drain, and puts what is in memory on disk."""
+        """Accept no more requests, give those under way the drain to end, and write the blocks in memory to disk."""
         if self.ending:
             return
         self.ending = True
@@ -76,7 +76,7 @@ class Daemon:
                 task.cancel()
             await asyncio.wait(self._sessions.values())
         for listener in self._listeners:
-            await listener.gone()
+            await listener.close_connections()
         await self.sources.close()
         if self.store.disk is not None:
             with suppress(TimeoutError):
@@ -100,27 +100,25 @@ class Daemon:
         }
 
     def _accept(self, channel: Channel) -> None:
+        loop = asyncio.get_running_loop()
         if self.ending or len(self._sessions) >= self.limits.connections:
             self.turned_away += 1
-            self._task(_turn_away(channel))
+            refusal = loop.create_task(_turn_away(channel))
+            self._tasks.add(refusal)
+            refusal.add_done_callback(self._tasks.discard)
             return
         share = self._shares.setdefault(channel.peer, _Share(self.limits.in_flight // SHARES))
         share.sessions += 1
         session = Session(self, channel, share)
-        task = self._sessions[session] = asyncio.get_running_loop().create_task(session.run())
-        task.add_done_callback(lambda _: self._ended(session, channel.peer))
+        task = self._sessions[session] = loop.create_task(session.run())
+        task.add_done_callback(lambda _: self._on_end(session, channel.peer))
 
-    def _ended(self, session: Session, peer: str) -> None:
+    def _on_end(self, session: Session, peer: str) -> None:
         del self._sessions[session]
         share = self._shares[peer]
         share.sessions -= 1
         if not share.sessions:
             del self._shares[peer]
-
-    def _task(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 async def _turn_away(channel: Channel) -> None:
@@ -130,7 +128,7 @@ async def _turn_away(channel: Channel) -> None:
 
 
 def serve(settings: Settings, started: Callable[[list[str]], None]) -> None:
-    """`started` is told the addresses once requests are taken. SIGTERM and Ctrl-C end it."""
+    """Serve until SIGTERM or Ctrl-C; `started` is called with the addresses once requests are accepted."""
     logging.getLogger("quic").setLevel(logging.CRITICAL)  # what a peer does wrong is counted, not written
     run_loop(_serve(settings, started))
 

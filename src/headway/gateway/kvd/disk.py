@@ -1,4 +1,4 @@
-"""The disk tier: which blocks lie in a folder, the one used longest ago first. Threads do what touches the disk."""
+"""The disk tier: an index of the blocks in a folder, least recently used first. Threads do the I/O."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from headway.gateway.kvd.channel import Buffer
 
 MOST_BLOCKS: Final = 1_000_000  # in a folder; their index is in memory
 READERS: Final = 4
+COUNTS: Final = ("written", "dropped", "dropped_busy", "write_failures", "damaged")
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -33,7 +34,7 @@ class Entry:
 
 
 class Disk:
-    """Its methods belong to the event loop. What is dropped leaves the index at once, and the disk soon after."""
+    """Called from the event loop. A dropped block leaves the index at once, and the disk soon after."""
 
     def __init__(self, folder: Path, limit: int, unwritten_limit: int, most: int = MOST_BLOCKS) -> None:
         self.limit = limit
@@ -47,22 +48,28 @@ class Disk:
         self._writer = ThreadPoolExecutor(1, "kvd-write")  # one: removals come before the writes they make room for
         self._readers = ThreadPoolExecutor(READERS, "kvd-read")
         self._under_way: set[asyncio.Future[None]] = set()
-        self._lock = _locked(folder)
+        self._lock = _lock(folder)
         self._number = 0
-        self._find_again()
-
-    def _find_again(self) -> None:
-        for found in block_file.scan(self._folder, self._most):
-            self._number = max(self._number, found.number)
-            size = block_file.size_of(found.key, found.file_bytes)
+        for file in block_file.scan(folder, most):
+            self._number = max(self._number, file.number)
+            size = block_file.size_of(file.key, file.file_bytes)
             if size < 1:
-                block_file.remove(block_file.path(self._folder, found.key, found.number))
-                continue
-            self._enter(found.key, Entry(found.number, size, block_file.room(found.key, size), None))
-        self._shrink(0, self._most)
+                block_file.remove(block_file.path(folder, file.key, file.number))
+            else:
+                self._enter(file.key, Entry(file.number, size, block_file.room(file.key, size), None))
+        self._shrink(0, most)
+
+    def figures(self) -> dict[str, int]:
+        return {
+            "bytes": self.used,
+            "limit": self.limit,
+            "blocks": len(self.entries),
+            "unwritten_bytes": self.unwritten,
+            **{name: getattr(self, name) for name in COUNTS},
+        }
 
     def add(self, key: bytes, data: Buffer) -> None:
-        """A block that memory had no room for. It is readable at once, and on disk when a thread has written it."""
+        """Add a block that memory had no room for. It is readable at once, and on disk when a thread has written it."""
         if key in self.entries:
             self.touch(key)  # it was read from here
             return
@@ -78,10 +85,12 @@ class Disk:
         entry = Entry(self._number, len(data), room, data)
         self._enter(key, entry)
         self.unwritten += room
-        self._start(self._write(key, entry, data))
+        file = block_file.path(self._folder, key, entry.number)
+        written = self._in_turn(block_file.write, file, key, data)
+        written.add_done_callback(lambda written: self._on_written(key, entry, written))
 
     async def read(self, key: bytes) -> Buffer | None:
-        """None where there is none, or no longer. A damaged one is dropped."""
+        """Return a block, or None if it is not there. A damaged one is dropped."""
         entry = self.entries.get(key)
         if entry is None or entry.data is not None:
             return None if entry is None else entry.data
@@ -89,7 +98,7 @@ class Disk:
             file = block_file.path(self._folder, key, entry.number)
             loop = asyncio.get_running_loop()
             entry.reading = loop.run_in_executor(self._readers, block_file.read, file, key, entry.size)
-            entry.reading.add_done_callback(lambda done: _forget(entry, done))
+            entry.reading.add_done_callback(lambda reading: _forget(entry, reading))
         try:
             return await asyncio.shield(entry.reading)
         except (OSError, block_file.Damaged):
@@ -99,7 +108,7 @@ class Disk:
             return None
 
     def would_wait(self, data: Buffer) -> bool:
-        """Whether too much is unwritten for one block more."""
+        """Return whether too much is unwritten for one block more."""
         return self.unwritten + len(data) + 2 * block_file.PAGE > self.unwritten_limit
 
     def touch(self, key: bytes) -> None:
@@ -109,10 +118,10 @@ class Disk:
         entry = self.entries.pop(key)
         self.used -= entry.room
         if entry.data is None:
-            self._start(self._remove(key, entry))
+            self._remove(key, entry)
 
     async def settle(self) -> None:
-        """Waits until the disk is as the index has it."""
+        """Wait until the disk matches the index."""
         while self._under_way:
             await asyncio.wait(self._under_way)
 
@@ -127,40 +136,30 @@ class Disk:
         self.used += entry.room
 
     def _shrink(self, room: int, blocks: int) -> None:
-        """Drops the oldest until so many bytes are free and at most so many blocks left."""
+        """Drop the oldest until so many bytes are free and at most so many blocks left."""
         while self.entries and (self.used + room > self.limit or len(self.entries) > blocks):
             self.dropped += 1
             self.drop(next(iter(self.entries)))
 
-    def _start(self, work: asyncio.Future[None]) -> None:
-        self._under_way.add(work)
-        work.add_done_callback(self._under_way.discard)
-
-    def _write(self, key: bytes, entry: Entry, data: Buffer) -> asyncio.Future[None]:
-        file = block_file.path(self._folder, key, entry.number)
-        done = self._in_turn(block_file.write, file, key, data)
-        done.add_done_callback(lambda done: self._wrote(key, entry, done))
-        return done
-
-    def _wrote(self, key: bytes, entry: Entry, done: asyncio.Future[None]) -> None:
+    def _on_written(self, key: bytes, entry: Entry, written: asyncio.Future[None]) -> None:
         entry.data = None
         self.unwritten -= entry.room
-        error = done.exception()
-        wanted = self.entries.get(key) is entry
+        error = written.exception()
+        current = self.entries.get(key) is entry
         if error is None:
             self.written += 1
-            if not wanted:
-                self._start(self._remove(key, entry))
+            if not current:
+                self._remove(key, entry)
             return
         self.write_failures += 1
-        if wanted:
+        if current:
             del self.entries[key]
             self.used -= entry.room
         if isinstance(error, OSError) and error.errno in _FULL:
             self._free(entry.room)
 
     def _free(self, room: int) -> None:
-        """On a disk that others have filled, the oldest make room for those to come."""
+        """Drop the oldest blocks on a disk that others have filled, to make room for new ones."""
         target = self.used - room
         for key in [key for key, entry in self.entries.items() if entry.data is None]:
             if self.used <= target:
@@ -168,21 +167,24 @@ class Disk:
             self.dropped += 1
             self.drop(key)
 
-    def _remove(self, key: bytes, entry: Entry) -> asyncio.Future[None]:
-        return self._in_turn(block_file.remove, block_file.path(self._folder, key, entry.number))
+    def _remove(self, key: bytes, entry: Entry) -> None:
+        self._in_turn(block_file.remove, block_file.path(self._folder, key, entry.number))
 
     def _in_turn(self, work: Callable[..., None], *arguments: object) -> asyncio.Future[None]:
-        return asyncio.get_running_loop().run_in_executor(self._writer, work, *arguments)
+        task = asyncio.get_running_loop().run_in_executor(self._writer, work, *arguments)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return task
 
 
-def _forget(entry: Entry, done: asyncio.Future[bytearray]) -> None:
+def _forget(entry: Entry, reading: asyncio.Future[bytearray]) -> None:
     entry.reading = None
-    if not done.cancelled():
-        done.exception()  # told to whoever asked, if anybody is still there
+    if not reading.cancelled():
+        reading.exception()  # the callers of `read` get it too, if any still wait
 
 
-def _locked(folder: Path) -> int:
-    """A folder has one daemon at a time; the lock ends with the process."""
+def _lock(folder: Path) -> int:
+    """Reserve a folder for this daemon; the lock ends with the process."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         opened = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)

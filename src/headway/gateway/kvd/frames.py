@@ -8,7 +8,7 @@ A client asks and the daemon answers, one request at a time on a channel.
 from __future__ import annotations
 
 import struct
-from typing import Annotated, Final, NamedTuple, TypeAlias
+from typing import Annotated, Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -29,20 +29,12 @@ Sizes = Annotated[list[Annotated[int, Meta(ge=0, le=2**32 - 1)]], Meta(max_lengt
 Ttl = Annotated[int, Meta(ge=0, le=MOST_TTL_MS)]
 
 
-class Overlap(NamedTuple):
-    """Leading blocks of a chain that are there, in all and by tier."""
-
-    leading: int
-    ram: int
-    disk: int
-
-
 class Malformed(Exception):
-    """Bytes that are no frame of ours; the channel they came on is of no use any more."""
+    """Bytes that are no frame; the channel that they came on is of no further use."""
 
 
 class TooLong(Malformed):
-    """More than a frame may carry; so many bytes would follow."""
+    """More than a frame may carry; `follow` bytes would come after its prefix."""
 
     def __init__(self, text: str, follow: int) -> None:
         super().__init__(text)
@@ -93,8 +85,8 @@ class Blocks(Struct, array_like=True, tag=33, frozen=True):
     sizes: Sizes
 
 
-class Held(Struct, array_like=True, tag=34, frozen=True):
-    """How many leading blocks are there, and in which tier."""
+class Overlap(Struct, array_like=True, tag=34, frozen=True):
+    """How many leading blocks of a chain are there, in all and by tier."""
 
     leading: int
     ram: int
@@ -111,7 +103,8 @@ class Failure(Struct, array_like=True, tag=36, frozen=True):
 
 
 Request: TypeAlias = Put | Get | Delete | Lookup | Fetch | Stat | Ping
-Reply: TypeAlias = Count | Blocks | Held | Figures | Failure
+Reply: TypeAlias = Count | Blocks | Overlap | Figures | Failure
+Message = TypeVar("Message")
 
 _ENCODER = msgspec.msgpack.Encoder()
 _REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
@@ -119,13 +112,13 @@ _REPLIES: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 
 
 def frame(message: Request | Reply, body_bytes: int = 0) -> bytes:
-    """Prefix and head; the blocks are sent behind it as they are."""
+    """Return prefix and head; the blocks are sent after them as they are."""
     head = _ENCODER.encode(message)
     return PREFIX.pack(MAGIC, VERSION, len(head), body_bytes) + head
 
 
 def lengths(prefix: Buffer, body_limit: int) -> tuple[int, int]:
-    """Of head and blocks."""
+    """Return the lengths of head and blocks."""
     magic, version, head, body = PREFIX.unpack(prefix)
     if magic != MAGIC or version != VERSION:
         raise Malformed(f"a frame begins with {MAGIC.decode()} and version {VERSION}")
@@ -137,23 +130,24 @@ def lengths(prefix: Buffer, body_limit: int) -> tuple[int, int]:
 
 
 def request(head: Buffer, body: int) -> Request:
-    try:
-        found = _REQUESTS.decode(head)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise Malformed(f"the head cannot be read ({error})") from None
-    sizes = found.sizes if isinstance(found, Put) else []
-    if isinstance(found, Put) and (len(found.keys) != len(sizes) or not all(sizes)):
+    message = _decode(_REQUESTS, head)
+    sizes = message.sizes if isinstance(message, Put) else []
+    if isinstance(message, Put) and (len(message.keys) != len(sizes) or not all(sizes)):
         raise Malformed("each key of a put has one block of at least one byte")
     if sum(sizes) != body:
         raise Malformed(f"blocks of {sum(sizes):,} bytes are announced, the frame has {body:,}")
-    return found
+    return message
 
 
 def reply(head: Buffer, body: int) -> Reply:
+    message = _decode(_REPLIES, head)
+    if (sum(message.sizes) if isinstance(message, Blocks) else 0) != body:
+        raise Malformed(f"the frame has {body:,} bytes that its head does not announce")
+    return message
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[Message], head: Buffer) -> Message:
     try:
-        found = _REPLIES.decode(head)
+        return decoder.decode(head)
     except (msgspec.DecodeError, RecursionError) as error:
         raise Malformed(f"the head cannot be read ({error})") from None
-    if (sum(found.sizes) if isinstance(found, Blocks) else 0) != body:
-        raise Malformed(f"the frame has {body:,} bytes that its head does not announce")
-    return found

@@ -1,7 +1,7 @@
 """Mutual TLS for QUIC: aioquic's server can ask for a client's certificate but does not check it; this one does.
 
-It stands on names that are private to aioquic. Where one of them is gone, no certificate is found verified and every
-connection is refused.
+It uses names that are private to aioquic. If one of them goes, no certificate counts as verified and every connection
+is refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IDLE_S: Final = 60.0
 
 
 class VerifyingContext(tls.Context):
-    """The server's half of a handshake: no certificate, or a wrong one, ends it before a byte of ours is read."""
+    """The server's half of a handshake: without a valid certificate it ends before any data is read."""
 
     verified = False
 
@@ -41,7 +41,7 @@ class VerifyingContext(tls.Context):
 
 
 def demand(context: Any) -> None:
-    """Of a server's context that has yet to see its client."""
+    """Make a server's context, before its handshake, require a verified certificate."""
     context.__class__ = VerifyingContext
     context._request_client_certificate = True
 
@@ -51,7 +51,7 @@ def is_verified(context: Any) -> bool:
 
 
 def _check_purpose(certificate: x509.Certificate) -> None:
-    """A certificate that says what it is for must be for clients."""
+    """Refuse a certificate that names its uses, and not that of a client."""
     try:
         uses = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     except x509.ExtensionNotFound:
@@ -61,10 +61,10 @@ def _check_purpose(certificate: x509.Certificate) -> None:
 
 
 def configuration(files: TlsFiles | None, address: str, server_name: str | None) -> QuicConfiguration:
-    """Of a client that wants this name of its server, or of a server (None)."""
+    """Configure a client that expects this name of its server, or a server (None)."""
     if files is None:
         raise HeadwayError(f"{address}: QUIC wants 'tls' with ca, certificate and key; headway kvd certs makes some.")
-    made = QuicConfiguration(
+    quic = QuicConfiguration(
         alpn_protocols=[ALPN],
         is_client=server_name is not None,
         server_name=server_name,
@@ -78,15 +78,15 @@ def configuration(files: TlsFiles | None, address: str, server_name: str | None)
             content = file.read_bytes()
             if name == "ca":
                 tls.load_pem_x509_certificates(content)
-                made.load_verify_locations(cadata=content)
+                quic.load_verify_locations(cadata=content)
             elif name == "certificate":
-                made.certificate, *made.certificate_chain = tls.load_pem_x509_certificates(content)
+                quic.certificate, *quic.certificate_chain = tls.load_pem_x509_certificates(content)
             else:
-                made.private_key = tls.load_pem_private_key(content)
+                quic.private_key = tls.load_pem_private_key(content)
         except OSError as error:
             raise HeadwayError(f"tls.{name}: {file} cannot be read ({error.strerror}).") from None
         except (ValueError, TypeError):
             raise HeadwayError(f"tls.{name}: {file} is not in PEM.") from None
-    if made.private_key.public_key() != made.certificate.public_key():
+    if quic.private_key.public_key() != quic.certificate.public_key():
         raise HeadwayError(f"tls.key: {files.key} is not the key of {files.certificate}.")
-    return made
+    return quic

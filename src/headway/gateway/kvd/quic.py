@@ -18,7 +18,7 @@ from aioquic.quic.packet import pull_quic_header
 
 from headway.errors import HeadwayError
 from headway.gateway.kvd import mutual_tls, quic_windows
-from headway.gateway.kvd.channel import UNREACHABLE, Channel, Closed, Dialler, KvdError, Listener, TlsFiles, Transport
+from headway.gateway.kvd.channel import UNREACHABLE, Channel, Closed, Dialler, KvdError, Listener, TlsFiles
 from headway.gateway.kvd.quic_link import Link
 from headway.gateway.kvd.transports import host_and_port
 
@@ -28,14 +28,14 @@ SOCKET_BUFFER: Final = 4 << 20
 
 class Server(QuicServer):
     def __init__(self, configuration: Any, accept: Callable[[Channel], None], most: int) -> None:
-        super().__init__(configuration=configuration, create_protocol=self._linked, retry=True)
+        super().__init__(configuration=configuration, create_protocol=self._link, retry=True)
         self.open = True
         self.links: dict[Link, None] = {}
         self._accept = accept
         self._most = most
         self._count = 0
 
-    def _linked(self, quic: Any, stream_handler: Any = None) -> Link:
+    def _link(self, quic: Any, stream_handler: Any = None) -> Link:
         self._count += 1
         link = Link(quic, f"quic:{self._count}", self._take, lambda link: self.links.pop(link, None))
         self.links[link] = None
@@ -48,11 +48,11 @@ class Server(QuicServer):
             channel.abort()
 
     def datagram_received(self, data: Any, addr: Any) -> None:
-        if (len(self.links) >= self._most or not self.open) and not self._known(data):
+        if (len(self.links) >= self._most or not self.open) and not self._is_known(data):
             return
         super().datagram_received(data, addr)
 
-    def _known(self, data: bytes) -> bool:
+    def _is_known(self, data: bytes) -> bool:
         try:
             header = pull_quic_header(Packet(data=data), host_cid_length=self._configuration.connection_id_length)
         except ValueError:
@@ -68,22 +68,22 @@ class QuicListener:
     async def close(self) -> None:
         self._server.open = False
 
-    async def gone(self) -> None:
+    async def close_connections(self) -> None:
         self._server.close()
 
 
 class QuicDialler:
-    """Keeps its connection as long as it lasts, and makes another after it."""
+    """Opens channels on one connection, and connects again when it has ended."""
 
     def __init__(self, address: str, tls: TlsFiles | None) -> None:
         self._address = address
         self._host, self._port = host_and_port(address.partition("?")[0], address)
         self._configuration = _configuration(tls, address, self._host)
         self._link: Link | None = None
-        self._one = asyncio.Lock()
+        self._connecting = asyncio.Lock()
 
     async def open(self) -> Channel:
-        async with self._one:
+        async with self._connecting:
             if self._link is None or self._link.ended is not None:
                 await self._connect()
             assert self._link is not None
@@ -101,10 +101,12 @@ class QuicDialler:
     async def _connect(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_DGRAM)
-            family, address = found[0][0], found[0][4]
-            opened = _socket(family)
-            _, link = await loop.create_datagram_endpoint(self._new, sock=opened)
+            addresses = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_DGRAM)
+            family, _, _, _, address = addresses[0]
+            quic = QuicConnection(configuration=self._configuration)
+            _, link = await loop.create_datagram_endpoint(
+                lambda: Link(quic, self._address, on_end=Link.hang_up), sock=_socket(family)
+            )
         except OSError as error:
             raise KvdError(UNREACHABLE, f"{self._address}: cannot be reached ({error.strerror or error}).") from None
         link.connect(address)
@@ -117,13 +119,6 @@ class QuicDialler:
             raise
         self._link = link
 
-    def _new(self) -> Link:
-        return Link(
-            QuicConnection(configuration=self._configuration),
-            self._address,
-            gone=Link.hang_up,
-        )
-
 
 class QuicTransport:
     async def listen(
@@ -133,21 +128,17 @@ class QuicTransport:
         configuration = _configuration(tls, address, None)
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)
-            opened = _socket(found[0][0], found[0][4])
+            addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)
+            opened = _socket(addresses[0][0], addresses[0][4])
         except OSError as error:
             raise HeadwayError(f"{address}: cannot be listened on ({error.strerror or error}).") from None
         name = opened.getsockname()
         _, server = await loop.create_datagram_endpoint(lambda: Server(configuration, accept, most), sock=opened)
-        shown = f"[{name[0]}]" if ":" in name[0] else name[0]
-        return QuicListener(server, f"quic://{shown}:{name[1]}")
+        host = f"[{name[0]}]" if ":" in name[0] else name[0]
+        return QuicListener(server, f"quic://{host}:{name[1]}")
 
     def dialler(self, address: str, tls: TlsFiles | None) -> Dialler:
         return QuicDialler(address, tls)
-
-
-def transport() -> Transport:
-    return QuicTransport()
 
 
 def _socket(family: int, address: Any = None) -> socket.socket:
@@ -164,17 +155,17 @@ def _socket(family: int, address: Any = None) -> socket.socket:
 
 
 def _configuration(tls: TlsFiles | None, address: str, server_name: str | None) -> QuicConfiguration:
-    made = mutual_tls.configuration(tls, address, server_name)
-    made.max_datagram_size = _datagram(address)
-    made.max_stream_data, made.max_data = quic_windows.STREAM_WINDOW, quic_windows.WINDOW
-    return made
+    configuration = mutual_tls.configuration(tls, address, server_name)
+    configuration.max_datagram_size = _datagram(address)
+    configuration.max_stream_data, configuration.max_data = quic_windows.STREAM_WINDOW, quic_windows.WINDOW
+    return configuration
 
 
 def _datagram(address: str) -> int:
-    asked = address.partition("?")[2]
-    if not asked:
+    query = address.partition("?")[2]
+    if not query:
         return DATAGRAMS[0]
-    name, _, value = asked.partition("=")
+    name, _, value = query.partition("=")
     if name != "datagram" or not value.isdecimal() or int(value) not in DATAGRAMS:
         raise HeadwayError(f"{address}: expected datagram= and {DATAGRAMS[0]:,} to {DATAGRAMS[-1]:,} after the '?'.")
     return int(value)

@@ -28,33 +28,33 @@ class QuicChannel:
         self._stream = stream_id
         self._chunks: deque[bytes] = deque()
         self._ready = 0  # bytes in them
-        self._wanted = 0
+        self._least = 0  # bytes that wake the reader
         self._reading: asyncio.Future[None] | None = None
         self._writing: asyncio.Future[None] | None = None
         self._received = self._sent = 0
 
     async def read(self, size: int) -> bytearray:
-        found = bytearray(size)
+        data = bytearray(size)
         filled = 0
         while filled < size:
             if self._chunks:
-                filled += self._pull(found, filled)
+                filled += self._pull(data, filled)
                 continue
             if self.closed:
                 raise Closed
-            self._wanted = min(size - filled, PIECE)
+            self._least = min(size - filled, PIECE)
             self._reading = asyncio.get_running_loop().create_future()
             await self._reading
-        return found
+        return data
 
-    def _pull(self, found: bytearray, at: int) -> int:
+    def _pull(self, data: bytearray, at: int) -> int:
         chunk = self._chunks.popleft()
-        size = min(len(chunk), len(found) - at)
-        found[at : at + size] = chunk[:size]
+        size = min(len(chunk), len(data) - at)
+        data[at : at + size] = chunk[:size]
         if size < len(chunk):
             self._chunks.appendleft(chunk[size:])
         self._ready -= size
-        self._link.was_read(self._stream, size)
+        self._link.count_read(self._stream, size)
         return size
 
     async def write(self, *parts: Buffer) -> None:
@@ -70,7 +70,7 @@ class QuicChannel:
                 self._link.send(self._stream, piece)
                 self._sent += len(piece)
 
-    def moved(self) -> int:
+    def moved_bytes(self) -> int:
         return self._received + self._sent - self._link.quic.unsent(self._stream)
 
     def close(self) -> None:
@@ -92,19 +92,19 @@ class QuicChannel:
     def feed(self, data: bytes) -> None:
         self._received += len(data)
         self._ready += len(data)
-        self._link.quic.has_come(self._stream, len(data))
+        self._link.quic.count_received(self._stream, len(data))
         self._chunks.append(data)
-        if self._ready >= self._wanted:
+        if self._ready >= self._least:
             _wake(self._reading)
 
-    def acknowledged(self) -> None:
+    def on_acknowledged(self) -> None:
         if self._writing is not None and self._link.quic.unsent(self._stream) <= UNSENT // 2:
             _wake(self._writing)
 
     def end(self) -> None:
-        """Nothing more comes; what has come can still be read."""
+        """Note that nothing more comes; received bytes can still be read."""
         self.closed = True
-        self._link.without(self._stream)
+        self._link.forget(self._stream)
         _wake(self._reading)
         _wake(self._writing)
 
@@ -115,24 +115,24 @@ def _wake(waiting: asyncio.Future[None] | None) -> None:
 
 
 class Link(QuicConnectionProtocol):
-    """A connection, of either side: a server's has an `accept` for the channels that its client opens."""
+    """A connection, at either end: a server's has an `accept` for the channels that its client opens."""
 
     def __init__(
         self,
         quic: Any,
         peer: str,
         accept: Callable[[Channel], None] | None = None,
-        gone: Callable[[Link], None] | None = None,
+        on_end: Callable[[Link], None] | None = None,
     ) -> None:
         quic.__class__ = quic_windows.Connection
-        quic.windowed()
+        quic.open_windows()
         super().__init__(quic)
         self.quic: quic_windows.Connection = quic
         self.peer = peer
         self.ended: str | None = None  # why
         self.connected: asyncio.Future[None] = self._loop.create_future()
         self._accept = accept
-        self._gone = gone
+        self._on_end = on_end
         self._channels: dict[int, QuicChannel] = {}
         self._cut: set[int] = set()
         self._late = self._loop.call_later(HANDSHAKE_S, self.close, ENDED, "the handshake takes too long")
@@ -147,8 +147,8 @@ class Link(QuicConnectionProtocol):
         self.quic.send_stream_data(stream_id, data)
         self._transmit_soon()
 
-    def was_read(self, stream_id: int, size: int) -> None:
-        if self.quic.was_read(stream_id, size):
+    def count_read(self, stream_id: int, size: int) -> None:
+        if self.quic.count_read(stream_id, size):
             self._transmit_soon()
 
     def cut(self, stream_id: int) -> None:
@@ -163,7 +163,7 @@ class Link(QuicConnectionProtocol):
         self._transmit_soon()
 
     def finish(self, stream_id: int) -> None:
-        """Sends what there is, and takes no more."""
+        """Send what is left, and take no more."""
         if self.ended is None:
             self._cut.add(stream_id)
             self.quic.send_stream_data(stream_id, b"", end_stream=True)
@@ -171,34 +171,34 @@ class Link(QuicConnectionProtocol):
             self._transmit_soon()
 
     def hang_up(self) -> None:
-        """Of a client: its socket has no other use."""
+        """Close a client's socket, which has no other use."""
         if self._transport is not None:
             self._transport.close()
 
-    def without(self, stream_id: int) -> None:
+    def forget(self, stream_id: int) -> None:
         self._channels.pop(stream_id, None)
 
     def datagram_received(self, data: Any, addr: Any) -> None:
-        """As aioquic's, but many datagrams that come together are answered together."""
+        """Do as aioquic, but answer datagrams that come together in one go."""
         self.quic.receive_datagram(data, addr, now=self._loop.time())
         self._process_events()
         self._transmit_soon()
         for channel in [*self._channels.values()]:
-            channel.acknowledged()
+            channel.on_acknowledged()
 
     def quic_event_received(self, event: events.QuicEvent) -> None:
         if isinstance(event, events.StreamDataReceived):
-            self._data(event)
+            self._on_data(event)
         elif isinstance(event, events.StreamReset | events.StopSendingReceived):
             channel = self._channels.get(event.stream_id)
             if channel is not None:
                 channel.abort()
         elif isinstance(event, events.HandshakeCompleted):
-            self._shaken(event)
+            self._on_handshake(event)
         elif isinstance(event, events.ConnectionTerminated):
-            self._terminated(event)
+            self._on_terminated(event)
 
-    def _shaken(self, event: events.HandshakeCompleted) -> None:
+    def _on_handshake(self, event: events.HandshakeCompleted) -> None:
         self._late.cancel()
         server = self._accept is not None
         if event.alpn_protocol != mutual_tls.ALPN or (server and not mutual_tls.is_verified(self.quic.tls)):
@@ -206,7 +206,7 @@ class Link(QuicConnectionProtocol):
         elif not self.connected.done():
             self.connected.set_result(None)
 
-    def _data(self, event: events.StreamDataReceived) -> None:
+    def _on_data(self, event: events.StreamDataReceived) -> None:
         channel = self._channels.get(event.stream_id) or self._incoming(event.stream_id)
         if channel is None:
             return
@@ -216,7 +216,7 @@ class Link(QuicConnectionProtocol):
             channel.end()
 
     def _incoming(self, stream_id: int) -> QuicChannel | None:
-        """A channel that the peer opens; None where it may not, or where it was cut."""
+        """Return the channel that the peer opens; None if it may not, or if the stream was cut."""
         if stream_id in self._cut:
             return None
         verified = self.connected.done() and self.ended is None
@@ -227,13 +227,13 @@ class Link(QuicConnectionProtocol):
         self._accept(channel)
         return channel
 
-    def _terminated(self, event: events.ConnectionTerminated) -> None:
+    def _on_terminated(self, event: events.ConnectionTerminated) -> None:
         self._late.cancel()
         self.ended = event.reason_phrase or (f"error {event.error_code}" if event.error_code else "it was closed")
         if not self.connected.done():
             self.connected.set_exception(Closed(self.ended))
-            self.connected.exception()  # not everybody waits for it
+            self.connected.exception()  # marks it as retrieved: a server does not wait for it
         for channel in [*self._channels.values()]:
             channel.end()
-        if self._gone is not None:
-            self._gone(self)
+        if self._on_end is not None:
+            self._on_end(self)

@@ -1,5 +1,5 @@
-"""QUIC's flow control by what has been read. aioquic grants a peer more as soon as bytes arrive, so that one who sends
-faster than the daemon reads would fill its memory; here a peer is never more than a window ahead."""
+"""QUIC's flow control by the bytes that were read. aioquic lets a peer send more as soon as bytes arrive, so a fast
+sender would fill the daemon's memory; here a peer is never more than a window ahead."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from headway.gateway.kvd import mutual_tls
 
 MOST_STREAMS: Final = 16  # of a connection
 STREAM_WINDOW: Final = 1 << 19
-STEP: Final = STREAM_WINDOW // 2  # a peer is told of no less
-WINDOW: Final = (MOST_STREAMS + 1) * STREAM_WINDOW  # of a connection: streams that nobody reads leave room for others
+STEP: Final = STREAM_WINDOW // 2  # smaller grants are not sent
+WINDOW: Final = (MOST_STREAMS + 1) * STREAM_WINDOW  # of a connection: stalled streams leave room for others
 _FRAME: Final = 17  # bytes of a MAX_STREAM_DATA frame at most
 
 
 class _Window(Limit):
-    """A limit of bytes that goes up as they are read."""
+    """A limit of bytes that rises as they are read."""
 
     def __init__(self, plain: Limit) -> None:
-        self.unread = 0  # bytes that have come and wait to be read
+        self.unread = 0  # bytes received and not yet read
         self._granted = plain.value
         super().__init__(plain.frame_type, plain.name, plain.value)
 
     @property
     def value(self) -> int:
-        wanted = self.used - self.unread + WINDOW
-        if wanted - self._granted >= STEP:
-            self._granted = wanted
+        limit = self.used - self.unread + WINDOW
+        if limit - self._granted >= STEP:
+            self._granted = limit
         return self._granted
 
     @value.setter
-    def value(self, wanted: int) -> None:
-        """What aioquic would grant is not granted."""
+    def value(self, limit: int) -> None:
+        """Ignore the limit that aioquic would grant."""
 
 
 class Connection(QuicConnection):
-    """Of either side; a server's wants its client's certificate."""
+    """A connection at either end; a server's requires its client's certificate."""
 
-    def windowed(self) -> None:
-        """Called once before the first packet, also for a connection that aioquic's server has made."""
+    def open_windows(self) -> None:
+        """Replace aioquic's limit; called once, before the first packet."""
         self._local_max_data: Any = _Window(self._local_max_data)
         self._unread: dict[int, int] = {}  # bytes by stream
 
-    def has_come(self, stream_id: int, size: int) -> None:
+    def count_received(self, stream_id: int, size: int) -> None:
         self._unread[stream_id] = self._unread.get(stream_id, 0) + size
         self._local_max_data.unread += size
 
-    def was_read(self, stream_id: int, size: int) -> bool:
-        """Whether the peer should be told that it may send more."""
+    def count_read(self, stream_id: int, size: int) -> bool:
+        """Return whether a new limit should be sent to the peer."""
         left = self._unread.pop(stream_id) - size
         if left:
             self._unread[stream_id] = left
@@ -61,11 +61,11 @@ class Connection(QuicConnection):
         )
 
     def forget(self, stream_id: int) -> None:
-        """Nobody will read what is left of it."""
+        """Drop the count of a stream that will not be read further."""
         self._local_max_data.unread -= self._unread.pop(stream_id, 0)
 
     def unsent(self, stream_id: int) -> int:
-        """Bytes of a stream that the peer has not acknowledged."""
+        """Return the bytes of a stream that the peer has not acknowledged."""
         stream = self._streams.get(stream_id)
         return 0 if stream is None else stream.sender._buffer_stop - stream.sender._buffer_start
 

@@ -1,4 +1,4 @@
-"""One channel of the daemon: requests as they come, each answered before the next is read."""
+"""One channel of the daemon: each request is answered before the next is read."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from headway.gateway.kvd.channel import FAILED, REFUSED, WRONG, Buffer, Channel,
 if TYPE_CHECKING:
     from headway.gateway.kvd.daemon import Daemon
 
-
 FREE: Final = 65_536  # bytes of a request or an answer that need no turn
 ANSWER: Final = 16 << 20  # bytes of blocks in an answer, where it is more than one
-PATIENCE: Final = 4  # times what a frame may carry, that are thrown away for a peer to hear why
-LEAST: Final = 65_536  # bytes that must move in each span that a stall may last
+PATIENCE: Final = 4  # frames at most that are read and dropped, so that a peer gets to read why it is refused
+LEAST: Final = 65_536  # bytes that must move within `stall_s`
 _LOG: Final = logging.getLogger("headway.kvd")
 
 
 class Budget:
-    """Bytes that may be in memory for requests under way; who wants more than there is waits its turn."""
+    """Bytes that may be in memory for requests under way; a request that needs more than is free waits its turn."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -30,7 +29,7 @@ class Budget:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def take(self, size: int) -> None:
-        """No more than the limit at once."""
+        """Take bytes, at most the limit."""
         assert size <= self.limit
         if not self._waiting and self.used + size <= self.limit:
             self.used += size
@@ -69,8 +68,8 @@ class Session:
         self._share = share
         self._loop = asyncio.get_running_loop()
         self._since = self._loop.time()
-        self._moved = 0
-        self._waits = False  # for us, not we for the peer
+        self._moved_bytes = 0
+        self._waits = False  # whether the peer waits for the daemon, not the daemon for the peer
         self._watch = self._loop.call_later(daemon.limits.stall_s, self._look)
 
     async def run(self) -> None:
@@ -79,7 +78,7 @@ class Session:
             while not self._daemon.ending:
                 prefix = await channel.read(frames.PREFIX.size)
                 self._turn(busy=True)
-                await self._one(prefix)
+                await self._serve(prefix)
                 self._turn(busy=False)
             channel.close()
         except Closed:
@@ -87,7 +86,7 @@ class Session:
         except frames.Malformed as error:
             self._daemon.malformed += 1
             await self._refuse(error)
-        except Exception:  # of ours; it must not end the others
+        except Exception:  # must not end the other sessions
             _LOG.exception("a session failed")
             self._daemon.faults += 1
         finally:
@@ -99,7 +98,7 @@ class Session:
         self._channel.abort()
 
     async def _refuse(self, error: frames.Malformed) -> None:
-        """Tells why, also to a peer that writes all it has before it listens."""
+        """Say why, also to a peer that writes all it has before it reads."""
         await self._say(frames.Failure(WRONG, f"the request is wrong: {error}."))
         left = error.follow if isinstance(error, frames.TooLong) else 0
         try:
@@ -109,51 +108,51 @@ class Session:
         except Closed:
             return
 
-    async def _one(self, prefix: Buffer) -> None:
+    async def _serve(self, prefix: Buffer) -> None:
         head_bytes, body_bytes = frames.lengths(prefix, self._daemon.limits.frame)
-        taken = await self._take(head_bytes + body_bytes)
+        turn_bytes = await self._take(head_bytes + body_bytes)
         try:
-            asked = frames.request(await self._channel.read(head_bytes), body_bytes)
-            if isinstance(asked, frames.Put):
-                answer: frames.Reply = await self._put(asked)
+            request = frames.request(await self._channel.read(head_bytes), body_bytes)
+            if isinstance(request, frames.Put):
+                answer: frames.Reply = await self._put(request)
         finally:
-            self._give(taken)
-        if isinstance(asked, frames.Get):
-            await self._get(asked.keys)
+            self._give(turn_bytes)
+        if isinstance(request, frames.Get):
+            await self._get(request.keys)
             return
-        if not isinstance(asked, frames.Put):
-            answer = await self._answer(asked)
+        if not isinstance(request, frames.Put):
+            answer = await self._answer(request)
         await self._say(answer)
 
-    async def _put(self, asked: frames.Put) -> frames.Reply:
-        kept = 0
-        ttl_s = asked.ttl_ms / 1000 if asked.ttl_ms else None
-        for key, size in zip(asked.keys, asked.sizes, strict=True):
-            kept += self._daemon.store.put(key, await self._channel.read(size), ttl_s)
-        return frames.Count(kept)
+    async def _put(self, request: frames.Put) -> frames.Reply:
+        count = 0
+        ttl_s = request.ttl_ms / 1000 if request.ttl_ms else None
+        for key, size in zip(request.keys, request.sizes, strict=True):
+            count += self._daemon.store.put(key, await self._channel.read(size), ttl_s)
+        return frames.Count(count)
 
     async def _get(self, keys: list[bytes]) -> None:
         store = self._daemon.store
         keys, expected = self._fitting(keys)
-        taken = await self._take(expected)
+        turn_bytes = await self._take(expected)
         try:
-            found = [store.at_hand(key) for key in keys]
-            waiting = [at for at, data in enumerate(found) if data is None and store.on_disk(keys[at])]
-            store.misses += found.count(None) - len(waiting)
+            blocks = [store.at_hand(key) for key in keys]
+            waiting = [at for at, data in enumerate(blocks) if data is None and store.on_disk(keys[at])]
+            store.misses += blocks.count(None) - len(waiting)
             self._waits = True
             for at, data in zip(waiting, await asyncio.gather(*(store.get(keys[at]) for at in waiting)), strict=True):
-                found[at] = data
+                blocks[at] = data
             self._turn(busy=True)
             longest = self._daemon.limits.frame  # which may have been another when a block was put
-            found = [None if data is None or len(data) > longest else data for data in found]
-            sizes = [0 if data is None else len(data) for data in found]
+            blocks = [None if data is None or len(data) > longest else data for data in blocks]
+            sizes = [0 if data is None else len(data) for data in blocks]
             head = frames.frame(frames.Blocks(sizes), sum(sizes))
-            await self._channel.write(head, *(data for data in found if data is not None))
+            await self._channel.write(head, *(data for data in blocks if data is not None))
         finally:
-            self._give(taken)
+            self._give(turn_bytes)
 
     def _fitting(self, keys: list[bytes]) -> tuple[list[bytes], int]:
-        """The leading keys whose blocks one answer holds, one at least, and the bytes of those."""
+        """Return the leading keys whose blocks one answer holds, at least one, and the bytes of these blocks."""
         limit = min(ANSWER, self._daemon.limits.frame)
         total = 0
         for at, key in enumerate(keys):
@@ -163,23 +162,23 @@ class Session:
             total += size
         return keys, total
 
-    async def _answer(self, asked: frames.Request) -> frames.Reply:
+    async def _answer(self, request: frames.Request) -> frames.Reply:
         store = self._daemon.store
-        if isinstance(asked, frames.Lookup):
-            return frames.Held(*store.lookup(asked.keys))
-        if isinstance(asked, frames.Delete):
-            return frames.Count(sum(store.delete(key) for key in asked.keys))
-        if isinstance(asked, frames.Stat):
+        if isinstance(request, frames.Lookup):
+            return store.lookup(request.keys)
+        if isinstance(request, frames.Delete):
+            return frames.Count(sum(store.delete(key) for key in request.keys))
+        if isinstance(request, frames.Stat):
             return frames.Figures(self._daemon.figures())
-        if isinstance(asked, frames.Fetch):
-            return await self._fetch(asked)
+        if isinstance(request, frames.Fetch):
+            return await self._fetch(request)
         return frames.Count(0)
 
-    async def _fetch(self, asked: frames.Fetch) -> frames.Reply:
+    async def _fetch(self, request: frames.Fetch) -> frames.Reply:
         self._waits = True
         try:
-            ttl_s = asked.ttl_ms / 1000 if asked.ttl_ms else None
-            return frames.Count(await self._daemon.sources.fetch(asked.keys, asked.source, ttl_s))
+            ttl_s = request.ttl_ms / 1000 if request.ttl_ms else None
+            return frames.Count(await self._daemon.sources.fetch(request.keys, request.source, ttl_s))
         except KvdError as error:
             return frames.Failure(REFUSED if error.code == REFUSED else FAILED, str(error))
         finally:
@@ -192,7 +191,7 @@ class Session:
             self._channel.abort()
 
     async def _take(self, size: int) -> int:
-        """Its turn for so many bytes; a peer has no more than its share at once. Few bytes need none."""
+        """Wait for a turn of so many bytes, at most the peer's share. Few bytes need none."""
         if size <= FREE:
             return 0
         self._waits = True
@@ -215,16 +214,16 @@ class Session:
         self.busy = busy
         self._waits = False
         self._since = self._loop.time()
-        self._moved = self._channel.moved()
+        self._moved_bytes = self._channel.moved_bytes()
 
     def _look(self) -> None:
-        """A peer that stands still with a request half sent, or an answer half taken, is given up."""
+        """A peer that stands still with a request half sent, or an answer half turn_bytes, is given up."""
         limits = self._daemon.limits
         span = limits.stall_s if self.busy else limits.idle_s
         left = self._since + span - self._loop.time()
         if left <= 0 and not self._waits:
-            moved = self._channel.moved()
-            if not self.busy or moved - self._moved < LEAST:
+            moved_bytes = self._channel.moved_bytes()
+            if not self.busy or moved_bytes - self._moved_bytes < LEAST:
                 self._daemon.stalled += self.busy
                 self._channel.abort()
                 return

@@ -1,4 +1,4 @@
-"""The daemon's file: where it listens, how much it keeps, and its limits."""
+"""The daemon's file: its addresses, the memory and disk for blocks, and limits."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MIB: Final = 2**20
 SHARES: Final = 4  # one peer has at most this part of the bytes in flight
 
 
-def _read_listen(given: Any, where: str) -> tuple[str, ...]:
-    found = [given] if isinstance(given, str) else given
-    if not isinstance(found, list) or not found or not all(isinstance(one, str) for one in found):
-        raise HeadwayError(f"{where}: expected an address such as unix:/run/kvd.sock or a list, got {shown(given)}.")
-    return tuple(found)
+def _read_listen(value: Any, where: str) -> tuple[str, ...]:
+    addresses = [value] if isinstance(value, str) else value
+    if not isinstance(addresses, list) or not addresses or not all(isinstance(each, str) for each in addresses):
+        raise HeadwayError(f"{where}: expected an address such as unix:/run/kvd.sock or a list, got {shown(value)}.")
+    return tuple(addresses)
 
 
 SomeFrames = Annotated[int, bytes_of_at_least(65_536)]
@@ -73,7 +73,7 @@ class Settings(Struct, frozen=True):
 
     @classmethod
     def load(cls, source: str | Path | Mapping[str, Any]) -> Settings:
-        """From a YAML file or a mapping; files that it names lie beside it."""
+        """Read a YAML file or a mapping; relative paths resolve against the file's folder."""
         if isinstance(source, Mapping):
             return read_settings(dict(source), Path())
         path = Path(source).expanduser()
@@ -84,13 +84,13 @@ class Settings(Struct, frozen=True):
 
 
 def read_settings(data: dict[str, Any], folder: Path) -> Settings:
-    found = read(Settings, data, "")
-    if found.held_bytes > found.ram:
-        given = shown(data.get("ram", "1GiB"))
-        raise HeadwayError(f"held: is a part of 'ram', which is {given}, got {shown(data['held'])}.")
-    _check_limits(found.limits, data.get("limits") or {})
-    disk = None if found.disk is None else replace(found.disk, folder=folder / found.disk.folder)
-    return replace(found, disk=disk, tls=None if found.tls is None else found.tls.beside(folder))
+    settings = read(Settings, data, "")
+    if settings.held_bytes > settings.ram:
+        ram = shown(data.get("ram", "1GiB"))
+        raise HeadwayError(f"held: is a part of 'ram', which is {ram}, got {shown(data['held'])}.")
+    _check_limits(settings.limits, data.get("limits") or {})
+    disk = None if settings.disk is None else replace(settings.disk, folder=folder / settings.disk.folder)
+    return replace(settings, disk=disk, tls=None if settings.tls is None else settings.tls.beside(folder))
 
 
 def _check_limits(limits: Limits, data: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Channels over a Unix socket: each is a connection of its own, open to the user who runs the daemon."""
+"""Channels over a Unix socket: each is a connection of its own, open only to the user who runs the daemon."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import socket
 import stat
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -20,16 +21,15 @@ from headway.gateway.kvd.channel import (
     KvdError,
     Listener,
     TlsFiles,
-    Transport,
 )
 
 LONGEST_PATH: Final = 107  # bytes that the kernel takes
-AHEAD: Final = 65_536  # bytes that are read before anybody asks for them
+AHEAD: Final = 65_536  # bytes that are read ahead of a call of `read`
 SOCKET_BUFFER: Final = 1 << 20
 
 
 class UnixChannel(asyncio.BufferedProtocol):
-    """What is read goes straight to where it is wanted."""
+    """Reads straight into the buffer of the call that waits."""
 
     def __init__(self, peer: str, accept: Callable[[Channel], None] | None = None) -> None:
         self.peer = peer
@@ -38,7 +38,7 @@ class UnixChannel(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._ahead = bytearray()
         self._scratch = memoryview(bytearray(AHEAD))
-        self._wanted: memoryview | None = None
+        self._target: memoryview | None = None
         self._filled = 0
         self._reading: asyncio.Future[None] | None = None
         self._writing: asyncio.Future[None] | None = None
@@ -46,23 +46,23 @@ class UnixChannel(asyncio.BufferedProtocol):
         self._received = self._sent = 0
 
     async def read(self, size: int) -> bytearray:
-        found = bytearray(size)
+        data = bytearray(size)
         ready = min(size, len(self._ahead))
-        found[:ready] = self._ahead[:ready]
+        data[:ready] = self._ahead[:ready]
         del self._ahead[:ready]
         if ready == size:
             self._resume()
-            return found
+            return data
         if self.closed or self._transport is None:
             raise Closed
-        self._wanted, self._filled = memoryview(found), ready
+        self._target, self._filled = memoryview(data), ready
         self._reading = asyncio.get_running_loop().create_future()
         self._resume()
         try:
             await self._reading
         finally:
-            self._wanted = self._reading = None
-        return found
+            self._target = self._reading = None
+        return data
 
     async def write(self, *parts: Buffer) -> None:
         for part in parts:
@@ -74,7 +74,7 @@ class UnixChannel(asyncio.BufferedProtocol):
                 self._writing = asyncio.get_running_loop().create_future()
                 await self._writing
 
-    def moved(self) -> int:
+    def moved_bytes(self) -> int:
         waiting = self._transport.get_write_buffer_size() if self._transport else 0
         return self._received + self._sent - waiting
 
@@ -90,23 +90,25 @@ class UnixChannel(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        _enlarge(transport.get_extra_info("socket"))
+        opened = transport.get_extra_info("socket")
+        if opened is not None:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
         if self._accept is not None:
             self._accept(self)
 
     def get_buffer(self, sizehint: int) -> Any:
-        return self._scratch if self._wanted is None else self._wanted[self._filled :]
+        return self._scratch if self._target is None else self._target[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
         self._received += nbytes
-        if self._wanted is None:
+        if self._target is None:
             self._ahead += self._scratch[:nbytes]
             if len(self._ahead) >= AHEAD and self._transport is not None:
                 self._transport.pause_reading()
             return
         self._filled += nbytes
-        if self._filled == len(self._wanted):
-            self._wanted = None
+        if self._filled == len(self._target):
+            self._target = None
             if self._reading is not None and not self._reading.done():
                 self._reading.set_result(None)
 
@@ -132,11 +134,6 @@ class UnixChannel(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
 
-def _enlarge(opened: Any) -> None:
-    if opened is not None:
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
-
-
 class UnixListener:
     def __init__(self, server: asyncio.Server, path: Path) -> None:
         self.address = f"unix:{path}"
@@ -152,7 +149,7 @@ class UnixListener:
         except FileNotFoundError:
             return
 
-    async def gone(self) -> None:
+    async def close_connections(self) -> None:
         return
 
 
@@ -181,9 +178,8 @@ class UnixTransport:
         self, address: str, tls: TlsFiles | None, accept: Callable[[Channel], None], most: int
     ) -> Listener:
         path = _path(address)
-        opened = await asyncio.to_thread(_bound, path)
-        peers = iter(range(2**62))
-
+        opened = await asyncio.to_thread(_bind, path)
+        peers = count()
         server = await asyncio.get_running_loop().create_unix_server(
             lambda: UnixChannel(f"unix:{next(peers)}", accept), sock=opened
         )
@@ -193,10 +189,6 @@ class UnixTransport:
         return UnixDialler(_path(address))
 
 
-def transport() -> Transport:
-    return UnixTransport()
-
-
 def _path(address: str) -> Path:
     path = Path(address.removeprefix("unix:").removeprefix("//")).expanduser()
     if path.name in ("", "..") or len(os.fsencode(path.absolute())) > LONGEST_PATH:
@@ -204,8 +196,8 @@ def _path(address: str) -> Path:
     return path.absolute()
 
 
-def _bound(path: Path) -> socket.socket:
-    """A socket that only its user may open. One that a daemon left behind is replaced, nothing else is."""
+def _bind(path: Path) -> socket.socket:
+    """Make a socket that only its user may open. It replaces a socket that a daemon left behind, and nothing else."""
     if path.is_symlink() or (path.exists() and not stat.S_ISSOCK(path.stat().st_mode)):
         raise HeadwayError(f"unix:{path}: is there already and is no socket; name another path.")
     if path.exists():
@@ -226,12 +218,12 @@ def _bound(path: Path) -> socket.socket:
 
 
 def _answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
-        asked.settimeout(1.0)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
         try:
-            asked.connect(str(path))
+            probe.connect(str(path))
         except (ConnectionRefusedError, FileNotFoundError):
             return False
         except OSError:
-            return True  # full or not ours: somebody has it
+            return True  # full, or of another user: it is in use
     return True

@@ -1,4 +1,4 @@
-"""What an agent asks of the engine beside it: whether it is ready, which models it has, and its load."""
+"""What an agent asks its engine: whether it is ready, which models it has, and its load."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headway.http.client import HttpClient, NoAnswer, TooLong
 
 TIMEOUT_S: Final = 2.0
 LARGEST: Final = 8 * 1024 * 1024  # bytes of an answer
-WHOLE: Final = ("queued", "running", "kv_blocks")  # figures that are what the views call them
+WHOLE: Final = ("queued", "running", "kv_blocks")  # figures that are signals as they stand
 log = logging.getLogger("headway.agent")
 
 
@@ -24,13 +24,13 @@ class Engine:
         key = None if key_env is None else os.environ.get(key_env, "")
         self._client = HttpClient(timeout_s, headers={"Authorization": f"Bearer {key}"} if key else {})
         self._hits: tuple[float, float] | None = None  # and queries, at the last look
-        self._told = ""
+        self._problem = ""  # that the log says already
 
     async def close(self) -> None:
         await self._client.close()
 
     async def unready(self) -> str:
-        """Why it is not ready; nothing where it is. Engines without /health are asked for their models."""
+        """Return why it is not ready; empty if it is. Engines without /health are asked for their models."""
         try:
             status, _ = await self._get("/health")
             if status == 404:
@@ -40,36 +40,35 @@ class Engine:
         return "" if status == 200 else f"the engine's /health answered {status}"
 
     async def models(self) -> list[str]:
-        """Those that it lists; none where it does not answer."""
+        """Return the models that it lists; none if it does not answer."""
         try:
             status, body = await self._get("/v1/models")
             if status != 200:
                 return []
-            found = msgspec.json.decode(body)["data"]
-            return [str(one["id"]) for one in found]
+            return [str(model["id"]) for model in msgspec.json.decode(body)["data"]]
         except (HeadwayError, msgspec.MsgspecError, KeyError, TypeError):
             return []
 
     async def figures(self) -> dict[str, float]:
-        """Load as the views have it; what its page does not tell is not there."""
+        """Return its load in the signals of a view, as far as its page has them."""
         try:
             status, body = await self._get(self.metrics)
         except HeadwayError:
             return {}
         if status != 200:
-            self._say(f"{self.url}{self.metrics} answered {status}")
+            self._warn(f"{self.url}{self.metrics} answered {status}")
             return {}
         page = parse(body.decode(errors="replace"))
-        found: dict[str, float] = {name: page[name] for name in WHOLE if name in page}
+        signals: dict[str, float] = {name: page[name] for name in WHOLE if name in page}
         if "kv_usage" in page and "kv_blocks" in page:
-            found["kv_used"] = round(page["kv_usage"] * page["kv_blocks"])
+            signals["kv_used"] = round(page["kv_usage"] * page["kv_blocks"])
         if (rate := self._hit_rate(page)) is not None:
-            found["hit_rate"] = rate
-        self._say("" if found else f"{self.url}{self.metrics} has no figures that are known here")
-        return found
+            signals["hit_rate"] = rate
+        self._warn("" if signals else f"{self.url}{self.metrics} has no figures that are known here")
+        return signals
 
     def _hit_rate(self, page: dict[str, Any]) -> float | None:
-        """The engine's own, or that of the prompts since the last look."""
+        """Return the engine's own, or that of the prompts since the last look."""
         if "hit_rate" in page:
             return float(page["hit_rate"])
         if "hits" not in page or "queries" not in page:
@@ -80,10 +79,10 @@ class Engine:
         share: float = (page["hits"] - before[0]) / (page["queries"] - before[1])
         return min(1.0, max(0.0, share))
 
-    def _say(self, why: str) -> None:
-        if why and why != self._told:
-            log.warning("the engine's load is not known: %s", why)
-        self._told = why
+    def _warn(self, problem: str) -> None:
+        if problem and problem != self._problem:
+            log.warning("the engine's load is not known: %s", problem)
+        self._problem = problem
 
     async def _get(self, path: str) -> tuple[int, bytes]:
         try:

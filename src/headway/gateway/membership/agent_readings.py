@@ -22,7 +22,7 @@ from headway.errors import HeadwayError
 SAMPLE_S: Final = 1.0
 NAMES: Final = ("busy", "watts")
 WINDOW_S: Final = 5.0  # over which they are averaged; gateways average watts over more
-OLD_S: Final = 60.0  # a file that nobody writes any more says nothing
+OLD_S: Final = 60.0  # an older file is not read
 COMMAND_S: Final = 5.0  # for a command to end
 log = logging.getLogger("headway.agent")
 
@@ -33,7 +33,7 @@ class Gauge(Protocol):
     name: str
 
     def read(self) -> Reading:
-        """Blocks for a moment. HeadwayError where nothing can be read now."""
+        """Read it, blocking for a moment; raises HeadwayError if there is nothing to read now."""
 
 
 class Nvml:
@@ -42,16 +42,16 @@ class Nvml:
     def __init__(self, nvml: Any, cards: Sequence[int] | None = None) -> None:
         self.nvml = nvml
         count = nvml.nvmlDeviceGetCount()
-        wanted = list(range(count)) if cards is None else list(cards)
-        for card in wanted:
+        numbers = range(count) if cards is None else cards
+        for card in numbers:
             if not 0 <= card < count:
                 raise HeadwayError(f"--gpus: there is no card {card}; NVML has {count}.")
-        self.cards = [nvml.nvmlDeviceGetHandleByIndex(card) for card in wanted]
+        self.cards = [nvml.nvmlDeviceGetHandleByIndex(card) for card in numbers]
         self.name = f"NVML, {len(self.cards)} card{'s' if len(self.cards) != 1 else ''}"
 
     @classmethod
     def find(cls, cards: Sequence[int] | None = None) -> Nvml | None:
-        """None where this machine has no such cards, or no driver."""
+        """Return None if this machine has no such cards, or no driver."""
         try:
             nvml = import_module("pynvml")
         except ImportError:
@@ -63,25 +63,17 @@ class Nvml:
             return None
 
     def read(self) -> Reading:
-        found = {"busy": self._busy(), "watts": self._watts()}
-        return {name: value for name, value in found.items() if value is not None}
-
-    def _busy(self) -> float | None:
-        try:
+        reading = {}
+        with suppress(self.nvml.NVMLError):  # some cards, and parts of cards, do not report one of them
             shares = [self.nvml.nvmlDeviceGetUtilizationRates(card).gpu / 100 for card in self.cards]
-        except self.nvml.NVMLError:  # some cards, and parts of cards, do not tell
-            return None
-        return math.fsum(shares) / len(shares)
-
-    def _watts(self) -> float | None:
-        try:
-            return math.fsum(self.nvml.nvmlDeviceGetPowerUsage(card) / 1000 for card in self.cards)
-        except self.nvml.NVMLError:
-            return None
+            reading["busy"] = math.fsum(shares) / len(shares)
+        with suppress(self.nvml.NVMLError):
+            reading["watts"] = math.fsum(self.nvml.nvmlDeviceGetPowerUsage(card) / 1000 for card in self.cards)
+        return reading
 
 
 class ReadingsFile:
-    """A file with JSON such as {"busy": 0.4, "watts": 310}, that somebody writes anew now and then."""
+    """A file with JSON such as {"busy": 0.4, "watts": 310}, that another program rewrites now and then."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -94,7 +86,7 @@ class ReadingsFile:
             raise HeadwayError(f"{self.path}: cannot be read ({error.strerror or error}).") from None
         if time.time() - written > OLD_S:
             raise HeadwayError(f"{self.path}: was written more than {OLD_S:g} s ago.")
-        return _reading(text, str(self.path))
+        return _parse(text, str(self.path))
 
 
 class ReadingsCommand:
@@ -106,28 +98,28 @@ class ReadingsCommand:
 
     def read(self) -> Reading:
         try:
-            done = subprocess.run(self.command, shell=True, capture_output=True, timeout=COMMAND_S, check=False)
+            process = subprocess.run(self.command, shell=True, capture_output=True, timeout=COMMAND_S, check=False)
         except subprocess.TimeoutExpired:
             raise HeadwayError(f"{self.name} did not end in {COMMAND_S:g} s.") from None
-        if done.returncode:
-            why = one_line(done.stderr.decode(errors="replace"), kind=False)
-            raise HeadwayError(f"{self.name} failed with status {done.returncode} ({why}).")
-        return _reading(done.stdout, self.name)
+        if process.returncode:
+            why = one_line(process.stderr.decode(errors="replace"), kind=False)
+            raise HeadwayError(f"{self.name} failed with status {process.returncode} ({why}).")
+        return _parse(process.stdout, self.name)
 
 
-def _reading(text: bytes, where: str) -> Reading:
+def _parse(text: bytes, where: str) -> Reading:
     try:
-        found = msgspec.json.decode(text, type=dict[str, float])
+        reading = msgspec.json.decode(text, type=dict[str, float])
     except msgspec.MsgspecError as error:
         raise HeadwayError(f'{where}: expected JSON such as {{"busy": 0.4, "watts": 310}}, but {error}.') from None
-    for name, value in found.items():
+    for name, value in reading.items():
         if name not in NAMES or not 0 <= value < (1.000001 if name == "busy" else 1e6):
             raise HeadwayError(f"{where}: {name} {value:g} is no share `busy` of 0 to 1, nor `watts`.")
-    return found
+    return reading
 
 
 class Meter:
-    """Samples a gauge every second, and gives means over the last seconds."""
+    """Samples a gauge every second, and returns means over the last seconds."""
 
     def __init__(
         self,
@@ -138,7 +130,7 @@ class Meter:
     ) -> None:
         self.gauge, self.clock, self.sample_s, self.window_s = gauge, clock, sample_s, window_s
         self.samples: deque[tuple[float, Reading]] = deque()
-        self._told = ""
+        self._problem = ""
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -158,23 +150,23 @@ class Meter:
 
     async def sample(self) -> None:
         try:
-            found = await asyncio.to_thread(self.gauge.read)
+            reading = await asyncio.to_thread(self.gauge.read)
         except HeadwayError as error:
-            if str(error) != self._told:
-                self._told = str(error)
+            if str(error) != self._problem:
+                self._problem = str(error)
                 log.warning("utilisation and power are not known: %s", error)
             return
-        if self._told:
-            self._told = ""
+        if self._problem:
+            self._problem = ""
             log.info("utilisation and power are known again, from %s", self.gauge.name)
-        self.samples.append((self.clock(), found))
+        self.samples.append((self.clock(), reading))
         self._forget()
 
     def means(self) -> Reading:
-        """What was not sampled is not there."""
+        """Return the means of the quantities that were sampled."""
         self._forget()
-        values = {name: [one[name] for _, one in self.samples if name in one] for name in NAMES}
-        return {name: math.fsum(some) / len(some) for name, some in values.items() if some}
+        columns = {name: [reading[name] for _, reading in self.samples if name in reading] for name in NAMES}
+        return {name: math.fsum(values) / len(values) for name, values in columns.items() if values}
 
     def _forget(self) -> None:
         while self.samples and self.samples[0][0] < self.clock() - self.window_s:

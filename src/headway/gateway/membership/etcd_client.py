@@ -1,20 +1,18 @@
 """A client of etcd over its JSON gateway (3.4 and later): keys, leases and watches.
 
 Endpoints are tried in turn, and the one that answered is asked first the next time. Keys and values travel in base64,
-numbers of 64 bits as text; both are dealt with here.
+as msgspec writes and reads bytes, and numbers of 64 bits as text.
 """
 
 from __future__ import annotations
 
 import asyncio
-from base64 import b64decode, b64encode
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from headway.config.wording import one_line
 from headway.errors import HeadwayError
@@ -46,10 +44,14 @@ class HistoryLost(EtcdError):
 
 
 class Item(Struct, frozen=True):
-    key: str
-    value: bytes
-    revision: int  # of its last change
+    raw_key: bytes = field(name="key")
+    revision: int = field(name="mod_revision")  # of its last change
+    value: bytes = b""
     lease: int = 0
+
+    @property
+    def key(self) -> str:
+        return self.raw_key.decode(errors="replace")
 
 
 class Snapshot(Struct, frozen=True):
@@ -60,22 +62,51 @@ class Snapshot(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True):
-    key: str
-    value: bytes | None  # None: deleted
-    revision: int
+    item: Item = field(name="kv")
+    type: Literal["PUT", "DELETE"] = "PUT"
+
+    @property
+    def value(self) -> bytes | None:
+        """None if the key was deleted."""
+        return None if self.type == "DELETE" else self.item.value
 
 
 class Changes(Struct, frozen=True):
-    """What happened together."""
+    """Changes of one revision."""
 
     revision: int
-    changes: tuple[Change, ...]
+    changes: list[Change]
 
 
 class Down(Struct, frozen=True):
     """The server is lost for now."""
 
     why: str
+
+
+class _Reply(Struct):
+    """Every answer of etcd: each has some of these fields, and leaves out those that are empty."""
+
+    header: dict[str, Any] | None = None
+    result: _Reply | None = None  # in answers without an end
+    error: Any = None
+    token: str = ""
+    kvs: list[Item] = []
+    prev_kv: Item | None = None
+    deleted: int = 0
+    succeeded: bool = False
+    responses: list[dict[str, _Reply]] = []
+    lease: int = field(name="ID", default=0)
+    ttl: int = field(name="TTL", default=0)
+    created: bool = False
+    canceled: bool = False
+    cancel_reason: str = "without a reason"
+    compact_revision: int = 0
+    events: list[Change] = []
+
+    @property
+    def revision(self) -> int:
+        return int((self.header or {}).get("revision", 0))
 
 
 class Etcd:
@@ -89,7 +120,7 @@ class Etcd:
     async def __aenter__(self) -> Etcd:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -98,71 +129,62 @@ class Etcd:
     # --- keys --------------------------------------------------------------------------------------------------------
 
     async def put(self, key: str, value: bytes, lease: int = 0) -> tuple[int, bytes | None]:
-        """The revision, and what stood there before."""
-        body: dict[str, Any] = {"key": _text(key), "value": _text(value), "prev_kv": True}
+        """Return the revision, and the value that stood there before."""
+        body: dict[str, Any] = {"key": key.encode(), "value": value, "prev_kv": True}
         if lease:
             body["lease"] = str(lease)
-        found = await self._call("kv/put", body)
-        before = found.get("prev_kv")
-        return _revision(found), None if before is None else _bytes(before.get("value", ""))
+        reply = await self._call("kv/put", body)
+        return reply.revision, None if reply.prev_kv is None else reply.prev_kv.value
 
     async def get(self, key: str) -> Item | None:
-        found = await self._call("kv/range", {"key": _text(key)})
-        return next((_item(one) for one in found.get("kvs", ())), None)
+        return next(iter((await self._call("kv/range", {"key": key.encode()})).kvs), None)
 
     async def range(self, prefix: str) -> Snapshot:
-        found = await self._call("kv/range", _under(prefix))
-        items = [_item(one) for one in found.get("kvs", ())]
-        return Snapshot(_revision(found), {one.key: one for one in items})
+        reply = await self._call("kv/range", _range_of(prefix))
+        return Snapshot(reply.revision, {item.key: item for item in reply.kvs})
 
     async def create(self, key: str, value: bytes) -> bytes:
-        """Put it where nothing stands; what stands there then."""
-        compare = {"key": _text(key), "target": "CREATE", "result": "EQUAL", "create_revision": "0"}
-        found = await self._call(
+        """Put a value unless the key has one already; return the value that it has then."""
+        place = {"key": key.encode()}
+        reply = await self._call(
             "kv/txn",
             {
-                "compare": [compare],
-                "success": [{"request_put": {"key": _text(key), "value": _text(value)}}],
-                "failure": [{"request_range": {"key": _text(key)}}],
+                "compare": [{**place, "target": "CREATE", "result": "EQUAL", "create_revision": "0"}],
+                "success": [{"request_put": {**place, "value": value}}],
+                "failure": [{"request_range": place}],
             },
         )
-        if found.get("succeeded"):
-            return value
-        return _bytes(found["responses"][0]["response_range"]["kvs"][0].get("value", ""))
+        return value if reply.succeeded else reply.responses[0]["response_range"].kvs[0].value
 
     async def delete(self, key: str) -> bool:
-        """Whether it was there."""
-        found = await self._call("kv/deleterange", {"key": _text(key)})
-        return int(found.get("deleted", 0)) > 0
-
-    async def compact(self, revision: int) -> None:
-        await self._call("kv/compaction", {"revision": str(revision), "physical": True})
+        """Return whether it was there."""
+        return (await self._call("kv/deleterange", {"key": key.encode()})).deleted > 0
 
     # --- leases ------------------------------------------------------------------------------------------------------
 
     async def grant(self, seconds: int) -> int:
-        return int((await self._call("lease/grant", {"TTL": str(seconds)}))["ID"])
+        return (await self._call("lease/grant", {"TTL": str(seconds)})).lease
 
     async def keep_alive(self, lease: int) -> None:
-        found = await self._call("lease/keepalive", {"ID": str(lease)})
-        if int(found.get("result", {}).get("TTL", 0)) <= 0:
+        reply = await self._call("lease/keepalive", {"ID": str(lease)})
+        if reply.result is None or reply.result.ttl <= 0:
             raise LeaseLost("etcd: the lease is no more.")
 
     async def revoke(self, lease: int) -> None:
-        """Its keys go with it."""
+        """End a lease; etcd deletes its keys."""
         await self._call("lease/revoke", {"ID": str(lease)})
 
     # --- watches -----------------------------------------------------------------------------------------------------
 
     async def watch(self, prefix: str, revision: int, silence_s: float = SILENCE_S) -> AsyncGenerator[Changes, None]:
-        """What happens under a prefix, from a revision on. Ends after a long silence; EtcdDown where the connection is
-        lost, HistoryLost where the server cannot begin there."""
-        body = {"create_request": {**_under(prefix), "start_revision": str(revision)}}
+        """Yield the changes under a prefix from a revision on, until the server is silent for long. Raises EtcdDown if
+        the connection is lost, and HistoryLost if the server no longer has that revision."""
+        body = {"create_request": {**_range_of(prefix), "start_revision": str(revision)}}
         at = self._at
         try:
             async with aclosing(self._lines(self.endpoints[at], body, silence_s)) as lines:
                 async for line in lines:
-                    changes = _changes(line, revision)
+                    changes = _read_changes(line, revision)
                     if changes is not None:
                         yield changes
         except NoAnswer as error:
@@ -176,17 +198,17 @@ class Etcd:
     async def follow(
         self, prefix: str, silence_s: float = SILENCE_S
     ) -> AsyncGenerator[Snapshot | Changes | Down, None]:
-        """Everything under a prefix, then what changes, without an end. Whenever the server is lost, its history is
-        compacted away or it is silent for long, all is read anew: a server that comes back may have lost everything."""
+        """Yield all keys under a prefix, then their changes, without an end. After a lost connection, a compacted
+        history or a long silence all keys are read again: a server that comes back may have lost its data."""
         wait = FIRST_WAIT_S
         while True:
             try:
                 snapshot = await self.range(prefix)
                 yield snapshot
                 async with aclosing(self.watch(prefix, snapshot.revision + 1, silence_s)) as changes:
-                    async for one in changes:
+                    async for change in changes:
                         wait = FIRST_WAIT_S
-                        yield one
+                        yield change
                 continue
             except HistoryLost:
                 pass
@@ -196,13 +218,13 @@ class Etcd:
             wait = min(2 * wait, LONGEST_WAIT_S)
 
     async def _lines(self, endpoint: str, body: Any, silence_s: float) -> AsyncGenerator[bytes, None]:
-        """Of an answer without an end."""
+        """Yield the lines of an endless answer."""
         # Without a leader this member would hear of nothing and stay silent.
         headers = {**await self._headers(endpoint), "Grpc-Metadata-hasleader": "true"}
         url, data = f"{endpoint}/v3/watch", msgspec.json.encode(body)
         async with self._client.stream("POST", url, data, headers, silence_s) as stream:
             if stream.status != 200:
-                raise self._refused(endpoint, "watch", stream.status, await stream.read())
+                raise self._refusal(endpoint, "watch", stream.status, await stream.read())
             rest = bytearray()
             async for data in stream.pieces():
                 rest += data
@@ -215,10 +237,10 @@ class Etcd:
                 elif len(rest) > LONGEST_LINE:
                     raise EtcdError(f"etcd: {endpoint} sends a line without an end.")
 
-    # --- a question --------------------------------------------------------------------------------------------------
+    # --- calls -------------------------------------------------------------------------------------------------------
 
-    async def _call(self, path: str, body: Any) -> Any:
-        """The first answer of an endpoint that can be had."""
+    async def _call(self, path: str, body: Any) -> _Reply:
+        """Ask the endpoints in turn until one answers."""
         failures = []
         for _ in self.endpoints:
             at = self._at
@@ -230,14 +252,14 @@ class Etcd:
                 self._leave(at)
         raise EtcdDown(f"etcd: no endpoint answers ({'; '.join(failures)}).")
 
-    async def _ask(self, endpoint: str, path: str, body: Any) -> Any:
+    async def _ask(self, endpoint: str, path: str, body: Any) -> _Reply:
         status, answer = await self._post(endpoint, path, body, await self._headers(endpoint))
         if status != 200 and self._token is not None and any(word in _message(answer) for word in NO_TOKEN):
             self._token = None  # it has expired
             status, answer = await self._post(endpoint, path, body, await self._headers(endpoint))
         if status != 200:
-            raise self._refused(endpoint, path, status, answer)
-        return _document(endpoint, path, answer, ("header", "result"))
+            raise self._refusal(endpoint, path, status, answer)
+        return _read_reply(endpoint, path, answer)
 
     async def _post(self, endpoint: str, path: str, body: Any, headers: dict[str, str]) -> tuple[int, bytes]:
         answer = await self._client.post(f"{endpoint}/v3/{path}", msgspec.json.encode(body), headers)
@@ -251,12 +273,12 @@ class Etcd:
             body = {"name": settings.user, "password": settings.password()}
             status, answer = await self._post(endpoint, "auth/authenticate", body, {})
             if status != 200:
-                raise self._refused(endpoint, "auth/authenticate", status, answer)
-            self._token = str(_document(endpoint, "auth/authenticate", answer, ("token",))["token"])
+                raise self._refusal(endpoint, "auth/authenticate", status, answer)
+            self._token = _read_reply(endpoint, "auth/authenticate", answer).token
         return {"Authorization": self._token}
 
-    def _refused(self, endpoint: str, path: str, status: int, answer: bytes) -> Exception:
-        """An error of ours, or one of the connection where another endpoint may do better."""
+    def _refusal(self, endpoint: str, path: str, status: int, answer: bytes) -> Exception:
+        """Return the error to raise: a NoAnswer if another endpoint may do better."""
         message = _message(answer)
         if NO_LEASE in message:
             return LeaseLost("etcd: the lease is no more.")
@@ -270,78 +292,54 @@ class Etcd:
         return EtcdError(f"etcd: {endpoint} refused /v3/{path}: {one_line(message, kind=False)}.")
 
     def _leave(self, at: int) -> None:
-        """The next endpoint is asked first, unless another question has moved on already."""
+        """Ask the next endpoint first from now on, unless another call has moved on already."""
         if self._at == at:
             self._at = (at + 1) % len(self.endpoints)
 
 
-def _document(endpoint: str, path: str, answer: bytes, wanted: tuple[str, ...]) -> Any:
-    """Whatever stands before etcd may answer for it, and that is no answer."""
+def _read_reply(endpoint: str, path: str, answer: bytes) -> _Reply:
+    """Refuse what a proxy in front of etcd may answer in its place."""
     try:
-        found = msgspec.json.decode(answer)
-    except msgspec.MsgspecError:
-        found = None
-    if not isinstance(found, dict) or not any(name in found for name in wanted):
+        reply = msgspec.json.decode(answer, type=_Reply, strict=False)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        reply = _Reply()
+    if reply.header is None and reply.result is None:
         raise EtcdError(f"etcd: {endpoint} answered /v3/{path} with what is none of its answers.")
-    return found
+    return reply
 
 
-def _text(value: str | bytes) -> str:
-    return b64encode(value.encode() if isinstance(value, str) else value).decode()
-
-
-def _bytes(text: str) -> bytes:
-    return b64decode(text)
-
-
-def _under(prefix: str) -> dict[str, str]:
-    """The range of all keys that begin so."""
+def _range_of(prefix: str) -> dict[str, bytes]:
+    """The range of all keys that begin with a prefix."""
     raw = prefix.encode()
-    return {"key": _text(raw), "range_end": _text(raw[:-1] + bytes([raw[-1] + 1]))}
+    return {"key": raw, "range_end": raw[:-1] + bytes([raw[-1] + 1])}
 
 
-def _item(found: Any) -> Item:
-    key = _bytes(found["key"]).decode(errors="replace")
-    return Item(key, _bytes(found.get("value", "")), int(found["mod_revision"]), int(found.get("lease", 0)))
-
-
-def _revision(found: Any) -> int:
-    return int(found["header"].get("revision", 0))
-
-
-def _changes(line: bytes, wanted: int) -> Changes | None:
-    """Of a line of a watch; None where it tells no change."""
+def _read_changes(line: bytes, revision: int) -> Changes | None:
+    """Read a line of a watch that began at `revision`; None if it reports no change."""
     try:
-        document = msgspec.json.decode(line)
-        if "error" in document:
-            raise EtcdDown(f"etcd: the watch is refused ({one_line(_message(line), kind=False)}).")
-        found = document["result"]
-        if int(found.get("compact_revision", 0)):
-            raise HistoryLost(f"etcd: revision {wanted} is compacted away.")
-        if found.get("canceled"):
-            raise EtcdDown(f"etcd: the watch is ended ({found.get('cancel_reason', 'without a reason')}).")
-        revision = _revision(found)
-        if found.get("created") and revision < wanted - 1:  # it would wait for a revision that is far ahead
-            raise HistoryLost(f"etcd: revision {wanted - 1} was never reached by this server.")
-        events = tuple(_change(one) for one in found.get("events", ()))
-    except (msgspec.MsgspecError, KeyError, ValueError, TypeError, AttributeError) as error:
+        reply = msgspec.json.decode(line, type=_Reply, strict=False)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise EtcdDown(f"etcd: the watch said what cannot be read ({_why(error)}).") from None
-    return Changes(revision, events) if events else None
-
-
-def _change(event: Any) -> Change:
-    item = _item(event["kv"])
-    return Change(item.key, None if event.get("type") == "DELETE" else item.value, item.revision)
+    news = reply.result
+    if reply.error is not None or news is None:
+        raise EtcdDown(f"etcd: the watch is refused ({one_line(_message(line), kind=False)}).")
+    if news.compact_revision:
+        raise HistoryLost(f"etcd: revision {revision} is compacted away.")
+    if news.canceled:
+        raise EtcdDown(f"etcd: the watch is ended ({news.cancel_reason}).")
+    if news.created and news.revision < revision - 1:  # it would wait for a revision that is far ahead
+        raise HistoryLost(f"etcd: revision {revision - 1} was never reached by this server.")
+    return Changes(news.revision, news.events) if news.events else None
 
 
 def _message(answer: bytes) -> str:
-    """What an answer says of an error; nothing where it is none of etcd's."""
+    """Return the error message of an answer; empty if it is none of etcd's."""
     try:
-        found = msgspec.json.decode(answer)
+        document = msgspec.json.decode(answer)
     except msgspec.MsgspecError:
         return ""
-    found = found.get("error", found) if isinstance(found, dict) else ""
-    return str(found.get("message", "") if isinstance(found, dict) else found)
+    error = document.get("error", document) if isinstance(document, dict) else ""
+    return str(error.get("message", "") if isinstance(error, dict) else error)
 
 
 def _why(error: Exception) -> str:

@@ -18,11 +18,11 @@ PREFIX: Final = "/headway"
 
 
 def _read_endpoints(value: Any, where: str) -> tuple[str, ...]:
-    """As they are written, separated by commas or in a list."""
-    given = value.split(",") if isinstance(value, str) else value
-    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
+    """Read endpoints that are separated by commas or in a list."""
+    endpoints = value.split(",") if isinstance(value, str) else value
+    if not isinstance(endpoints, list) or not all(isinstance(endpoint, str) for endpoint in endpoints):
         raise HeadwayError(f"{where}: expected text or a list of texts, got {shown(value)}.")
-    return tuple(given)
+    return tuple(endpoints)
 
 
 Endpoints = Annotated[tuple[str, ...], Unit("text or list", _read_endpoints, list)]
@@ -53,8 +53,8 @@ class EtcdSettings(Struct, frozen=True):
 
     def validate(self, where: str) -> EtcdSettings:
         secure = self.ca is not None or self.cert is not None
-        given = [one.strip() for one in self.endpoints if one.strip()]
-        endpoints = tuple(_endpoint(one, secure, f"{where}.endpoints") for one in given)
+        texts = [text.strip() for text in self.endpoints if text.strip()]
+        endpoints = tuple(_endpoint(text, secure, f"{where}.endpoints") for text in texts)
         if not endpoints:
             raise HeadwayError(f"{where}.endpoints: name at least one, as in http://10.0.0.5:2379.")
         if not self.prefix.startswith("/") or not self.prefix.strip("/"):
@@ -73,8 +73,8 @@ class EtcdSettings(Struct, frozen=True):
         return os.environ.get(self.password_env or "", "")
 
     def tls(self) -> ssl.SSLContext | None:
-        """None where no endpoint wants it."""
-        if not any(one.startswith("https:") for one in self.endpoints):
+        """Return None if no endpoint uses TLS."""
+        if not any(endpoint.startswith("https:") for endpoint in self.endpoints):
             return None
         file = self.ca
         try:

@@ -1,4 +1,4 @@
-"""etcd as a source of engines, cordons and policies: what stands under the prefix is carried out as it changes.
+"""etcd as a source of engines, cordons and policies: the gateway applies the keys under the prefix as they change.
 
     nodes/ID                        an engine, registered by its agent with a lease
     cordon/ID                       it takes no new requests while this stands
@@ -6,8 +6,8 @@
     routing/policy-status/GATEWAY   what a gateway made of them
     store                           a mark that this store was begun with
 
-While etcd is down, what was known last holds. When it is back, all is read anew; a store that has lost its data is told
-by its mark, and then engines have time to register again, and cordons are written back.
+While etcd is down, the last known state holds. When it is back, all keys are read again. Another mark shows that the
+store has lost its data: then engines have time to register again, and cordons are written back.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import msgspec
 from headway.config.wording import cut
 from headway.errors import HeadwayError
 from headway.gateway.engines.member import BackendSpec
-from headway.gateway.membership.etcd_client import SILENCE_S, Changes, Down, Etcd, EtcdError, Snapshot
+from headway.gateway.membership.etcd_client import SILENCE_S, Changes, Etcd, EtcdError, Snapshot
 from headway.gateway.membership.etcd_fleet import read_policy
 from headway.gateway.membership.etcd_settings import EtcdSettings
 from headway.gateway.membership.node import Node, check_id
@@ -65,11 +65,11 @@ class EtcdSource:
         self.nodes: dict[str, Node] = {}  # as etcd has them
         self.offered: dict[str, BackendSpec] = {}
         self.cordons: dict[str, bytes] = {}  # those that stand in etcd; others may be held besides
-        self._seen: dict[str, int] = {}  # the revision of each node
+        self._revisions: dict[str, int] = {}  # of each node
         self._read: dict[str, tuple[dict[str, Any], BackendSpec]] = {}  # what each was read from last
         self._news: dict[str, float] = {}  # nodes whose figures have not been passed on, and how old they are
-        self._late: dict[str, float] = {}  # nodes that a lost store had, and until when they are kept
-        self._told: dict[str, str] = {}  # what was said of a node that is refused, once
+        self._late: dict[str, None] = {}  # nodes of a lost store that have not registered again
+        self._refusals: dict[str, str] = {}  # why a node is refused, as the log says already
         self._policy = 0  # revision of the one tried last
         self._mark: bytes | None = None
         self._task: asyncio.Task[None] | None = None
@@ -92,50 +92,47 @@ class EtcdSource:
 
     async def _run(self) -> None:
         prefix = f"{self.settings.prefix}/"
-        async for found in self.etcd.follow(prefix, self.silence_s):
+        async for news in self.etcd.follow(prefix, self.silence_s):
             try:
-                if isinstance(found, Snapshot):
-                    self._back()
-                    await self._sync(found)
-                elif isinstance(found, Changes):
-                    self._apply(found)
+                if isinstance(news, Snapshot):
+                    if not self.connected:
+                        log.info("etcd: connected at %s", ", ".join(self.settings.endpoints))
+                    self.connected = True
+                    await self._sync(news)
+                elif isinstance(news, Changes):
+                    self._apply(news)
                 else:
-                    self._down(found)
+                    if self.connected is not False:
+                        log.warning("%s What was known last is kept, and etcd is tried again.", news.why)
+                    self.connected = False
             except EtcdError as error:  # of a write; the watch finds out for itself
                 log.warning("%s", error)
             except Exception:  # a mistake of ours must not end the watch for good
                 log.exception("etcd: what it said at revision %d could not be carried out", self.revision)
 
-    def _down(self, found: Down) -> None:
-        if self.connected is not False:
-            log.warning("%s What was known last is kept, and etcd is tried again.", found.why)
-        self.connected = False
+    # --- keys --------------------------------------------------------------------------------------------------------
 
-    def _back(self) -> None:
-        if not self.connected:
-            log.info("etcd: connected at %s", ", ".join(self.settings.endpoints))
-        self.connected = True
-
-    # --- what is there -----------------------------------------------------------------------------------------------
-
-    async def _sync(self, found: Snapshot) -> None:
-        lost = await self._is_lost(found)
-        self.revision = found.revision
-        keys = {key.removeprefix(f"{self.settings.prefix}/"): item for key, item in found.items.items()}
+    async def _sync(self, snapshot: Snapshot) -> None:
+        lost = await self._is_lost(snapshot)
+        self.revision = snapshot.revision
+        keys = {key.removeprefix(f"{self.settings.prefix}/"): item for key, item in snapshot.items.items()}
         nodes = {key.partition("/")[2]: item for key, item in keys.items() if key.startswith("nodes/")}
         cordons = {key.partition("/")[2]: item.value for key, item in keys.items() if key.startswith("cordon/")}
         if lost:
-            until = self.clock.seconds() + self.grace_s
-            self._late = {name: until for name in self.nodes if name not in nodes}
-            await self._restore({name: value for name, value in self.cordons.items() if name not in cordons})
+            self._late = dict.fromkeys(name for name in self.nodes if name not in nodes)
+            for name in [name for name in self.cordons if name not in cordons]:  # lifting one needs its key
+                await self.etcd.put(f"{self.settings.prefix}/cordon/{name}", self.cordons[name])
+                log.warning("etcd: the cordon of %s was lost and is written back", _plain(name))
             cordons = {**self.cordons, **cordons}
-            self._set_timer()
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self.clock.call_later(self.grace_s, self._overdue) if self._late else None
         else:
-            self._late = {name: until for name, until in self._late.items() if name not in nodes}
+            self._late = dict.fromkeys(name for name in self._late if name not in nodes)
         for name in [name for name in self.nodes if name not in nodes and name not in self._late]:
             self._drop(name)
         for name, item in nodes.items():
-            if self._seen.get(name) != item.revision or lost:
+            if self._revisions.get(name) != item.revision or lost:
                 self._take(name, item.value, item.revision, live=False)
         for name in [name for name in self.cordons if name not in cordons]:
             self._lift(name)
@@ -145,10 +142,10 @@ class EtcdSource:
         if "routing/policy" in keys and (keys["routing/policy"].revision != self._policy or lost):
             self._swap(keys["routing/policy"].value, keys["routing/policy"].revision)
 
-    async def _is_lost(self, found: Snapshot) -> bool:
-        """Whether this is another store than before at the same address. The first read cannot tell."""
+    async def _is_lost(self, snapshot: Snapshot) -> bool:
+        """Return whether this is another store than before at the same address. The first read cannot tell."""
         key = f"{self.settings.prefix}/store"
-        item = found.items.get(key)
+        item = snapshot.items.get(key)
         before, knew = self._mark, self.revision > 0
         if item is not None:
             self._mark = item.value
@@ -157,47 +154,44 @@ class EtcdSource:
                 self._mark = await self.etcd.create(key, uuid.uuid4().hex.encode())
             except EtcdError as error:
                 log.warning("%s Without its mark only a lower revision tells that etcd has lost its data.", error)
-        lost = knew and (found.revision < self.revision or (before is not None and before != self._mark))
+        lost = knew and (snapshot.revision < self.revision or (before is not None and before != self._mark))
         if lost:
             log.warning("etcd: it has lost its data; engines have %g s to register again", self.grace_s)
         return lost
 
-    async def _restore(self, cordons: dict[str, bytes]) -> None:
-        """Write lost cordons back: lifting one needs its key."""
-        for name, value in cordons.items():
-            await self.etcd.put(f"{self.settings.prefix}/cordon/{name}", value)
-            log.warning("etcd: the cordon of %s was lost and is written back", _plain(name))
-
-    def _apply(self, found: Changes) -> None:
-        self.revision = found.revision
+    def _apply(self, news: Changes) -> None:
+        self.revision = news.revision
         policy = None
-        for one in found.changes:
-            kind, _, name = one.key.removeprefix(f"{self.settings.prefix}/").partition("/")
+        for change in news.changes:
+            kind, _, name = change.item.key.removeprefix(f"{self.settings.prefix}/").partition("/")
+            value = change.value
             if kind == "nodes":
-                if one.value is None:
+                if value is None:
                     self._drop(name)
                 else:
-                    self._take(name, one.value, one.revision, live=True)
+                    self._take(name, value, change.item.revision, live=True)
             elif kind == "cordon":
-                if one.value is None:
+                if value is None:
                     self._lift(name)
                 else:
-                    self._cordon(name, one.value)
+                    self._cordon(name, value)
             elif kind == "routing" and name == "policy":
-                policy = one
-            elif kind == "store" and one.value is not None:
-                self._mark = one.value
+                policy = change
+            elif kind == "store" and value is not None:
+                self._mark = value
         self._carry_out()
-        if policy is not None and policy.value is not None:
-            self._swap(policy.value, policy.revision)
-        elif policy is not None:
+        if policy is None:
+            return
+        if policy.value is None:
             log.info("etcd: the policy's key is gone; the policies in force stay")
+        else:
+            self._swap(policy.value, policy.item.revision)
 
     # --- nodes -------------------------------------------------------------------------------------------------------
 
     def _take(self, name: str, value: bytes, revision: int, *, live: bool) -> None:
         where = f"{self.settings.prefix}/nodes/{name}"
-        self._seen[name] = revision
+        self._revisions[name] = revision
         self._late.pop(name, None)
         try:
             check_id(name, f"{self.settings.prefix}/nodes")
@@ -210,35 +204,33 @@ class EtcdSource:
         self._news[name] = 0.0 if live or not node.at else max(0.0, time.time() - node.at)
 
     def _drop(self, name: str) -> None:
-        self.nodes.pop(name, None)
-        self._seen.pop(name, None)
-        self._late.pop(name, None)
-        self._read.pop(name, None)
-        self._told.pop(name, None)
+        tables: tuple[dict[str, Any], ...] = (self.nodes, self._revisions, self._late, self._read, self._refusals)
+        for table in tables:
+            table.pop(name, None)
 
     def _spec(self, name: str, node: Node) -> BackendSpec | None:
         """Return None if the node is refused, or does not know yet what it serves."""
         if not node.models and not node.ready:
             return None
-        given: dict[str, Any] = node.backend()
+        document: dict[str, Any] = node.backend()
         if self.settings.engine_key_env is not None:
-            given["key_env"] = self.settings.engine_key_env
+            document["key_env"] = self.settings.engine_key_env
         known = self._read.get(name)
-        if known is not None and known[0] == given:  # as at most heartbeats
+        if known is not None and known[0] == document:  # as at most heartbeats
             return known[1]
         try:
-            spec = BackendSpec.read(name, given, f"{self.settings.prefix}/nodes/{name}")
+            spec = BackendSpec.read(name, document, f"{self.settings.prefix}/nodes/{name}")
         except HeadwayError as error:
             self._refuse(name, str(error))
             return self.offered.get(name)
-        self._read[name] = (given, spec)
+        self._read[name] = (document, spec)
         return spec
 
     def _carry_out(self) -> None:
         specs = {name: self._spec(name, node) for name, node in sorted(self.nodes.items())}
-        wanted = {name: spec for name, spec in specs.items() if spec is not None}
-        if wanted != self.offered:
-            self._offer(wanted)
+        usable = {name: spec for name, spec in specs.items() if spec is not None}
+        if usable != self.offered:
+            self._offer(usable)
         for name in self.offered:
             node = self.nodes[name]
             self.fleet.ready(name, node.ready, node.why or "its agent says so", AGENT)
@@ -246,38 +238,33 @@ class EtcdSource:
                 self.signals.take_report(name, node.figures())
         self._news.clear()
 
-    def _offer(self, wanted: dict[str, BackendSpec]) -> None:
+    def _offer(self, specs: dict[str, BackendSpec]) -> None:
         """Offer all nodes together, or one by one if they conflict: only those that conflict are left out."""
         fleet = self.fleet
         try:
-            fleet.offer(SOURCE, wanted)
-            self.offered = wanted
+            fleet.offer(SOURCE, specs)
+            self.offered = specs
             return
         except HeadwayError:
-            kept = {name: self.offered[name] for name in wanted if name in self.offered}
+            accepted = {name: self.offered[name] for name in specs if name in self.offered}
         try:
-            fleet.offer(SOURCE, kept)
+            fleet.offer(SOURCE, accepted)
         except HeadwayError as error:
             log.warning("etcd: %s", error)
             return
-        for name, spec in wanted.items():
-            if kept.get(name) != spec:
+        for name, spec in specs.items():
+            if accepted.get(name) != spec:
                 try:
-                    fleet.offer(SOURCE, {**kept, name: spec})
-                    kept[name] = spec
+                    fleet.offer(SOURCE, {**accepted, name: spec})
+                    accepted[name] = spec
                 except HeadwayError as error:
                     self._refuse(name, str(error))
-        self.offered = kept
+        self.offered = accepted
 
     def _refuse(self, name: str, why: str) -> None:
-        if self._told.get(name) != why:
-            self._told[name] = why
+        if self._refusals.get(name) != why:
+            self._refusals[name] = why
             log.warning("etcd: the node %s is refused: %s", _plain(name), why)
-
-    def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self.clock.call_later(self.grace_s, self._overdue) if self._late else None
 
     def _overdue(self) -> None:
         """Drop the nodes that have not registered with the new store."""

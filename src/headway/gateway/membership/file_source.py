@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SOURCE: Final = "file"
 POLL_S: Final = 1.0
-LIVE: Final = ("backends", "policies", "canary", "shadow")  # what can change while it runs
+LIVE: Final = ("backends", "policies", "canary", "shadow")  # keys that can change while it runs
 log = logging.getLogger("headway.gateway")
 
 
@@ -35,10 +35,10 @@ class FileSource:
         self.clock, self.fleet, self.switch, self.shadows = clock, fleet, switch, shadows
         self.path, self.poll_s = config.file, poll_s
         self.keyring = config.keyring  # in use
-        self.config = config  # what was taken from the file last
+        self.config = config  # as last applied
         self._data: bytes | None = None
         self._document: dict[str, Any] = {}
-        self._taken = self._fresh = self._look()
+        self._applied = self._latest = self._look()
         self._started = self._document
         self._task: asyncio.Task[None] | None = None
 
@@ -60,11 +60,10 @@ class FileSource:
                 log.exception("%s: what changed in it could not be carried out", self.path)
 
     def look(self) -> None:
-        found = self._look()
-        settled, self._fresh = found == self._fresh, found
-        if not settled or found == self._taken:
+        before, self._latest = self._latest, self._look()
+        if self._latest != before or self._latest == self._applied:
             return
-        self._taken = found
+        self._applied = self._latest
         try:
             self._take(Config.load(self.path))
         except HeadwayError as error:
@@ -80,7 +79,7 @@ class FileSource:
             self._document.get("keys"),
             *(section[key] for section, key in named_files(self._document)),
         ]
-        return data, *(_bytes(Path(beside(one, self.path))) for one in named if isinstance(one, str))
+        return data, *(_bytes(Path(beside(name, self.path))) for name in named if isinstance(name, str))
 
     def _take(self, config: Config) -> None:
         """Apply all changes or none."""
@@ -114,7 +113,7 @@ def _bytes(path: Path) -> bytes | None:
 
 def _document(data: bytes, path: Path) -> dict[str, Any]:
     try:
-        found = parse_yaml(data.decode(errors="replace"), str(path))
-    except HeadwayError:  # told when it is read to be taken
+        document = parse_yaml(data.decode(errors="replace"), str(path))
+    except HeadwayError:  # `Config.load` says so
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}

@@ -1,4 +1,4 @@
-"""A node as it stands in etcd under `nodes/ID`: what a file says of a backend, and what its agent says of it now."""
+"""A node as it stands in etcd under `nodes/ID`: the settings of a backend, and its state as its agent reports it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LARGEST: Final = 256 * 1024  # bytes of a node's document
 
 
 class Node(Struct, omit_defaults=True):
-    """Keys that are not known here are let be: agents and gateways may differ in version. Secrets never stand here."""
+    """Unknown keys are ignored: agents and gateways may differ in version. It never holds secrets."""
 
     url: str
     models: list[str] = []
@@ -34,11 +34,11 @@ class Node(Struct, omit_defaults=True):
     events_topic: str | UnsetType = UNSET
     bootstrap_port: int | UnsetType = UNSET
     kvd: str | UnsetType = UNSET
-    ready: bool = True  # a node that somebody wrote by hand has no agent to say so
+    ready: bool = True  # a node that was written by hand has no agent to set it
     why: str = ""  # it is not ready
     signals: dict[str, float] = {}
     at: float = 0.0  # when its agent wrote this, by its clock
-    agent: str = ""  # which of them it was
+    agent: str = ""  # the id of that agent
     version: str = ""
 
     @classmethod
@@ -54,15 +54,15 @@ class Node(Struct, omit_defaults=True):
         return msgspec.json.encode(self)
 
     def backend(self) -> dict[str, Any]:
-        """The part that a file would say under `backends:`."""
-        found = {"url": self.url, "models": self.models, **{name: getattr(self, name) for name in OPTIONAL}}
-        return {name: value for name, value in found.items() if value is not UNSET}
+        """Return the part that a gateway's file would have under `backends:`."""
+        keys = {name: getattr(self, name) for name in ("url", "models", *OPTIONAL)}
+        return {name: value for name, value in keys.items() if value is not UNSET}
 
     def figures(self) -> dict[str, float]:
         return {name: value for name, value in self.signals.items() if 0 <= value < float("inf")}
 
 
-# What an agent can be told to say of its engine beside its address and models.
+# The keys that an agent can be given for its engine beside its address and models.
 OPTIONAL: Final = tuple(field.name for field in msgspec.structs.fields(Node) if field.default is UNSET)
 
 
@@ -75,7 +75,7 @@ def check_id(name: str, where: str) -> str:
 
 
 def optional(pairs: dict[str, Any], where: str) -> dict[str, Any]:
-    """Checked: names that a node knows, each with a value of its type."""
+    """Check that a node has these keys, and that each value is of its type."""
     types = {field.name: field.type for field in msgspec.structs.fields(Node)}
     for name, value in pairs.items():
         if name not in OPTIONAL:

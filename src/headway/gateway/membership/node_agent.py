@@ -1,4 +1,4 @@
-"""The agent beside an engine: registers it in etcd with a lease, and says every few seconds how it fares.
+"""The agent beside an engine: registers it in etcd with a lease, and reports its state every few seconds.
 
 It writes `nodes/ID` alone. Cordons stand under keys of their own, so no heartbeat can lift one.
 """
@@ -31,11 +31,11 @@ log = logging.getLogger("headway.agent")
 
 
 class Registration(Struct, frozen=True):
-    """What an agent says of its engine that does not change."""
+    """The part of a node that does not change."""
 
     id: str
     url: str
-    models: tuple[str, ...] = ()  # asked of the engine where none are named
+    models: tuple[str, ...] = ()  # if empty, the agent asks the engine
     more: dict[str, Any] = {}  # keys of a node such as role and pool
     version: str = ""
 
@@ -55,7 +55,7 @@ class Agent:
         self.me = uuid.uuid4().hex[:12]
         self.lease = 0
         self.beats = 0
-        self.node: Node | None = None  # as it was said last
+        self.node: Node | None = None  # as last written
         self._models: list[str] = list(registration.models)
         self._up = False  # the engine, at the last look
         self._down = ""  # why etcd cannot be written to
@@ -63,7 +63,7 @@ class Agent:
         self._ending = False
 
     async def run(self, ended: asyncio.Event, drain_s: float) -> None:
-        """Until it is told to end; then the engine gets no more requests, has time for those it has, and is gone."""
+        """Run until `ended` is set; then the engine gets no more requests and has time to end those it has."""
         if self.meter is not None:
             await self.meter.start()
         try:
@@ -79,7 +79,7 @@ class Agent:
             await self.etcd.close()
 
     async def beat(self) -> None:
-        """One heartbeat. While etcd is down they are tried on; the engine serves all the same."""
+        """Send one heartbeat. While etcd is down the agent goes on trying, and the engine goes on serving."""
         node = self.node = await self._look()
         try:
             await self._write(node)
@@ -106,7 +106,7 @@ class Agent:
             self.lease = 0
 
     def _idle(self) -> bool:
-        """Whether the engine says that it has nothing to do; one that says nothing is given the whole time."""
+        """Return whether the engine reports that it has nothing to do."""
         signals = self.node.signals if self.node is not None else {}
         return "running" in signals and not signals["running"] and not signals.get("queued")
 
@@ -156,8 +156,8 @@ class Agent:
             self._rival = rival
 
 
-def advertised(engine: str, advertise: str | None, endpoints: tuple[str, ...]) -> str:
-    """The URL by which gateways reach the engine; one that only this machine understands is refused."""
+def advertised_url(engine: str, advertise: str | None, endpoints: tuple[str, ...]) -> str:
+    """Return the URL by which gateways reach the engine; refuse one that only this machine understands."""
     url = advertise or engine
     option = "--advertise" if advertise is not None else "--engine"
     address = Address(url, option)
@@ -166,20 +166,20 @@ def advertised(engine: str, advertise: str | None, endpoints: tuple[str, ...]) -
     if not near or ip is None:
         return address.url
     hosts = [urlsplit(endpoint).hostname or "" for endpoint in endpoints]
-    here = all((found := _ip(host)) is not None and found.is_loopback for host in hosts)
+    here = all((endpoint := _ip(host)) is not None and endpoint.is_loopback for host in hosts)
     if ip.is_loopback and (advertise is not None or here):
         return address.url
     what = "every address of a machine and none that could be called" if ip.is_unspecified else "this machine alone"
     mine = own_address(endpoints[0])
-    scheme, shown = ("https" if address.tls else "http"), f"[{mine}]" if ":" in mine else mine
+    scheme, host = ("https" if address.tls else "http"), f"[{mine}]" if ":" in mine else mine
     raise HeadwayError(
         f"{option}: {address.host} means {what}; say by --advertise what gateways reach the engine by, as in "
-        f"{scheme}://{shown}:{address.port}."
+        f"{scheme}://{host}:{address.port}."
     )
 
 
 def own_address(endpoint: str) -> str:
-    """Of this machine, as an endpoint sees it. Nothing is sent."""
+    """Return the address of this machine as an endpoint sees it. Nothing is sent."""
     parts = urlsplit(endpoint)
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(

@@ -1,8 +1,7 @@
-"""The admin API: who the engines are, which policies decide, and what the gateway sees, on an address of its own.
+"""The admin API, on an address of its own: engines, policies, and what the gateway sees.
 
-Nothing is answered without the key. It comes as `Authorization: Bearer KEY`; what only looks may also give it as the
-password of a browser's own dialogue, which a page of somebody else's could misuse to change something, so that is never
-enough for a change.
+Every request needs the key, as `Authorization: Bearer KEY`. A GET may also send it as the password of HTTP Basic, so
+that a browser can show the status page; changes may not, since another site's page could misuse a stored password.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+from collections.abc import Callable
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,14 +20,22 @@ import msgspec
 from headway.errors import HeadwayError
 from headway.gateway.engines.member import BackendSpec
 from headway.gateway.observing import exposition
-from headway.gateway.observing.openapi import admin_api
+from headway.gateway.observing.openapi import (
+    TEXT,
+    admin_api,
+    endpoint,
+    endpoints,
+    engine_schema,
+    name_parameter,
+    query_parameter,
+)
 from headway.gateway.observing.policy_api import Handler, PolicyApi, Wrong, read_json
 from headway.http.replies import error_body
 
 if TYPE_CHECKING:
     from aiohttp.web import Request, Response, StreamResponse
 
-    from headway.gateway.observing.admin_settings import AdminSettings
+    from headway.gateway.observing.observing_settings import AdminSettings
     from headway.gateway.observing.status import StatusBoard
     from headway.gateway.orders import Orders
 
@@ -41,6 +49,24 @@ PAGE_POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
+NAME: Final = name_parameter("an engine's", 200)
+ENGINE: Final = engine_schema()
+JOIN: Final = "An engine joins, or is changed."
+JOINED: Final = {200: "It was known, and is so now.", 201: "It has joined."}
+LEAVE: Final = "The engine takes no more requests, and goes when it has none left."
+LAST: Final = query_parameter(
+    "last", "how many, the newest first", type="integer", minimum=1, maximum=MOST_DECISIONS, default=20
+)
+EVERY: Final = query_parameter("every", "also those without a scorecard", type="boolean", default=False)
+HEALTHZ: Final = {
+    200: "Whether some engine takes requests.",
+    503: "No engine takes requests, or the gateway is about to end.",
+}
+
+
+def _engine_action(action: str, summary: str) -> Callable[[Any], Any]:
+    replies = {200: "The engine as it stands then."}
+    return endpoint("POST", f"/backends/{{name}}/{action}", summary, 404, replies=replies, parameters=(NAME,))
 
 
 class Admin:
@@ -67,9 +93,9 @@ class Admin:
         async def guard(request: Request, handler: Handler) -> StreamResponse:
             return await self._guard(request, handler)
 
-        made = web.Application(middlewares=[guard], client_max_size=MOST_BYTES)
-        made.add_routes([web.route(method, path, handler) for method, path, handler in self.routes()])
-        self._runner = web.AppRunner(made, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        application = web.Application(middlewares=[guard], client_max_size=MOST_BYTES)
+        application.add_routes([web.route(method, path, handler) for method, path, handler in self.routes()])
+        self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await self._runner.setup()
         site = web.TCPSite(self._runner, self.settings.listen[0], self.settings.listen[1])
         try:
@@ -84,45 +110,30 @@ class Admin:
             await self._runner.cleanup()
 
     def routes(self) -> list[tuple[str, str, Handler]]:
-        return [
-            ("GET", "/", self.page),
-            ("GET", "/status", self.status),
-            ("GET", "/events", self.events),
-            ("GET", "/metrics", self.metrics),
-            ("GET", "/healthz", self.healthz),
-            ("GET", "/openapi.json", self.openapi),
-            ("GET", "/debug/decisions", self.decisions),
-            ("GET", "/backends", self.backends),
-            ("PUT", "/backends/{name}", self.put_backend),
-            ("DELETE", "/backends/{name}", self.delete_backend),
-            ("POST", "/backends/{name}/cordon", self.cordon),
-            ("POST", "/backends/{name}/drain", self.cordon),
-            ("POST", "/backends/{name}/uncordon", self.uncordon),
-            *self.policy_api.routes(),
-        ]
+        declared = [*endpoints(self), *endpoints(self.policy_api)]
+        return [(operation.method, operation.path, handler) for operation, handler in declared]
 
-    # --- who may -----------------------------------------------------------------------------------------------------
+    # --- authorisation -----------------------------------------------------------------------------------------------
 
     async def _guard(self, request: Request, handler: Handler) -> StreamResponse:
-        if not (request.path == "/metrics" and self.settings.open_metrics) and not self.may(request):
-            answer = self._say(401, "the admin API's key is missing or not the right one")
+        if not (request.path == "/metrics" and self.settings.open_metrics) and not self._has_key(request):
+            answer = self._error(401, "the admin API's key is missing or not the right one")
             answer.headers["WWW-Authenticate"] = 'Basic realm="headway", charset="UTF-8"'
             return answer
         try:
             return await handler(request)
         except Wrong as error:
-            return self._say(error.status, str(error))
+            return self._error(error.status, str(error))
         except HeadwayError as error:
-            return self._say(400, str(error))
+            return self._error(400, str(error))
         except self.web.HTTPException as error:
-            answer = self._say(error.status, error.reason)
+            answer = self._error(error.status, error.reason)
             if "Allow" in error.headers:
                 answer.headers["Allow"] = error.headers["Allow"]
             return answer
 
-    def may(self, request: Request) -> bool:
-        given = request.headers.get("Authorization", "")
-        kind, _, rest = given.partition(" ")
+    def _has_key(self, request: Request) -> bool:
+        kind, _, rest = request.headers.get("Authorization", "").partition(" ")
         if kind.lower() == "basic" and request.method in LOOKS:
             try:
                 rest = base64.b64decode(rest.strip(), validate=True).decode().partition(":")[2]
@@ -130,10 +141,10 @@ class Admin:
                 return False
         elif kind.lower() != "bearer":
             return False
-        found = hashlib.sha256(rest.strip().encode("utf-8", "surrogateescape")).digest()
-        return hmac.compare_digest(found, self.digest)
+        digest = hashlib.sha256(rest.strip().encode("utf-8", "surrogateescape")).digest()
+        return hmac.compare_digest(digest, self.digest)
 
-    def _say(self, code: int, why: str) -> Response:
+    def _error(self, code: int, why: str) -> Response:
         return self.web.Response(status=code, body=error_body(code, why), content_type="application/json")
 
     def _json(self, document: Any, code: int = 200) -> Response:
@@ -141,24 +152,25 @@ class Admin:
         headers = {"Cache-Control": "no-store"}
         return self.web.Response(status=code, body=body, content_type="application/json", headers=headers)
 
-    # --- what there is to see ----------------------------------------------------------------------------------------
+    # --- reading -----------------------------------------------------------------------------------------------------
 
+    @endpoint("GET", "/", "The status page.", schema=TEXT, kind="text/html")
     async def page(self, request: Request) -> StreamResponse:
-        text = (
-            resources.files("headway.gateway.observing")
-            .joinpath("status_page", "page.html")
-            .read_text(encoding="utf-8")
-        )
+        page = resources.files("headway.gateway.observing").joinpath("status_page", "page.html")
         headers = {
             "Content-Security-Policy": PAGE_POLICY,
             "Cache-Control": "no-store",
             "X-Content-Type-Options": "nosniff",
         }
-        return self.web.Response(text=text, content_type="text/html", headers=headers)
+        return self.web.Response(text=page.read_text("utf-8"), content_type="text/html", headers=headers)
 
+    @endpoint("GET", "/status", "How the gateway stands.")
     async def status(self, request: Request) -> StreamResponse:
         return self._json(self.board.status())
 
+    @endpoint(
+        "GET", "/events", "The same every second, as server-sent events.", 503, schema=TEXT, kind="text/event-stream"
+    )
     async def events(self, request: Request) -> StreamResponse:
         """Send the status every second, as server-sent events."""
         if self.watchers >= MOST_WATCHERS:
@@ -183,12 +195,14 @@ class Admin:
             self._latest = now, b"data: " + msgspec.json.encode(self.board.status()) + b"\n\n"
         return self._latest[1]
 
+    @endpoint("GET", "/metrics", "The page that Prometheus reads.", schema=TEXT, kind="text/plain")
     async def metrics(self, request: Request) -> StreamResponse:
         figures, accept = self.board.figures(), request.headers.get("Accept", "")
         # A page of many models and engines takes seconds to write, in which requests go on.
         body, kind = await asyncio.to_thread(lambda: exposition.render(exposition.together(figures), accept))
         return self.web.Response(body=body, headers={"Content-Type": kind})
 
+    @endpoint("GET", "/healthz", "Whether some engine takes requests.", replies=HEALTHZ)
     async def healthz(self, request: Request) -> StreamResponse:
         serving = sum(self.board.backend_status(each)["serving"] for each in self.fleet.members)
         ready = serving > 0 and not self.reception.draining
@@ -196,28 +210,32 @@ class Admin:
             {"ready": ready, "serving": serving, "draining": self.reception.draining}, 200 if ready else 503
         )
 
+    @endpoint("GET", "/openapi.json", "This document.")
     async def openapi(self, request: Request) -> StreamResponse:
-        return self._json(admin_api())
+        return self._json(admin_api(operation for operation, _ in (*endpoints(self), *endpoints(self.policy_api))))
 
+    @endpoint("GET", "/debug/decisions", "The last decisions.", 400, parameters=(LAST, EVERY))
     async def decisions(self, request: Request) -> StreamResponse:
-        given = request.query.get("last", "20")
-        if not (given.isascii() and given.isdecimal() and len(given) < 10 and 1 <= int(given) <= MOST_DECISIONS):
+        last = request.query.get("last", "20")
+        if not (last.isascii() and last.isdecimal() and len(last) < 10 and 1 <= int(last) <= MOST_DECISIONS):
             raise Wrong(400, f"last: expected a number from 1 to {MOST_DECISIONS}")
         every = request.query.get("every", "false")
         if every not in ("true", "false"):
             raise Wrong(400, "every: expected true or false")
-        found = self.board.decisions.last(int(given), every == "true")
+        decisions = self.board.decisions.last(int(last), every == "true")
         shadows = self.board.shadows
         if not shadows.candidates:
-            return self._json({"decisions": found})
-        told = [{**one, "shadow": shadows.of(one["request"])} for one in found]
-        return self._json({"decisions": told, "scorecards": shadows.scorecards()})
+            return self._json({"decisions": decisions})
+        judged = [{**decision, "shadow": shadows.of(decision["request"])} for decision in decisions]
+        return self._json({"decisions": judged, "scorecards": shadows.scorecards()})
 
     # --- engines -----------------------------------------------------------------------------------------------------
 
+    @endpoint("GET", "/backends", "The engines.")
     async def backends(self, request: Request) -> StreamResponse:
         return self._json({"backends": [self.board.backend_status(backend) for backend in self.fleet.members]})
 
+    @endpoint("PUT", "/backends/{name}", JOIN, 400, 404, 409, 413, replies=JOINED, parameters=(NAME,), body=ENGINE)
     async def put_backend(self, request: Request) -> StreamResponse:
         """Add or change an engine."""
         fleet, name = self.fleet, request.match_info["name"]
@@ -225,7 +243,9 @@ class Admin:
         if owner not in (None, SOURCE):
             raise Wrong(409, f"backends.{name}: is named by {_owner(owner)}, whose word counts; change it there")
         spec = BackendSpec.read(name, _whole(await read_json(request)), f"backends.{name}")
-        if spec.key_env is not None and spec.key_env not in self._engine_keys():
+        # Otherwise the holder of the admin key could send any environment variable to any address.
+        allowed = (*self.settings.engine_keys, *(spec.key_env for spec in fleet.sources["file"].values()))
+        if spec.key_env is not None and spec.key_env not in allowed:
             raise Wrong(400, f"backends.{name}.key_env: {spec.key_env} is not among `admin.engine_keys` of the file")
         known = name in fleet.names
         try:
@@ -233,18 +253,13 @@ class Admin:
         except HeadwayError as error:  # right in itself, and not beside the others
             raise Wrong(409, str(error)) from None
         backend = fleet.backend(name)
-        found = {"name": name, "state": "waiting"} if backend is None else self.board.backend_status(backend)
-        return self._json(found, 200 if known else 201)
+        status = {"name": name, "state": "waiting"} if backend is None else self.board.backend_status(backend)
+        return self._json(status, 200 if known else 201)
 
     def _offer(self, members: dict[str, BackendSpec]) -> None:
         self.orders.give(SOURCE, msgspec.to_builtins(members))
 
-    def _engine_keys(self) -> tuple[str | None, ...]:
-        """Return the variables that engines may use. Otherwise the holder of the admin key could send any variable
-        to any address."""
-        named = self.fleet.sources["file"].values()
-        return (*self.settings.engine_keys, *(spec.key_env for spec in named))
-
+    @endpoint("DELETE", "/backends/{name}", LEAVE, 404, 409, replies={200: "It goes."}, parameters=(NAME,))
     async def delete_backend(self, request: Request) -> StreamResponse:
         """Remove an engine: it takes no more requests, and leaves when it has none left."""
         fleet, name = self.fleet, request.match_info["name"]
@@ -253,28 +268,28 @@ class Admin:
             raise Wrong(404, f"there is no engine {name!r}")
         if owner != SOURCE:
             raise Wrong(409, f"backends.{name}: is named by {_owner(owner)}; take it out there, or cordon it here")
-        self._offer({one: spec for one, spec in fleet.sources[SOURCE].items() if one != name})
-        return self._json({"name": name, "leaving": any(one.name == name for one in fleet.leaving)})
+        self._offer({other: spec for other, spec in fleet.sources[SOURCE].items() if other != name})
+        return self._json({"name": name, "leaving": any(backend.name == name for backend in fleet.leaving)})
 
+    @_engine_action("cordon", "The engine takes no new requests until that is lifted.")
     async def cordon(self, request: Request) -> StreamResponse:
-        """Stop new requests until `uncordon`; those under way end. To drain is to cordon and to wait until `inflight`
-        is zero."""
-        name = self._known(request)
-        self.orders.give("cordon", name)
-        return self._one(name)
+        """Stop new requests until `uncordon`; those under way end."""
+        return self._order("cordon", request)
 
+    @_engine_action("drain", "The same; `inflight` of the answer tells when it has none left.")
+    async def drain(self, request: Request) -> StreamResponse:
+        """Cordon: the caller waits until `inflight` is zero."""
+        return self._order("cordon", request)
+
+    @_engine_action("uncordon", "The engine takes requests again.")
     async def uncordon(self, request: Request) -> StreamResponse:
-        name = self._known(request)
-        self.orders.give("uncordon", name)
-        return self._one(name)
+        return self._order("uncordon", request)
 
-    def _known(self, request: Request) -> str:
+    def _order(self, order: str, request: Request) -> Response:
         name = str(request.match_info["name"])
         if name not in self.fleet.names and name not in self.fleet.held:
             raise Wrong(404, f"there is no engine {name!r}")
-        return name
-
-    def _one(self, name: str) -> Response:
+        self.orders.give(order, name)
         backend = self.fleet.backend(name)
         held = name in self.fleet.held
         return self._json({"name": name, "cordoned": held} if backend is None else self.board.backend_status(backend))
@@ -284,8 +299,10 @@ def _owner(source: str | None) -> str:
     return "the gateway's file" if source == "file" else str(source)
 
 
-def _whole(given: Any) -> Any:
+def _whole(document: Any) -> Any:
     """Turn whole floats into integers: JSON does not distinguish 8998.0 from 8998."""
-    if not isinstance(given, dict):
-        return given
-    return {key: int(one) if isinstance(one, float) and one.is_integer() else one for key, one in given.items()}
+    if not isinstance(document, dict):
+        return document
+    return {
+        key: int(value) if isinstance(value, float) and value.is_integer() else value for key, value in document.items()
+    }

@@ -1,45 +1,40 @@
-"""A stretch of live traffic while it is gathered, until it is written as a run folder. What is kept of a request is put
-down as it is, and many at a time become bytes: to sort it into columns is for the process that writes."""
+"""A stretch of live traffic while it is gathered. Rows become bytes some at a time; the process that writes the run
+folder sorts them into columns."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import Struct
 
-from headway.policies.context import LRU_BLOCKS
-from headway.policies.prefix_index import PrefixIndex
-from headway.results.decision_log import recorded
+from headway.gateway.engines.member import BackendSpec
+from headway.results.decision_log import DecisionLog
 from headway.results.decisions import Verdict
-from headway.types import Delay, Json, Priority, Reject, Request, Route, Scorecard
-from headway.views.cluster import ClusterView
-from headway.views.instance import InstanceView
+from headway.types import Json, Request, Scorecard
 
 if TYPE_CHECKING:
-    from headway.gateway.observing.observed_exchange import Observed
-    from headway.policies.context import Context
+    from headway.gateway.exchange import Exchange
+    from headway.gateway.observing.observing_settings import RecordSettings
 
-UNTOLD: Final = -1
-AT_A_TIME: Final = 64  # of them become bytes, within some tenths of a millisecond
+UNKNOWN: Final = -1
+AT_A_TIME: Final = 64  # rows that become bytes together, within some tenths of a millisecond
 
 
 class Engine(Struct):
-    """Who stood at a place."""
+    """The engine that had a place."""
 
-    name: str
-    pool: str
-    model: str
-    role: str
+    spec: BackendSpec
     kv_blocks: int
-    max_batch_size: int
-    max_batch_tokens: int
     peak_kv: int = 0
 
+    @property
+    def model(self) -> str:
+        return self.spec.models[0] if self.spec.models else ""
 
-class Ended(Struct, array_like=True, gc=False):
+
+class EndedRequest(Struct, array_like=True, gc=False):
     """A request and what came of it."""
 
     id: int
@@ -56,9 +51,9 @@ class Ended(Struct, array_like=True, gc=False):
     finished_ps: int
     outcome: str
     why: str
-    sent_ps: int = UNTOLD
-    first_ps: int = UNTOLD
-    place: int = UNTOLD
+    sent_ps: int = UNKNOWN
+    first_ps: int = UNKNOWN
+    place: int = UNKNOWN
     usage: bytes = b""  # as the engine tells it
     output_tokens: int = 0
     believed_tokens: int = 0
@@ -66,23 +61,24 @@ class Ended(Struct, array_like=True, gc=False):
     priority: float = 0.0
 
 
-class Taken(Struct, array_like=True, gc=False):
-    """A decision, by places."""
+class DecisionRow(Struct, array_like=True, gc=False):
+    """The arguments of `DecisionLog.take`, by places, and the scorecard."""
 
     request: int
     at_ps: int
+    router: int
     target: int
     prefill: int
     priority: float
     reason: str
     candidates: int  # the number of their set
-    seen: list[list[int]]
+    signals: list[list[int]]
     believed: list[int]
     prompt_tokens: int
     card: Scorecard | None
 
 
-class Heap:
+class RowBuffer:
     """Structs that become bytes, some at a time."""
 
     def __init__(self) -> None:
@@ -104,11 +100,11 @@ class Heap:
 
 
 class LogDocument(Struct):
-    """Decisions as they travel."""
+    """Decisions, for the process that writes them."""
 
-    taken: list[bytes]  # of Taken, some in a piece
-    sets: list[tuple[int, ...]]
-    signals: list[str]  # in the order of `Taken.seen`
+    rows: list[bytes]  # of DecisionRow, some in a piece
+    sets: Sequence[tuple[int, ...]]
+    signals: list[str]  # in the order of `DecisionRow.signals`
     block_tokens: int
     verdicts: list[Verdict]
 
@@ -118,113 +114,57 @@ class ChapterDocument(Struct):
 
     folder: str
     first: int
-    ended_ps: int
     policies: Json
     block_tokens: int
     prompts: bool
     engines: dict[int, Engine]
-    ended: list[bytes]  # of Ended, some in a piece
+    ended: list[bytes]  # of EndedRequest, some in a piece
     metrics: dict[str, float]
     log: LogDocument | None
 
 
-class LiveJournal:
-    """Decisions with what they rested on. Where the policies keep no prefix index it keeps one beside them, so that it
-    can say what could have been known."""
+class LiveLog(DecisionLog):
+    """Buffers decisions as rows, and leaves the columns to the process that writes them."""
 
     def __init__(self) -> None:
-        self.taken = Heap()
-        self.sets: dict[tuple[int, ...], int] = {}
-        self.verdicts: list[Verdict] = []
-        self.instances: Sequence[InstanceView] = ()
-        self.candidates: tuple[int, ...] = ()
-        self.number = 0
-        self.block_tokens = 1
-        self.signals: list[str] = []
+        super().__init__()
+        self.rows = RowBuffer()
+        self._row: tuple[Any, ...] = ()
 
-    def bind(self, context: Context, cluster: ClusterView, reported: Collection[str]) -> None:
-        self.cluster, self.views = cluster, context.instances
-        self.places: dict[str, int] = {}
-        self.own = not context.indexes
-        self.index = PrefixIndex(len(self.views), LRU_BLOCKS, context.block_tokens) if self.own else context.indexes[0]
-        self.block_tokens, self.signals = self.index.block_tokens, recorded(reported)
-        self.getters = [attrgetter(name) for name in self.signals]
+    def take(self, *row: Any, **named: Any) -> None:
+        self._row = row
 
-    def on_refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None:
-        if isinstance(verdict, Reject):
-            self.verdicts.append(Verdict(now_ps, request.id, "rejected", verdict.reason))
-        else:
-            self.verdicts.append(Verdict(now_ps, request.id, "delayed", "", verdict.duration_ps))
-
-    def on_stopped(self, instance: int) -> None:
-        if self.own:
-            self.index.clear(instance)
-
-    def on_routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None:
-        instances = self.cluster.instances
-        target = self._place(route.target)
-        prefill = UNTOLD if route.prefill is None else self._place(route.prefill)
-        if instances is not self.instances:  # they are the same until one comes or goes
-            self.instances, self.candidates = instances, tuple([view.index for view in instances])
-            self.number = self.sets.setdefault(self.candidates, len(self.sets))
-        found = self.index.matches(request.path)
-        self.taken.add(
-            Taken(
-                request.id,
-                now_ps,
-                target,
-                prefill,
-                priority.score if route.priority is None else route.priority,
-                route.reason,
-                self.number,
-                [list(map(getter, instances)) for getter in self.getters],
-                [found[place] for place in self.candidates],
-                request.prompt_tokens,
-                route.scorecard,
-            )
-        )
-        if self.own:
-            self.index.touch(target, request.path)
-            if prefill >= 0:
-                self.index.touch(prefill, request.path)
-
-    def _place(self, name: str) -> int:
-        """Engines take and leave places while it is kept."""
-        place = self.places.get(name)
-        if place is None or self.views[place].id != name:
-            self.places = {view.id: view.index for view in self.views if view.id}
-            place = self.places[name]
-        return place
+    def score(self, card: Scorecard | None, names: Sequence[str]) -> None:
+        self.rows.add(DecisionRow(*(*self._row, card)))
 
     def document(self) -> LogDocument:
-        return LogDocument(self.taken.pack(), list(self.sets), self.signals, self.block_tokens, self.verdicts)
+        return LogDocument(self.rows.pack(), self.sets.words, list(self.seen), self.block_tokens, self.verdicts)
 
 
 class Chapter:
     """The requests from number `first` up to `end`, which is known when the next chapter has begun."""
 
-    def __init__(
-        self, first: int, engines: dict[int, Engine], policies: Json, decisions: bool, prompts: bool = True
-    ) -> None:
+    def __init__(self, first: int, engines: dict[int, Engine], policies: Json, settings: RecordSettings) -> None:
         self.first, self.end = first, -1
         self.engines, self.policies = engines, policies
-        self.prompts = prompts  # whether they are kept
-        self.rows = Heap()
+        self.prompts = settings.prompts  # whether they are recorded
+        self.rows = RowBuffer()
         self.count = 0
         self.open: dict[int, Request] = {}  # decided on, and not ended
-        self.journal = LiveJournal() if decisions else None
-        self.deadline = 0.0  # by when it is written, whoever has not ended
+        self.log = LiveLog() if settings.decisions else None
+        self.journal = None if self.log is None else self.log.journal(0)
+        self.deadline = 0.0  # then it is written, even if some requests have not ended
 
     @property
     def size(self) -> int:
         """In bytes."""
-        return self.rows.size + (0 if self.journal is None else self.journal.taken.size)
+        return self.rows.size + (0 if self.log is None else self.log.rows.size)
 
     @property
     def over(self) -> bool:
         return 0 <= self.end - self.first <= self.count
 
-    def ended(self, exchange: Observed, now_ps: int, outcome: str, why: str) -> None:
+    def record_end(self, exchange: Exchange, now_ps: int, outcome: str, why: str) -> None:
         request, flight, backend, tally = exchange.request, exchange.flight, exchange.backend, exchange.tally
         row = self._row(request, now_ps, outcome, why)
         row.retries = max(0, exchange.attempts - 1)
@@ -239,10 +179,10 @@ class Chapter:
         self.rows.add(row)
         self.open.pop(request.id, None)
 
-    def _row(self, request: Request, now_ps: int, outcome: str, why: str) -> Ended:
+    def _row(self, request: Request, now_ps: int, outcome: str, why: str) -> EndedRequest:
         path = request.path
         self.count += 1
-        return Ended(
+        return EndedRequest(
             request.id,
             request.tenant,
             request.slo_class,
@@ -259,19 +199,18 @@ class Chapter:
             why,
         )
 
-    def document(self, folder: str, now_ps: int, block_tokens: int, metrics: dict[str, float]) -> ChapterDocument:
-        """Of those that have not ended it says that they are in flight."""
+    def document(self, folder: str, block_tokens: int, metrics: dict[str, float]) -> ChapterDocument:
+        """Return everything, with the requests that have not ended as in flight."""
         for request in self.open.values():
-            self.rows.add(self._row(request, UNTOLD, "in_flight", ""))
+            self.rows.add(self._row(request, UNKNOWN, "in_flight", ""))
         return ChapterDocument(
             folder,
             self.first,
-            now_ps,
             self.policies,
             block_tokens,
             self.prompts,
             self.engines,
             self.rows.pack(),
             metrics,
-            None if self.journal is None else self.journal.document(),
+            None if self.log is None else self.log.document(),
         )

@@ -3,147 +3,120 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from itertools import accumulate
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
 from headway.errors import HeadwayError
 from headway.gateway.observing.gateway_metrics import BETWEEN, BUCKETS, merge
 from headway.types import PS_PER_SECOND, Json
-
-PREFIX: Final = "headway_"
+from headway.views.instance import SIGNALS
 
 
 class Metric(Struct, frozen=True):
-    kind: str  # counter, gauge or histogram
-    figure: str  # what it is called in the figures
+    kind: Literal["counter", "gauge", "histogram"]
+    figure: str  # its name among the figures
     help: str
     labels: tuple[str, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """The name that Prometheus shows."""
+        return f"headway_{DURATIONS.get(self.figure, self.figure)}{'_total' if self.kind == 'counter' else ''}"
 
+
+DURATIONS: Final = {
+    "ttft": "time_to_first_token_seconds",
+    "tpot": "time_per_output_token_seconds",
+    "e2e": "request_duration_seconds",
+    "queue_wait": "queue_wait_seconds",
+}
 WHERE: Final = ("model", "backend")
 ENGINE: Final = ("backend",)
 CANDIDATE: Final = ("candidate",)
-METRICS: Final[dict[str, Metric]] = {
-    "headway_requests_total": Metric(
+ARM: Final = ("arm",)
+_DECLARED: Final = (
+    Metric(
         "counter",
         "requests",
         "Requests that have ended, by outcome and by the status that the client got.",
         (*WHERE, "outcome", "status"),
     ),
-    "headway_retries_total": Metric("counter", "retries", "Requests that were sent to another engine.", ("reason",)),
-    "headway_refusals_total": Metric(
-        "counter", "refusals", "Answers to what was no request, or of nobody who may ask.", ("status",)
-    ),
-    "headway_prompt_tokens_total": Metric("counter", "prompt_tokens", "Prompt tokens sent to engines.", WHERE),
-    "headway_output_tokens_total": Metric("counter", "output_tokens", "Tokens that engines answered.", WHERE),
-    "headway_believed_cached_tokens_total": Metric(
+    Metric("counter", "retries", "Requests that were sent to another engine.", ("reason",)),
+    Metric("counter", "refusals", "Answers to what was no request, or of nobody who may ask.", ("status",)),
+    Metric("counter", "prompt_tokens", "Prompt tokens sent to engines.", WHERE),
+    Metric("counter", "output_tokens", "Tokens that engines answered.", WHERE),
+    Metric(
         "counter", "believed_cached_tokens", "Prompt tokens that the policy believed cached where they went.", WHERE
     ),
-    "headway_kv_events_total": Metric(
-        "counter", "kv_events", "KV events heard of an engine, by kind; gaps are those lost.", (*ENGINE, "kind")
-    ),
-    "headway_kv_events_of_nobody_total": Metric(
-        "counter", "kv_events_of_nobody", "Messages that came where engines tell, and name none of them."
-    ),
-    "headway_scrape_failures_total": Metric(
-        "counter", "scrape_failures", "Pages of engines' metrics that did not come, or told nothing."
-    ),
-    "headway_unread_prompts_total": Metric(
+    Metric("counter", "kv_events", "KV events heard of an engine, by kind; gaps are those lost.", (*ENGINE, "kind")),
+    Metric("counter", "kv_events_of_nobody", "Messages that came where engines tell, and name none of them."),
+    Metric("counter", "scrape_failures", "Pages of engines' metrics that did not come, or told nothing."),
+    Metric(
         "counter", "unread_prompts", "Prompts that a tokenizer could not read, or not in time, and that went by bytes."
     ),
-    "headway_handover_fallbacks_total": Metric(
-        "counter", "handover_fallbacks", "Requests for two engines that one served alone.", ("reason",)
-    ),
-    "headway_records_lost_total": Metric(
-        "counter", "records_lost", "Requests that were not written down, as they came too fast."
-    ),
-    "headway_time_to_first_token_seconds": Metric(
-        "histogram", "ttft", "From a request's coming to the first content of its stream.", WHERE
-    ),
-    "headway_time_per_output_token_seconds": Metric(
-        "histogram", "tpot", "Between tokens of a completed stream, on average.", WHERE
-    ),
-    "headway_request_duration_seconds": Metric(
-        "histogram", "e2e", "From a request's coming to its completed answer.", WHERE
-    ),
-    "headway_queue_wait_seconds": Metric(
-        "histogram", "queue_wait", "From a request's coming to its being sent to an engine.", WHERE
-    ),
-    "headway_inflight_requests": Metric("gauge", "inflight_requests", "Requests at an engine.", ENGINE),
-    "headway_inflight_tokens": Metric("gauge", "inflight_tokens", "Their prompt tokens.", ENGINE),
-    "headway_pending_prefill_tokens": Metric(
+    Metric("counter", "handover_fallbacks", "Requests for two engines that one served alone.", ("reason",)),
+    Metric("counter", "records_lost", "Requests that were not written down, as they came too fast."),
+    Metric("histogram", "ttft", "From a request's coming to the first content of its stream.", WHERE),
+    Metric("histogram", "tpot", "Between tokens of a completed stream, on average.", WHERE),
+    Metric("histogram", "e2e", "From a request's coming to its completed answer.", WHERE),
+    Metric("histogram", "queue_wait", "From a request's coming to its being sent to an engine.", WHERE),
+    Metric("gauge", "inflight_requests", "Requests at an engine.", ENGINE),
+    Metric("gauge", "inflight_tokens", "Their prompt tokens.", ENGINE),
+    Metric(
         "gauge", "pending_prefill_tokens", "Prompt tokens believed uncached, of those without a first token.", ENGINE
     ),
-    "headway_waiting_requests": Metric("gauge", "waiting_requests", "Requests that the policies hold back."),
-    "headway_client_connections": Metric("gauge", "client_connections", "Connections of clients."),
-    "headway_held_bytes": Metric("gauge", "held_bytes", "Bytes of requests that have not been answered."),
-    "headway_engine_connections": Metric("gauge", "engine_connections", "Connections to an engine.", ENGINE),
-    "headway_backend_up": Metric("gauge", "backend_up", "1 where an engine takes requests.", ENGINE),
-    "headway_backend_ejected": Metric("gauge", "backend_ejected", "1 while failures keep an engine out.", ENGINE),
-    "headway_backend_cordoned": Metric("gauge", "backend_cordoned", "1 while an engine is cordoned.", ENGINE),
-    "headway_backend_queued": Metric("gauge", "backend_queued", "Requests that wait in an engine.", ENGINE),
-    "headway_backend_running": Metric("gauge", "backend_running", "Requests in an engine's batch.", ENGINE),
-    "headway_backend_kv_utilization": Metric(
-        "gauge", "backend_kv_utilization", "Share of an engine's KV blocks in use.", ENGINE
-    ),
-    "headway_backend_hit_rate": Metric(
-        "gauge", "backend_hit_rate", "Share of prompt tokens that an engine found cached.", ENGINE
-    ),
-    "headway_backend_busy": Metric("gauge", "backend_busy", "Share of time that an engine's GPU works.", ENGINE),
-    "headway_backend_watts": Metric("gauge", "backend_watts", "Power that an engine draws.", ENGINE),
-    "headway_signal_age_seconds": Metric(
-        "gauge", "signal_age_seconds", "How long ago an engine's signal came.", (*ENGINE, "signal")
-    ),
-    "headway_policy_version": Metric("gauge", "policy_version", "How often the policies have been replaced."),
-    "headway_policy_failures_total": Metric(
-        "counter", "policy_failures", "Decisions that a policy failed at, so that others took them.", ("arm",)
-    ),
-    "headway_shadow_up": Metric("gauge", "shadow_up", "1 while a candidate is asked.", CANDIDATE),
-    "headway_shadow_decisions_total": Metric(
-        "counter", "shadow_decisions", "Live decisions that a candidate was asked about.", (*CANDIDATE, "agrees")
-    ),
-    "headway_shadow_believed_tokens_total": Metric(
+    Metric("gauge", "waiting_requests", "Requests that the policies hold back."),
+    Metric("gauge", "client_connections", "Connections of clients."),
+    Metric("gauge", "held_bytes", "Bytes of requests that have not been answered."),
+    Metric("gauge", "engine_connections", "Connections to an engine.", ENGINE),
+    Metric("gauge", "backend_up", "1 where an engine takes requests.", ENGINE),
+    Metric("gauge", "backend_ejected", "1 while failures keep an engine out.", ENGINE),
+    Metric("gauge", "backend_cordoned", "1 while an engine is cordoned.", ENGINE),
+    Metric("gauge", "backend_queued", "Requests that wait in an engine.", ENGINE),
+    Metric("gauge", "backend_running", "Requests in an engine's batch.", ENGINE),
+    Metric("gauge", "backend_kv_utilization", "Share of an engine's KV blocks in use.", ENGINE),
+    Metric("gauge", "backend_hit_rate", "Share of prompt tokens that an engine found cached.", ENGINE),
+    Metric("gauge", "backend_busy", "Share of time that an engine's GPU works.", ENGINE),
+    Metric("gauge", "backend_watts", "Power that an engine draws.", ENGINE),
+    Metric("gauge", "signal_age_seconds", "How long ago an engine's signal came.", (*ENGINE, "signal")),
+    Metric("gauge", "policy_version", "How often the policies have been replaced."),
+    Metric("counter", "policy_failures", "Decisions that a policy failed at, so that others took them.", ARM),
+    Metric("gauge", "shadow_up", "1 while a candidate is asked.", CANDIDATE),
+    Metric("counter", "shadow_decisions", "Live decisions that a candidate was asked about.", (*CANDIDATE, "agrees")),
+    Metric(
         "counter",
         "shadow_believed_tokens",
         "Prompt tokens believed cached that a candidate's choice would have gained or forgone.",
         (*CANDIDATE, "kind"),
     ),
-    "headway_shadow_estimated_ttft_seconds_total": Metric(
+    Metric(
         "counter",
         "shadow_estimated_ttft_seconds",
         "Times to the first token as estimated, added up, where requests went and where a candidate would send them.",
         (*CANDIDATE, "choice"),
     ),
-    "headway_shadow_skipped_total": Metric(
-        "counter", "shadow_skipped", "Decisions that a candidate was not asked about, being behind.", CANDIDATE
-    ),
-    "headway_shadow_errors_total": Metric(
-        "counter", "shadow_errors", "Failures of a candidate; it is asked no more after one.", CANDIDATE
-    ),
-    "headway_shadow_seconds_total": Metric("counter", "shadow_seconds", "Time that a candidate took.", CANDIDATE),
-    "headway_canary_share": Metric("gauge", "canary_share", "Share of requests that the canary decides on."),
-    "headway_canary_stops_total": Metric("counter", "canary_stops", "Canaries that were stopped."),
-    "headway_canary_requests_total": Metric(
-        "counter", "canary_requests", "Requests that have ended while there was a canary.", ("arm",)
-    ),
-    "headway_canary_errors_total": Metric("counter", "canary_errors", "Those that did not complete.", ("arm",)),
-    "headway_canary_slo_missed_total": Metric(
-        "counter", "canary_slo_missed", "Those that missed the canary's SLO.", ("arm",)
-    ),
-    "headway_canary_first_tokens_total": Metric(
-        "counter", "canary_first_tokens", "Those that had a first token.", ("arm",)
-    ),
-    "headway_canary_ttft_seconds_total": Metric(
-        "counter", "canary_ttft_seconds", "Their times to it, added up.", ("arm",)
-    ),
-    "headway_canary_ttft_difference_seconds": Metric(
+    Metric("counter", "shadow_skipped", "Decisions that a candidate was not asked about, being behind.", CANDIDATE),
+    Metric("counter", "shadow_errors", "Failures of a candidate; it is asked no more after one.", CANDIDATE),
+    Metric("counter", "shadow_seconds", "Time that a candidate took.", CANDIDATE),
+    Metric("gauge", "canary_share", "Share of requests that the canary decides on."),
+    Metric("counter", "canary_stops", "Canaries that were stopped."),
+    Metric("counter", "canary_requests", "Requests that have ended while there was a canary.", ARM),
+    Metric("counter", "canary_errors", "Those that did not complete.", ARM),
+    Metric("counter", "canary_slo_missed", "Those that missed the canary's SLO.", ARM),
+    Metric("counter", "canary_first_tokens", "Those that had a first token.", ARM),
+    Metric("counter", "canary_ttft_seconds", "Their times to it, added up.", ARM),
+    Metric(
         "gauge",
         "canary_ttft_difference_seconds",
         "Mean TTFT of the canary less that of the others, paired by time, and its 95 % interval.",
         ("bound",),
     ),
-}
+)
+METRICS: Final = {metric.name: metric for metric in _DECLARED}
+# The signals of an engine's view that are gauges, each called after its signal.
+SIGNAL_GAUGES: Final = tuple(name for name in SIGNALS if f"headway_backend_{name}" in METRICS)
 # What every process of a gateway sees alike: not added up, the highest counts.
 SAME: Final = (
     *(metric.figure for metric in METRICS.values() if metric.figure.startswith("backend_")),
@@ -157,19 +130,15 @@ SAME: Final = (
 )
 
 
-def together(plains: Iterable[Json]) -> Json:
-    """The figures of several processes of one gateway, as `status.figures_of` has them."""
-    given = list(plains)
-    found = merge({kind: figures for kind, figures in one.items() if kind != "gauges"} for one in given)
-    found["gauges"] = merge({"gauges": one.get("gauges", {})} for one in given).get("gauges", {})
-    for name in SAME:
-        highest: dict[str, Any] = {}
-        for one in given:
-            for key, value in one.get("gauges", {}).get(name, {}).items():
-                highest[key] = max(value, highest.get(key, value))
-        if highest:
-            found["gauges"][name] = highest
-    return found
+def together(snapshots: Iterable[Json]) -> Json:
+    """Merge the figures of several processes of one gateway, as `StatusBoard.figures` has them."""
+    snapshots = list(snapshots)
+    merged = merge(snapshots)
+    gauges = merged.setdefault("gauges", {})
+    for name in [name for name in SAME if name in gauges]:
+        values = [snapshot.get("gauges", {}).get(name, {}) for snapshot in snapshots]
+        gauges[name] = {key: max(value[key] for value in values if key in value) for key in gauges[name]}
+    return merged
 
 
 class _Collector:
@@ -197,11 +166,8 @@ class _Collector:
 
 
 def _buckets(counts: list[int], ends: tuple[float, ...]) -> list[tuple[str, int]]:
-    found, below = [], 0
-    for end, count in zip((*map(float, ends), float("inf")), counts[:-1], strict=True):
-        below += count
-        found.append(("+Inf" if end == float("inf") else repr(end), below))
-    return found
+    names = [*(repr(float(end)) for end in ends), "+Inf"]
+    return list(zip(names, accumulate(counts[:-1]), strict=True))
 
 
 def render(figures: Json, accept: str = "") -> tuple[bytes, str]:

@@ -1,18 +1,20 @@
-"""What the gateway counts of its requests: plain numbers, added up while they end, so cheap that they are always kept.
+"""What the gateway counts of its requests as they end.
 
-`plain` gives them as mappings that any process can send to another, and `merge` adds several of them up.
+`plain` returns the counts as mappings that one process can send to another, and `merge` adds several of them up.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable
+from operator import add
 from typing import TYPE_CHECKING, Any, Final
 
 from headway.types import PS_PER_SECOND, Json
 
 if TYPE_CHECKING:
-    from headway.gateway.observing.observed_exchange import Observed
+    from headway.gateway.exchange import Exchange
 
 # Upper ends in seconds.
 LONG: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
@@ -20,8 +22,8 @@ FIRST: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75
 SHORT: Final = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1)
 WAITS: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 BUCKETS: Final = {"ttft": FIRST, "tpot": SHORT, "e2e": LONG, "queue_wait": WAITS}
-MOST_NAMES: Final = 200  # models, engines or reasons that are told apart; what comes beyond them is "other"
-MOST_GROUPS: Final = 2000  # pairs of a model and an engine that are told apart; a page has 75 lines of each
+MOST_NAMES: Final = 200  # models, engines or reasons with counts of their own; the rest is "other"
+MOST_GROUPS: Final = 2000  # pairs of a model and an engine with counts of their own; a page has 75 lines of each
 OTHER: Final = "other"
 BETWEEN: Final = "\x1f"  # of labels in a key
 WINDOW_S: Final = 60
@@ -53,32 +55,23 @@ class Second:
         self.number = number
         self.ended = 0
         self.samples: list[tuple[int, int, int, int]] = []  # -1 where there is none
-        self._counts: tuple[dict[int, int], ...] | None = None
+        self._counts: list[Counter[int]] | None = None
 
-    def counts(self) -> tuple[dict[int, int], ...]:
+    def counts(self) -> list[Counter[int]]:
         """Count a past second's durations in buckets of a sixteenth of an octave; computed once."""
         if self._counts is None:
-            self._counts = tuple({} for _ in BUCKETS)
-            for sample in self.samples:
-                for sums, value in zip(self._counts, sample, strict=True):
-                    if value >= 0:
-                        at = bucket(value)
-                        sums[at] = sums.get(at, 0) + 1
+            columns = zip(*self.samples, strict=True) if self.samples else ((),) * len(BUCKETS)
+            self._counts = [Counter(bucket(value) for value in column if value >= 0) for column in columns]
             self.samples = []
         return self._counts
 
 
 def bucket(value: int) -> int:
+    """Number the bucket of a duration in picoseconds: 16 for each power of two."""
     if value < 32:
         value = 32
     length = value.bit_length()
     return length << 4 | (value >> (length - 5)) & 15
-
-
-def _middle(number: int) -> float:
-    """Return the middle of a bucket in picoseconds."""
-    length, part = number >> 4, number & 15
-    return (16.5 + part) * float(1 << (length - 5))
 
 
 class GatewayMetrics:
@@ -100,7 +93,7 @@ class GatewayMetrics:
         """Count a refusal that no policy decided: an invalid request, an unknown key, an unknown path."""
         self.refusals[status] = self.refusals.get(status, 0) + 1
 
-    def count_end(self, exchange: Observed, now_ps: int, outcome: str, why: str) -> None:
+    def count_end(self, exchange: Exchange, now_ps: int, outcome: str, why: str) -> None:
         """Count a request that has ended; called once for each request."""
         request, backend, sent_ps = exchange.request, exchange.backend, exchange.sent_ps
         key = ("", "") if backend is None else (request.model, backend.spec.name)
@@ -148,15 +141,12 @@ class GatewayMetrics:
 
     def _group(self, model: str, engine: str) -> Group:
         """Bound the number of groups: names come from clients."""
-        key = (_known(self._models, model), _known(self._engines, engine))
+        key = (_bound_name(self._models, model), _bound_name(self._engines, engine))
         if len(self.groups) >= MOST_GROUPS and key not in self.groups:
             key = (OTHER, key[1])
-        found = self.groups.get(key)
-        if found is None:
-            found = self.groups[key] = Group()
-        return found
+        return self.groups.setdefault(key, Group())
 
-    # --- told --------------------------------------------------------------------------------------------------------
+    # --- reading -----------------------------------------------------------------------------------------------------
 
     def plain(self, now_ps: int) -> Json:
         """Return all counters by name and labels, in the form that `merge` takes."""
@@ -183,18 +173,17 @@ class GatewayMetrics:
     def _recent(self, now_ps: int) -> Json:
         """Return the last whole minute, without the current second."""
         now = now_ps // PS_PER_SECOND
-        there = [second for second in self.seconds if now - WINDOW_S <= second.number < now]
-        found: Json = {"ended": {"": sum(second.ended for second in there)}}
+        seconds = [second for second in self.seconds if now - WINDOW_S <= second.number < now]
+        recent: Json = {"ended": {"": sum(second.ended for second in seconds)}}
         for place, name in enumerate(BUCKETS):
-            sums: dict[int, int] = {}
-            for second in there:
-                for at, count in second.counts()[place].items():
-                    sums[at] = sums.get(at, 0) + count
-            found[name] = {str(at): sums[at] for at in sorted(sums)}
-        return found
+            sums: Counter[int] = Counter()
+            for second in seconds:
+                sums.update(second.counts()[place])
+            recent[name] = {str(at): sums[at] for at in sorted(sums)}
+        return recent
 
 
-def _known(names: dict[str, None], name: str) -> str:
+def _bound_name(names: dict[str, None], name: str) -> str:
     if name not in names:
         if len(names) >= MOST_NAMES:
             return OTHER
@@ -205,37 +194,37 @@ def _known(names: dict[str, None], name: str) -> str:
 
 def merge(plains: Iterable[Json]) -> Json:
     """Add up the numbers of several processes that have the same name and labels."""
-    found: Json = {}
+    merged: Json = {}
     for plain in plains:
         for kind, figures in plain.items():
             for name, values in figures.items():
-                sums: dict[str, Any] = found.setdefault(kind, {}).setdefault(name, {})
+                sums: dict[str, Any] = merged.setdefault(kind, {}).setdefault(name, {})
                 for key, value in values.items():
                     known = sums.get(key)
                     if known is None:
                         sums[key] = list(value) if isinstance(value, list) else value
                     elif isinstance(value, list):
-                        sums[key] = [one + other for one, other in zip(known, value, strict=True)]
+                        sums[key] = list(map(add, known, value))
                     else:
                         sums[key] = known + value
-    return found
+    return merged
 
 
 def percentiles(plain: Json, up_s: float = WINDOW_S) -> Json:
-    """Of the last minute, or since the gateway began, in milliseconds: each within a thirty-second of its true value.
-    None where there is none. `count` is of those that were looked at."""
-    found: Json = {"requests_per_s": plain["recent"]["ended"][""] / min(WINDOW_S, max(1, int(up_s)))}
+    """Return percentiles of the last minute, or since the gateway began, in milliseconds, each within 1/32 of its true
+    value; None without requests. `count` is the number of sampled requests."""
+    shares: Json = {"requests_per_s": plain["recent"]["ended"][""] / min(WINDOW_S, max(1, int(up_s)))}
     for name in BUCKETS:
         counts = sorted((int(at), count) for at, count in plain["recent"][name].items())
         total = sum(count for _, count in counts)
-        found[name] = {"count": total, **{word: _share(counts, total * share) for word, share in SHARES.items()}}
-    return found
+        shares[name] = {"count": total, **{word: _at_rank(counts, total * share) for word, share in SHARES.items()}}
+    return shares
 
 
-def _share(counts: list[tuple[int, int]], rank: float) -> float | None:
+def _at_rank(counts: list[tuple[int, int]], rank: float) -> float | None:
     below = 0
     for at, count in counts:
         below += count
         if below >= rank:
-            return _middle(at) / 1e9
+            return (16.5 + (at & 15)) * float(1 << ((at >> 4) - 5)) / 1e9  # the middle of the bucket
     return None

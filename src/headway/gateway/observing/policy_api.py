@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -11,6 +11,7 @@ from headway.config.documents import yaml_text
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.gateway.deciding.policy_versions import lasting
+from headway.gateway.observing.openapi import endpoint, name_parameter
 from headway.gateway.shadow.canary import CANARY
 from headway.gateway.shadow.candidate import CandidateSpec
 from headway.policies.bundle import Bundle
@@ -26,6 +27,16 @@ if TYPE_CHECKING:
     from headway.gateway.shadow.shadows import Shadows
 
 Handler = Callable[["Request"], Awaitable["StreamResponse"]]
+SWAP: Final = "Other policies from now on; where they are wrong, those in force stay."
+TRY: Final = "A candidate decides on a share of the requests from now on."
+ASK: Final = "A candidate is asked about live decisions from now on."
+IN_FORCE: Final = {200: "The policies in force."}
+ASKED: Final = {200: "It was known, and is so now.", 201: "It is asked."}
+GONE: Final = {200: "It is gone."}
+POLICIES: Final = {"type": "object", "description": "The `policies` of a scenario, or a bundle."}
+TRIAL: Final = {"type": "object", "description": "As `canary` in the gateway's file.", "required": ["policies"]}
+SHADOW: Final = {"type": "object", "description": "Policies, a bundle, or `policies` with `sample` and `budget`."}
+NAME: Final = name_parameter("a candidate's", 100)
 
 
 class Wrong(Exception):
@@ -50,88 +61,74 @@ class PolicyApi:
         self.plane, self.failures, self.orders, self._json = plane, failures, orders, reply
         self.watch, self.candidates = canary, shadows
 
-    def routes(self) -> list[tuple[str, str, Handler]]:
-        return [
-            ("GET", "/policies", self.policies),
-            ("PUT", "/policies", self.put_policies),
-            ("GET", "/canary", self.canary),
-            ("PUT", "/canary", self.put_canary),
-            ("DELETE", "/canary", self.delete_canary),
-            ("GET", "/shadows", self.shadows),
-            ("PUT", "/shadows/{name}", self.put_shadow),
-            ("DELETE", "/shadows/{name}", self.delete_shadow),
-        ]
-
+    @endpoint("GET", "/policies", "The policies in force.")
     async def policies(self, request: Request) -> StreamResponse:
-        return self._json(self._policies())
+        return self._reply_policies()
 
-    def _policies(self) -> Json:
-        plane = self.plane
-        return {
-            "version": plane.version,
-            "policies": plane.policies,
-            "text": yaml_text(plane.policies),
-            "failures": self.failures.status(),
-        }
+    def _reply_policies(self) -> StreamResponse:
+        policies, failures = self.plane.policies, self.failures.status()
+        document = {"version": self.plane.version, "policies": policies, "text": yaml_text(policies)}
+        return self._json({**document, "failures": failures})
 
+    @endpoint("PUT", "/policies", SWAP, 400, 413, replies=IN_FORCE, body=POLICIES)
     async def put_policies(self, request: Request) -> StreamResponse:
         """Put a `policies:` block of a scenario, or a bundle, in force. If it is wrong, the old policies stay."""
-        given = await read_json(request)
-        if not isinstance(given, dict):
-            raise Wrong(400, "policies: expected a mapping of stages, or a bundle")
-        if "format" in given:
-            _no_files(given.get("policies"), "policies")
-            given = dict(Bundle.read(given).policies)
-        _no_files(given, "policies")
-        self.orders.give("swap", given)
-        return self._json(self._policies())
+        document = await _read_mapping(request, "policies: expected a mapping of stages, or a bundle")
+        if "format" in document:
+            _refuse_files(document.get("policies"), "policies")
+            document = dict(Bundle.read(document).policies)
+        _refuse_files(document, "policies")
+        self.orders.give("swap", document)
+        return self._reply_policies()
 
     # --- a canary ----------------------------------------------------------------------------------------------------
 
+    @endpoint("GET", "/canary", "How the canary and the others fare.")
     async def canary(self, request: Request) -> StreamResponse:
         return self._json({"version": self.plane.version, "canary": self.watch.status()})
 
+    @endpoint("PUT", "/canary", TRY, 400, 413, replies=IN_FORCE, body=TRIAL)
     async def put_canary(self, request: Request) -> StreamResponse:
         """Replace the canary; its keys are those of the gateway's file."""
-        given = await read_json(request)
-        if not isinstance(given, dict):
-            raise Wrong(400, "canary: expected a mapping, as in the gateway's file")
-        _no_files(given, CANARY)
-        self.orders.give("swap", {**lasting(self.plane.policies), CANARY: given})
-        return self._json(self._policies())
+        document = await _read_mapping(request, "canary: expected a mapping, as in the gateway's file")
+        _refuse_files(document, CANARY)
+        self.orders.give("swap", {**lasting(self.plane.policies), CANARY: document})
+        return self._reply_policies()
 
+    @endpoint("DELETE", "/canary", "The canary ends; the policies in force go on.", 404, replies=GONE)
     async def delete_canary(self, request: Request) -> StreamResponse:
         """End the canary; the policies in force keep their state."""
         if CANARY not in self.plane.policies:
             raise Wrong(404, "there is no canary")
         self.orders.give("halt", "by the admin API")
-        return self._json(self._policies())
+        return self._reply_policies()
 
-    # --- candidates beside it ----------------------------------------------------------------------------------------
+    # --- shadow candidates -------------------------------------------------------------------------------------------
 
+    @endpoint("GET", "/shadows", "The candidates that are asked.")
     async def shadows(self, request: Request) -> StreamResponse:
         return self._json({"shadows": self.candidates.status()})
 
+    @endpoint("PUT", "/shadows/{name}", ASK, 400, 404, 409, 413, replies=ASKED, parameters=(NAME,), body=SHADOW)
     async def put_shadow(self, request: Request) -> StreamResponse:
-        name, there = request.match_info["name"], self.candidates
-        if name in there.sources["file"]:
+        name, shadows = request.match_info["name"], self.candidates
+        if name in shadows.sources["file"]:
             raise Wrong(409, f"shadow.{name}: is named by the gateway's file; change it there")
-        given = await read_json(request)
-        if not isinstance(given, dict):
-            raise Wrong(400, f"shadow.{name}: expected a mapping of stages, or a bundle")
-        _no_files(given, f"shadow.{name}")
-        spec = CandidateSpec.read(given, f"shadow.{name}")
-        known = name in there.candidates
-        self._offer_shadows({**there.sources["admin"], name: spec})
-        return self._json(there.candidates[name].status(), 200 if known else 201)
+        document = await _read_mapping(request, f"shadow.{name}: expected a mapping of stages, or a bundle")
+        _refuse_files(document, f"shadow.{name}")
+        spec = CandidateSpec.read(document, f"shadow.{name}")
+        known = name in shadows.candidates
+        self._offer_shadows({**shadows.sources["admin"], name: spec})
+        return self._json(shadows.candidates[name].status(), 200 if known else 201)
 
+    @endpoint("DELETE", "/shadows/{name}", "It is asked no more.", 404, 409, replies=GONE, parameters=(NAME,))
     async def delete_shadow(self, request: Request) -> StreamResponse:
         name, sources = request.match_info["name"], self.candidates.sources
         if name in sources["file"]:
             raise Wrong(409, f"shadow.{name}: is named by the gateway's file; take it out there")
         if name not in sources["admin"]:
             raise Wrong(404, f"there is no shadow {name!r}")
-        self._offer_shadows({one: spec for one, spec in sources["admin"].items() if one != name})
+        self._offer_shadows({other: spec for other, spec in sources["admin"].items() if other != name})
         return self._json({"name": name})
 
     def _offer_shadows(self, candidates: dict[str, CandidateSpec]) -> None:
@@ -147,7 +144,14 @@ async def read_json(request: Request) -> Any:
         raise Wrong(400, "the body is too deep") from None
 
 
-def _no_files(value: Any, where: str) -> None:
+async def _read_mapping(request: Request, problem: str) -> Json:
+    document = await read_json(request)
+    if not isinstance(document, dict):
+        raise Wrong(400, problem)
+    return document
+
+
+def _refuse_files(value: Any, where: str) -> None:
     """Refuse documents from the network that name a file of this machine."""
     if isinstance(value, dict):
         for key, inner in value.items():
@@ -155,10 +159,10 @@ def _no_files(value: Any, where: str) -> None:
                 raise HeadwayError(f"{where}.path: no file is read for the admin API; give the source itself.")
             if key == "policies" and isinstance(inner, str):
                 raise HeadwayError(f"{where}.policies: no file is read for the admin API; give the bundle itself.")
-            _no_files(str(key), where)
-            _no_files(inner, f"{where}.{key}")
+            _refuse_files(str(key), where)
+            _refuse_files(inner, f"{where}.{key}")
     elif isinstance(value, list):
         for place, inner in enumerate(value):
-            _no_files(inner, f"{where}[{place}]")
+            _refuse_files(inner, f"{where}[{place}]")
     elif isinstance(value, str) and is_file(value):
         raise HeadwayError(f"{where}: {shown(value)} is a file, and none is run for the admin API; name a policy.")

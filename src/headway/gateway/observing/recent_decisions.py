@@ -1,11 +1,12 @@
-"""The last decisions, with what they rested on. A scorecard takes a policy time, so not every decision has one: at most
-some a second are asked for, which changes no decision."""
+"""The last decisions, with the signals and scores behind them. A scorecard costs a policy time, so at most some a
+second are asked for; that changes no decision."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import Collection
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from msgspec import Struct, to_builtins
@@ -79,15 +80,15 @@ class Decisions:
         kind: Kind = "rejected" if isinstance(verdict, Reject) else "delayed"
         entry = Entry(now_ps, kind, request, verdict, 0.0, None)
         self.every.append(entry)
-        self.explained.append(entry)  # there is nothing more to tell
+        self.explained.append(entry)  # a refusal has no scorecard
 
     def on_routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None:
         cluster = self.cluster
         if not cluster.explain:
             self.every.append(Entry(now_ps, "routed", request, route, priority.score, None))
             return
-        seen = [{"id": view.id, **{name: getattr(view, name) for name in SHOWN}} for view in cluster.instances]
-        entry = Entry(now_ps, "routed", request, route, priority.score, seen)
+        candidates = [{"id": view.id, **{name: getattr(view, name) for name in SHOWN}} for view in cluster.instances]
+        entry = Entry(now_ps, "routed", request, route, priority.score, candidates)
         self.every.append(entry)
         self.explained.append(entry)
         if self.settings.all:
@@ -106,14 +107,14 @@ class Decisions:
         self._asking = self.cluster.explain = True
 
     def last(self, count: int, every: bool = False) -> list[Json]:
-        """The newest first: those with their scorecards, or every one."""
-        kept = self.every if every else self.explained
-        return [_told(kept[-1 - place]) for place in range(min(count, len(kept)))]
+        """Return the newest first: those with their scorecards, or every one."""
+        entries = self.every if every else self.explained
+        return [_document(entry) for entry in islice(reversed(entries), count)]
 
 
-def _told(entry: Entry) -> Json:
+def _document(entry: Entry) -> Json:
     request, answer = entry.request, entry.answer
-    found: Json = {
+    common: Json = {
         "request": request.id,
         "at_s": entry.at_ps / PS_PER_SECOND,
         "decision": entry.kind,
@@ -124,11 +125,11 @@ def _told(entry: Entry) -> Json:
         "prompt_tokens": request.prompt_tokens,
     }
     if isinstance(answer, Reject):
-        return {**found, "reason": answer.reason}
+        return {**common, "reason": answer.reason}
     if isinstance(answer, Delay):
-        return {**found, "delay_s": answer.duration_ps / PS_PER_SECOND}
+        return {**common, "delay_s": answer.duration_ps / PS_PER_SECOND}
     return {
-        **found,
+        **common,
         "target": answer.target,
         "prefill": answer.prefill,
         "reason": answer.reason,
@@ -140,7 +141,7 @@ def _told(entry: Entry) -> Json:
 
 
 class Reasons:
-    """Why an answer came from where it did, as a line of its head."""
+    """The header that says why an engine was chosen."""
 
     def __init__(self, plane: Plane) -> None:
         self.plane = plane
@@ -148,21 +149,18 @@ class Reasons:
         self.lines: dict[str, bytes] = {}
 
     def line(self, reason: str) -> bytes:
-        """A reason that a policy gives, or else its name."""
+        """Return the header for a policy's reason, or for its name if it gave none."""
         if self.version != self.plane.version:
             self.version = self.plane.version
             self.lines.clear()
-        found = self.lines.get(reason)
-        if found is None:
-            found = b"x-headway-reason: " + _plain(reason or policy_name(self.plane.policies["routing"]))
+        line = self.lines.get(reason)
+        if line is None:
+            text = (reason or policy_name(self.plane.policies["routing"]))[:LONGEST_REASON]
+            safe = "".join(sign if sign.isprintable() else " " for sign in text)  # it cannot begin another line
+            line = b"x-headway-reason: " + safe.encode("ascii", "replace")
             if len(self.lines) < MOST_REASONS:
-                self.lines[reason] = found
-        return found
-
-
-def _plain(text: str) -> bytes:
-    """What cannot end a line, or begin another."""
-    return "".join(sign if sign.isprintable() else " " for sign in text[:LONGEST_REASON]).encode("ascii", "replace")
+                self.lines[reason] = line
+        return line
 
 
 def policy_name(spec: Any) -> str:

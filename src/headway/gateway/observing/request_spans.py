@@ -3,8 +3,9 @@
     server span   POST /v1/chat/completions, from a request's coming to its end: outcome, decision, scorecard
       client span chat MODEL, from its being sent to the end: tokens, time to the first of them
 
-The engine is told the client span as its parent. A trace that a client has begun is gone on with, sampled or not as the
-client says; of the others `sample` are. Nothing is made but numbers until a request has ended.
+The engine gets the client span as its parent. A trace that a client has begun is continued, sampled or not as the
+client says; of the other requests a share of `sample` is. Spans are built when a request has ended; before, it only has
+ids.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ import asyncio
 import re
 import time
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headway.errors import HeadwayError
 from headway.gateway.observing.recent_decisions import Decisions, policy_name
 from headway.http.answer_tally import PROMPT
 
 if TYPE_CHECKING:
+    from headway.gateway.exchange import Exchange
     from headway.gateway.live_clock import Clock
-    from headway.gateway.observing.observed_exchange import Observed
-    from headway.gateway.observing.otel_settings import OtelSettings
+    from headway.gateway.observing.observing_settings import OtelSettings
     from headway.gateway.plane import Plane
 
 PARENT: Final = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
@@ -31,13 +32,13 @@ PS_PER_NS: Final = 1000
 MOST_SCORES: Final = 64  # candidates of a scorecard
 
 
-class Trail:
+class Trail(NamedTuple):
     """The trace and span ids of one request."""
 
-    __slots__ = ("client", "parent", "server", "trace")
-
-    def __init__(self, trace: int, parent: int, server: int, client: int) -> None:
-        self.trace, self.parent, self.server, self.client = trace, parent, server, client
+    trace: int
+    parent: int
+    server: int
+    client: int
 
 
 class Tracing:
@@ -77,28 +78,28 @@ class Tracing:
     async def stop(self) -> None:
         await asyncio.to_thread(self.provider.shutdown)  # what is left is sent first
 
-    def begin(self, exchange: Observed) -> None:
+    def begin(self, exchange: Exchange) -> None:
         """Draw the ids before the request is routed, and put the engine's parent span into its head."""
-        fields = exchange.incoming.fields
-        given = next((value for name, value in fields if name == b"traceparent"), None)
-        known = None if given is None else PARENT.match(given)
-        draw = self.random
-        if known is None:
+        fields, draw = exchange.incoming.fields, self.random
+        header = next((value for name, value in fields if name == b"traceparent"), None)
+        match = None if header is None else PARENT.match(header)
+        if match is None:
             if draw.random() >= self.settings.sample:
                 return
-            trail = Trail(draw.getrandbits(128) or 1, 0, draw.getrandbits(64) or 1, draw.getrandbits(64) or 1)
+            trace, parent = draw.getrandbits(128) or 1, 0
             # Without a parent that can be read, the rest of the trace's state means nothing.
-            kept = [field for field in fields if field[0] not in (b"traceparent", b"tracestate")]
+            replaced: tuple[bytes, ...] = (b"traceparent", b"tracestate")
         else:
-            if not int(known[3], 16) & 1:
+            if not int(match[3], 16) & 1:
                 return  # it goes on as it came
-            trail = Trail(int(known[1], 16), int(known[2], 16), draw.getrandbits(64) or 1, draw.getrandbits(64) or 1)
-            kept = [field for field in fields if field[0] != b"traceparent"]
-        kept.append((b"traceparent", b"00-%032x-%016x-01" % (trail.trace, trail.client)))
-        exchange.incoming.fields = kept
+            trace, parent = int(match[1], 16), int(match[2], 16)
+            replaced = (b"traceparent",)
+        trail = Trail(trace, parent, draw.getrandbits(64) or 1, draw.getrandbits(64) or 1)
+        line = (b"traceparent", b"00-%032x-%016x-01" % (trail.trace, trail.client))
+        exchange.incoming.fields = [*(field for field in fields if field[0] not in replaced), line]
         self.trails[exchange.request.id] = trail
 
-    def ended(self, exchange: Observed, now_ps: int, outcome: str, why: str) -> None:
+    def record_end(self, exchange: Exchange, now_ps: int, outcome: str, why: str) -> None:
         trail = self.trails.pop(exchange.request.id, None)
         if trail is None:
             return
@@ -134,29 +135,29 @@ class Tracing:
         self._close(server, now_ps, outcome, why)
 
     def _client(
-        self, exchange: Observed, trail: Trail, name: str, common: dict[str, Any], now_ps: int, outcome: str, why: str
+        self, exchange: Exchange, trail: Trail, name: str, common: dict[str, Any], now_ps: int, outcome: str, why: str
     ) -> None:
         assert exchange.backend is not None
         address = exchange.backend.address
-        found = {**common, "server.address": address.host, "server.port": address.port}
+        attributes = {**common, "server.address": address.host, "server.port": address.port}
         tally = exchange.tally
         if tally.tokens:
-            found["gen_ai.usage.output_tokens"] = tally.tokens
+            attributes["gen_ai.usage.output_tokens"] = tally.tokens
         prompt = PROMPT.search(tally.tail)
         if prompt is not None:
-            found["gen_ai.usage.input_tokens"] = int(prompt[1])
+            attributes["gen_ai.usage.input_tokens"] = int(prompt[1])
         first = exchange.first_ps
         if first >= 0 and tally.stream:
-            found["gen_ai.response.time_to_first_chunk"] = (first - exchange.sent_ps) / 1e12
-        within = self._context(trail.trace, trail.server)
-        span = self._span(name, trail.client, within, self.api.SpanKind.CLIENT, found, exchange.sent_ps, trail.trace)
+            attributes["gen_ai.response.time_to_first_chunk"] = (first - exchange.sent_ps) / 1e12
+        parent, kind = self._context(trail.trace, trail.server), self.api.SpanKind.CLIENT
+        span = self._span(name, trail.client, parent, kind, attributes, exchange.sent_ps, trail.trace)
         if first >= 0 and tally.stream:
             span.add_event("first token", timestamp=self._ns(first))
         self._close(span, now_ps, outcome, why)
 
-    def _decision(self, exchange: Observed, outcome: str) -> dict[str, Any]:
+    def _decision(self, exchange: Exchange, outcome: str) -> dict[str, Any]:
         request, flight, plane = exchange.request, exchange.flight, self.plane
-        found: dict[str, Any] = {
+        attributes: dict[str, Any] = {
             "headway.request": request.id,
             "headway.outcome": outcome,
             "headway.tenant": request.tenant,
@@ -167,16 +168,17 @@ class Tracing:
             "headway.policy.routing": policy_name(plane.policies["routing"]),
         }
         if flight is not None and exchange.backend is not None:
-            found["headway.target"] = exchange.backend.name
-            found["headway.reason"] = flight.reason
-            found["headway.believed_cached_tokens"] = flight.cached
-            found["headway.priority"] = float(flight.priority)
-            found["headway.queue_wait"] = (exchange.sent_ps - request.arrival_ps) / 1e12
-        return found
+            attributes["headway.target"] = exchange.backend.name
+            attributes["headway.reason"] = flight.reason
+            attributes["headway.believed_cached_tokens"] = flight.cached
+            attributes["headway.priority"] = float(flight.priority)
+            attributes["headway.queue_wait"] = (exchange.sent_ps - request.arrival_ps) / 1e12
+        return attributes
 
     def _scores(self, span: Any, request: int) -> None:
-        """Add the scorecard of the decision, if there is one."""
-        entry = _explained(self.decisions, request)
+        """Add the scorecard of the newest explained decision, if there is one."""
+        explained = reversed(self.decisions.explained)
+        entry = next((entry for entry in explained if entry.request.id == request and entry.kind == "routed"), None)
         if entry is None or entry.answer.scorecard is None:
             return
         card = entry.answer.scorecard
@@ -228,11 +230,3 @@ def _ids() -> Any:
             return True
 
     return Preset()
-
-
-def _explained(decisions: Decisions, request: int) -> Any:
-    """Find the newest explained decision on a request."""
-    for entry in reversed(decisions.explained):
-        if entry.request.id == request and entry.kind == "routed":
-            return entry
-    return None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
 from headway.config.documents import yaml_text
+from headway.gateway.observing.exposition import SIGNAL_GAUGES
 from headway.gateway.observing.gateway_metrics import BETWEEN, merge, percentiles
 from headway.gateway.observing.recent_decisions import policy_name
 from headway.types import PS_PER_SECOND, SERVING, Json
@@ -33,21 +33,9 @@ if TYPE_CHECKING:
 
 LAST: Final = 12  # decisions on the page
 # Of each engine's view, as it is called in the document.
-SHOWN: Final = sorted((one for one in SIGNALS.values() if one.status is not None), key=lambda one: one.status or 0)
-
-
-@runtime_checkable
-class Aged(Protocol):
-    """A component that knows how old each signal of an engine is, in seconds."""
-
-    def ages(self, backend: Backend) -> dict[str, float]: ...
-
-
-@runtime_checkable
-class Eventful(Protocol):
-    """A component that counts an engine's KV events: `events`, `gaps` and whatever else it tells apart."""
-
-    def event_counts(self, backend: Backend) -> dict[str, int]: ...
+SHOWN: Final = sorted(
+    (signal for signal in SIGNALS.values() if signal.status is not None), key=lambda signal: signal.status or 0
+)
 
 
 class StatusBoard(Struct, kw_only=True):
@@ -69,35 +57,27 @@ class StatusBoard(Struct, kw_only=True):
     handover: Handover | None
     records: Records | None
     peers: Peers | None
-    components: Sequence[object]  # those that know the ages of signals or count events are asked
 
     def ages(self, backend: Backend) -> dict[str, float]:
-        """Return seconds by signal, or the age of the last report if no component knows them."""
-        found: dict[str, float] = {}
-        for component in self.components:
-            if isinstance(component, Aged):
-                found.update(component.ages(backend))
+        """Return the seconds since each signal came; of an engine without any, since its last report."""
+        ages = self.signals.ages(backend)
         observed = backend.view.observed_at
-        if not found and observed is not None:
-            found["report"] = (self.clock.now_ps() - observed) / PS_PER_SECOND
-        return found
+        if not ages and observed is not None:
+            return {"report": (self.clock.now_ps() - observed) / PS_PER_SECOND}
+        return ages
 
     def event_counts(self, backend: Backend) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for component in self.components:
-            if isinstance(component, Eventful):
-                found.update(component.event_counts(backend))
-        return found
+        return {} if self.listener is None else self.listener.event_counts(backend)
 
     def figures(self) -> list[Json]:
         """Return the metrics of every process of this gateway, its own first."""
-        found = [{**self.metrics.plain(self.clock.now_ps()), "gauges": self.gauges()}]
+        own = {**self.metrics.plain(self.clock.now_ps()), "gauges": self.gauges()}
         if self.peers is not None and self.peers.settings.orders:  # not those of other gateways
-            found += self.peers.figures.values()
-        return found
+            return [own, *self.peers.figures.values()]
+        return [own]
 
     def status(self) -> Json:
-        plain = merge({kind: figures for kind, figures in one.items() if kind != "gauges"} for one in self.figures())
+        plain = merge(self.figures())
         ends: dict[str, int] = {}
         for key, count in plain["counters"]["requests"].items():
             outcome = key.split(BETWEEN)[2]
@@ -114,7 +94,7 @@ class StatusBoard(Struct, kw_only=True):
             "last_minute": percentiles(plain, self.clock.now_ps() / PS_PER_SECOND),
             "believed_hit_ratio": believed / prompt if prompt else None,
             "backends": [
-                {**self.backend_status(backend), "believed_hit_ratio": _believed(plain, backend.spec.name)}
+                {**self.backend_status(backend), "believed_hit_ratio": _believed_share(plain, backend.spec.name)}
                 for backend in self.fleet.members
             ],
             "policy": {
@@ -125,8 +105,8 @@ class StatusBoard(Struct, kw_only=True):
             "shadows": self.shadows.status(),
             "canary": self.canary.status(),
             "decisions": [
-                _brief(one, policy_name(self.plane.policies["routing"]))
-                for one in self.decisions.last(LAST, every=True)
+                _brief(decision, policy_name(self.plane.policies["routing"]))
+                for decision in self.decisions.last(LAST, every=True)
             ],
         }
 
@@ -159,9 +139,9 @@ class StatusBoard(Struct, kw_only=True):
         return next((source for source, members in self.fleet.sources.items() if name in members), None)
 
     def gauges(self) -> dict[str, dict[str, Any]]:
-        """What there is now, by name and labels, and what engines told so far. All but those of `exposition.SAME` add
-        up over several processes."""
-        found: dict[str, dict[str, Any]] = {
+        """Return the present values, and the engines' counts so far, by name and labels. The sum over several processes
+        is that of the gateway, except for those of `exposition.SAME`."""
+        gauges: dict[str, dict[str, Any]] = {
             "waiting_requests": {"": len(self.waiting)},
             "client_connections": {"": len(self.reception.clients)},
             "held_bytes": {"": self.reception.held_bytes},
@@ -178,7 +158,7 @@ class StatusBoard(Struct, kw_only=True):
         for backend in self.fleet.members:
             name, view = backend.spec.name, backend.view
             own = self.plane.places.own(backend.place)
-            told = {
+            values = {
                 "inflight_requests": own[0],
                 "inflight_tokens": own[1],
                 "pending_prefill_tokens": own[2],
@@ -186,20 +166,15 @@ class StatusBoard(Struct, kw_only=True):
                 "backend_up": int(view.state in SERVING),
                 "backend_ejected": int(backend.ejected),
                 "backend_cordoned": int(name in self.fleet.held),
-                "backend_queued": view.queued,
-                "backend_running": view.running,
-                "backend_kv_utilization": view.kv_used / view.kv_blocks if view.kv_blocks else 0.0,
-                "backend_hit_rate": view.hit_rate,
-                "backend_busy": view.busy,
-                "backend_watts": view.watts,
+                **{f"backend_{signal}": getattr(view, signal) for signal in SIGNAL_GAUGES},
             }
-            for gauge, value in told.items():
-                found.setdefault(gauge, {})[name] = value
+            for gauge, value in values.items():
+                gauges.setdefault(gauge, {})[name] = value
             for signal, age in self.ages(backend).items():
-                found.setdefault("signal_age_seconds", {})[f"{name}{BETWEEN}{signal}"] = age
+                gauges.setdefault("signal_age_seconds", {})[f"{name}{BETWEEN}{signal}"] = age
             for kind, count in self.event_counts(backend).items():
-                found.setdefault("kv_events", {})[f"{name}{BETWEEN}{kind}"] = count
-        return found
+                gauges.setdefault("kv_events", {})[f"{name}{BETWEEN}{kind}"] = count
+        return gauges
 
 
 def _total(plain: Json, name: str) -> int:
@@ -207,7 +182,7 @@ def _total(plain: Json, name: str) -> int:
     return sum(counts.values())
 
 
-def _believed(plain: Json, engine: str) -> float | None:
+def _believed_share(plain: Json, engine: str) -> float | None:
     """Return the share of prompt tokens sent to an engine that were believed cached there."""
     counters = plain["counters"]
     keys = [key for key in counters["prompt_tokens"] if key.split(BETWEEN)[1] == engine]
@@ -217,7 +192,7 @@ def _believed(plain: Json, engine: str) -> float | None:
 
 def _brief(decision: Json, policy: str) -> Json:
     """Drop the scorecard; a decision without a reason gets the policy's name."""
-    found = {name: value for name, value in decision.items() if name not in ("candidates", "scorecard")}
+    brief = {name: value for name, value in decision.items() if name not in ("candidates", "scorecard")}
     if decision["decision"] == "routed":
-        found["reason"] = found["reason"] or policy
-    return found
+        brief["reason"] = brief["reason"] or policy
+    return brief

@@ -1,7 +1,7 @@
-"""Live traffic written down as run folders, which `headway report` and `headway explain` read.
+"""Records live traffic as run folders, which `headway report` and `headway explain` read.
 
-A folder has the requests of a stretch, in order of arrival, under one set of policies; it is called after the number of
-its first request, so that request N of the headers is number N less the folder's there. Another process writes it.
+A folder has the requests of a stretch, in order of arrival, under one set of policies. Its name is the number of its
+first request: request N of the headers is number N less the folder's there. Another process writes it.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from headway.types import Delay, Json, Priority, Reject, Request, Route
 from headway.views.cluster import ClusterView
 
 if TYPE_CHECKING:
+    from headway.control.journal import Journal
     from headway.gateway.engines.engine_fleet import Backend, Fleet
+    from headway.gateway.exchange import Exchange
     from headway.gateway.intake import Intake
     from headway.gateway.live_clock import Clock
-    from headway.gateway.observing.observed_exchange import Observed
-    from headway.gateway.observing.record_settings import RecordSettings
+    from headway.gateway.observing.observing_settings import RecordSettings
     from headway.gateway.plane import Plane
     from headway.gateway.reception import Reception
     from headway.policies.context import Context
 
 GRACE_S: Final = 600.0  # that a chapter waits for its last requests
 PENDING: Final = 4  # chapters that wait for those
-WRITING: Final = 2  # folders that are written at a time; what comes meanwhile is not kept
+WRITING: Final = 2  # folders that are written at a time; a chapter that ends meanwhile is lost
 MOST_BYTES: Final = 64 * 1024 * 1024  # of a folder while it is gathered
 RUNS: Final = 100_000
 log = logging.getLogger("headway.gateway")
@@ -41,12 +42,12 @@ class Records:
     """A component, and a journal of the control plane."""
 
     def __init__(self, clock: Clock, settings: RecordSettings, policies: Json) -> None:
-        """`policies` are those that the gateway begins with. The plane is made with its journals, so it and what stands
-        on it are given by `attach`."""
+        """`policies` are those that the gateway begins with. The plane is built with its journals, so `attach` passes
+        it and the parts that use it."""
         self.clock, self.settings = clock, settings
         self.place = _own_folder(settings)
         self.bound: tuple[Context, ClusterView, tuple[str, ...]] | None = None
-        self.current = Chapter(0, {}, policies, settings.decisions, settings.prompts)
+        self.current = Chapter(0, {}, policies, settings)
         self.pending: list[Chapter] = []
         self.writing = 0
         self.lost = 0  # requests that were not written down, as they came too fast
@@ -57,7 +58,7 @@ class Records:
 
     async def start(self) -> None:
         self.current.engines.update(self._engines())
-        self.fleet.on_change.append(self._changed)
+        self.fleet.on_change.append(self._on_change)
         self._timer = self.clock.call_later(self.settings.roll_s, self._due)
 
     async def stop(self) -> None:
@@ -74,12 +75,12 @@ class Records:
     def _engines(self) -> dict[int, Engine]:
         return {backend.place: _engine(backend) for backend in self.fleet.members}
 
-    def _changed(self, backend: Backend, what: str) -> None:
+    def _on_change(self, backend: Backend, what: str) -> None:
         """Begin another chapter if a new engine takes the place of another."""
-        known = self.current.engines.get(backend.place)
         if what != "joined":
             return
-        if known is not None and known.name != backend.spec.name:
+        known = self.current.engines.get(backend.place)
+        if known is not None and known.spec.name != backend.spec.name:
             self.roll()
         for chapter in (self.current, *self.pending):
             chapter.engines.setdefault(backend.place, _engine(backend))
@@ -90,9 +91,7 @@ class Records:
         """Begin another chapter with the next request."""
         chapter, first = self.current, self.intake.count
         chapter.end = first
-        self.current = Chapter(
-            first, self._engines(), self.plane.policies, self.settings.decisions, self.settings.prompts
-        )
+        self.current = Chapter(first, self._engines(), self.plane.policies, self.settings)
         if self.bound is not None and self.current.journal is not None:
             self.current.journal.bind(*self.bound)
         if chapter.end == chapter.first:
@@ -108,27 +107,23 @@ class Records:
         self._timer = self.clock.call_later(self.settings.roll_s, self._due)
         self.roll()
         now = self.clock.seconds()
-        for chapter in [one for one in self.pending if one.deadline < now]:
+        for chapter in [chapter for chapter in self.pending if chapter.deadline < now]:
             self._close(chapter)
 
     def _of(self, request: int) -> Chapter | None:
         if request >= self.current.first:
             return self.current
-        return next((one for one in self.pending if one.first <= request < one.end), None)
+        return next((chapter for chapter in self.pending if chapter.first <= request < chapter.end), None)
 
     def _close(self, chapter: Chapter) -> None:
         self.pending.remove(chapter)
-        if (
-            self.writing >= WRITING and not self.reception.draining
-        ):  # in the end no more come, and all are written at once
+        if self.writing >= WRITING and not self.reception.draining:  # a draining gateway writes all that is left
             count = chapter.count + len(chapter.open)
             self.lost += count
             log.warning("records: %d requests are not kept; they come faster than they are written", count)
             return
-        control = self.plane.control
-        document = chapter.document(
-            str(self.place / f"{chapter.first:09d}"), self.clock.now_ps(), self.plane.block_tokens, control.metrics()
-        )
+        folder = str(self.place / f"{chapter.first:09d}")
+        document = chapter.document(folder, self.plane.block_tokens, self.plane.control.metrics())
         self.writing += 1
         self.clock.spawn(self._write(document))
 
@@ -138,22 +133,22 @@ class Records:
             command = (sys.executable, "-m", "headway.gateway.observing.record_writer")
             pipe = asyncio.subprocess.PIPE
             process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stderr=pipe)
-            _, said = await process.communicate(data)
+            _, stderr = await process.communicate(data)
             if process.returncode:
-                lines = said.decode(errors="replace").strip().splitlines()
+                lines = stderr.decode(errors="replace").strip().splitlines()
                 log.error("records: %s could not be written: %s", document.folder, lines[-1] if lines else "no word")
         except OSError as error:
             log.error("records: %s could not be written: %s", document.folder, error.strerror or error)
         finally:
             self.writing -= 1
 
-    # --- heard -------------------------------------------------------------------------------------------------------
+    # --- events ------------------------------------------------------------------------------------------------------
 
-    def ended(self, exchange: Observed, now_ps: int, outcome: str, why: str) -> None:
+    def record_end(self, exchange: Exchange, now_ps: int, outcome: str, why: str) -> None:
         chapter = self._of(exchange.request.id)
         if chapter is None:  # its chapter has been written without it
             return
-        chapter.ended(exchange, now_ps, outcome, why)
+        chapter.record_end(exchange, now_ps, outcome, why)
         if chapter is not self.current:
             if chapter.over:
                 self._close(chapter)
@@ -173,20 +168,19 @@ class Records:
             self.current.journal.bind(*self.bound)
 
     def on_refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None:
-        chapter = self._seen(request)
-        if chapter is not None and chapter.journal is not None:
-            chapter.journal.on_refused(now_ps, request, verdict)
+        if (journal := self._journal_of(request)) is not None:
+            journal.on_refused(now_ps, request, verdict)
 
     def on_routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None:
-        chapter = self._seen(request)
-        if chapter is not None and chapter.journal is not None:
-            chapter.journal.on_routed(now_ps, request, route, priority)
+        if (journal := self._journal_of(request)) is not None:
+            journal.on_routed(now_ps, request, route, priority)
 
-    def _seen(self, request: Request) -> Chapter | None:
+    def _journal_of(self, request: Request) -> Journal | None:
         chapter = self._of(request.id)
-        if chapter is not None:
-            chapter.open[request.id] = request
-        return chapter
+        if chapter is None:
+            return None
+        chapter.open[request.id] = request
+        return chapter.journal
 
     def on_stopped(self, instance: int) -> None:
         for chapter in (self.current, *self.pending):
@@ -198,8 +192,8 @@ def _own_folder(settings: RecordSettings) -> Any:
     """Make a new folder for this process: 0001, 0002 and so on."""
     try:
         settings.folder.mkdir(parents=True, exist_ok=True)
-        taken = [int(one.name) for one in settings.folder.iterdir() if one.name.isdecimal()]
-        for run in range(max(taken, default=0) + 1, RUNS):
+        numbers = [int(folder.name) for folder in settings.folder.iterdir() if folder.name.isdecimal()]
+        for run in range(max(numbers, default=0) + 1, RUNS):
             place = settings.folder / f"{run:04d}"
             try:
                 place.mkdir()
@@ -212,13 +206,4 @@ def _own_folder(settings: RecordSettings) -> Any:
 
 
 def _engine(backend: Backend) -> Engine:
-    spec = backend.spec
-    return Engine(
-        spec.name,
-        spec.pool,
-        spec.models[0] if spec.models else "",
-        spec.role,
-        max(spec.kv_blocks, backend.view.kv_blocks),
-        spec.max_batch_size,
-        spec.max_batch_tokens,
-    )
+    return Engine(backend.spec, max(backend.spec.kv_blocks, backend.view.kv_blocks))

@@ -13,8 +13,8 @@ from headway.gateway.shadow.canary_trial import SIDES, Trial
 from headway.types import PS_PER_SECOND, Json
 
 if TYPE_CHECKING:
+    from headway.gateway.exchange import EndListener, Exchange
     from headway.gateway.live_clock import Clock
-    from headway.gateway.observing.observed_exchange import EndListener, Observed
     from headway.gateway.plane import Plane
 
 EVERY_S: Final = 0.25
@@ -69,7 +69,7 @@ class CanaryWatch:
     def _side(self, request: Any) -> str:
         return SIDES[self.choice(request)]
 
-    def _on_end(self, exchange: Observed, now_ps: int, outcome: str, why: str) -> None:
+    def _on_end(self, exchange: Exchange, now_ps: int, outcome: str, why: str) -> None:
         request = exchange.request
         if self.trial is None or request.arrival_ps < self._since_ps:
             return

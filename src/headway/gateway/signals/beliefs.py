@@ -1,22 +1,23 @@
-"""How long the prefix indexes believe what they believe of each instance. Every method is a function of what it is told
-and of nothing else, so that what was told can be told again.
+"""How long the prefix indexes believe what they believe of each instance. Every method depends on its arguments alone,
+so a journal of the calls can be replayed.
 
-    guessed   the instance tells nothing. What was sent to it is believed for `ttl` after it was last sent, and of that
-              the index's own bound keeps what is most recent.
-    exact     it has told all. What was sent to it is believed for `speculative`, by when it must have told that it
-              stored it; what it has told is believed until it tells that it is gone.
-    partial   it tells, but of what was before nothing is known, and of that it will not tell again. What was sent is
-              believed for `ttl`.
+    guessed   the instance publishes no events. Prompts sent to it are believed for `ttl` after they were last sent, and
+              the index's own bound keeps the most recent of them.
+    exact     it has published all. Prompts sent to it are believed for `speculative`; by then it must have reported
+              them as stored. Reported blocks are believed until it reports their removal.
+    partial   it publishes, but of the time before nothing is known. Prompts sent to it are believed for `ttl`.
 
-In each index what an instance is believed to hold stays closed under prefixes, so that looking is quick: a block comes
-after its parent and goes before it, whether it was told or only sent. To that end `touched` has to hear of every touch.
+In each index, the blocks believed of an instance stay closed under prefixes, so that lookups are quick: a block comes
+after its parent and goes before it. To that end `touch` has to be called whenever an index is touched.
 
-Told blocks are those of the gateway's own size, with the tokens they are of. An index of another size has a block under
-the key of that one of them in which its last token lies, as `Path.blocks` says, and only if all before are held.
+Reported blocks have the gateway's own size, and the range of their tokens. An index of another block size stores a
+block under the key of the own block in which its last token lies, as `Path.blocks` says, and only if all before it are
+held.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -26,23 +27,23 @@ from headway.policies.prefix_index import PrefixIndex
 from headway.types import PS_PER_SECOND, Path
 
 TTL_PS: Final = 120 * PS_PER_SECOND
-# From when it was sent, not from its first token: an engine tells when it computes, and may be long in coming to that.
+# Counted from sending, not from the first token: an engine reports blocks when it computes them, which may be late.
 SPECULATIVE_PS: Final = 30 * PS_PER_SECOND
-UNTOLD: Final = 131_072  # keys of an instance that were sent and not told; beyond them the oldest are given up
-SLICE: Final = 4096  # stretches that go in one call
+MOST_UNCONFIRMED: Final = 131_072  # keys sent to an instance and not reported; beyond them the oldest are given up
+SLICE: Final = 4096  # runs of blocks that expire in one call
 
 
 class Dates:
-    """When what an instance is believed to hold was last sent to it. In the order in which the index lets go, what was
-    last sent with one prompt lies together, its end first; so one date a prompt is enough, by the key of its end."""
+    """When the blocks believed of an instance were last sent to it. In the index's order of eviction, the blocks last
+    sent with one prompt lie together, its end first; so one date a prompt is enough, by the key of its end."""
 
     __slots__ = ("ends", "rest_ps")
 
     def __init__(self) -> None:
         self.ends: OrderedDict[int, int] = OrderedDict()  # the oldest first; none that a later prompt went through
-        self.rest_ps = 0  # when that prompt was sent whose end went last: of what is left of it
+        self.rest_ps = 0  # when the prompt was sent whose end was evicted last, for the blocks left of it
 
-    def sent(self, now_ps: int, path: Path, end: int) -> None:
+    def record_sent(self, now_ps: int, path: Path, end: int) -> None:
         ends = self.ends
         if not ends.keys().isdisjoint(path.keys):
             for key in path.keys:
@@ -50,31 +51,31 @@ class Dates:
         ends[end] = now_ps
 
     def forget(self, index: PrefixIndex, instance: int) -> None:
-        """The index has let go of some."""
+        """Drop the dates of prompts whose end the index has evicted."""
         ends = self.ends
         while ends and not index.holds(instance, next(iter(ends))):
             self.rest_ps = ends.popitem(last=False)[1]
 
 
 class Sent(NamedTuple):
-    """A prompt that was sent to an instance which has not told all of it."""
+    """A prompt that was sent to an instance, and not yet reported as a whole."""
 
     at_ps: int
     path: Path
-    watched: tuple[int, ...]  # its keys that were not told when it was sent, and the one before them
+    watched: tuple[int, ...]  # its keys that were unreported when it was sent, and the one before them
 
 
-class Told:
-    """Of an instance that tells."""
+class Publisher:
+    """An instance that publishes events."""
 
-    __slots__ = ("blocks", "pending", "trust", "untold", "watched")
+    __slots__ = ("blocks", "pending", "trust", "unconfirmed", "watched")
 
     def __init__(self, trust: str) -> None:
         self.trust = trust
         self.blocks: dict[int, tuple[int, int, int]] = {}  # own key -> parent's key, first token, end
         self.pending: deque[Sent] = deque()
-        self.watched: dict[int, int] = {}  # key -> by how many of them
-        self.untold = 0  # keys that they watch
+        self.watched: dict[int, int] = {}  # key -> how many of them watch it
+        self.unconfirmed = 0  # keys that they watch
 
 
 class Beliefs:
@@ -83,151 +84,146 @@ class Beliefs:
     ) -> None:
         self.instances = instances
         self.ttl_ps, self.speculative_ps = ttl_ps, speculative_ps
-        self.told: list[Told | None] = [None] * instances
+        self.publishers: list[Publisher | None] = [None] * instances
         self.indexes: list[PrefixIndex] = []
         self._dates: list[list[Dates]] = []  # by index and instance
         self.bind(indexes)
 
     def bind(self, indexes: Sequence[PrefixIndex]) -> None:
-        """Other policies may ask for other indexes. A new one learns what instances have told, and nothing else."""
+        """Follow the indexes of other policies. A new one gets the reported blocks, and nothing else."""
         dates = []
         for index in indexes:
             old = [at for at, known in enumerate(self.indexes) if known is index]
             dates.append(self._dates[old[0]] if old else [Dates() for _ in range(self.instances)])
-            for instance, told in enumerate(self.told):
-                if told is not None and not old:
+            for instance, publisher in enumerate(self.publishers):
+                if publisher is not None and not old:
                     index.clear(instance)
-                    for key in told.blocks:
-                        self._store(index, instance, told, key)
+                    for key in publisher.blocks:
+                        self._store(index, instance, publisher, key)
         self.indexes, self._dates = list(indexes), dates
 
     def trust(self, instance: int) -> str:
-        """How it is known what an instance has cached."""
-        told = self.told[instance]
-        return GUESSED if told is None else told.trust
+        """Return how well the cache of an instance is known."""
+        publisher = self.publishers[instance]
+        return GUESSED if publisher is None else publisher.trust
 
-    # --- what was sent -----------------------------------------------------------------------------------------------
+    # --- sent prompts ------------------------------------------------------------------------------------------------
 
-    def touched(self, now_ps: int, instance: int, path: Path) -> None:
-        """A prompt was sent to an instance, and the indexes have been touched with it."""
-        told = self.told[instance]
-        if told is not None:
-            self._await(now_ps, instance, told, path)
+    def touch(self, now_ps: int, instance: int, path: Path) -> None:
+        """Record a prompt that was sent to an instance and touched in the indexes."""
+        publisher = self.publishers[instance]
+        if publisher is not None:
+            self._await(now_ps, instance, publisher, path)
             return
         for index, dates in zip(self.indexes, self._dates, strict=True):
             runs = path.blocks(index.block_tokens)
             if runs:
-                dates[instance].sent(now_ps, path, runs[-1][0])
+                dates[instance].record_sent(now_ps, path, runs[-1][0])
                 if index.size(instance) == index.capacity:
                     dates[instance].forget(index, instance)
 
-    def _await(self, now_ps: int, instance: int, told: Told, path: Path) -> None:
-        keys, blocks = path.keys, told.blocks
-        low, high = 0, len(keys)  # all below low were told, and none from high on
-        while low < high:
-            middle = (low + high) // 2
-            if keys[middle] in blocks:
-                low = middle + 1
-            else:
-                high = middle
+    def _await(self, now_ps: int, instance: int, publisher: Publisher, path: Path) -> None:
+        keys, blocks = path.keys, publisher.blocks
+        # Of a prompt the instance has reported the beginning.
+        low = bisect_left(range(len(keys)), True, key=lambda place: keys[place] not in blocks)
         if low == len(keys):
             return
-        watched = told.watched
+        watched = publisher.watched
         sent = Sent(now_ps, path, keys[max(0, low - 1) :])
         for key in sent.watched:
             watched[key] = watched.get(key, 0) + 1
-        told.pending.append(sent)
-        told.untold += len(sent.watched)
-        while told.untold > UNTOLD and len(told.pending) > 1:
-            self._give_up(instance, told)
+        publisher.pending.append(sent)
+        publisher.unconfirmed += len(sent.watched)
+        while publisher.unconfirmed > MOST_UNCONFIRMED and len(publisher.pending) > 1:
+            self._give_up(instance, publisher)
 
-    def _give_up(self, instance: int, told: Told) -> int:
-        """What the oldest pending prompt alone has, and nobody has told, is believed no longer."""
-        sent = told.pending.popleft()
-        self._unwatch(told, sent)
+    def _give_up(self, instance: int, publisher: Publisher) -> int:
+        """Drop the unreported blocks that only the oldest pending prompt has; return the keys that it watched."""
+        sent = publisher.pending.popleft()
+        self._unwatch(publisher, sent)
         for index in self.indexes:
             runs = sent.path.blocks(index.block_tokens)
             at = len(runs)
             while at:
                 at -= 1
                 key = runs[at][0]
-                if key in told.blocks or key in told.watched:
+                if key in publisher.blocks or key in publisher.watched:
                     break
                 index.drop(instance, key, runs[at - 1][1] if at else 0)
         return len(sent.watched)
 
-    def _unwatch(self, told: Told, sent: Sent) -> None:
-        watched = told.watched
+    def _unwatch(self, publisher: Publisher, sent: Sent) -> None:
+        watched = publisher.watched
         for key in sent.watched:
             if watched[key] == 1:
                 del watched[key]
             else:
                 watched[key] -= 1
-        told.untold -= len(sent.watched)
+        publisher.unconfirmed -= len(sent.watched)
 
-    # --- what was told -----------------------------------------------------------------------------------------------
+    # --- reported blocks ---------------------------------------------------------------------------------------------
 
     def stored(self, now_ps: int, instance: int, runs: Sequence[Sequence[int]]) -> None:
-        """An instance has stored own blocks, each told after its parent: (parent's key, key, first token, end)."""
-        told = self.told[instance]
-        if told is None:
+        """Record blocks that an instance has stored, parents first: (parent's key, key, first token, end)."""
+        publisher = self.publishers[instance]
+        if publisher is None:
             return
         for parent, key, start, end in runs:
-            told.blocks[key] = (parent, start, end)
+            publisher.blocks[key] = (parent, start, end)
             for index in self.indexes:
-                self._store(index, instance, told, key)
+                self._store(index, instance, publisher, key)
 
-    def _store(self, index: PrefixIndex, instance: int, told: Told, key: int) -> None:
-        parent, start, end = told.blocks[key]
+    def _store(self, index: PrefixIndex, instance: int, publisher: Publisher, key: int) -> None:
+        parent, start, end = publisher.blocks[key]
         size = index.block_tokens
         first, stop = start // size, end // size
         if first == stop:
             return
         last = first * size - 1  # token of the block before
         if last >= 0:
-            while (above := told.blocks.get(parent)) is not None and above[1] > last:
+            while (above := publisher.blocks.get(parent)) is not None and above[1] > last:
                 parent = above[0]
             if above is None or not index.holds(instance, parent):
                 return
         index.store(instance, key, first, stop)
 
     def removed(self, now_ps: int, instance: int, keys: Sequence[int]) -> None:
-        """An instance has own blocks no longer, each told before its parent."""
-        told = self.told[instance]
-        if told is None:
+        """Drop blocks that an instance has removed, children first."""
+        publisher = self.publishers[instance]
+        if publisher is None:
             return
-        cut = [key for key in keys if key in told.watched] if told.watched else []
+        cut = [key for key in keys if key in publisher.watched] if publisher.watched else []
         if cut:
-            self._cut(instance, told, cut)
+            self._cut(instance, publisher, cut)
         for key in keys:
-            block = told.blocks.pop(key, None)
+            block = publisher.blocks.pop(key, None)
             if block is not None:
                 for index in self.indexes:
                     first = block[1] // index.block_tokens
                     if block[2] // index.block_tokens > first:
                         index.drop(instance, key, first)
 
-    def _cut(self, instance: int, told: Told, cut: Sequence[int]) -> None:
-        """What was sent as the continuation of blocks that go now cannot be there either."""
+    def _cut(self, instance: int, publisher: Publisher, cut: Sequence[int]) -> None:
+        """Drop the prompts that were sent as continuations of removed blocks: they cannot be there either."""
         lost = frozenset(cut)
         keep: deque[Sent] = deque()
-        gone: list[Sent] = []
-        for sent in told.pending:
-            (keep if lost.isdisjoint(sent.watched) else gone).append(sent)
-        told.pending = keep
-        for sent in gone:
-            self._unwatch(told, sent)
+        dropped: list[Sent] = []
+        for sent in publisher.pending:
+            (keep if lost.isdisjoint(sent.watched) else dropped).append(sent)
+        publisher.pending = keep
+        for sent in dropped:
+            self._unwatch(publisher, sent)
             for index in self.indexes:
                 runs = sent.path.blocks(index.block_tokens)
                 at = len(runs)
-                while at and runs[at - 1][0] not in told.blocks:
+                while at and runs[at - 1][0] not in publisher.blocks:
                     at -= 1
                     index.drop(instance, runs[at][0], runs[at - 1][1] if at else 0)
 
     def cleared(self, now_ps: int, instance: int, trust: str = GUESSED) -> None:
-        """Nothing is believed of an instance any more; from now on it is known as `trust` says: guessed where it does
-        not tell, as of a new instance in that place, or exact or partial where it does."""
-        self.told[instance] = Told(trust) if trust in (EXACT, PARTIAL) else None
+        """Forget an instance. `trust` says how well it is known from now on: guessed if it publishes nothing, as a new
+        instance in that place, or else exact or partial."""
+        self.publishers[instance] = Publisher(trust) if trust in (EXACT, PARTIAL) else None
         for index, dates in zip(self.indexes, self._dates, strict=True):
             index.clear(instance)
             dates[instance] = Dates()
@@ -235,15 +231,15 @@ class Beliefs:
     # --- time --------------------------------------------------------------------------------------------------------
 
     def expire(self, now_ps: int, most: int = SLICE) -> bool:
-        """What is too old goes, up to about so many stretches; whether there is more."""
+        """Drop what is too old, up to about so many runs of blocks; return whether there is more."""
         left = most
-        for instance, told in enumerate(self.told):
-            if told is not None:
-                life = self.speculative_ps if told.trust == EXACT else self.ttl_ps
-                while told.pending and told.pending[0].at_ps + life <= now_ps:
+        for instance, publisher in enumerate(self.publishers):
+            if publisher is not None:
+                life = self.speculative_ps if publisher.trust == EXACT else self.ttl_ps
+                while publisher.pending and publisher.pending[0].at_ps + life <= now_ps:
                     if left <= 0:
                         return True
-                    left -= self._give_up(instance, told)
+                    left -= self._give_up(instance, publisher)
                 continue
             for index, dates in zip(self.indexes, self._dates, strict=True):
                 if index.size(instance):
@@ -253,7 +249,7 @@ class Beliefs:
         return False
 
     def _age(self, index: PrefixIndex, instance: int, dates: Dates, until_ps: int, most: int) -> int:
-        """Let go of what was last sent by then, the least recently used first; how many stretches that was."""
+        """Evict the blocks last sent by then, least recently used first; return how many runs of blocks that was."""
         blocks = count = 0
         at_ps = dates.rest_ps
         for key, first, end in index.eviction_order(instance):

@@ -1,11 +1,11 @@
-"""Hears what engines tell of their KV cache, over ZMQ, and tells the plane.
+"""Receives the KV events of engines over ZMQ, and reports them to the plane.
 
-An engine that publishes under an address with a `*` waits for the gateway to come (to its `events` endpoint); another
-comes to the gateway's own address (`bind`), and is told apart by its topic: `kv@NAME`, or its `events_topic`. Each may
-have a socket that gives old batches again (`events_replay`).
+An engine either binds, and the gateway connects to its `events` endpoint; or it connects to the gateway's own address
+(`bind`), and its topic says which engine it is: `kv@NAME`, or its `events_topic`. Each may have a socket that replays
+old batches (`events_replay`).
 
-All is read in the gateway's one loop, an event at a time and for no longer than a slice; while there is much to do the
-rest waits in ZMQ's own queue, which is bounded: beyond it publishers let batches go, and that is noticed.
+Events are read in the gateway's loop, for at most a slice of time. Meanwhile the rest waits in ZMQ's queue, which is
+bounded: beyond it publishers drop batches, and the gap in their numbers shows that.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from msgspec import Meta, Struct, to_builtins
 
@@ -28,10 +28,11 @@ from headway.types import PS_PER_SECOND
 if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Backend, Fleet
     from headway.gateway.live_clock import Clock
+    from headway.gateway.plane import Plane
 
 SLICE_S: Final = 0.0005
 QUEUED: Final = 10_000  # batches in ZMQ's queue
-LOOK_S: Final = 1.0  # however well ZMQ wakes us
+LOOK_S: Final = 1.0  # between looks at all sockets, even if ZMQ wakes the loop for none
 END: Final = (-1).to_bytes(8, "big", signed=True)
 TRANSPORTS: Final = ("tcp://", "ipc://")
 
@@ -53,26 +54,8 @@ class EventSettings(Struct, frozen=True):
         return self
 
 
-def _zmq() -> Any:
-    try:
-        import zmq
-    except ImportError:
-        raise HeadwayError("events: need pyzmq; install the extra `gateway`.") from None
-    return zmq
-
-
-class Plane(Protocol):
-    """What is told, in the gateway's own blocks."""
-
-    def stored(self, now_ps: int, place: int, runs: list[Run]) -> object: ...
-
-    def removed(self, now_ps: int, place: int, keys: list[int]) -> object: ...
-
-    def cleared(self, now_ps: int, place: int, trust: str) -> object: ...
-
-
 class Inlet:
-    """A socket that may have something to read, until it says that it has not."""
+    """A socket, and whether it may have something to read."""
 
     def __init__(self, listener: Listener, socket: Any, take: Callable[[Sequence[bytes]], None]) -> None:
         self.listener, self.socket, self.take = listener, socket, take
@@ -87,7 +70,7 @@ class Inlet:
         self.listener.wake()
 
     def read(self) -> bool:
-        """Take one message; False where there is none."""
+        """Take one message; return False if there is none."""
         try:
             frames = self.socket.recv_multipart(self.listener.zmq.NOBLOCK)
         except self.listener.zmq.Again:
@@ -103,7 +86,7 @@ class Inlet:
 
 
 class Engine:
-    """One that tells: the sink of its own ledger."""
+    """An engine that publishes events: the sink of its own ledger."""
 
     def __init__(self, listener: Listener, backend: Backend) -> None:
         spec, settings = backend.spec, listener.settings
@@ -119,14 +102,14 @@ class Engine:
         self.inlet: Inlet | None = None
         self.questions: dict[int, tuple[Inlet, asyncio.TimerHandle]] = {}  # by rank
         if spec.events is not None:
-            self.inlet = Inlet(listener, listener.connected(listener.zmq.SUB, spec.events), self.heard)
+            self.inlet = Inlet(listener, listener.connect(listener.zmq.SUB, spec.events), self.on_message)
         self.stream.begin()
 
     # --- the wire ----------------------------------------------------------------------------------------------------
 
-    def heard(self, frames: Sequence[bytes]) -> None:
+    def on_message(self, frames: Sequence[bytes]) -> None:
         if len(frames) == 3 and len(frames[1]) == 8:
-            self.stream.heard(int.from_bytes(frames[1], "big"), frames[2])
+            self.stream.on_batch(int.from_bytes(frames[1], "big"), frames[2])
         else:
             self.counts.malformed += 1
 
@@ -135,34 +118,34 @@ class Engine:
         assert self.replay is not None
         self.drop(rank)
         try:
-            socket = self.listener.connected(self.listener.zmq.DEALER, with_rank(self.replay, rank))
+            socket = self.listener.connect(self.listener.zmq.DEALER, with_rank(self.replay, rank))
         except HeadwayError as error:
             log.warning("%s: %s", self.name, error)
             return False
         socket.send_multipart((b"", first.to_bytes(8, "big")))
-        inlet = Inlet(self.listener, socket, lambda frames: self.answer(rank, frames))
+        inlet = Inlet(self.listener, socket, lambda frames: self.on_answer(rank, frames))
         self.questions[rank] = (inlet, self._patience(rank))
         return True
 
     def _patience(self, rank: int) -> asyncio.TimerHandle:
-        return self.listener.loop.call_later(self.listener.settings.replay_s, self.ended, rank)
+        return self.listener.loop.call_later(self.listener.settings.replay_s, self.end_replay, rank)
 
-    def answer(self, rank: int, frames: Sequence[bytes]) -> None:
-        # An empty frame, of newer versions the topic, the number and the batch.
+    def on_answer(self, rank: int, frames: Sequence[bytes]) -> None:
+        # An empty frame, in newer versions the topic, the number and the batch.
         if len(frames) not in (3, 4) or len(frames[-2]) != 8 or rank not in self.questions:
             return
         if frames[-2] == END:
-            self.ended(rank)
+            self.end_replay(rank)
             return
         inlet, timer = self.questions[rank]
         timer.cancel()
         self.questions[rank] = (inlet, self._patience(rank))
-        self.stream.replayed(rank, int.from_bytes(frames[-2], "big"), frames[-1])
+        self.stream.on_replayed(rank, int.from_bytes(frames[-2], "big"), frames[-1])
 
-    def ended(self, rank: int) -> None:
-        """The engine has nothing more, or has not answered for too long."""
+    def end_replay(self, rank: int) -> None:
+        """Go on without more old batches: the engine has none, or has been silent for too long."""
         self.drop(rank)
-        self.stream.answered(rank)
+        self.stream.end_replay(rank)
         self.listener.wake()
 
     def drop(self, rank: int) -> None:
@@ -205,30 +188,33 @@ class Listener:
         self.clock, self.fleet, self.plane, self.settings = clock, fleet, plane, settings
         self.loop = clock.loop
         self.chain, self.root = chain, root
-        self.zmq: Any = None
         self.context: Any = None
         self.inlets: dict[Inlet, None] = {}
         self.engines: dict[str, Engine] = {}
         self.topics: dict[bytes, Engine] = {}
-        self.unknown = 0  # messages of nobody's topic
+        self.unknown = 0  # messages whose topic is that of no engine
         self._waking = False
         self._timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        self.zmq = _zmq()
-        self.context = self.zmq.Context()
+        try:
+            import zmq
+        except ImportError:
+            raise HeadwayError("events: need pyzmq; install the extra `gateway`.") from None
+        self.zmq: Any = zmq
+        self.context = zmq.Context()
         if self.settings.bind is not None:
-            Inlet(self, self._bound(self.settings.bind), self._dispatch)
+            Inlet(self, self._bind(self.settings.bind), self._dispatch)
         for backend in self.fleet.backends:
             if backend is not None:
-                self.changed(backend, "joined")
-        self.fleet.on_change.append(self.changed)
+                self.on_change(backend, "joined")
+        self.fleet.on_change.append(self.on_change)
         self._timer = self.loop.call_later(LOOK_S, self._look)
 
     async def stop(self) -> None:
         if self.context is None:
             return
-        self.fleet.on_change.remove(self.changed)
+        self.fleet.on_change.remove(self.on_change)
         if self._timer is not None:
             self._timer.cancel()
         for engine in list(self.engines.values()):
@@ -240,8 +226,8 @@ class Listener:
         self.context.term()
         self.context = None
 
-    def changed(self, backend: Backend, what: str) -> None:
-        """An engine has joined, or left."""
+    def on_change(self, backend: Backend, what: str) -> None:
+        """Follow an engine that has joined, or forget one that has left."""
         engine = self.engines.pop(backend.spec.name, None)
         if engine is not None:
             self.topics.pop(engine.topic, None)
@@ -249,7 +235,7 @@ class Listener:
         spec = backend.spec
         if what == "left" or (spec.events is None and self.settings.bind is None):
             return
-        if not spec.models:  # whose first is that of the prompts it tells of
+        if not spec.models:  # the first is the model of its prompts
             log.warning("%s: its KV events are not heard, since it names no `models`", spec.name)
             return
         try:
@@ -262,12 +248,12 @@ class Listener:
             self.topics[engine.topic] = engine
 
     def event_counts(self, backend: Backend) -> dict[str, int]:
-        """What was heard of an engine, for the gateway's metrics; what never happened is left out."""
+        """Return the counts of an engine's events, without those that are zero."""
         engine = self.engines.get(backend.spec.name)
         if engine is None:
             return {}
-        told: dict[str, int] = to_builtins(engine.counts)
-        return {name: count for name, count in told.items() if count or name in ("events", "gaps")}
+        counts: dict[str, int] = to_builtins(engine.counts)
+        return {name: count for name, count in counts.items() if count or name in ("events", "gaps")}
 
     # --- sockets -----------------------------------------------------------------------------------------------------
 
@@ -281,7 +267,7 @@ class Listener:
             socket.setsockopt(zmq.SUBSCRIBE, b"")
         return socket
 
-    def _bound(self, address: str) -> Any:
+    def _bind(self, address: str) -> Any:
         socket = self._socket(self.zmq.SUB)
         try:
             socket.bind(address)
@@ -293,7 +279,7 @@ class Listener:
         self.address: str = socket.getsockopt_string(self.zmq.LAST_ENDPOINT)
         return socket
 
-    def connected(self, kind: int, address: str) -> Any:
+    def connect(self, kind: int, address: str) -> Any:
         socket = self._socket(kind)
         try:
             socket.connect(address)
@@ -307,7 +293,7 @@ class Listener:
         if engine is None:
             self.unknown += 1
         else:
-            engine.heard(frames)
+            engine.on_message(frames)
 
     # --- the work ----------------------------------------------------------------------------------------------------
 
@@ -323,7 +309,7 @@ class Listener:
         self._timer = self.loop.call_later(LOOK_S, self._look)
 
     def _work(self) -> None:
-        """For a slice of time; what is left waits for its next turn."""
+        """Read for a slice of time; the rest waits for its next turn."""
         self._waking = False
         until = self.loop.time() + SLICE_S
         busy = True
@@ -343,6 +329,6 @@ class Listener:
 
 
 def with_rank(endpoint: str, rank: int) -> str:
-    """Each rank of an engine has the next port."""
+    """Return the endpoint of a rank: each has the port after that of the rank before."""
     base, _, port = endpoint.rpartition(":")
     return f"{base}:{int(port) + rank}" if rank and port.isdecimal() else endpoint

@@ -1,7 +1,7 @@
-"""What engines tell of their KV cache, as it comes over the wire: batches of msgpack, in several dialects.
+"""KV events of engines on the wire: batches in msgpack, in several dialects.
 
-vLLM writes an event as a map with its name under `type`; older versions and SGLang as an array that begins with it, and
-a batch may be either as well. Fields that are not known are passed over, and so are kinds of events.
+vLLM writes an event as a map with its name under `type`; older versions and SGLang write an array that begins with it,
+and a batch may be either as well. Unknown fields and kinds of events are ignored.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class _NamedRow(_Named, array_like=True):
 
 
 class Batch(Struct, rename={"rank": "data_parallel_rank"}):
-    """Events that are yet to be read, so that a large batch need not be at once."""
+    """Events that are yet to be decoded, so that a large batch can be read in parts."""
 
     ts: Any
     events: list[Raw]
@@ -101,24 +101,24 @@ class _BatchRow(Batch, array_like=True):
 
 
 class Counts(Struct):
-    """What was heard of an engine, and what could not be made use of."""
+    """Counts of an engine's events, and of those that could not be used."""
 
     batches: int = 0
     events: int = 0
-    unknown: int = 0  # kinds of events that nobody here knows
+    unknown: int = 0  # events of unknown kinds
     malformed: int = 0  # batches and events that cannot be read
     late: int = 0  # beginnings that were missed
     gaps: int = 0  # in the sequence
     replayed: int = 0  # batches that came again when asked for
     restarts: int = 0
-    orphans: int = 0  # blocks that follow one nobody has heard of
-    strangers: int = 0  # removed, and never heard of
+    orphans: int = 0  # blocks that follow an unknown one
+    strangers: int = 0  # removed, and never stored
     elsewhere: int = 0  # events about another memory than the GPU's
     adapters: int = 0  # blocks of an adapter without a name
-    salted: int = 0  # blocks that are told apart by more than their tokens
+    salted: int = 0  # blocks whose content depends on more than their tokens
     groups: int = 0  # events about other groups of layers than the one that is followed
-    conflicts: int = 0  # blocks that go by the name of another
-    overflow: int = 0  # blocks beyond what is kept of an engine
+    conflicts: int = 0  # blocks with the name of another
+    overflow: int = 0  # blocks beyond the limit for an engine
 
 
 def _decoders(*kinds: type[Any]) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def _is_row(data: bytes | memoryview) -> bool:
 
 
 def read_batch(payload: bytes) -> Batch | None:
-    """None where it cannot be read."""
+    """Return None if it cannot be read."""
     if len(payload) > LONGEST:
         return None
     try:
@@ -147,7 +147,7 @@ def read_batch(payload: bytes) -> Batch | None:
 
 
 def read_event(raw: Raw, counts: Counts) -> Event | None:
-    """None where it is unknown or cannot be read, which `counts` tells apart."""
+    """Return None if the event is unknown or cannot be read; `counts` says which."""
     data = memoryview(raw)
     row = _is_row(data)
     try:
@@ -165,7 +165,7 @@ def read_event(raw: Raw, counts: Counts) -> Event | None:
 
 
 def in_parts(event: Event, most: int) -> Iterator[Event]:
-    """The same of at most so many blocks at a time."""
+    """Split an event into parts of at most so many blocks."""
     if isinstance(event, Cleared) or len(event.hashes) <= most:
         yield event
         return

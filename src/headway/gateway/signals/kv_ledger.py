@@ -1,15 +1,15 @@
-"""What one engine has told of its cache, in the gateway's own terms.
+"""The cache of one engine as its events describe it, in the gateway's own blocks.
 
-An engine names blocks by hashes of its own, of a size and a seed of its own. They are only looked up by; a block's own
-keys come from its tokens, by the chain that the gateway makes of prompts, in the gateway's block size. An own block
-belongs to the engine's block in which it ends, and tokens that do not fill one are carried on to the next:
+An engine names blocks by hashes of its own, with its own block size and seed; they serve only to look blocks up. Keys
+come from the tokens, by the same chain and block size that the gateway uses for prompts. An own block belongs to the
+engine's block in which it ends, and tokens that do not fill one are carried on to the next:
 
     engine's blocks of 24   |0 ................. 24|24 ............... 48|
     own blocks of 16        |0 ....... 16|16 ....... 32|32 ....... 48|      the first has one of them, the second two
 
-The engine may hold a block without those before it; then nothing can be matched there, and the blocks behind a missing
-one are *detached* until it is back. The sink hears only of what is attached: every block after its parent, and gone
-before its parent is. An engine stores a block twice when two requests compute it at a time, and removes it twice.
+An engine may hold a block without those before it; then nothing can match there, and the blocks behind a missing one
+are *detached* until it is back. The sink gets only attached blocks: each stored after its parent, and removed before
+it. An engine stores a block twice when two requests compute it at the same time, and removes it twice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from headway.gateway.signals.kv_batches import Cleared, Counts, Event, Hash, Removed, Stored
 
 Run = tuple[int, int, int, int]  # an own block: its parent's key (the root's for the first), its own, and its tokens
-GUESSED, PARTIAL, EXACT = "guessed", "partial", "exact"  # what is known of an engine's cache
+GUESSED, PARTIAL, EXACT = "guessed", "partial", "exact"  # how well an engine's cache is known
 
 
 class Sink(Protocol):
@@ -29,11 +29,11 @@ class Sink(Protocol):
     def removed(self, keys: list[int]) -> None: ...
 
     def cleared(self, trust: str) -> None:
-        """Nothing is held as far as anybody knows, and `trust` says how far that is."""
+        """Forget all blocks; `trust` says how well the cache is known from now on."""
 
 
 class Block:
-    """One of the engine's. There are many, so those that follow it are a chain of their own, not a container each."""
+    """A block of the engine's. There are many, so its children are a linked list, not a container each."""
 
     __slots__ = ("after", "attached", "base", "before", "child", "keys", "name", "parent", "refs", "rest", "start")
 
@@ -46,8 +46,8 @@ class Block:
         self.rest: Sequence[int] = ()  # tokens after its last own block
         self.refs = 0  # times that it is held
         self.attached = False
-        self.child: Block | None = None  # the last of those that follow it
-        self.before: Block | None = None  # of those that follow its parent, the one before it
+        self.child: Block | None = None  # the last of its children
+        self.before: Block | None = None  # its neighbours among its parent's children
         self.after: Block | None = None
 
     @property
@@ -85,14 +85,14 @@ class Ledger:
         self.counts = Counts() if counts is None else counts
         self.blocks: dict[Hash, Block] = {}
         self.claims: dict[int, int] = {}  # own key -> how many attached blocks have it
-        self.group: int | None = None  # the group of layers that is followed
+        self.group: int | None = None  # the group of layers that stands for all
         self.grouped = False
 
     def apply(self, event: Event) -> None:
         if isinstance(event, Stored):
-            self.stored(event)
+            self._store(event)
         elif isinstance(event, Removed):
-            self.removed(event)
+            self._remove(event)
         elif isinstance(event, Cleared):
             self.clear(EXACT)
 
@@ -104,7 +104,7 @@ class Ledger:
 
     # --- stored ------------------------------------------------------------------------------------------------------
 
-    def stored(self, event: Stored) -> None:
+    def _store(self, event: Stored) -> None:
         if not self._concerns(event.medium) or not self._follows(event):
             return
         counts, size = self.counts, event.size
@@ -128,7 +128,7 @@ class Ledger:
                 if len(self.blocks) >= self.most:
                     counts.overflow += len(event.hashes) - number
                     break
-                block = self._made(name, above, root, event.tokens[number * size : (number + 1) * size])
+                block = self._add_block(name, above, root, event.tokens[number * size : (number + 1) * size])
             elif block.parent is not above:
                 counts.conflicts += len(event.hashes) - number
                 break
@@ -140,14 +140,14 @@ class Ledger:
             self.sink.stored(runs)
 
     def _concerns(self, medium: str | None) -> bool:
-        """What engines keep in slower memory is not followed: they do not say what tokens it is of."""
+        """Ignore blocks in slower memory: their events do not name the tokens."""
         if medium is None or medium.upper() == "GPU":
             return True
         self.counts.elsewhere += 1
         return False
 
     def _follows(self, event: Stored) -> bool:
-        """Of several groups of layers, the first that keeps whole prompts stands for all."""
+        """Follow one group of layers: the first that keeps whole prompts stands for all."""
         if event.group is not None:
             windowed = event.window is not None or any(word in (event.kind or "") for word in ("sliding", "mamba"))
             if not windowed and not self.grouped:
@@ -157,7 +157,7 @@ class Ledger:
                 return False
         return True
 
-    def _made(self, name: Hash, above: Block | None, root: int, tokens: list[int]) -> Block:
+    def _add_block(self, name: Hash, above: Block | None, root: int, tokens: list[int]) -> Block:
         size = self.block_tokens
         if above is None:
             block = Block(name, None, root, 0)
@@ -179,28 +179,28 @@ class Ledger:
         claims, size = self.claims, self.block_tokens
         stack = [block]
         while stack:
-            one = stack.pop()
-            if not one.refs:
+            block = stack.pop()
+            if not block.refs:
                 continue
-            one.attached = True
-            parent, start = one.base, one.start
-            for key in one.keys:
+            block.attached = True
+            parent, start = block.base, block.start
+            for key in block.keys:
                 claimed, end = claims.get(key, 0), start + size
                 claims[key] = claimed + 1
                 if not claimed:
                     runs.append((parent, key, start, end))
                 parent, start = key, end
-            stack.extend(_children(one))
+            stack.extend(_children(block))
 
     # --- removed -----------------------------------------------------------------------------------------------------
 
-    def removed(self, event: Removed) -> None:
+    def _remove(self, event: Removed) -> None:
         if not self._concerns(event.medium):
             return
         if event.group is not None and self.grouped and event.group != self.group:
             self.counts.groups += 1
             return
-        gone: list[int] = []
+        removed: list[int] = []
         for name in event.hashes:
             block = self.blocks.get(name)
             if block is None or not block.refs:
@@ -209,30 +209,30 @@ class Ledger:
             block.refs -= 1
             if not block.refs:
                 if block.attached:
-                    self._detach(block, gone)
+                    self._detach(block, removed)
                 self._forget(block)
-        if gone:
-            self.sink.removed(gone)
+        if removed:
+            self.sink.removed(removed)
 
-    def _detach(self, block: Block, gone: list[int]) -> None:
-        found, stack = [], [block]
+    def _detach(self, block: Block, removed: list[int]) -> None:
+        detached, stack = [], [block]
         while stack:
-            one = stack.pop()
-            if one.attached:
-                one.attached = False
-                found.append(one)
-                stack.extend(_children(one))
+            block = stack.pop()
+            if block.attached:
+                block.attached = False
+                detached.append(block)
+                stack.extend(_children(block))
         claims = self.claims
-        for one in reversed(found):
-            for key in reversed(one.keys):
+        for block in reversed(detached):
+            for key in reversed(block.keys):
                 if claims[key] == 1:
                     del claims[key]
-                    gone.append(key)
+                    removed.append(key)
                 else:
                     claims[key] -= 1
 
     def _forget(self, block: Block | None) -> None:
-        """What is not held is remembered only as long as something behind it is."""
+        """Delete a block that is not held and has no children, and its parents likewise."""
         while block is not None and not block.refs and block.child is None:
             del self.blocks[block.name]
             if block.parent is not None:
@@ -248,7 +248,7 @@ def _children(block: Block) -> Iterator[Block]:
 
 
 def _is_plain(extra_keys: list[Any] | None, number: int, plain: tuple[Any, ...]) -> bool:
-    """Whether a block's content depends on its tokens and its adapter alone, not on images or a client's salt."""
+    """Return whether a block's content depends on its tokens and adapter alone, not on images or a client's salt."""
     if extra_keys is None or number >= len(extra_keys) or extra_keys[number] is None:
         return True
     return extra_keys[number] in plain

@@ -1,14 +1,13 @@
-"""The order of what one engine tells. Each batch has the number after that of the batch before; one that is missing is
-asked for again, and where it cannot be had all that was known of the engine is forgotten, since a block may have gone.
+"""Puts the batches of one engine in order. Batches are numbered; a missing one is asked for again. If it cannot be had,
+all that is known of the engine is forgotten, since a block may have gone. Silence is no loss: an idle engine publishes
+nothing.
 
-Silence is no loss: an engine without requests has nothing to tell.
+    first batch is number 0, or the engine has restarted   all is known from now on (exact)
+    first batch is a later one, or some are missing        asked for again; else what was before is unknown (partial)
+    the engine clears its cache                            all is known again (exact)
 
-    first batch is number 0, or an engine has started anew   all is known from now on (exact)
-    first batch is a later one, or some are missing          asked for again; else what was before is unknown (partial)
-    the engine clears its cache                              all is known again (exact)
-
-Blocks that follow one of which nothing is known are passed over. That an engine has started anew shows by a number that
-goes back; if all was lost until it had caught up with its former self, nothing shows.
+Blocks that follow an unknown one are skipped. A restart shows by a number that goes back; it stays unnoticed if all
+batches are lost until the engine has caught up with its former numbers.
 """
 
 from __future__ import annotations
@@ -26,24 +25,24 @@ RANKS: Final = 256  # publishers of an engine at most
 PART: Final = 32  # blocks
 HELD_BACK: Final = 4096  # batches that wait for those before them
 HELD_BACK_BYTES: Final = 64 * 1024 * 1024
-Todo = tuple[str, Iterator[Raw]]  # what is known before these events, where that changes, and they
+Todo = tuple[str, Iterator[Raw]]  # the trust from these events on, empty if unchanged, and the events
 
 
 class _Rank:
     """One of an engine's publishers: each has numbers of its own."""
 
-    __slots__ = ("bytes", "heard", "next", "waiting")
+    __slots__ = ("bytes", "last", "next", "waiting")
 
     def __init__(self) -> None:
-        self.next = 0  # number of the batch that is to come
-        self.heard = -1  # of the last that came by itself
-        self.waiting: deque[tuple[int, Batch | None]] | None = None  # while those before them are asked for
+        self.next = 0  # number of the next batch
+        self.last = -1  # number of the last published batch
+        self.waiting: deque[tuple[int, Batch | None]] | None = None  # while batches before them are replayed
         self.bytes = 0
 
 
 class Stream:
-    """`ask` asks for the batches of a rank from a number on, and says whether it can; what comes goes to `replayed`,
-    and `answered` ends it. `drop` takes a question back. What is to do is done by `step`, a few blocks at a time."""
+    """`ask` requests a replay of a rank's batches from a number on, and returns whether it can; they come by
+    `on_replayed`, until `end_replay`. `drop` cancels a replay. `step` applies the events, a few blocks at a time."""
 
     def __init__(
         self, ledger: Ledger, ask: Callable[[int, int], bool] | None = None, drop: Callable[[int], None] | None = None
@@ -56,13 +55,13 @@ class Stream:
         self._ranks: dict[int, _Rank] = {}
 
     def begin(self) -> None:
-        """What was told before anybody listened is asked for at once: an engine may be silent for long."""
+        """Ask for earlier batches at once: the engine may be silent for long."""
         if self.ask is not None and self.ask(0, 0):
             rank = self._ranks[0] = _Rank()
             rank.waiting = deque()
 
-    def heard(self, number: int, payload: bytes) -> None:
-        """A batch has come by itself."""
+    def on_batch(self, number: int, payload: bytes) -> None:
+        """Take a published batch."""
         batch = read_batch(payload)
         place = batch.rank if batch is not None and batch.rank is not None and 0 <= batch.rank < RANKS else 0
         rank = self._ranks.get(place)
@@ -71,38 +70,38 @@ class Stream:
             rank = self._ranks[place] = _Rank()
             if number:
                 self.counts.late += 1
-        elif number <= rank.heard:  # one publisher never goes back
+        elif number <= rank.last:  # one publisher never goes back
             self.counts.restarts += 1
             if rank.waiting is not None and self.drop is not None:
                 self.drop(place)
             rank.next, rank.waiting = 0, None
         elif number > rank.next and rank.waiting is None:
-            if rank.heard < 0 and not rank.next:
+            if rank.last < 0 and not rank.next:
                 self.counts.late += 1
             else:
                 self.counts.gaps += 1
-        rank.heard = number
+        rank.last = number
         if rank.waiting is not None:
             rank.waiting.append((number, batch))
             rank.bytes += len(payload)
             if len(rank.waiting) > HELD_BACK or rank.bytes > HELD_BACK_BYTES:
                 if self.drop is not None:
                     self.drop(place)
-                self.answered(place)
+                self.end_replay(place)
         elif number > rank.next and self.ask is not None and self.ask(place, rank.next):
             rank.waiting, rank.bytes = deque([(number, batch)]), len(payload)
         else:
             self._take(rank, number, batch)
 
-    def replayed(self, place: int, number: int, payload: bytes) -> None:
-        """A batch that was asked for."""
+    def on_replayed(self, place: int, number: int, payload: bytes) -> None:
+        """Take a batch that was asked for."""
         rank = self._ranks.get(place)
         if rank is not None and rank.waiting is not None and number >= rank.next:
             self.counts.replayed += 1
             self._take(rank, number, read_batch(payload))
 
-    def answered(self, place: int) -> None:
-        """No more comes of what was asked for."""
+    def end_replay(self, place: int) -> None:
+        """Take the batches that waited for the replay."""
         rank = self._ranks.get(place)
         if rank is not None and rank.waiting is not None:
             waiting, rank.waiting = rank.waiting, None
@@ -111,22 +110,19 @@ class Stream:
 
     def _take(self, rank: _Rank, number: int, batch: Batch | None) -> None:
         if number < rank.next:
-            return  # came again meanwhile
-        trust = ""
-        if number > rank.next:
+            return  # it was replayed meanwhile
+        trust = "" if number else EXACT
+        if number > rank.next or batch is None:
             trust = PARTIAL
-        elif number == 0:
-            trust = EXACT
         rank.next = number + 1
         if batch is None:
             self.counts.malformed += 1
-            trust = PARTIAL
-        self.todo.append((trust, iter(batch.events if batch is not None else ())))
+        self.todo.append((trust, iter(() if batch is None else batch.events)))
 
-    # --- what is to be done ------------------------------------------------------------------------------------------
+    # --- applying ----------------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Do the next thing; False where there is none."""
+        """Apply the next few blocks; return False if there is nothing to do."""
         if (part := next(self.parts, None)) is not None:
             self.ledger.apply(part)
             return True
@@ -135,7 +131,7 @@ class Stream:
         trust, events = self.todo[0]
         if trust:
             self.todo[0] = ("", events)
-            self._known(trust)
+            self._restart(trust)
             return True
         raw = next(events, None)
         if raw is None:
@@ -145,18 +141,18 @@ class Stream:
         event = read_event(raw, self.counts)
         if event is None:
             if self.counts.malformed > unreadable:
-                self._known(PARTIAL)
+                self._restart(PARTIAL)
         elif isinstance(event, Cleared):
-            self._known(EXACT)
+            self._restart(EXACT)
         else:
             self.parts = in_parts(event, PART)
         return True
 
-    def _known(self, trust: str) -> None:
-        """Begin again, knowing nothing or that there is nothing. Of several ranks one alone does not know all."""
+    def _restart(self, trust: str) -> None:
+        """Forget all blocks. With several ranks, a batch of one of them never makes the cache exactly known."""
         if len(self._ranks) > 1:
             trust = PARTIAL
         if trust == PARTIAL == self.trust and not self.ledger.blocks:
-            return  # there is nothing that could be wrong
+            return  # nothing is known that could be wrong
         self.trust = trust
         self.ledger.clear(trust)

@@ -1,15 +1,15 @@
-"""What engines report of themselves: their metrics pages, read now and then, and what agents bring.
+"""Signals that engines report: polled metrics pages, and the reports of agents.
 
-A figure is trusted for a while. When nothing fresh tells of an engine's load any more, the plane goes back to this
-gateway's own counts of it, exactly as for an engine that never reported; its power, busy share and hit rate are then
-taken as the mean of those that are known, so that not knowing neither draws requests nor keeps them away. So a gateway
-whose every report is lost still decides by what it counts itself.
+A figure is trusted for a while. Without fresh figures of an engine's load, the plane goes back to this gateway's own
+counts of it, as for an engine that never reported. Its power, busy share and hit rate are then the mean of those that
+are known, so that a missing figure neither attracts requests nor repels them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -19,7 +19,7 @@ from headway.config.keys import INTERNAL, Doc, PositiveSeconds, Seconds
 from headway.config.section import read
 from headway.errors import HeadwayError
 from headway.gateway.engines.follower import Follower, Poller, PollFailed, turn
-from headway.gateway.signals.reading import LOAD, Reading, cleaned, mean
+from headway.gateway.signals.reading import LOAD, Reading, clean
 from headway.gateway.signals.scrape import parse
 from headway.types import PS_PER_SECOND
 from headway.views.instance import MEAN_IF_MISSING
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headway.gateway.live_clock import Clock
     from headway.gateway.plane import Plane
 
-LATE_S: Final = 0.002  # after a tick: what timers may be early by, and clocks apart
+LATE_S: Final = 0.002  # after a tick: the error of timers and clocks
 log = logging.getLogger("headway.gateway")
 
 
@@ -54,7 +54,7 @@ class SignalSettings(Struct, frozen=True):
 
     @classmethod
     def read(cls, data: Any, where: str = "signals") -> SignalSettings:
-        """`signals: off` reads no page; agents are heard all the same."""
+        """Read the section; `signals: off` polls no page, and agents still report."""
         if data is False:
             return cls(on=False)
         return read(cls, {} if data is None or data is True else data, where)
@@ -87,7 +87,7 @@ class EngineSignals:
         await (self._take_turns(backend) if self.settings.ticks_s is None else self._follow_ticks(backend))
 
     async def _take_turns(self, backend: Backend) -> None:
-        """One page after another, never two at once; engines take turns by their places."""
+        """Poll one page after another; the offsets of engines follow from their places."""
         interval = self.settings.interval_s
         await asyncio.sleep(interval * turn(backend))
         due = self.clock.seconds()
@@ -100,7 +100,7 @@ class EngineSignals:
             await asyncio.sleep(due - now)
 
     async def _follow_ticks(self, backend: Backend) -> None:
-        """A page for each tick: asked for when it must be there, and gone by when it is due."""
+        """Poll a page for each tick, just after it, and apply it when it is due."""
         interval, due = self.settings.interval_s, self.settings.ticks_s or 0.0
         while True:
             tick = self.clock.seconds() // interval * interval + interval
@@ -115,7 +115,7 @@ class EngineSignals:
         await asyncio.sleep(max(0.0, at - self.clock.seconds()))
 
     async def _poll(self, backend: Backend, path: str, due: float = 0.0, routed: int | None = None) -> None:
-        """A page, which counts from `due` on; `routed` is what had been sent to the engine when it was made."""
+        """Poll a page and apply it at `due`; `routed` is the count of requests sent to the engine at its tick."""
         try:
             page = await self.poller.text(backend, path)
             if due:
@@ -124,7 +124,7 @@ class EngineSignals:
         except PollFailed as error:
             self.misses += 1
             log.debug("%s: no signals: %s", backend.name, error)
-        except Exception:  # a poller that ended would leave its engine without signals for ever
+        except Exception:  # must not end the poller of this engine
             self.misses += 1
             log.exception("%s: no signals", backend.name)
         else:
@@ -132,13 +132,13 @@ class EngineSignals:
             if not any(name in signals for name in LOAD):
                 log.debug("%s: its page tells nothing of its load", backend.name)
 
-    # --- what is known -----------------------------------------------------------------------------------------------
+    # --- figures -----------------------------------------------------------------------------------------------------
 
     def take_page(self, backend: Backend, page: str, routed: int | None = None) -> dict[str, Any]:
-        """A page, as of now, or of when so much had been `routed`: what has been sent since waits there."""
+        """Apply a page, as of now, or of the time when `routed` requests had been sent: those sent since wait there."""
         now, reading = self.clock.now_ps(), self.readings.setdefault(backend, Reading())
-        found = parse(page, backend.spec.engine, self.settings.watts)
-        signals = reading.signals_of(found, backend.view, self.plane.block_tokens, now)
+        figures = parse(page, backend.spec.engine, self.settings.watts)
+        signals = reading.signals_of(figures, backend.view, self.plane.block_tokens, now)
         if routed is not None and "queued" in signals:
             signals["queued"] += backend.view.routed - routed
         reading.take(signals, now, round(self.settings.stale_s * PS_PER_SECOND), True)
@@ -146,18 +146,18 @@ class EngineSignals:
         return signals
 
     def take_report(self, name: str, signals: Mapping[str, Any], age_s: float = 0.0) -> None:
-        """What an agent said of its engine so long ago: queued, running, kv_used, kv_blocks, busy (0 to 1), watts (a
-        mean over 30 s), hit_rate; any of them."""
+        """Apply an agent's report of its engine, so many seconds old: any of queued, running, kv_used, kv_blocks, busy
+        (0 to 1), watts (a mean over 30 s), hit_rate."""
         backend = self.fleet.backend(name)
         if backend is None:
             return
         now, reading = self.clock.now_ps(), self.readings.setdefault(backend, Reading())
         lasts = round(self.settings.heartbeat_stale_s * PS_PER_SECOND)
-        reading.take(cleaned(signals), now - round(age_s * PS_PER_SECOND), lasts, False)
+        reading.take(clean(signals), now - round(age_s * PS_PER_SECOND), lasts, False)
         self._report(backend, now)
 
     def check(self, backend: Backend) -> None:
-        """Called now and then: figures that are too old are not trusted any more."""
+        """Drop the figures that are too old; called now and then."""
         now, reading = self.clock.now_ps(), self.readings[backend]
         old = [name for name, figure in reading.figures.items() if figure.until <= now]
         for name in old:
@@ -173,11 +173,8 @@ class EngineSignals:
         neutral = self.neutral(now)
         if reading.reporting or old or (neutral and now - reading.neutral_at >= self.settings.stale_s * PS_PER_SECOND):
             reading.reporting, reading.neutral_at = False, now
-            self.plane.stale(now, backend.place, {**neutral, **self._power(reading)})
-
-    @staticmethod
-    def _power(reading: Reading) -> dict[str, float]:
-        return {name: reading.figures[name].value for name in MEAN_IF_MISSING if name in reading.figures}
+            fresh = {name: reading.figures[name].value for name in MEAN_IF_MISSING if name in reading.figures}
+            self.plane.stale(now, backend.place, {**neutral, **fresh})
 
     def _report(self, backend: Backend, now: int) -> None:
         reading = self.readings[backend]
@@ -190,12 +187,12 @@ class EngineSignals:
         self.plane.report(now, backend.place, {**self.neutral(now), **fresh})
 
     def neutral(self, now: int) -> dict[str, float]:
-        """Of what somebody tells, the mean of those who do."""
+        """Return the means over the engines that report a signal."""
         fresh = [reading.fresh(now) for reading in self.readings.values()]
-        known = {name: [one[name] for one in fresh if name in one] for name in MEAN_IF_MISSING}
-        return {name: mean(values) for name, values in known.items() if values}
+        known = {name: [signals[name] for signals in fresh if name in signals] for name in MEAN_IF_MISSING}
+        return {name: math.fsum(values) / len(values) for name, values in known.items() if values}
 
     def ages(self, backend: Backend) -> dict[str, float]:
-        """Seconds since each signal of an engine came; empty where nothing is trusted."""
+        """Return the seconds since each trusted signal of an engine came."""
         reading = self.readings.get(backend)
         return {} if reading is None else reading.ages(self.clock.now_ps())

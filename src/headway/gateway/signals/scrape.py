@@ -1,7 +1,6 @@
-"""What an engine's Prometheus page says of its load, whichever engine and version it is.
+"""Reads an engine's load from its Prometheus page, whichever engine and version it is.
 
-Names are looked up whole, so that of a page of 50 kB only the lines that are wanted are taken apart. A line that cannot
-be read is passed over: a page is never a reason to fail.
+Names are looked up whole, so that of a page of 50 kB only the needed lines are parsed. An unreadable line is skipped.
 """
 
 from __future__ import annotations
@@ -16,17 +15,20 @@ from headway.views.instance import REPORTED, SIGNALS
 LABELS: Final = re.compile(r'([A-Za-z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"')
 ESCAPED: Final = re.compile(r"\\(.)")
 LARGEST: Final = 1e15
-# Ranks that compute one request together each tell of it.
+# Ranks that compute one request together each report it.
 TOGETHER: Final = frozenset(("tp_rank", "pp_rank", "moe_ep_rank", "ep_rank", "pid"))
 
 
 class Name(NamedTuple):
-    """What a series means: `signal` is what it is called here, `only` the label that a line must have, and `scale`
-    what its number is multiplied with."""
+    """The meaning of a series: a `signal`, the label that a line must have (`only`), and the `scale` of its number."""
 
     signal: str
     only: tuple[str, str] | None = None
     scale: float = 1.0
+
+    def applies_to(self, labels: dict[str, str]) -> bool:
+        """Return whether a line counts; those of a single priority repeat the line of all."""
+        return (self.only is None or labels.get(self.only[0]) == self.only[1]) and not labels.get("priority")
 
 
 VLLM: Final = {
@@ -66,14 +68,18 @@ TRTLLM: Final = {
     "kv_cache_tokens_per_block": Name("block_tokens"),
     "kv_cache_hit_rate": Name("hit_rate"),
 }
-TRITON: Final = {  # one series for several figures, told apart by a label
-    ("nv_trt_llm_request_metrics", "request_type", "waiting"): "queued",
-    ("nv_trt_llm_request_metrics", "request_type", "scheduled"): "running",
-    ("nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type", "fraction"): "kv_usage",
-    ("nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type", "max"): "kv_blocks",
-    ("nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type", "tokens_per"): "block_tokens",
+TRITON: Final = {  # one series for several figures, which differ by a label
+    "nv_trt_llm_request_metrics": [
+        Name("queued", ("request_type", "waiting")),
+        Name("running", ("request_type", "scheduled")),
+    ],
+    "nv_trt_llm_kv_cache_block_metrics": [
+        Name("kv_usage", ("kv_cache_block_type", "fraction")),
+        Name("kv_blocks", ("kv_cache_block_type", "max")),
+        Name("block_tokens", ("kv_cache_block_type", "tokens_per")),
+    ],
 }
-DEVICE: Final = {  # of whichever engine: an exporter of the GPU's figures may share its page
+DEVICE: Final = {  # of any engine: an exporter of the GPU's figures may share its page
     "DCGM_FI_DEV_POWER_USAGE": Name("watts"),
     "DCGM_FI_PROF_SM_ACTIVE": Name("busy"),
     "DCGM_FI_DEV_GPU_UTIL": Name("busy", scale=0.01),
@@ -83,44 +89,38 @@ SHARES: Final = frozenset(("kv_usage", *[name for name in REPORTED if SIGNALS[na
 MEANS: Final = SHARES | {"block_tokens"}
 
 
-def _spelt(prefix: str, names: dict[str, Name]) -> dict[str, list[Name]]:
-    """As they are written: counters with and without _total, and colons as underscores where they went through
-    OpenTelemetry or Ray, which puts its own name before them."""
-    found: dict[str, list[Name]] = {}
-    for name, meant in names.items():
-        for before in (f"{prefix}:", f"{prefix}_", f"ray_{prefix}:", f"ray_{prefix}_"):
-            for end in ("", "_total"):
-                found[before + name + end] = [meant]
-    return found
-
-
-def _triton() -> dict[str, list[Name]]:
-    found: dict[str, list[Name]] = {}
-    for (name, label, value), signal in TRITON.items():
-        found.setdefault(name, []).append(Name(signal, (label, value)))
-    return found
+def _spellings(prefix: str, names: dict[str, Name]) -> dict[str, list[Name]]:
+    """Return all spellings: counters with and without _total, underscores in place of colons as OpenTelemetry writes
+    them, and the prefix of Ray."""
+    prefixes = (f"{prefix}:", f"{prefix}_", f"ray_{prefix}:", f"ray_{prefix}_")
+    return {
+        before + name + end: [meaning]
+        for name, meaning in names.items()
+        for before in prefixes
+        for end in ("", "_total")
+    }
 
 
 TABLES: Final[dict[str, dict[str, list[Name]]]] = {
-    "vllm": _spelt("vllm", VLLM),
-    "sglang": _spelt("sglang", SGLANG),
-    "llamacpp": _spelt("llamacpp", LLAMACPP),
-    "trtllm": {**_spelt("trtllm", TRTLLM), **_triton()},
+    "vllm": _spellings("vllm", VLLM),
+    "sglang": _spellings("sglang", SGLANG),
+    "llamacpp": _spellings("llamacpp", LLAMACPP),
+    "trtllm": {**_spellings("trtllm", TRTLLM), **TRITON},
 }
-TABLES["auto"] = {name: meant for table in list(TABLES.values()) for name, meant in table.items()}
+TABLES["auto"] = {name: meanings for table in list(TABLES.values()) for name, meanings in table.items()}
 for _table in TABLES.values():
-    _table.update({name: [meant] for name, meant in DEVICE.items()})
+    _table.update({name: [meaning] for name, meaning in DEVICE.items()})
 
-Sums = dict[str, dict[tuple[tuple[str, str], ...], float]]  # signal -> who says so -> value
+Sums = dict[str, dict[tuple[tuple[str, str], ...], float]]  # signal -> labels of its source -> value
 
 
 def parse(text: str, engine: str = "auto", watts: str | None = None) -> dict[str, Any]:
-    """What is on the page, and nothing else:
+    """Return the figures that are on the page:
 
     queued, running        requests
     kv_usage               share of the KV cache that requests hold
     kv_blocks, block_tokens, kv_tokens, kv_tokens_used   its size: blocks, tokens of each, tokens in all; tokens in use
-    hits, queries          tokens found cached and asked for since the engine began; or hit_rate, the engine's own share
+    hits, queries          cached tokens and all prompt tokens since the engine began; or hit_rate, its own share
     adapters, adapter_slots   LoRA adapters with requests in the batch, sorted, and how many there may be
     busy, watts            of its GPUs together, where the page has them; `watts` names another series for the latter
 
@@ -134,28 +134,28 @@ def parse(text: str, engine: str = "auto", watts: str | None = None) -> dict[str
     for line in text.split("\n"):
         cut = line.find("{")
         name = line[:cut] if cut > 0 else line.partition(" ")[0]
-        meant = table.get(name)
-        if meant is None:
+        meanings = table.get(name)
+        if meanings is None:
             continue
         read = _sample(line, len(name))
         if read is None:
             continue
         labels, value = read
-        for one in meant:
-            if one.signal == "cache_config":
+        for meaning in meanings:
+            if meaning.signal == "cache_config":
                 _cache_config(sums, labels)
-            elif one.signal == "lora":
+            elif meaning.signal == "lora":
                 adapters = max(adapters, (value, labels.get("running_lora_adapters", ""), labels.get("max_lora", "")))
-            elif (one.only is None or labels.get(one.only[0]) == one.only[1]) and not labels.get("priority"):
-                _put(sums, one.signal, labels.items(), value * one.scale)
-    found: dict[str, Any] = {signal: _together(signal, says) for signal, says in sums.items()}
+            elif meaning.applies_to(labels):
+                _put(sums, meaning.signal, labels.items(), value * meaning.scale)
+    figures: dict[str, Any] = {signal: _together(signal, values) for signal, values in sums.items()}
     if adapters[0] >= 0:
-        found.update(_adapters(*adapters[1:]))
-    return found
+        figures.update(_adapters(*adapters[1:]))
+    return figures
 
 
 def _sample(line: str, at: int) -> tuple[dict[str, str], float] | None:
-    """Labels and value of a line whose name ends at `at`; None where it has no value that makes sense."""
+    """Return the labels and the value of a line whose name ends at `at`; None without a plausible value."""
     labels: dict[str, str] = {}
     if line[at : at + 1] == "{":
         end = line.rfind("}")
@@ -178,13 +178,13 @@ def _number(word: str) -> float | None:
 
 
 def _put(sums: Sums, signal: str, labels: Iterable[tuple[str, str]], value: float) -> None:
-    who = tuple(sorted(label for label in labels if label[0] not in TOGETHER))
-    says = sums.setdefault(signal, {})
-    says[who] = max(value, says.get(who, 0.0))
+    source = tuple(sorted(label for label in labels if label[0] not in TOGETHER))
+    values = sums.setdefault(signal, {})
+    values[source] = max(value, values.get(source, 0.0))
 
 
 def _cache_config(sums: Sums, labels: dict[str, str]) -> None:
-    who = [(label, labels[label]) for label in ("engine", "dp_rank", "model_name") if label in labels]
+    source = [(label, labels[label]) for label in ("engine", "dp_rank", "model_name") if label in labels]
     for signal, names in (
         ("kv_blocks", ("num_gpu_blocks", "num_pages")),
         ("block_tokens", ("block_size", "page_size")),
@@ -192,13 +192,13 @@ def _cache_config(sums: Sums, labels: dict[str, str]) -> None:
         for name in names:
             value = _number(labels.get(name, ""))
             if value:
-                _put(sums, signal, who, value)
+                _put(sums, signal, source, value)
 
 
-def _together(signal: str, says: dict[tuple[tuple[str, str], ...], float]) -> float | int:
-    total = math.fsum(says.values())
+def _together(signal: str, values: dict[tuple[tuple[str, str], ...], float]) -> float | int:
+    total = math.fsum(values.values())
     if signal in MEANS:
-        total /= len(says)
+        total /= len(values)
     if signal == "block_tokens":
         return max(1, round(total))
     if signal in SHARES:
