@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from conftest import TRACES
 from drawing import draws
 from drawn_engine import Watching, engine
+from drawn_tier import DrawnTier
 from headway.sim.instance_end import check_instance
-from headway.sim.setup import TierSetup
 from headway.sim.simulation import Simulation
 from headway.types import PS_PER_SECOND, Path
 from headway.workload import reuse
@@ -28,7 +28,7 @@ from strategies import Affine, Scenario, scenarios, tiered, twins
 Content = set[tuple[int, int]]
 BLOCK_PS = 1000
 LATENCY_PS = 50
-CPU = TierSetup("cpu", 100, 10**12, LATENCY_PS)
+CPU = DrawnTier("cpu", 100, 10**12, LATENCY_PS)
 A, B, C = 3, 5, 7
 
 
@@ -37,7 +37,7 @@ def of(key: int, tokens: int) -> Path:
 
 
 def run(
-    requests: list[tuple[int, Path]], blocks: int, offload: str, *tiers: TierSetup, level: float = 1, instances: int = 1
+    requests: list[tuple[int, Path]], blocks: int, offload: str, *tiers: DrawnTier, level: float = 1, instances: int = 1
 ) -> Simulation:
     """Requests (arrival, prompt) with outputs of one token, in blocks of four."""
     scenario = Scenario(
@@ -75,7 +75,7 @@ def below(simulation: Simulation, place: int = 0) -> list[tuple[int, int]]:
 def test_who_lacked_blocks_is_tried_again_when_another_has_computed_its_prefix() -> None:
     """With stores as without: the third has no room for its prompt, but for its last block once the second is hits."""
     found = []
-    for tiers in ((), (TierSetup("cpu", 1, 10**12, LATENCY_PS),)):
+    for tiers in ((), (DrawnTier("cpu", 1, 10**12, LATENCY_PS),)):
         requests = [(0, of(A, 85), 85, 30), (2000, of(B, 20), 20, 8), (2000, of(B, 20), 20, 2)]
         scenario = Scenario(
             requests=requests,
@@ -138,15 +138,15 @@ def test_an_offload_slows_a_load() -> None:
 
 def test_a_prompt_in_two_stores_comes_over_both_links_and_waits_for_the_slower() -> None:
     # A's blocks move down from the tail on: the CPU keeps the head, the storage gets the rest.
-    storage = TierSetup("storage", 100, 10**11, 700)
+    storage = DrawnTier("storage", 100, 10**11, 700)
     requests = [(0, of(A, 13)), (1000, of(B, 13)), (100_000, of(A, 13))]
     simulation = run(requests, 4, "eager", replace_blocks(CPU, 4), storage)
     assert below(run(requests[:2], 4, "eager", replace_blocks(CPU, 4), storage), 1) == [(A, 2), (A, 1)]
     assert simulation.recorder.first_token_ps[2] == 100_000 + 2 * 10 * BLOCK_PS + 700 + 110
 
 
-def replace_blocks(tier: TierSetup, blocks: int) -> TierSetup:
-    return TierSetup(tier.name, blocks, tier.bandwidth, tier.latency_ps, tier.shared)
+def replace_blocks(tier: DrawnTier, blocks: int) -> DrawnTier:
+    return DrawnTier(tier.name, blocks, tier.bandwidth, tier.latency_ps, tier.shared)
 
 
 def test_lazily_each_block_lies_in_one_place_and_eagerly_the_copy_stays() -> None:
@@ -161,7 +161,7 @@ def test_lazily_each_block_lies_in_one_place_and_eagerly_the_copy_stays() -> Non
 def test_what_is_loaded_soon_after_it_came_down_is_thrashed_and_a_load_of_a_copy_is_no_coming_down() -> None:
     # A comes down from the first instance after a second; both load it from the fifth on, half a second apart. As the
     # first does so B comes down, and the other one wants it 0.9 s later.
-    shared = TierSetup("storage", 100, 10**12, LATENCY_PS, shared=True)
+    shared = DrawnTier("storage", 100, 10**12, LATENCY_PS, shared=True)
     tenths = [(0, A), (0, C), (10, B), (50, A), (55, A), (64, B)]
     requests = [(at * PS_PER_SECOND // 10, of(key, 13)) for at, key in tenths]
     for count, found in ((5, (6, 0)), (6, (9, 3))):
@@ -233,7 +233,7 @@ class Lru:
         return found
 
 
-def one_at_a_time(paths: list[Path], gpu: int, offload: str, *tiers: TierSetup) -> list[int]:
+def one_at_a_time(paths: list[Path], gpu: int, offload: str, *tiers: DrawnTier) -> list[int]:
     """Blocks that each prompt of whole blocks of two tokens and one more hits, each come after the one before has
     ended. The one more makes each of them whole hits, and takes a block of the GPU that then is empty again."""
     requests = [(row * 10**9, path, path.tokens, 1) for row, path in enumerate(paths)]
@@ -297,9 +297,9 @@ def test_one_request_at_a_time_hits_what_one_lru_cache_of_all_stores_would(
 ) -> None:
     """As large as all together where content moves, as the largest where copies stay."""
     gpu = max(len(prompt) for prompt in prompts) + slack
-    tiers = [TierSetup("cpu", cpu, 10**12, 7)]
+    tiers = [DrawnTier("cpu", cpu, 10**12, 7)]
     if storage and offload != "eager":
-        tiers.append(TierSetup("storage", storage, 10**11, 9))
+        tiers.append(DrawnTier("storage", storage, 10**11, 9))
     one = Lru(max(gpu, cpu) if offload == "eager" else gpu + sum(tier.blocks for tier in tiers))
     paths = [path_of(row, prompt) for row, prompt in enumerate(prompts)]
     got = one_at_a_time(paths, gpu, offload, *tiers)

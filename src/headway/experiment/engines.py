@@ -7,10 +7,9 @@ from typing import Any, Final
 
 from headway.latency.shards import capacity_score
 from headway.scenario.cluster_spec import Cluster, Engines
-from headway.scenario.kv_spec import TierSpec
 from headway.scenario.pd_spec import Transfer
 from headway.scenario.scenario import DEFAULT, Source, load_data, validate
-from headway.sim.setup import ClusterSetup, EngineSetup, PoolSetup, TierSetup, TransferSetup
+from headway.sim.setup import ClusterSetup, EngineSetup, PoolSetup, TransferSetup
 from headway.views.instance import InstanceView
 
 
@@ -66,13 +65,8 @@ def _equal(spec: Engines, first: int, name: str, pool: str, serves: tuple[str, .
             gpus=spec.tp,
             usd_per_gpu_hour=card.usd_per_hour,
             adapter_load_ps=0 if spec.adapters is None else spec.adapters.load_time_ps,
-            tiers=None if spec.kv.tiers is None else [_tier(name, tier) for name, tier in spec.kv.tiers.items()],
-            offload=spec.kv.offload,
-            offload_level=spec.kv.offload_level,
-            swaps=spec.kv.preemption == "swap",
+            kv=spec.kv,
             block_bytes=shape.kv_bytes_per_token * spec.kv.block_tokens,
-            eviction=spec.kv.eviction,
-            whole_prompts=spec.kv.entry == "prompt",
         )
         for number in range(spec.bounds()[1])
     ]
@@ -94,10 +88,6 @@ def pools(cluster: Cluster, build: Callable[[Any, str], Any]) -> list[PoolSetup]
             found.append(PoolSetup(id, name, first, half.instances, low, high, policy))
             first += high
     return found
-
-
-def _tier(name: str, spec: TierSpec) -> TierSetup:
-    return TierSetup(name, spec.blocks, spec.bandwidth, spec.latency_ps, spec.shared)
 
 
 def _transfer(spec: Transfer, prefill: Engines) -> TransferSetup:

@@ -14,7 +14,7 @@ from headway.policies.scaling.thresholds import Static
 from headway.results.recorder import Targets
 from headway.scenario.life_spec import Scaling
 from headway.scenario.scenario import Scenario
-from headway.sim.setup import ClusterSetup, FaultSetup, LifeSetup, PoolSetup, WarmupSetup
+from headway.sim.setup import ClusterSetup, FaultSetup, LifeSetup, PoolSetup
 from headway.streams import derive
 from headway.types import Request
 from headway.workload import durations
@@ -31,24 +31,17 @@ def life_setup(scenario: Scenario, setup: ClusterSetup, build: Callable[[Any, st
         return None
     scaling = Scaling() if scenario.scaling is None else scenario.scaling
     places = {engine.view.id: engine.view.index for engine in setup.engines}
-    warmup = scaling.warmup
     return LifeSetup(
         pools=found,
         provisioning=draws(scaling.provisioning, "scaling.provisioning"),
         loading=draws(scaling.model_load, "scaling.model_load"),
         seed=derive(scenario.seed.simulation, "scaling"),
-        warmup=None if warmup is None else WarmupSetup(warmup.steps(), warmup.duration_ps),
-        drain=scaling.drain.mode,
-        drain_timeout_ps=scaling.drain.timeout_ps,
+        scaling=scaling,
         faults=[
             FaultSetup(fault.at_ps, places[fault.instance], fault.kind, fault.duration_ps, fault.factor or Fraction(1))
             for fault in scenario.faults
         ],
         retries=scenario.retries,
-        patience_ps=scaling.patience_ps,
-        interval_ps=scaling.interval_ps,
-        triggers=scaling.triggers,
-        window_ps=scaling.window_ps,
     )
 
 
@@ -80,7 +73,8 @@ def autoscaler(scenario: Scenario, setup: ClusterSetup, life: LifeSetup) -> Auto
         watches.append(PoolWatch(pool.id, model, role, low, high, views, block_tokens=setup.block_tokens))
     promised = Promised(scenario.slo, scenario.workload.slos())
     policies = [pool.scaling for pool in life.pools]
-    return Autoscaler(watches, policies, life.interval_ps, life.triggers, life.window_ps, promised.met)
+    scaling = life.scaling
+    return Autoscaler(watches, policies, scaling.interval_ps, scaling.triggers, scaling.window_ps, promised.met)
 
 
 class Promised:

@@ -151,14 +151,14 @@ class Capacity:
 
     def get_into(self, now: int, place: Place, state: str) -> None:
         """The next state that was planned for an instance."""
-        lifecycle, warmup = self.lifecycle, self.setup.warmup
+        lifecycle, warmup = self.lifecycle, self.setup.scaling.warmup
         if state == "loading":
             self.change(now, place, "loading")
             lifecycle.plan(now + place.loading(), place, "warming")
         elif state == "warming":
             place.warm_at = now if warmup is None else now + warmup.duration_ps
             if warmup is not None:
-                self.dispatcher.instances[place.index].warm(now, warmup.pieces)
+                self.dispatcher.instances[place.index].warm(now, warmup.steps())
             self.serve(now, place)
         elif state == "ready":
             self.serve(now, place)
@@ -178,20 +178,20 @@ class Capacity:
 
     def drain(self, now: int, place: Place) -> None:
         """It gets no more requests; what becomes of those that it has goes by the mode."""
-        setup = self.setup
+        drain = self.setup.scaling.drain
         if place.state in STARTING:
             self.stop(now, place)
             return
         self.change(now, place, "draining")
-        if setup.drain != "wait":
+        if drain.mode != "wait":
             why = f"{self.name(place)} was stopped before the request had ended"
-            self.losses.empty(now, place.index, setup.drain == "redirect", why)
+            self.losses.empty(now, place.index, drain.mode == "redirect", why)
         if self.losses.idle(place.index):
             self.stop(now, place)
             return
         self.lifecycle.draining.append(place.index)
-        if setup.drain_timeout_ps is not None:
-            self.lifecycle.plan(now + setup.drain_timeout_ps, place, "stopped")
+        if drain.timeout_ps is not None:
+            self.lifecycle.plan(now + drain.timeout_ps, place, "stopped")
 
     def stop(self, now: int, place: Place) -> None:
         """It is gone, with all it had."""

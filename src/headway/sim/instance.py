@@ -119,7 +119,7 @@ class Instance:
             recorder,
             self.stats,
             self.gaps,
-            whole_prompts=engine.whole_prompts,
+            whole_prompts=engine.kv.entry == "prompt",
             gated=slots is not None or (engine.transfer is not None and engine.transfer.incoming is not None),
         )
         self.planner = RunPlanner(self.run, self.batch, self.blocks, self.adapters, engine.latency, walks, cuts)
@@ -473,6 +473,6 @@ def new_stats(view: InstanceView, engine: EngineSetup) -> InstanceStats:
 
 
 def new_cache(view: InstanceView, engine: EngineSetup) -> KvCache:
-    if engine.eviction == "lru":
+    if engine.kv.eviction == "lru":
         return KvCache(view.kv_blocks)
-    return RankedCache(view.kv_blocks, engine.eviction == "lfu")
+    return RankedCache(view.kv_blocks, engine.kv.eviction == "lfu")

@@ -9,20 +9,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from headway.control.autoscaler import Triggers
 from headway.latency.base import LatencyModel
-from headway.types import PS_PER_SECOND
+from headway.scenario.kv_spec import Kv
+from headway.scenario.life_spec import Scaling
 from headway.views.instance import InstanceView
-
-
-class TierSetup(Struct):
-    """A store of KV blocks below the GPU's, and the link to it."""
-
-    name: str
-    blocks: int
-    bandwidth: int  # bytes a second
-    latency_ps: int
-    shared: bool = False  # by the instances of a pool
 
 
 class TransferSetup(Struct):
@@ -48,14 +38,9 @@ class EngineSetup(Struct):
     gpus: int = 1
     usd_per_gpu_hour: float = 0.0
     adapter_load_ps: int = 0  # where the view has slots for adapters
-    tiers: list[TierSetup] | None = None  # the fastest first
-    offload: str = "lazy"  # or eager, threshold
-    offload_level: float = 1.0  # of the GPU's blocks, where it is threshold
+    kv: Kv = Kv()
     block_bytes: int = 0
-    eviction: str = "lru"  # or lfu, priority; of the GPU's cache and of the stores
-    whole_prompts: bool = False  # whether one enters only where all its prompt finds room
     transfer: TransferSetup | None = None  # where it may compute prompts for others
-    swaps: bool = False  # a request that has to yield keeps its blocks in the first of the tiers
 
 
 class RouterSetup(Struct):
@@ -79,13 +64,6 @@ class PoolSetup(Struct):
     scaling: Any  # its policy
 
 
-class WarmupSetup(Struct):
-    """Instances that have just come are slower: by each factor from its time on, counted from when they serve."""
-
-    pieces: list[tuple[int, Fraction]]  # the first at 0
-    duration_ps: int
-
-
 class FaultSetup(Struct):
     at_ps: int
     instance: int
@@ -101,15 +79,9 @@ class LifeSetup(Struct):
     provisioning: Callable[[Random], Callable[[], int]]  # makers of draws, in ps
     loading: Callable[[Random], Callable[[], int]]
     seed: int  # of those
-    warmup: WarmupSetup | None = None
-    drain: str = "wait"  # or immediate, redirect
-    drain_timeout_ps: int | None = None  # of wait
+    scaling: Scaling = Scaling()
     faults: list[FaultSetup] = []
     retries: int = 0  # how often a request that its instance has lost is sent again
-    patience_ps: int = 300 * PS_PER_SECOND  # how long a request waits at the router for an instance to come up
-    interval_ps: int | None = None  # from one check of the autoscaler to the next; None: it only hears triggers
-    triggers: Triggers | None = None
-    window_ps: int = 60 * PS_PER_SECOND  # of the latencies that it is shown
 
 
 class Polling(Struct):

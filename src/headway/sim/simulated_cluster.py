@@ -60,16 +60,16 @@ class SimulatedCluster:
 
     def build_tiers(self, engine: EngineSetup) -> list[Tier] | None:
         """The stores below an instance's GPU."""
-        if engine.tiers is None:
+        if engine.kv.tiers is None:
             return None
         tiers = []
-        for spec in engine.tiers:
-            tier = self.shared.get((engine.view.pool, spec.name)) if spec.shared else None
+        for name, spec in engine.kv.tiers.items():
+            tier = self.shared.get((engine.view.pool, name)) if spec.shared else None
             if tier is None:
                 link = self.links.add(spec.bandwidth, spec.latency_ps)
-                tier = Tier(spec.name, spec.blocks, link, spec.shared, engine.eviction != "lru")
+                tier = Tier(name, spec.blocks, link, spec.shared, engine.kv.eviction != "lru")
                 if spec.shared:
-                    self.shared[(engine.view.pool, spec.name)] = tier
+                    self.shared[(engine.view.pool, name)] = tier
             tiers.append(tier)
         return tiers
 

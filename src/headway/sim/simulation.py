@@ -102,7 +102,7 @@ class Simulation:
             context = Context(views, streams(rng, number), estimator, setup.block_tokens, truth)
             observe = None if autoscaler is None else autoscaler.observe
             listeners = journals[number] if journals else ()
-            patience = NEVER if setup.life is None else setup.life.patience_ps
+            patience = NEVER if setup.life is None else setup.life.scaling.patience_ps
             plane = ControlPlane(
                 context, *own, patience_ps=patience, journals=listeners, forced=forced, observe=observe
             )

@@ -57,16 +57,16 @@ class Tiers:
         self.index = engine.view.index
         self.recorder = recorder
         self.block_bytes = engine.block_bytes
-        self.eager = engine.offload == "eager"
-        self.swaps = engine.swaps
+        self.eager = engine.kv.offload == "eager"
+        self.swaps = engine.kv.preemption == "swap"
         self.level = cache.total  # blocks that the GPU keeps
-        if engine.offload == "threshold":
-            self.level = int(engine.offload_level * cache.total)
+        if engine.kv.offload == "threshold":
+            self.level = int(engine.kv.offload_level * cache.total)
         if self.eager:
             cache.stored = []
         else:
             cache.spilt = []
-        self.counts = engine.eviction == "lfu"
+        self.counts = engine.kv.eviction == "lfu"
         for tier in tiers:
             tier.users.append(self)
         # what it leaves

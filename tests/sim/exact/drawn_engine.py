@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import headway.policies  # noqa: F401  declares the built-in policies
+from drawn_tier import drawn_kv
 from headway.policies import registry
 from headway.sim.setup import ClusterSetup, EngineSetup
 from headway.sim.simulation import Simulation
@@ -70,9 +71,7 @@ def engine(scenario: Scenario, leap: bool | str, come: Traffic, routing: Any = N
                 view,
                 scenario.latency,
                 adapter_load_ps=scenario.load,
-                tiers=list(scenario.tiers) or None,
-                offload=scenario.offload,
-                offload_level=scenario.offload_level,
+                kv=drawn_kv(scenario.tiers, scenario.offload, scenario.offload_level),
                 block_bytes=scenario.block_bytes,
             )
             for view in views

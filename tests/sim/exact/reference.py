@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from drawn_tier import DrawnTier
 from headway import hashing
 from headway.latency.base import LatencyModel
-from headway.sim.setup import TierSetup
 from headway.types import NEVER, Path, Request
 from headway.workload.traffic import OpenLoop, Planned, Traffic
 from reference_schedulers import Fcfs, Fifo
@@ -601,7 +601,7 @@ def simulate(
     adapters: Sequence[str | None] = (),
     slots: int | None = None,
     load: int = 0,
-    tiers: Sequence[TierSetup] = (),
+    tiers: Sequence[DrawnTier] = (),
     offload: str = "lazy",
     offload_level: float = 1.0,
     block_bytes: int = 0,

@@ -9,7 +9,7 @@ from fractions import Fraction
 from math import ceil
 from typing import TYPE_CHECKING
 
-from headway.sim.setup import TierSetup
+from drawn_tier import DrawnTier
 
 if TYPE_CHECKING:
     from reference import Identity, Job
@@ -189,7 +189,7 @@ class Lower:
                 store.link.start(now, fresh * self.block_bytes, None)
 
 
-def build(instances: int, tiers: Sequence[TierSetup]) -> tuple[list[list[Store]], list[Link]]:
+def build(instances: int, tiers: Sequence[DrawnTier]) -> tuple[list[list[Store]], list[Link]]:
     """The stores of each instance, and all links, those of the first instance first."""
     found: list[list[Store]] = []
     links: list[Link] = []

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
+from drawn_tier import DrawnTier
 from headway import hashing
 from headway.latency.base import FOREVER, Chunk, LatencyModel, Run
 from headway.latency.step_models.fixed import Fixed
-from headway.sim.setup import TierSetup
 from headway.types import Path
 
 MAX_PROMPT = 80
@@ -67,7 +67,7 @@ class Scenario:
     adapters: tuple[str | None, ...] = ()  # of the requests
     slots: int | None = None
     load: int = 0
-    tiers: tuple[TierSetup, ...] = ()
+    tiers: tuple[DrawnTier, ...] = ()
     offload: str = "lazy"
     offload_level: float = 1.0
     block_bytes: int = 0
@@ -271,7 +271,7 @@ def tiered(draw: DrawFn, inner: SearchStrategy[Scenario]) -> Scenario:
     for name in names:
         alone_ps = draw(st.sampled_from([1, grid, 2 * grid, 7 * grid]))  # of a block
         tiers.append(
-            TierSetup(
+            DrawnTier(
                 name,
                 draw(st.sampled_from([1, 3, 8, 30, 500])),
                 max(1, block_bytes * 10**12 // alone_ps),

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from draw_sources import Searched
 from drawn_engine import engine
+from drawn_tier import DrawnTier
 from headway import hashing
 from headway.results.recorder import InstanceStats, Recorder
-from headway.sim.setup import TierSetup
 from headway.sim.simulation import Simulation
 from headway.sim.store import Store
 from headway.types import OUTCOMES, Path
@@ -267,7 +267,7 @@ A_FASTER_STORE_IN_BETWEEN = Scenario(
     max_batch_size=3,
     latency=Affine(step=1),
     policy="round-robin",
-    tiers=(TierSetup("cpu", 1, 10**12, 0), TierSetup("storage", 500, 5 * 10**11, 0, True)),
+    tiers=(DrawnTier("cpu", 1, 10**12, 0), DrawnTier("storage", 500, 5 * 10**11, 0, True)),
     block_bytes=1,
 )
 

@@ -166,8 +166,8 @@ class Stores(Part):
         self.users: dict[Tier, list[int]] = {}
         for index, instance in enumerate(simulation.cluster.instances):
             if instance.tiers is not None:
-                specs = simulation.setup.engines[index].tiers or []
-                for tier, spec in zip(instance.tiers.tiers, specs, strict=True):
+                specs = simulation.setup.engines[index].kv.tiers or {}
+                for tier, spec in zip(instance.tiers.tiers, specs.values(), strict=True):
                     self.capacity[tier] = spec.blocks
                     self.users.setdefault(tier, []).append(index)
         self.content: dict[Tier, Content] = {tier: {} for tier in self.capacity}
