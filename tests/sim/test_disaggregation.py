@@ -181,14 +181,14 @@ def test_scenario_p_d_handoff_in_disaggregated_mode(tmp_path: Path) -> None:
 def watch(simulation: Simulation, held: list[tuple[int, int, int]]) -> None:
     """What both instances hold, just before a transfer arrives and then."""
     p0, d0 = simulation.cluster.instances
-    settle = simulation.dispatcher.handovers.loaded
+    settle = simulation.dispatcher.handovers.on_loaded
 
     def loaded(now: int, load: Any) -> None:
         held.append((now - 1, p0.cache.held, d0.cache.held))
         settle(now, load)
         held.append((now, p0.cache.held, d0.cache.held))
 
-    simulation.dispatcher.handovers.loaded = loaded  # type: ignore[method-assign]
+    simulation.dispatcher.handovers.on_loaded = loaded  # type: ignore[method-assign]
 
 
 def recorder_path(prepared: Any) -> Any:

@@ -657,7 +657,7 @@ def simulate(
                     job.finished = now
                     ended.append(job)
             for link in links:
-                for move in link.take_arrived(now):
+                for move in link.arrived(now):
                     move.transfers -= 1
                     if not move.transfers:
                         engines[move.instance].loaded(move, now)

@@ -16,7 +16,7 @@ import pytest
 import watch
 from drawn_scenarios import scattered
 from exact_runs import run
-from headway.control.flights import Flight
+from headway.control.flights import Flights
 from headway.sim.handovers import Handovers
 from headway.sim.instance import Instance
 from headway.sim.kv_cache import KvCache
@@ -110,8 +110,9 @@ def count_request_twice(plain: Plain, handovers: Handovers, job: Any, prefill: i
     return plain(handovers, job, prefill, decode)
 
 
-def stay_in_flight(plain: Plain, flight: Flight) -> None:
-    pass
+def stay_in_flight(plain: Plain, flights: Flights, request_id: int) -> Any:
+    flight = flights.by_id[request_id]
+    return flight, flight.prefill
 
 
 def receive_nothing(plain: Plain, handovers: Handovers, *given: Any) -> None:
@@ -187,7 +188,7 @@ BROKEN: list[tuple[str, Any, str, Any, str]] = [
     ("tiered", StepScheduler, "preempt", yield_and_stay, r"is in two places"),
     ("tiered", Instance, "finish_expired", vanish, r"is in 0 places at a time"),
     ("tiered", Store, "put", store_twice, r"(cpu|storage) has blocks \S+ of \d+ twice"),
-    ("tiered", Tiers, "loaded", stay_below, r"which still lie in (cpu|storage)"),
+    ("tiered", Tiers, "on_loaded", stay_below, r"which still lie in (cpu|storage)"),
     ("tiered", Tiers, "take_back", lend_for_good, r"says \d+ blocks are lent, requests have 0"),
     ("tiered", Tiers, "end_swap", keep_swapped, r"keeps \d+ blocks of requests that had to yield"),
     ("tiered", Tiers, "come_down", invent, r"Blocks \[\(0, 1\)\] of 77 came into \w+ from nowhere"),
@@ -195,8 +196,8 @@ BROKEN: list[tuple[str, Any, str, Any, str]] = [
     ("tiered", Tiers, "load", load_more, r"blocks went up, requests asked for"),
     ("split", Handovers, "pass_on", count_incoming_twice, r"is to get \d+ requests, and says"),
     ("split", Handovers, "split", count_request_twice, r"says \d+ requests, \d+ were sent there"),
-    ("split", Flight, "leave_prefill", stay_in_flight, r"router says \d+ in flight on \S+, there are"),
-    ("split", Handovers, "received", receive_nothing, r"is to get \d+ requests, and says"),
+    ("split", Flights, "hand_over", stay_in_flight, r"router says \d+ in flight on \S+, there are"),
+    ("split", Handovers, "on_received", receive_nothing, r"is to get \d+ requests, and says"),
     ("split", Instance, "let_go", keep_on_handing, r"has two owners"),
     ("split", Loader, "fetch", cache_too_early, r"two owners: blocks on their way to it are already in the cache"),
     ("split", KvCache, "remove", keep_a_copy, r"two owners: instance \d+ keeps a copy"),

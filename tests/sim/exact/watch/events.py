@@ -91,7 +91,7 @@ class Watcher:
         for name in ("arrive", "send", "turn_away", "give_up", "pass_on", "complete", "tell_refused"):
             self.wrap(simulation.dispatcher, name)
         self.wrap(simulation.cluster, "stop")
-        self.wrap(simulation.dispatcher.handovers, "loaded")
+        self.wrap(simulation.dispatcher.handovers, "on_loaded")
         for name in ("ring", "pump"):  # several events each
             self.wrap(simulation.dispatcher, name, counts=False)
         if simulation.capacity is not None:

@@ -187,7 +187,7 @@ class Links(Part):
             if (load := seat.load) is not None:
                 due = job.awaits is not None and (not job.awaits.computed or job.awaits.source in self.cluster.handed)
                 left = waited[load] + due
-                over = event.name == "loaded"  # at one instant several may arrive, and are told one by one
+                over = event.name == "on_loaded"  # at one instant several may arrive, and are told one by one
                 demand(
                     load.left == left and (left > 0 or over),
                     "Request {} waits for {} transfers, {} are on their way.",
