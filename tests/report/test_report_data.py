@@ -15,25 +15,26 @@ from reported import compared, counterfactual, example
 from conftest import ROOT
 from headway import simulate
 from headway.report.digest import CELLS, CLASSES, calibration, curve, curves, digest, digest_decisions, regrets
-from headway.report.over_time import Grid, Stay, coarse, grid_of, loads, mean
+from headway.report.number_format import brief
+from headway.report.over_time import coarse, grid_of, loads, mean
 from headway.report.sections.sweep_lines import front, quantity
-from headway.report.terminal import brief
 from headway.results.decisions import Decision, Decisions
 from headway.results.records import Series
 from headway.results.statistics import PS_PER_MS
+from headway.results.time_grid import Grid, SpanSums
 from headway.types import PS_PER_SECOND
 
 
 @given(st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 1000)), max_size=30), st.integers(1, 20))
-def test_mean_numbers_over_time_are_exact(stays: list[tuple[int, int]], bins: int) -> None:
+def test_sums_of_spans_over_time_are_exact(stays: list[tuple[int, int]], bins: int) -> None:
     grid = Grid(100, -(-1000 // bins), bins)
-    found = Stay(grid)
+    sums = SpanSums(grid)
     for first, second in stays:
-        found.add(100 + min(first, second), 100 + max(first, second))
-    for place, value in enumerate(found.means()):
+        sums.add(100 + min(first, second), 100 + max(first, second))
+    for place, total in enumerate(sums.totals()):
         low, high = (grid.start_ps + edge * grid.step_ps for edge in (place, place + 1))
         inside = sum(max(0, min(high, 100 + max(one)) - max(low, 100 + min(one))) for one in stays)
-        assert value == brief(inside / grid.step_ps)
+        assert total == inside
 
 
 def test_the_loads_of_a_run_are_those_of_its_requests() -> None:

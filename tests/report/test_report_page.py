@@ -18,9 +18,9 @@ from headway import simulate
 from headway.errors import HeadwayError
 from headway.report.charts import COLOURS, GREY
 from headway.report.html import SCRIPTS
+from headway.report.number_format import number, percent
 from headway.report.page import report
 from headway.report.sections.opening import delta
-from headway.report.terminal import number, percent
 from headway.results import study
 from headway.results.result import Result
 

@@ -185,7 +185,7 @@ def test_the_time_in_each_slice_adds_up(seed: int) -> None:
     rng = Random(seed)
     grid = hot_spot.Grid(100, 7, 9)
     spans = [sorted((rng.randrange(100, 163), rng.randrange(100, 163))) for _ in range(30)]
-    found = grid.totals((begin, end) for begin, end in spans)
+    found = hot_spot.sum_by_slice(grid, ((begin, end) for begin, end in spans))
     instants = [[at for begin, end in spans for at in range(begin, end) if (at - 100) // 7 == k] for k in range(9)]
     assert found == [len(one) for one in instants]
 

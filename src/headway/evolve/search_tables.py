@@ -13,8 +13,9 @@ from headway.evolve.fitness import Gain
 from headway.evolve.objectives import COMPLEXITY, PRIMARY
 from headway.evolve.selection import SHOWN
 from headway.evolve.texts import readable
+from headway.report.number_format import GAP
 from headway.report.progress import Bar
-from headway.report.terminal import GAP, label_column, table, wrap
+from headway.report.terminal import label_column, table, wrap
 
 CHOSEN = "▸"
 NAME_AT_MOST = 34

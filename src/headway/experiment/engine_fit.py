@@ -26,7 +26,7 @@ from headway.experiment.validate import Validation
 from headway.latency.gpus import Gpu, read_gpu
 from headway.latency.profiles import Profile, read_profile
 from headway.latency.step_cost import Constants
-from headway.results.recorded import Served, served
+from headway.results.recorded import Served, served_requests
 from headway.scenario.scenario import Scenario, Source
 from headway.types import Json
 
@@ -124,7 +124,7 @@ def _simulated(loaded: Scenario, profile: Profile, at: Point, forced: Forced) ->
         file.write_text(_document(profile, at, None, "", NOT_TOLD), encoding="utf-8")
         data = loaded.resolved()
         data["cluster"]["latency"] = {"model": "hardware", "profile": str(file)}
-        return served(finished(prepare(Scenario.load(data)), forced=forced))
+        return served_requests(finished(prepare(Scenario.load(data)), forced=forced))
 
 
 def _matched(

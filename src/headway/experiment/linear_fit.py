@@ -24,7 +24,7 @@ from headway.experiment.calibrate import write
 from headway.experiment.run import finished, prepare
 from headway.experiment.validate import Validation
 from headway.latency.fit import damped_step
-from headway.results.recorded import Served, served
+from headway.results.recorded import Served, served_requests
 from headway.scenario.scenario import Scenario
 from headway.types import Json
 
@@ -104,7 +104,7 @@ def fit(
 
 def _simulated(loaded: Scenario, latency: Json, forced: Forced) -> list[Served]:
     cluster = replace(loaded.cluster, latency=latency)
-    return served(finished(prepare(replace(loaded, cluster=cluster)), forced=forced))
+    return served_requests(finished(prepare(replace(loaded, cluster=cluster)), forced=forced))
 
 
 class Search:

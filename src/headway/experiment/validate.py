@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from headway.control.journal import Forced
 from headway.errors import HeadwayError
-from headway.results.recorded import Served, read_recorded, served
+from headway.results.recorded import Served, read_recorded, served_requests
 from headway.results.result import Result
 from headway.results.statistics import Spread, spread_of
 from headway.scenario.scenario import Scenario
@@ -59,9 +59,9 @@ def validate(run: str | Path | Result, against: str | Path | Result) -> Validati
     """The error of a run (a folder or a result) at mean and percentiles of TTFT, TPOT and E2E, relative to what was
     recorded: a CSV or JSONL file, or another run. Requests of the run's warm-up are left out of both."""
     result = run if isinstance(run, Result) else Result.load(run)
-    other = served(against) if isinstance(against, Result) else read_recorded(against)
+    other = served_requests(against) if isinstance(against, Result) else read_recorded(against)
     warmup = result.scenario["warmup"]
-    return compared(served(result)[warmup:], other[warmup:], _name(run), _name(against))
+    return compared(served_requests(result)[warmup:], other[warmup:], _name(run), _name(against))
 
 
 def compared(ours: list[Served], theirs: list[Served], run: str, against: str) -> Validation:

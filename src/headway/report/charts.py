@@ -9,9 +9,9 @@ from typing import Any, Final
 import msgspec
 
 from headway.report import html
-from headway.report.over_time import Grid
-from headway.report.terminal import brief
+from headway.report.number_format import brief
 from headway.results.store import clean
+from headway.results.time_grid import Grid
 from headway.types import Json
 
 # One colour a policy, the same in every chart and legend of a page. Okabe and Ito's palette, which colour-blind readers

@@ -12,22 +12,8 @@ from rich.text import Text
 from headway.experiment.compare import Comparison
 from headway.experiment.paired import NOISE, SAME, SHARE
 from headway.experiment.verdict import has_slo, written
-from headway.report.terminal import (
-    BEST,
-    GAP,
-    Column,
-    Fitted,
-    count,
-    figure_cells,
-    figure_columns,
-    label_column,
-    least_width,
-    number,
-    share_column,
-    table,
-    title,
-    wrap,
-)
+from headway.report.number_format import GAP, Column, count, figure_cells, figure_columns, number, share_column
+from headway.report.terminal import BEST, Fitted, label_column, least_width, table, title, wrap
 from headway.types import Json
 
 MARKS: Final = {"template": "t", "control": "c"}

@@ -9,7 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from headway.experiment.controls import BASE, CONTROLS, Control, Controls
-from headway.report.terminal import GAP, facts, figure_cells, figure_columns, table, title
+from headway.report.number_format import GAP, figure_cells, figure_columns
+from headway.report.terminal import facts, table, title
 
 
 def _difference(digits: int, scale: float = 1.0, unit: str = "") -> Callable[[float | None], str]:

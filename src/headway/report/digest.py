@@ -15,8 +15,8 @@ from msgspec import Struct
 from headway.report import html
 from headway.report.cases import Cases
 from headway.report.charts import figure, legend, palette
-from headway.report.over_time import Grid, Loads, coarse, loads
-from headway.report.terminal import brief
+from headway.report.number_format import brief
+from headway.report.over_time import Loads, coarse, loads
 from headway.results.decisions import Decision, scorer_weights
 from headway.results.recorder import COMPLETED
 from headway.results.records import Counterfactual, Finding, best_alternatives
@@ -25,6 +25,7 @@ from headway.results.scaling import levels
 from headway.results.statistics import PS_PER_MS, Spread, spread_of
 from headway.results.survey import best_estimate, survey
 from headway.results.table import Coded
+from headway.results.time_grid import Grid
 from headway.types import OUTCOMES, PS_PER_SECOND, SERVING, Json
 
 # What the routing decisions of a run come to: what each scorer argued, and what better choices would have given.

@@ -9,7 +9,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from headway.config.wording import join_words
-from headway.report.terminal import GAP, count, facts, number, table
+from headway.report.number_format import GAP, count, number
+from headway.report.terminal import facts, table
 
 SHOWN = 16  # candidates that a terminal shows
 SCORERS = 4

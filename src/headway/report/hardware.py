@@ -8,7 +8,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from headway.report.terminal import GAP, count, facts, number, table
+from headway.report.number_format import GAP, count, number
+from headway.report.terminal import facts, table
 
 SPEC_SHEET = "spec sheet"
 NOT_MEASURED = "Of a spec sheet: the card's peaks at the efficiencies of a measured one; results say so."

@@ -9,8 +9,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from headway.config.documents import yaml_text
+from headway.report.number_format import GAP, count, number, percent
 from headway.report.run import group_tables, run_facts
-from headway.report.terminal import GAP, count, facts, latency_table, number, percent, table
+from headway.report.terminal import facts, latency_table, table
 from headway.types import Json
 
 

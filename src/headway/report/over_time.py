@@ -1,50 +1,26 @@
 """How many requests were where over time, from the columns of a run: mean numbers in equal parts of its length.
 
-Each request adds to the parts that its stay begins and ends in, and to the differences that make up those between, so
-that a run of a million requests takes one pass and no sorting. All in whole picoseconds: the means are exact.
+A run of a million requests takes one pass and no sorting.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 from math import fsum
 from typing import Final
 
 from msgspec import Struct
 
-from headway.report.terminal import brief
+from headway.report.number_format import brief
 from headway.results.records import Series
 from headway.results.result import Result
-from headway.types import PS_PER_SECOND
+from headway.results.time_grid import Grid, SpanSums
 
 BINS: Final = 100
 NAMES: Final = (
-    "arrival_ps",
-    "enqueued_ps",
-    "started_ps",
-    "finished_ps",
-    "handed_ps",
-    "transferred_ps",
-    "instance",
+    "arrival_ps", "enqueued_ps", "started_ps", "finished_ps", "handed_ps", "transferred_ps", "instance",
     "prefill_instance",
-)
-
-
-class Grid(Struct, frozen=True):
-    """Equal parts of a run's length."""
-
-    start_ps: int
-    step_ps: int
-    bins: int
-
-    @property
-    def end_ps(self) -> int:
-        return self.start_ps + self.bins * self.step_ps
-
-    def seconds(self, edge: int) -> float:
-        return (self.start_ps + edge * self.step_ps) / PS_PER_SECOND
+)  # fmt: skip
 
 
 class Loads(Struct, frozen=True):
@@ -56,37 +32,6 @@ class Loads(Struct, frozen=True):
     instances: dict[int, list[float]]  # waiting or running there, by index
 
 
-class Stay:
-    """Adds up stays at one place."""
-
-    __slots__ = ("_change", "_grid", "_most", "_part")
-
-    def __init__(self, grid: Grid) -> None:
-        self._grid = grid
-        self._most = grid.bins * grid.step_ps
-        self._part = array("q", bytes(8 * (grid.bins + 1)))
-        self._change = array("q", bytes(8 * (grid.bins + 2)))
-
-    def add(self, begin_ps: int, end_ps: int) -> None:
-        """Somebody is there from one instant to the other."""
-        start, step, most = self._grid.start_ps, self._grid.step_ps, self._most
-        # The length of a run is known as a float, which may be off by some picoseconds.
-        first, into = divmod(min(begin_ps - start, most), step)
-        last, rest = divmod(min(end_ps - start, most), step)
-        if first == last:
-            self._part[first] += rest - into
-        else:
-            self._part[first] += step - into
-            self._part[last] += rest
-            self._change[first + 1] += 1
-            self._change[last] -= 1
-
-    def means(self) -> list[float]:
-        step, bins = self._grid.step_ps, self._grid.bins
-        through = accumulate(self._change)
-        return [brief((part + step * whole) / step) for part, whole in zip(self._part[:bins], through, strict=False)]
-
-
 def grid_of(result: Result, bins: int = BINS) -> Grid:
     """From the first arrival to the end of the run."""
     start, end = result.span_ps()
@@ -96,8 +41,8 @@ def grid_of(result: Result, bins: int = BINS) -> Grid:
 def loads(result: Result) -> Loads:
     grid = grid_of(result)
     end = grid.end_ps
-    waiting, running = Stay(grid), Stay(grid)
-    places = {index: Stay(grid) for index in result.instance_ids()}
+    waiting, running = SpanSums(grid), SpanSums(grid)
+    places = {index: SpanSums(grid) for index in result.instance_ids()}
     columns = [result.requests.column(name) for name in NAMES]
     for arrived, enqueued, started, finished, handed, moved, instance, prefill in zip(*columns, strict=True):
         until = finished if 0 <= finished < end else end
@@ -117,7 +62,12 @@ def loads(result: Result) -> Loads:
                 places[instance].add(moved, until)
         else:
             places[instance].add(enqueued, until)
-    return Loads(grid, waiting.means(), running.means(), {index: stay.means() for index, stay in places.items()})
+    instances = {index: _means(sums, grid) for index, sums in places.items()}
+    return Loads(grid, _means(waiting, grid), _means(running, grid), instances)
+
+
+def _means(sums: SpanSums, grid: Grid) -> list[float]:
+    return [brief(total / grid.step_ps) for total in sums.totals()]
 
 
 def coarse(series: Series, grid: Grid) -> list[float | None]:

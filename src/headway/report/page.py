@@ -61,14 +61,14 @@ def place(sources: Sequence[Source]) -> Path:
 def page(cases: Cases, progress: Progress | None = None) -> str:
     """The whole page as text."""
     swept = sweep_of(cases) if cases.kind == "sweep" else None
-    shown = cases if swept is None else swept.table(cases)
-    chosen, note = choose_drawn(shown)
+    tabled = cases if swept is None else swept.table(cases)
+    chosen, note = choose_drawn(tabled)
     digests = []
     for finished, case in enumerate(chosen):
         if progress is not None:
             progress(finished, len(chosen))
         digests.append(digest(case.label, case.result(), case.folder))
-    book = Book(shown, digests, note)
+    book = Book(tabled, digests, note)
     parts = [(name, title, write(book)) for name, title, write in PARTS]
     if swept is not None:
         parts.insert(2, ("sweep", "Sweep", sweep(book, swept)))

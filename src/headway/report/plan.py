@@ -15,7 +15,8 @@ from headway.experiment.plan import Judged, Plan
 from headway.experiment.targets import Target
 from headway.report import html
 from headway.report.charts import against_load, figure, legend, palette
-from headway.report.terminal import BEST, GAP, bar, brief, number, percent, table
+from headway.report.number_format import GAP, brief, number, percent
+from headway.report.terminal import BEST, bar, table
 from headway.results import store
 
 WIDTH: Final = 9  # of a bar

@@ -10,23 +10,20 @@ from rich.text import Text
 
 from headway.experiment.notes import note
 from headway.experiment.verdict import has_slo, written
-from headway.report.terminal import (
+from headway.report.number_format import (
     GAP,
     count,
-    facts,
     figure_cells,
     figure_columns,
     hours,
     index,
-    latency_table,
     money,
     number,
     percent,
     share_column,
     span,
-    table,
-    title,
 )
+from headway.report.terminal import facts, latency_table, table, title
 from headway.types import Json
 
 LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "E2E": "e2e", "queue wait": "queue_wait"}

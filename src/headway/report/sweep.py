@@ -10,21 +10,8 @@ from rich.text import Text
 
 from headway.experiment.grid import names
 from headway.experiment.sweep import Sweep
-from headway.report.terminal import (
-    BEST,
-    FIGURES,
-    GAP,
-    LONGEST,
-    Column,
-    Fitted,
-    figure_columns,
-    label_column,
-    least_width,
-    share_column,
-    table,
-    title,
-    wrap,
-)
+from headway.report.number_format import GAP, Column, figure_columns, share_column
+from headway.report.terminal import BEST, FIGURES, LONGEST, Fitted, label_column, least_width, table, title, wrap
 from headway.results.ranking import direction, value
 from headway.types import Json
 

@@ -12,9 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from headway.experiment.contenders import stage_label
-from headway.experiment.verdict import written
 from headway.policies.registry import DEFAULT_POLICIES
-from headway.results import ranking
+from headway.report.number_format import number, span
 from headway.types import Json
 
 # Labels in a table's column, broken between words and never inside a name.
@@ -105,71 +104,8 @@ def columns(values: Sequence[float]) -> str:
     return "".join(HEIGHTS[max(1, round(value / top * 8))] if value > 0 else " " for value in values)
 
 
-Column = tuple[str, str, Callable[[float | None], str]]  # a figure's path, its heading, how it is written
-
-GAP = "–"
 BEST: Final = "▸"
 STATISTICS: Final = ("mean", "p50", "p90", "p95", "p99", "max")
-TIME_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms"), (1e-6, "µs"))
-
-
-def number(value: float | None, digits: int = 1) -> str:
-    """A figure with thousands marked; large ones need no decimals."""
-    if value is None:
-        return GAP
-    return f"{value:,.{0 if abs(value) >= 1000 else digits}f}"
-
-
-def brief(value: float) -> float:
-    """A number with as many digits as a chart can show."""
-    return float(f"{value:.5g}")
-
-
-def percent(share: float | None) -> str:
-    return GAP if share is None else f"{100 * share:.1f} %"
-
-
-def time_text(seconds: float) -> str:
-    """A time in the largest unit that makes it at least one."""
-    for size, unit in TIME_UNITS:
-        if abs(seconds) >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return "0 s" if not seconds else f"{seconds:.2g} s"
-
-
-def hours(seconds: float | None) -> str:
-    return GAP if seconds is None else written(seconds / 3600)
-
-
-def money(usd: float | None) -> str:
-    return GAP if usd is None else f"{usd:,.2f}" if usd >= 1 else written(usd)
-
-
-def count(value: float | None) -> str:
-    return number(value, 0)
-
-
-def index(value: float | None) -> str:
-    """A figure between 0 and 1, such as Jain's index."""
-    return number(value, 3)
-
-
-# The heading of a figure in a terminal, and how it is written.
-FIGURE_COLUMNS: Final[dict[str, tuple[str, Callable[[float | None], str]]]] = {
-    "latency.ttft.mean": ("TTFT ms\nmean", number),
-    "latency.ttft.p99": ("\np99", number),
-    "latency.tpot.p99": ("TPOT ms\np99", number),
-    "latency.e2e.mean": ("E2E ms\nmean", number),
-    "latency.e2e.p99": ("\np99", number),
-    "throughput.requests_per_s": ("served\n/s", number),
-    "cache.token_hit_ratio": ("cache\nhits", percent),
-    "balance.jain": ("Jain\nindex", index),
-    "fairness.jain_goodput": ("tenants'\nJain", index),
-    "scaling.replica_seconds": ("replica\nhours", hours),
-    "cost.usd": ("cost\nUSD", money),
-    "requests.arrived": ("requests\n", count),
-    "requests.completed": ("requests\ncompleted", count),
-}
 
 
 def table(
@@ -191,20 +127,6 @@ def facts(rows: Iterable[tuple[str, str]]) -> Table:
     for name, value in rows:
         grid.add_row(Text(name), Text(value))
     return grid
-
-
-def figure_columns(*paths: str) -> list[Column]:
-    """The columns of these figures; a heading that begins with a line break continues the one before it."""
-    return [(path, *FIGURE_COLUMNS[path]) for path in paths]
-
-
-def share_column(slo: bool) -> Column:
-    """The column of requests that met every target, or of those that were served where nothing was promised."""
-    return "slo.goodput_ratio", "goodput\nshare" if slo else "served\nshare", percent
-
-
-def figure_cells(summary: Json, columns: Iterable[Column]) -> list[str]:
-    return [write(ranking.value(summary, path)) for path, _, write in columns]
 
 
 def latency_table(latency: Json, names: Mapping[str, str]) -> Table:
@@ -250,10 +172,6 @@ def _bounds(pool: Mapping[str, Any]) -> tuple[int, int]:
     """The fewest and the most instances that it may have."""
     count = pool["instances"]
     return pool.get("min_replicas", count), pool.get("max_replicas", count)
-
-
-def span(low: float, high: float) -> str:
-    return number(low, 0) if low == high else f"{number(low, 0)} to {number(high, 0)}"
 
 
 def _pool(pool: Mapping[str, Any]) -> str:

@@ -12,8 +12,9 @@ from headway.latency.calibration import Calibration
 from headway.report import html
 from headway.report.charts import figure, legend, palette, side_by_side
 from headway.report.digest import curve
+from headway.report.number_format import GAP, number, percent
 from headway.report.sections.latency_curves import LONG, NAMES, cdf
-from headway.report.terminal import GAP, number, percent, table
+from headway.report.terminal import table
 
 HEADERS = ("", "statistic", "simulated ms", "recorded ms", "error")
 NOTE = "Share of answered requests at or below a time; the broken line is what was recorded."

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from headway.report import html
 from headway.report.charts import COLOURS, bins, figure, legend, lines, palette, side_by_side
-from headway.report.terminal import GAP, bar, columns, count, facts, number, percent, table, time_text
+from headway.report.number_format import GAP, count, number, percent, time_text
+from headway.report.terminal import bar, columns, facts, table
 
 WINDOWS = 10  # fewer counts than this have no variance worth printing
 GROUPS = (("tenant", "tenants"), ("kind", "kinds"), ("model", "models"))

@@ -55,16 +55,16 @@ def check_scaling(recorder: Recorder, instances: Sequence[InstanceStats], facts:
         return
     if [index for pool in facts.pools for index in _places(pool)] != list(range(len(instances))):
         raise InvariantError(f"The pools do not have the {len(instances)} instances between them, each once.")
-    _held(recorder.states, instances, facts)
+    _check_states(recorder.states, instances, facts)
     for pool in facts.pools:
-        _bounded(pool, recorder)
+        _check_bounds(pool, recorder)
 
 
 def _places(pool: PoolFacts) -> range:
     return range(pool.first, pool.first + pool.maximum)
 
 
-def _held(changes: Sequence[StateChange], instances: Sequence[InstanceStats], facts: RunFacts) -> None:
+def _check_states(changes: Sequence[StateChange], instances: Sequence[InstanceStats], facts: RunFacts) -> None:
     """States follow each other as they can, and what each instance was held for is what they come to."""
     states = [""] * len(instances)
     held = [0] * len(instances)
@@ -89,11 +89,11 @@ def _held(changes: Sequence[StateChange], instances: Sequence[InstanceStats], fa
             raise InvariantError(f"{stats.id} was paid for {stats.held_ps} ps, and was there for {held[index]} ps.")
 
 
-def _bounded(pool: PoolFacts, recorder: Recorder) -> None:
+def _check_bounds(pool: PoolFacts, recorder: Recorder) -> None:
     """A pool has never more replicas than it may, and fewer than it must only by crashes; what the autoscaler is said
     to have done was done."""
     own = _places(pool)
-    crashes = {one.at_ps for one in recorder.struck if one.kind == "crash" and one.instance in own}
+    crashes = {fault.at_ps for fault in recorder.struck if fault.kind == "crash" and fault.instance in own}
     replicas = 0
     at: dict[int, int] = {}
     for level in levels([change for change in recorder.states if change.instance in own]):
@@ -114,8 +114,8 @@ def _bounded(pool: PoolFacts, recorder: Recorder) -> None:
 
 def verify(recorder: Recorder, instances: list[InstanceStats], facts: RunFacts) -> None:
     """Raise unless every request is accounted for once, every time is causal, and no instance did the impossible."""
-    _conserved(recorder)
-    _causal(recorder, len(instances), facts)
+    _check_counts(recorder)
+    _check_order(recorder, len(instances), facts)
     length_ps = facts.ended_ps - facts.started_ps
     if any(stats.role is not None for stats in instances):
         check_transfers(recorder, instances, length_ps)
@@ -128,20 +128,20 @@ def verify(recorder: Recorder, instances: list[InstanceStats], facts: RunFacts) 
         if not 0 <= stats.peak_kv_blocks <= stats.kv_blocks:
             raise InvariantError(f"Instance {stats.id} held {stats.peak_kv_blocks} of {stats.kv_blocks} KV blocks.")
         for tier in stats.tiers:
-            _possible(tier, length_ps)
+            _check_tier(tier, length_ps)
 
 
-def _possible(tier: TierStats, length_ps: int) -> None:
+def _check_tier(tier: TierStats, length_ps: int) -> None:
     place = f"The {tier.name} tier of {tier.owner}"
     if not 0 <= tier.peak_blocks <= tier.blocks or not 0 <= tier.block_ps <= tier.blocks * length_ps:
-        kept = f"{tier.peak_blocks} of {tier.blocks} blocks, {tier.block_ps} block-ps in {length_ps} ps"
-        raise InvariantError(f"{place} kept the impossible: {kept}.")
+        blocks = f"{tier.peak_blocks} of {tier.blocks} blocks, {tier.block_ps} block-ps in {length_ps} ps"
+        raise InvariantError(f"{place} kept the impossible: {blocks}.")
     if not 0 <= tier.link_busy_ps <= length_ps or not 0 <= tier.thrashed_blocks <= tier.loaded_blocks:
         moved = f"busy for {tier.link_busy_ps} of {length_ps} ps, {tier.thrashed_blocks} thrashed blocks"
         raise InvariantError(f"{place} moved the impossible: {moved} of {tier.loaded_blocks} loaded.")
 
 
-def _conserved(recorder: Recorder) -> None:
+def _check_counts(recorder: Recorder) -> None:
     arrived = len(recorder)
     for name in COLUMNS:
         column = getattr(recorder, name)
@@ -158,7 +158,7 @@ def _conserved(recorder: Recorder) -> None:
         raise InvariantError("Requests are not in order of arrival.")
 
 
-def _causal(recorder: Recorder, instances: int, facts: RunFacts) -> None:
+def _check_order(recorder: Recorder, instances: int, facts: RunFacts) -> None:
     begun_ps, ended_ps = facts.started_ps, facts.ended_ps
     rows = zip(
         recorder.arrival_ps,

@@ -34,7 +34,7 @@ class DecisionLog:
         self.reason, self.reasons = array("i"), Words[str]()
         self.candidates, self.sets = array("i"), Words[Candidates]()
         self.first = array("q")  # where those of its candidates begin
-        self.seen: dict[str, array[int]] = {}  # of each candidate, by signal
+        self.signals: dict[str, array[int]] = {}  # of each candidate, by signal
         self.believed = array("i")  # blocks of the router's index
         self.prompt_tokens = array("q")
         self.views: Sequence[InstanceView] = ()
@@ -56,7 +56,7 @@ class DecisionLog:
     def watch(self, signals: Iterable[str]) -> None:
         """The signals of candidates that decisions are written down with."""
         for name in signals:
-            self.seen.setdefault(name, array("q" if SIGNALS[name].kind == "tokens" else "i"))
+            self.signals.setdefault(name, array("q" if SIGNALS[name].kind == "tokens" else "i"))
 
     def take(
         self,
@@ -68,11 +68,11 @@ class DecisionLog:
         priority: float,
         reason: str,
         candidates: int,
-        seen: list[list[int]],
+        signals: list[list[int]],
         believed: list[int],
         prompt_tokens: int,
     ) -> None:
-        """A decision; `candidates` by the number of their set, `seen` as in `watch`. `score` has to follow."""
+        """A decision; `candidates` by the number of their set, `signals` as in `watch`. `score` has to follow."""
         self.request.append(request)
         self.at_ps.append(at_ps)
         self.router.append(router)
@@ -82,7 +82,7 @@ class DecisionLog:
         self.reason.append(self.reasons.number(reason))
         self.candidates.append(candidates)
         self.first.append(len(self.believed))
-        for column, values in zip(self.seen.values(), seen, strict=True):
+        for column, values in zip(self.signals.values(), signals, strict=True):
             column.fromlist(values)
         self.believed.fromlist(believed)
         self.prompt_tokens.append(prompt_tokens)
@@ -118,8 +118,8 @@ class DecisionLog:
     def __getitem__(self, place: int, /) -> Decision:
         candidates = self.sets.words[self.candidates[place]]
         count, first = len(candidates), self.first[place]
-        seen = {name: list(column[first : first + count]) for name, column in self.seen.items()}
-        counts = seen["running"], seen["pending_prefill_tokens"], seen["inflight_tokens"]
+        signals = {name: list(column[first : first + count]) for name, column in self.signals.items()}
+        counts = signals["running"], signals["pending_prefill_tokens"], signals["inflight_tokens"]
         tokens, size = self.prompt_tokens[place], self.block_tokens
         believed = [min(tokens, blocks * size) for blocks in self.believed[first : first + count]]
         views = [self.views[index] for index in candidates]
@@ -127,6 +127,7 @@ class DecisionLog:
         itself = self.prefill[place] < 0 and self.views[self.target[place]].role == "decode"
         estimate = partial(_estimate, "prefill" if itself else "decode")
         scores, totals = self._card(place, count)
+        recorded: Json = {name: signals.get(name, []) for name in RECORDED}  # empty where no signal is maintained
         return Decision(
             request=self.request[place],
             at_ps=self.at_ps[place],
@@ -141,14 +142,9 @@ class DecisionLog:
             scores=scores,
             totals=totals,
             lowest_wins=bool(self.lowest_wins[place]),
-            **self._recorded(seen),
+            **recorded,
             **self._end(self.request[place]),
         )
-
-    @staticmethod
-    def _recorded(seen: dict[str, list[int]]) -> Json:
-        """Fields of a decision; empty where the run does not maintain the signal."""
-        return {name: seen.get(name, []) for name in RECORDED}
 
     def _end(self, row: int) -> Json:
         """What came of a request, once that is known."""
@@ -172,7 +168,7 @@ class DecisionLog:
         rows = []
         for turn in range(1 + len(names)):
             numbers = self.scores[at + turn * count : at + (turn + 1) * count]
-            rows.append([None if isnan(one) else one for one in numbers])
+            rows.append([None if isnan(number) else number for number in numbers])
         return dict(zip(names, rows[1:], strict=True)), rows[0]
 
 
@@ -192,11 +188,10 @@ class Words(Generic[Word]):
         self.numbers: dict[Word, int] = {}
 
     def number(self, word: Word) -> int:
-        found = self.numbers.get(word)
-        if found is None:
-            found = self.numbers[word] = len(self.words)
+        number = self.numbers.setdefault(word, len(self.words))
+        if number == len(self.words):
             self.words.append(word)
-        return found
+        return number
 
 
 class RouterJournal:
@@ -211,23 +206,23 @@ class RouterJournal:
         self.views = views = context.instances
         self.cluster = cluster
         self.places = {view.id: view.index for view in views}
-        self.everybody = tuple(range(len(views)))
+        self.all_places = tuple(range(len(views)))
         self.instances: tuple[InstanceView, ...] = ()
         self.candidates: Candidates = ()
         self.number = self.log.sets.number(())  # of this set of candidates
         self.own = not context.indexes
         self.index = PrefixIndex(len(views), LRU_BLOCKS, context.block_tokens) if self.own else context.indexes[0]
         self.log.views, self.log.block_tokens = views, self.index.block_tokens
-        names = recorded(reported)
+        names = recorded_signals(reported)
         self.log.watch(names)
         self.getters = [attrgetter(name) for name in names]
 
     def on_refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None:
         if isinstance(verdict, Reject):
-            found = Verdict(now_ps, request.id, "rejected", verdict.reason)
+            entry = Verdict(now_ps, request.id, "rejected", verdict.reason)
         else:
-            found = Verdict(now_ps, request.id, "delayed", "", verdict.duration_ps)
-        self.log.verdicts.append(found)
+            entry = Verdict(now_ps, request.id, "delayed", "", verdict.duration_ps)
+        self.log.verdicts.append(entry)
 
     def on_stopped(self, instance: int) -> None:
         if self.own:
@@ -240,7 +235,7 @@ class RouterJournal:
         if instances is not self.instances:  # they are the same until one comes or goes
             self.instances, self.candidates = instances, tuple([view.index for view in instances])
             self.number = log.sets.number(self.candidates)
-        found = self.index.matches(request.path)
+        matches = self.index.matches(request.path)
         log.take(
             request.id,
             now_ps,
@@ -251,7 +246,7 @@ class RouterJournal:
             route.reason,
             self.number,
             [list(map(getter, instances)) for getter in self.getters],
-            found if self.candidates == self.everybody else [found[index] for index in self.candidates],
+            matches if self.candidates == self.all_places else [matches[index] for index in self.candidates],
             request.prompt_tokens,
         )
         log.score(route.scorecard, [view.id for view in instances] if route.scorecard is not None else ())
@@ -269,8 +264,10 @@ class RouterJournal:
         return place
 
 
-def recorded(reported: Collection[str]) -> list[str]:
+def recorded_signals(reported: Collection[str]) -> list[str]:
     """The signals that a run writes down with its decisions: of those that are recorded the ones that it maintains, and
     what the estimates need."""
     signals = [SIGNALS[name] for name in (*RECORDED, "inflight_tokens")]
-    return [one.name for one in signals if one.freshness == "exact" or one.always or one.name in reported]
+    return [
+        signal.name for signal in signals if signal.freshness == "exact" or signal.always or signal.name in reported
+    ]

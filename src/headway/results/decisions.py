@@ -19,16 +19,8 @@ from headway.views.signals import UNITS
 
 # What a data frame has of a decision.
 WHOLE: Final = (
-    "request",
-    "at_ps",
-    "reason",
-    "priority",
-    "predicted_tokens",
-    "cached_tokens",
-    "tier",
-    "ttft_ps",
-    "e2e_ps",
-)
+    "request", "at_ps", "reason", "priority", "predicted_tokens", "cached_tokens", "tier", "ttft_ps", "e2e_ps",
+)  # fmt: skip
 
 
 class Verdict(Struct, frozen=True, gc=False):
@@ -89,16 +81,16 @@ class Decision(Struct, frozen=True):
         """By how much sooner, by the latency model, the first token would have come from the best candidate. None where
         the model has no estimate for the chosen one."""
         chosen = self.estimated_ttft_ps[self.place(self.judged)]
-        return None if chosen < 0 else chosen - min(one for one in self.estimated_ttft_ps if one >= 0)
+        return None if chosen < 0 else chosen - min(estimate for estimate in self.estimated_ttft_ps if estimate >= 0)
 
     def top(self, count: int) -> list[int]:
         """The best candidates as the policy ranked them, or as the latency model does where it gave no totals."""
         if self.totals:
             sign = 1 if self.lowest_wins else -1
-            found = [(sign * total, place) for place, total in enumerate(self.totals) if total is not None]
+            ranked = [(sign * total, place) for place, total in enumerate(self.totals) if total is not None]
         else:
-            found = [(float(one), place) for place, one in enumerate(self.estimated_ttft_ps) if one >= 0]
-        return [self.candidates[place] for _, place in sorted(found)[:count]]
+            ranked = [(float(ttft), place) for place, ttft in enumerate(self.estimated_ttft_ps) if ttft >= 0]
+        return [self.candidates[place] for _, place in sorted(ranked)[:count]]
 
 
 # Signals that a decision records of each candidate, and what a data frame has of each.
@@ -135,45 +127,45 @@ class Decisions(Sequence[Decision]):
     def __getitem__(self, place: slice) -> Sequence[Decision]: ...
     def __getitem__(self, place: int | slice) -> Decision | Sequence[Decision]:
         if isinstance(place, slice):
-            return [self._rows[one] for one in range(len(self))[place]]
+            return [self._rows[row] for row in range(len(self))[place]]
         return self._rows[range(len(self))[place]]
 
     def choices(self) -> Iterable[tuple[int, int]]:
         """Of each the request and how many candidates there were, which is read much faster than the whole."""
         if isinstance(self._rows, Sequence):
-            return [(one.request, len(one.candidates)) for one in self._rows]
+            return [(decision.request, len(decision.candidates)) for decision in self._rows]
         return self._rows.choices()
 
     def of(self, request: int) -> list[Decision]:
         """Those on one request, in order."""
-        return [self[place] for place, (whose, _) in enumerate(self.choices()) if whose == request]
+        return [self[place] for place, (row, _) in enumerate(self.choices()) if row == request]
 
     def find(self, at_ps: int, request: int) -> int | None:
         """Where the decision stands that was taken on a request at an instant."""
-        place = bisect_left(self, at_ps, key=lambda one: one.at_ps)
-        while place < len(self) and (one := self[place]).at_ps == at_ps:
-            if one.request == request:
+        place = bisect_left(self, at_ps, key=lambda decision: decision.at_ps)
+        while place < len(self) and (decision := self[place]).at_ps == at_ps:
+            if decision.request == request:
                 return place
             place += 1
         return None
 
     def columns(self) -> dict[str, list[Any]]:
         """A row for each candidate of each decision, for data frames; `scores` has a column for every scorer."""
-        found: dict[str, list[Any]] = {name: [] for name in (*WHOLE, "candidate", "chosen", *EACH, "total")}
-        scorers = list(dict.fromkeys(name for one in self for name in one.scores))
-        found |= {f"score.{name}": [] for name in scorers}
-        for one in self:
-            nothing: list[Any] = [None] * len(one.candidates)
+        scorers = list(dict.fromkeys(name for decision in self for name in decision.scores))
+        scores = [f"score.{name}" for name in scorers]
+        columns: dict[str, list[Any]] = {name: [] for name in (*WHOLE, "candidate", "chosen", *EACH, "total", *scores)}
+        for decision in self:
+            empty: list[Any] = [None] * len(decision.candidates)
             for name in WHOLE:
-                found[name] += [getattr(one, name)] * len(one.candidates)
-            found["candidate"] += one.candidates
-            found["chosen"] += [index in (one.target, one.prefill) for index in one.candidates]
+                columns[name] += [getattr(decision, name)] * len(decision.candidates)
+            columns["candidate"] += decision.candidates
+            columns["chosen"] += [index in (decision.target, decision.prefill) for index in decision.candidates]
             for name in EACH:
-                found[name] += getattr(one, name) or nothing
-            found["total"] += one.totals or nothing
+                columns[name] += getattr(decision, name) or empty
+            columns["total"] += decision.totals or empty
             for name in scorers:
-                found[f"score.{name}"] += one.scores.get(name, nothing)
-        return found
+                columns[f"score.{name}"] += decision.scores.get(name, empty)
+        return columns
 
     def to_pandas(self) -> Any:
         return library("pandas").DataFrame(self.columns())
@@ -182,7 +174,11 @@ class Decisions(Sequence[Decision]):
         return library("polars").DataFrame(self.columns())
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Decisions) and self.verdicts == other.verdicts and encoded(self) == encoded(other)
+        return (
+            isinstance(other, Decisions)
+            and self.verdicts == other.verdicts
+            and encode_decisions(self) == encode_decisions(other)
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -190,14 +186,15 @@ class Decisions(Sequence[Decision]):
 def scorer_weights(routing: object) -> dict[str, float]:
     """The weights of a policy's scorers by the names that they have in a decision; empty where it has none."""
     scorers = routing.get("scorers") if isinstance(routing, dict) else None
-    found: dict[str, float] = {}
-    for one in scorers if isinstance(scorers, list) else ():
-        if isinstance(one, dict) and isinstance(one.get("weight"), int | float):
-            times = sum(known.partition("#")[0] == one["name"] for known in found)
-            found[one["name"] if not times else f"{one['name']}#{times + 1}"] = float(one["weight"])
-    return found
+    weights: dict[str, float] = {}
+    for scorer in scorers if isinstance(scorers, list) else ():
+        if isinstance(scorer, dict) and isinstance(scorer.get("weight"), int | float):
+            name = scorer["name"]
+            times = sum(known.partition("#")[0] == name for known in weights)
+            weights[f"{name}#{times + 1}" if times else name] = float(scorer["weight"])
+    return weights
 
 
-def encoded(decisions: Sequence[Decision]) -> bytes:
+def encode_decisions(decisions: Sequence[Decision]) -> bytes:
     """As they are written: a score that is no number is equal to itself there."""
     return msgspec.json.Encoder().encode_lines(decisions)

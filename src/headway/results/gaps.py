@@ -44,14 +44,14 @@ class GapCounts:
                 crossing.append((first, increment, steps, weight))
             else:
                 counts[(first >> shift) - low] += gaps
-        found = {low + index: gaps for index, gaps in enumerate(counts) if gaps}
-        self._settle(found)
-        self._buckets = sorted(bucket for bucket, gaps in found.items() if gaps)
-        self._ends = list(accumulate(found[bucket] for bucket in self._buckets))
+        counted = {low + index: gaps for index, gaps in enumerate(counts) if gaps}
+        self._settle(counted)
+        self._buckets = sorted(bucket for bucket, gaps in counted.items() if gaps)
+        self._ends = list(accumulate(counted[bucket] for bucket in self._buckets))
         self.count = self._ends[-1] if self._ends else 0
         self.total_ps = double // 2
 
-    def _settle(self, found: dict[int, int]) -> None:
+    def _settle(self, counted: dict[int, int]) -> None:
         """Count the progressions that reach over a bucket's edge, and see that nothing was taken back twice."""
         shift = self._shift
         crossing = self._crossing
@@ -63,50 +63,50 @@ class GapCounts:
             low, high = first >> shift, last >> shift
             if steps <= high - low:  # sparse: step by step is shorter than bucket by bucket
                 for gap in range(first, last + 1, increment):
-                    found[gap >> shift] = found.get(gap >> shift, 0) + weight
+                    counted[gap >> shift] = counted.get(gap >> shift, 0) + weight
                 continue
-            done = 0
+            before = 0
             while low < high:
                 end = -((first - (low + 1 << shift)) // increment)  # steps before the next edge
-                found[low] = found.get(low, 0) + (end - done) * weight
-                done = end
+                counted[low] = counted.get(low, 0) + (end - before) * weight
+                before = end
                 low += 1
-            found[high] = found.get(high, 0) + (steps - done) * weight
-        if any(gaps < 0 for gaps in found.values()):
+            counted[high] = counted.get(high, 0) + (steps - before) * weight
+        if any(gaps < 0 for gaps in counted.values()):
             raise InvariantError("Gaps between tokens were taken back that had not been counted.")
 
     def select(self, ranks: Iterable[int]) -> dict[int, int]:
         """The gaps at these ranks, 0 for the smallest."""
-        wanted: dict[int, list[int]] = {}  # bucket -> ranks that fall in it
+        inner: dict[int, list[int]] = {}  # bucket -> ranks that fall in it
         before: dict[int, int] = {}  # bucket -> gaps in smaller buckets
         for rank in ranks:
             if not 0 <= rank < self.count:
                 raise IndexError(f"rank {rank} of {self.count} gaps")
             place = bisect_right(self._ends, rank)
             bucket = self._buckets[place]
-            wanted.setdefault(bucket, []).append(rank)
+            inner.setdefault(bucket, []).append(rank)
             before[bucket] = self._ends[place - 1] if place else 0
         if not self._shift:
-            return {rank: bucket for bucket, inside in wanted.items() for rank in inside}
-        found: dict[int, int] = {}
-        for bucket, runs in self._open(sorted(wanted)).items():
+            return {rank: bucket for bucket, inside in inner.items() for rank in inside}
+        gaps: dict[int, int] = {}
+        for bucket, runs in self._open(sorted(inner)).items():
             skipped = before[bucket]
-            inside = [rank - skipped for rank in wanted[bucket]]
+            inside = [rank - skipped for rank in inner[bucket]]
             for rank, gap in _inside(runs, inside, self._shift).items():
-                found[rank + skipped] = gap
-        return found
+                gaps[rank + skipped] = gap
+        return gaps
 
-    def _open(self, wanted: list[int]) -> dict[int, list[int]]:
+    def _open(self, buckets: list[int]) -> dict[int, list[int]]:
         """The progressions of these buckets, flat, cut at the buckets' edges."""
         shift = self._shift
-        opened: dict[int, list[int]] = {bucket: [] for bucket in wanted}
+        opened: dict[int, list[int]] = {bucket: [] for bucket in buckets}
         for run in [run for run in _progressions(self._runs) if run[0] >> shift in opened]:
             first, increment, steps, _ = run
             if not (first ^ first + increment * (steps - 1)) >> shift:
                 opened[first >> shift].extend(run)
         for first, increment, steps, weight in self._crossing:
             high = first + increment * (steps - 1) >> shift
-            for bucket in wanted[bisect_left(wanted, first >> shift) :]:
+            for bucket in buckets[bisect_left(buckets, first >> shift) :]:
                 if bucket > high:
                     break
                 begin = max(0, -((first - (bucket << shift)) // increment))

@@ -48,30 +48,26 @@ def _targets(slo: Mapping[str, Any] | None) -> Targets:
     return read(Targets, slo or {}, "slo")
 
 
-GROUPS = {
-    "tenant": "tenants",
-    "slo_class": "classes",
-    "kind": "kinds",
-}  # a column, and what the summary calls its groups
+GROUPS = {"tenant": "tenants", "slo_class": "classes", "kind": "kinds"}  # a column, and its groups in the summary
 WHOLE = 1 << 60  # a share of one, as a whole number
 
 
 def groups(recorder: Recorder, sample: Sample, facts: RunFacts, window_ps: int | None, ills: Pathology) -> Json:
     """`tenants`, `classes` and `kinds`, each only where there are several, `fairness` where there are several tenants,
     `models` where they have deployments, and `sessions` where there are any."""
-    found: Json = {}
+    sections: Json = {}
     for column, name in GROUPS.items():
         if len(recorder.names[column]) > 1:
             several = _each(recorder, column, sample, window_ps, ills)
             if len(several) > 1:
-                found[name] = several
+                sections[name] = several
     if facts.deployed:
-        found["models"] = _each(recorder, "model", sample, window_ps, ills)
-    if "tenants" in found:
-        found["fairness"] = fairness(recorder, sample, facts.warmup)
+        sections["models"] = _each(recorder, "model", sample, window_ps, ills)
+    if "tenants" in sections:
+        sections["fairness"] = fairness(recorder, sample, facts.warmup)
     if recorder.names["session"]:
-        found["sessions"] = sessions(recorder, facts.warmup)
-    return found
+        sections["sessions"] = sessions(recorder, facts.warmup)
+    return sections
 
 
 def _each(recorder: Recorder, column: str, sample: Sample, window_ps: int | None, ills: Pathology) -> list[Json]:
@@ -95,14 +91,14 @@ def _each(recorder: Recorder, column: str, sample: Sample, window_ps: int | None
     for position, code in enumerate(compress(codes[warmup:], completed_flags(recorder, warmup))):
         positions[code].append(position)
     sums = ills.groups(codes, len(names))
-    found = []
+    entries = []
     for name, code in sorted(names.items()):
         part = sample.part(positions[code])
         outcomes = {outcome: ends[code, number] for number, outcome in enumerate(OUTCOMES)}
         if not any(outcomes.values()):
             continue
         times = latency(part)
-        found.append(
+        entries.append(
             {
                 "id": name,
                 "requests": {"arrived": sum(outcomes.values()), **outcomes},
@@ -113,7 +109,7 @@ def _each(recorder: Recorder, column: str, sample: Sample, window_ps: int | None
                 **sums[code].sections(times),
             }
         )
-    return found
+    return entries
 
 
 def fairness(recorder: Recorder, sample: Sample, warmup: int) -> Json:

@@ -72,8 +72,8 @@ def summarise(recorder: Recorder, instances: list[InstanceStats], facts: RunFact
     counted = max(0, len(recorder) - facts.warmup)
     window_ps = facts.ended_ps - recorder.arrival_ps[facts.warmup] if counted else None
     length_ps = facts.ended_ps - facts.started_ps
-    found = latency(sample)
-    # What clients gave up after a refusal was planned too: who sheds does not get an easier score.
+    times = latency(sample)
+    # Turns that clients gave up after a refusal were planned too: shedding does not make the score easier.
     planned = counted + recorder.abandoned if counted else 0
     here = present(recorder, instances)
     there = [instances[index] for index in here]
@@ -83,11 +83,11 @@ def summarise(recorder: Recorder, instances: list[InstanceStats], facts: RunFact
         "requests": _requests(recorder),
         "duration_s": length_ps / PS_PER_SECOND,
         "latency": {
-            "ttft": found["ttft"],
-            "tpot": found["tpot"],
+            "ttft": times["ttft"],
+            "tpot": times["tpot"],
             "itl": _gaps(recorder.gaps),
-            "e2e": found["e2e"],
-            "queue_wait": found["queue_wait"],
+            "e2e": times["e2e"],
+            "queue_wait": times["queue_wait"],
         },
         "throughput": throughput(sample, window_ps),
         "cache": _cache(recorder, facts),
@@ -96,13 +96,13 @@ def summarise(recorder: Recorder, instances: list[InstanceStats], facts: RunFact
         "slo": attainment(sample, planned, window_ps),
         **costs(recorder, there, length_ps),
         "preemptions": preemptions,
-        **ills.whole(preemptions, there, length_ps, found),
+        **ills.whole(preemptions, there, length_ps, times),
         "policy_metrics": dict(facts.policy_metrics),
-        **_routers(facts),
+        **({"routers": {"count": len(facts.routers), "requests": facts.routers}} if facts.routers else {}),
         **_adapters(recorder, there),
         **tiers(there, length_ps),
         **transfers(recorder, there, facts.warmup, length_ps),
-        **scaling(recorder, instances, facts, good(sample), planned),
+        **({"scaling": scaling(recorder, instances, facts, good(sample), planned)} if facts.pools else {}),
         **groups(recorder, sample, facts, window_ps, ills),
         "instances": _instances(here, there, length_ps),
     }
@@ -120,15 +120,15 @@ def _gaps(gaps: array[int]) -> Spread:
     return spread(counts.count, counts.total_ps, gap_at.__getitem__)
 
 
-def _started(recorder: Recorder, facts: RunFacts, column: str) -> list[int]:
+def _column_of_started(recorder: Recorder, facts: RunFacts, column: str) -> list[int]:
     """A column of the requests that count and whose first step began."""
     started = map(ge, recorder.started_ps[facts.warmup :], repeat(0))
     return list(compress(getattr(recorder, column)[facts.warmup :], started))
 
 
 def _cache(recorder: Recorder, facts: RunFacts) -> Json:
-    cached = _started(recorder, facts, "cached_tokens")
-    prompt = _started(recorder, facts, "prompt_tokens")
+    cached = _column_of_started(recorder, facts, "cached_tokens")
+    prompt = _column_of_started(recorder, facts, "prompt_tokens")
     block = repeat(facts.block_tokens)
     return {
         "token_hit_ratio": ratio(sum(cached), sum(prompt)),
@@ -139,26 +139,22 @@ def _cache(recorder: Recorder, facts: RunFacts) -> Json:
 
 def _shadow(recorder: Recorder, facts: RunFacts) -> Json:
     """What the router believed cached against what the instance found, where a policy says what it believes."""
-    believed = _started(recorder, facts, "predicted_tokens")
+    believed = _column_of_started(recorder, facts, "predicted_tokens")
     if not facts.predicts and not any(believed):
         return {}
-    found = _started(recorder, facts, "cached_tokens")
-    misses = list(compress(found, believed)).count(0)  # of those that were believed to hit
-    hits = list(compress(believed, found)).count(0)  # of those that did
+    cached = _column_of_started(recorder, facts, "cached_tokens")
+    misses = list(compress(cached, believed)).count(0)  # of those that were believed to hit
+    hits = list(compress(believed, cached)).count(0)  # of those that did
     return {
         "shadow": {
             "divergences": misses + hits,
             "unexpected_misses": misses,
             "unexpected_hits": hits,
-            "divergence_rate": ratio(misses + hits, len(found)),
-            "token_error": ratio(sum(map(abs, map(sub, believed, found))), len(found)),
-            "token_bias": ratio(sum(believed) - sum(found), len(found)),
+            "divergence_rate": ratio(misses + hits, len(cached)),
+            "token_error": ratio(sum(map(abs, map(sub, believed, cached))), len(cached)),
+            "token_bias": ratio(sum(believed) - sum(cached), len(cached)),
         }
     }
-
-
-def _routers(facts: RunFacts) -> Json:
-    return {"routers": {"count": len(facts.routers), "requests": facts.routers}} if facts.routers else {}
 
 
 def _balance(recorder: Recorder, here: list[int], instances: list[InstanceStats], warmup: int) -> Json:
@@ -180,8 +176,8 @@ def _adapters(recorder: Recorder, instances: list[InstanceStats]) -> Json:
     if not loads:
         return {}
     load_ps = sum(stats.adapter_load_ps for stats in instances)
-    asked = len(recorder) - recorder.adapter.count(-1)
-    return {"adapters": {"loads": sum(loads), "load_s": load_ps / PS_PER_SECOND, "requests": asked}}
+    requests = len(recorder) - recorder.adapter.count(-1)
+    return {"adapters": {"loads": sum(loads), "load_s": load_ps / PS_PER_SECOND, "requests": requests}}
 
 
 def _link(stats: InstanceStats, length_ps: int) -> Json:

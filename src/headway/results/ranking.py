@@ -12,30 +12,22 @@ from headway.results.groups import fairness, sessions
 from headway.results.metrics import summarise
 from headway.results.recorder import InstanceStats, Recorder, RunFacts, TierStats
 from headway.results.sample import completed_sample
-from headway.results.scaling import figures
+from headway.results.scaling import scaling
 from headway.types import Json
 
 Best = Literal["low", "high"]
 Named = tuple[str, Json]
 
-# The longest matching beginning of a path decides; what is not here (the arrivals, a policy's own figures) cannot rank.
-BEST: Final[dict[str, Best]] = {
+# The longest matching beginning of a path decides; what is not here (a policy's own figures) or None cannot rank.
+BEST: Final[dict[str, Best | None]] = {
     "duration_s": "low",
     "preemptions": "low",
+    "rates": "low",
     "rates.admission": "high",
-    "rates.preemptions_per_request": "low",
-    "rates.preemptions_per_s": "low",
-    "rates.kv_blocks_per_s": "low",
-    "rates.kv_bytes_per_s": "low",
     "pathology": "low",
+    "requests": "low",
+    "requests.arrived": None,
     "requests.completed": "high",
-    "requests.rejected": "low",
-    "requests.timed_out": "low",
-    "requests.failed": "low",
-    "requests.in_flight": "low",
-    "requests.not_issued": "low",
-    "requests.abandoned": "low",
-    "requests.retried": "low",
     "latency": "low",
     "throughput": "high",
     "cache": "high",
@@ -44,15 +36,10 @@ BEST: Final[dict[str, Best]] = {
     "slo": "high",
     "cost": "low",
     "energy": "low",
-    "scaling.replica_seconds": "low",
-    "scaling.mean_replicas": "low",
+    "scaling": "low",
+    "scaling.mean_serving": None,
     "scaling.slo_per_replica": "high",
-    "scaling.scale_ups": "low",
-    "scaling.scale_downs": "low",
-    "scaling.oscillations": "low",
-    "scaling.failed": "low",
-    "scaling.retried": "low",
-    "scaling.redirected": "low",
+    "scaling.faults": None,
     "fairness": "high",
     "sessions.completed": "high",
     "sessions.duration": "low",
@@ -67,14 +54,8 @@ BEST: Final[dict[str, Best]] = {
     "transfer.time": "low",
 }
 MANY: Final = 12  # names that a sentence may list
-# The facts of a run that was none: its summary has every path.
-NOTHING: Final = RunFacts(
-    started_ps=0,
-    ended_ps=0,
-    block_tokens=1,
-    warmup=0,
-    policy_metrics={},
-)
+# The facts of an empty run: its summary has every path.
+NOTHING: Final = RunFacts(started_ps=0, ended_ps=0, block_tokens=1, warmup=0, policy_metrics={})
 
 
 def rank(results: Iterable[Named], by: str | None = None) -> list[Named]:
@@ -92,53 +73,50 @@ def rank(results: Iterable[Named], by: str | None = None) -> list[Named]:
 def figure(path: str) -> str:
     """A figure that runs can be ranked by, a dotted path of the summary such as `latency.ttft.p99`, as it is written
     there; what is none is told, before anything has been run."""
-    wanted = path.strip().replace("-", "_")
+    name = path.strip().replace("-", "_")
     nothing = Recorder()
     some = {"sessions": sessions(nothing, 0), "fairness": fairness(nothing, completed_sample(nothing, NOTHING), 0)}
-    some["scaling"] = figures(nothing, [], NOTHING, 0, 0)
-    stores = [TierStats("", name, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, []) for name in ("cpu", "storage")]
+    some["scaling"] = scaling(nothing, [], NOTHING, 0, 0)
+    stores = [TierStats("", tier, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, []) for tier in ("cpu", "storage")]
     idle = InstanceStats("", role="prefill", kv_blocks=1, tiers=stores)  # has all the parts that some have
     every = summarise(nothing, [idle], NOTHING) | some
-    known = [name for name in paths(every) if direction(name)]
-    if wanted in known:
-        return wanted
-    near = [name for name in known if wanted and wanted in name]
+    known = [figure for figure in paths(every) if direction(figure)]
+    if name in known:
+        return name
+    near = [figure for figure in known if name and name in figure]
     near = near if len(near) <= MANY else []
-    hint = suggest(wanted, near or get_close_matches(wanted, known, n=1))
+    hint = suggest(name, near or get_close_matches(name, known, n=1))
     hint = hint or " One is 'latency.ttft.p99'; docs/metrics.md has them all."
     raise HeadwayError(f"by: no figure to rank by is called {shown(path.strip())}.{hint}")
 
 
 def direction(path: str) -> Best | None:
     """Whether a low or a high value of this figure is better; None where neither is."""
-    parts = path.split(".")
-    for length in range(len(parts), 0, -1):
-        found = BEST.get(".".join(parts[:length]))
-        if found is not None:
-            return found
-    return None
+    while path not in BEST and "." in path:
+        path = path.rpartition(".")[0]
+    return BEST.get(path)
 
 
 def value(summary: Json, path: str) -> float | None:
     """The number at a dotted path of a summary; None where the run had no sample, or no such part: no sessions, one
     tenant, no stores below the GPU, instances that neither came nor went."""
-    found: Any = summary
+    inner: Any = summary
     for part in path.split("."):
-        found = found.get(part)
-        if found is None:
+        inner = inner.get(part)
+        if inner is None:
             return None
-    return float(found)
+    return float(inner)
 
 
 def paths(summary: Json, prefix: str = "") -> list[str]:
     """All dotted paths of a summary that lead to a number (or to None)."""
-    found = []
+    names = []
     for name, inner in summary.items():
         if isinstance(inner, dict):
-            found += paths(inner, f"{prefix}{name}.")
+            names += paths(inner, f"{prefix}{name}.")
         elif not isinstance(inner, (list, str)):
-            found.append(prefix + name)
-    return found
+            names.append(prefix + name)
+    return names
 
 
 def _key(number: float | None, way: Best | None) -> tuple[bool, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,22 +49,22 @@ def read_recorded(path: str | Path) -> list[Served]:
     """The requests of a CSV or JSONL file, or of a run folder, in order of arrival."""
     place = Path(path)
     if place.is_dir():
-        return served(Result.load(place))
-    found = [_request(row, f"{path}, line {line}") for line, row in _rows(place)]
-    if not any(one.e2e_ps is not None for one in found):
+        return served_requests(Result.load(place))
+    requests = [_request(row, f"{path}, line {line}") for line, row in _rows(place)]
+    if all(request.e2e_ps is None for request in requests):
         raise HeadwayError(f"{path}: no request in it was answered; there is nothing to compare with.")
-    return sorted(found, key=lambda one: one.arrival_s)
+    return sorted(requests, key=lambda request: request.arrival_s)
 
 
-def served(result: Result) -> list[Served]:
+def served_requests(result: Result) -> list[Served]:
     """The requests of a simulated run, in order of arrival."""
     names = ("arrival_ps", "first_token_ps", "finished_ps", "prompt_tokens", "output_tokens", "outcome")
-    found = []
+    requests = []
     for arrival, first, last, prompt, output, outcome in zip(*map(result.requests.column, names), strict=True):
         whole = outcome == COMPLETED
         ttft, e2e = (first - arrival, last - arrival) if whole else (None, None)
-        found.append(Served(arrival / PS_PER_SECOND, ttft, e2e, prompt, output))
-    return found
+        requests.append(Served(arrival / PS_PER_SECOND, ttft, e2e, prompt, output))
+    return requests
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -74,13 +74,13 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 reader = csv.DictReader(file)
                 names = _names(reader.fieldnames or (), str(path))
                 for row in reader:
-                    yield reader.line_num, {name: row[given] for name, given in names.items()}
+                    yield reader.line_num, {name: row[column] for name, column in names.items()}
                 return
             for line, text in enumerate(file, 1):
                 if text.strip():
                     row = msgspec.json.decode(text, type=dict[str, Any])
                     names = _names(tuple(row), f"{path}, line {line}")
-                    yield line, {name: row[given] for name, given in names.items()}
+                    yield line, {name: row[column] for name, column in names.items()}
     except OSError as error:
         raise HeadwayError(f"{path}: cannot be read: {error.strerror}.") from None
     except (UnicodeDecodeError, csv.Error):
@@ -89,21 +89,17 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         raise HeadwayError(f"{path}: line {line} is no JSON object.") from None
 
 
-def _names(given: Sequence[str], where: str) -> dict[str, str]:
+def _names(header: Sequence[str], where: str) -> dict[str, str]:
     """What the file calls each column."""
-    found = {}
-    for name, others in COLUMNS.items():
-        known = next((one for one in (name, *others) if one in given), None)
-        if known is not None:
-            found[name] = known
-    missing = [repr(name) for name in COLUMNS if name not in found]
+    aliases = {name: [alias for alias in (name, *others) if alias in header] for name, others in COLUMNS.items()}
+    missing = [repr(name) for name, known in aliases.items() if not known]
     if missing:
         many = len(missing) > 1
         raise HeadwayError(
             f"{where}: the column{'s' * many} {join_words(missing)} {'are' if many else 'is'} missing; "
             f"a recorded run has {', '.join(COLUMNS)}, times in seconds on one clock."
         )
-    return found
+    return {name: known[0] for name, known in aliases.items()}
 
 
 def _request(row: dict[str, Any], where: str) -> Served:
@@ -121,16 +117,16 @@ def _request(row: dict[str, Any], where: str) -> Served:
 
 def _number(value: object, where: str) -> float:
     try:
-        found = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else float("nan")
+        number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else nan
     except (ValueError, OverflowError):
-        found = float("nan")
-    if not isfinite(found):
+        number = nan
+    if not isfinite(number):
         raise HeadwayError(f"{where}: must be a number, got {shown(value)}.")
-    return found
+    return number
 
 
 def _tokens(value: object, where: str) -> int:
-    found = _number(value, where)
-    if found != int(found) or found < 1:
+    number = _number(value, where)
+    if number != int(number) or number < 1:
         raise HeadwayError(f"{where}: must be a whole number of tokens, 1 or more, got {shown(value)}.")
-    return int(found)
+    return int(number)

@@ -97,11 +97,11 @@ class Result:
 
     def instances(self) -> dict[int, Json]:
         """What the summary has of the instances that were there, by index."""
-        return {one.get("index", place): one for place, one in enumerate(self._summary["instances"])}
+        return {each.get("index", place): each for place, each in enumerate(self._summary["instances"])}
 
     def instance_ids(self) -> dict[int, str]:
         """The names of the instances that were there, by index."""
-        return {index: one["id"] for index, one in self.instances().items()}
+        return {index: instance["id"] for index, instance in self.instances().items()}
 
     def span_ps(self) -> tuple[int, int]:
         """From the first arrival to the end of the run."""
@@ -113,13 +113,13 @@ class Result:
     @classmethod
     def load(cls, folder: str | Path) -> Result:
         """A result that was saved before."""
-        kept = store.read(folder)
-        lists: dict[str, Any] = dict(kept.lists)
+        run = store.read(folder)
+        lists: dict[str, Any] = dict(run.lists)
         findings = lists.pop("findings")
-        made = cls(kept.scenario, kept.requests, kept.summary, trace=kept.trace, decisions=kept.decisions, **lists)
-        made._findings = list(findings)
-        made._key = lambda: kept.key
-        return made
+        result = cls(run.scenario, run.requests, run.summary, trace=run.trace, decisions=run.decisions, **lists)
+        result._findings = list(findings)
+        result._key = lambda: run.key
+        return result
 
     def key(self) -> str:
         """What stands for the run: whatever has the same came out the same. Empty where a policy of it was an object of
@@ -143,9 +143,9 @@ class Result:
         """Write the run into a folder, which `load` reads: see `results.store` for its files. Returns their names."""
         lists = {name: getattr(self, name) for name in store.LISTS if name != "findings"}
         lists["findings"] = self.findings()
-        kept = store.Kept(self.scenario, self._summary, self.requests, lists, self.decisions, self.key(), self.trace)
-        store.write(folder, kept)
-        return kept.files()
+        run = store.RunFiles(self.scenario, self._summary, self.requests, lists, self.decisions, self.key(), self.trace)
+        store.write(folder, run)
+        return run.files()
 
     def __eq__(self, other: object) -> bool:
         return (

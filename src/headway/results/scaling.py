@@ -1,5 +1,5 @@
-"""What it took to have as many instances as were needed: replicas over time, how often their number changed, how long
-new ones took to come, and what became of the requests of those that went."""
+"""The cost of scaling: replicas over time, how often their number changed, how long new ones took to start, and what
+became of the requests of those that went."""
 
 from __future__ import annotations
 
@@ -39,16 +39,9 @@ def held_ps(stats: InstanceStats, length_ps: int) -> int:
 
 
 def scaling(recorder: Recorder, instances: Sequence[InstanceStats], facts: RunFacts, good: int, planned: int) -> Json:
-    """The section `scaling` of a summary, where instances come and go; `good` of the `planned` requests met their
-    SLO."""
-    if not facts.pools:
-        return {}
-    return {"scaling": figures(recorder, instances, facts, good, planned)}
-
-
-def figures(recorder: Recorder, instances: Sequence[InstanceStats], facts: RunFacts, good: int, planned: int) -> Json:
+    """The section `scaling` of a summary; `good` of the `planned` requests met their SLO."""
     length_ps = facts.ended_ps - facts.started_ps
-    pools = [_Pool(one, recorder, instances, facts) for one in facts.pools]
+    pools = [_Pool(pool, recorder, instances, facts) for pool in facts.pools]
     held = sum(pool.held_ps for pool in pools)
     struck = Counter(fault.kind for fault in recorder.struck)
     return {
@@ -98,10 +91,11 @@ class _Pool:
             level.serving * (end - level.at_ps) for level, end in zip(self.levels, until, strict=True)
         )
         self.held_ps = sum(held_ps(instances[index], facts.ended_ps - facts.started_ps) for index in own)
-        done = [record for record in recorder.scaled if record.pool == pool.id]
-        self.ups = sum(record.after > record.before for record in done)
-        self.downs = len(done) - self.ups
-        self.oscillations = oscillations(done)
+        scaled = [record for record in recorder.scaled if record.pool == pool.id]
+        self.ups = sum(record.after > record.before for record in scaled)
+        self.downs = len(scaled) - self.ups
+        # How often the pool was made larger soon after it had been made smaller, or the other way round.
+        self.oscillations = sum(turns_back(earlier, later) for earlier, later in pairwise(scaled))
         self.serve_ps, self.ready_ps = startups(changes)
 
 
@@ -109,28 +103,23 @@ def levels(changes: Sequence[StateChange]) -> list[Level]:
     """The numbers of a pool's instances as a step function, from the changes of their states."""
     states: dict[int, str] = {}
     counts: Counter[str] = Counter()
-    found: list[Level] = []
+    steps: list[Level] = []
     for change in changes:
         counts[states.get(change.instance, "")] -= 1
         counts[change.state] += 1
         states[change.instance] = change.state
-        if found and found[-1].at_ps == change.at_ps:
-            found.pop()
+        if steps and steps[-1].at_ps == change.at_ps:
+            steps.pop()
         replicas = sum(counts[state] for state in REPLICAS)
         serving = sum(counts[state] for state in SERVING)
-        found.append(Level(change.at_ps, replicas + counts["draining"], replicas, serving))
-    return found
+        steps.append(Level(change.at_ps, replicas + counts["draining"], replicas, serving))
+    return steps
 
 
 def turns_back(earlier: ScaleRecord, later: ScaleRecord) -> bool:
     """Whether a change undoes soon what the one before it, of the same pool, did."""
-    ups = [one.after > one.before for one in (earlier, later)]
-    return ups[0] != ups[1] and later.at_ps - earlier.at_ps <= OSCILLATION_PS
-
-
-def oscillations(done: Sequence[ScaleRecord]) -> int:
-    """How often a pool was made larger soon after it had been made smaller, or the other way round."""
-    return sum(turns_back(earlier, later) for earlier, later in pairwise(done))
+    opposite = (earlier.after > earlier.before) != (later.after > later.before)
+    return opposite and later.at_ps - earlier.at_ps <= OSCILLATION_PS
 
 
 def startups(changes: Sequence[StateChange]) -> tuple[list[int], list[int]]:

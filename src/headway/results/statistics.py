@@ -21,11 +21,11 @@ Spread = dict[str, float | None]
 
 def ranks(count: int) -> list[int]:
     """The ranks that the spread of so many values is read from, in ascending order."""
-    wanted = {0, count - 1}
+    places = {0, count - 1}
     for percent in PERCENTS:
         below = (count - 1) * percent // 100
-        wanted.update((below, min(below + 1, count - 1)))
-    return sorted(wanted)
+        places.update((below, min(below + 1, count - 1)))
+    return sorted(places)
 
 
 def spread(count: int, total: float, at: Callable[[int], float]) -> Spread:
@@ -33,15 +33,15 @@ def spread(count: int, total: float, at: Callable[[int], float]) -> Spread:
     linearly between its two order statistics (numpy's default; Hyndman and Fan's type 7)."""
     if not count:
         return dict.fromkeys(NAMES)
-    found: Spread = {"mean": float(Fraction(total) / (count * PS_PER_MS))}
+    statistics: Spread = {"mean": float(Fraction(total) / (count * PS_PER_MS))}
     for percent in PERCENTS:
         below, share = divmod((count - 1) * percent, 100)
         above = min(below + 1, count - 1)
         value = Fraction(at(below)) * (100 - share) + Fraction(at(above)) * share
-        found[f"p{percent}"] = float(value / (100 * PS_PER_MS))
-    found["min"] = float(Fraction(at(0)) / PS_PER_MS)
-    found["max"] = float(Fraction(at(count - 1)) / PS_PER_MS)
-    return found
+        statistics[f"p{percent}"] = float(value / (100 * PS_PER_MS))
+    statistics["min"] = float(Fraction(at(0)) / PS_PER_MS)
+    statistics["max"] = float(Fraction(at(count - 1)) / PS_PER_MS)
+    return statistics
 
 
 def spread_of(values: Sequence[float]) -> Spread:
@@ -104,10 +104,10 @@ def mean_of(values: Sequence[float]) -> Interval:
 def interval(values: Sequence[float | None], share: bool = False) -> Interval | None:
     """The mean over seeds with its t-interval, cut to what is possible: none is below 0, no share above 1. None where
     a seed has no such figure."""
-    found = [value for value in values if value is not None]
-    if not found or len(found) < len(values):
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
         return None
-    made = mean_of(found)
-    if made.low is None or made.high is None:
-        return made
-    return Interval(made.mean, max(0.0, made.low), min(1.0, made.high) if share else made.high)
+    whole = mean_of(known)
+    if whole.low is None or whole.high is None:
+        return whole
+    return Interval(whole.mean, max(0.0, whole.low), min(1.0, whole.high) if share else whole.high)

@@ -66,7 +66,7 @@ LISTS: Final[dict[str, tuple[str, Any]]] = {
 }
 
 
-class Kept(msgspec.Struct):
+class RunFiles(msgspec.Struct):
     """What a run folder holds."""
 
     scenario: Json
@@ -79,10 +79,10 @@ class Kept(msgspec.Struct):
 
     def parts(self) -> dict[str, Sequence[Any]]:
         """The lines of each file that there is beside the requests'."""
-        found = {LISTS[name][0]: lines for name, lines in self.lists.items()}
+        parts = {LISTS[name][0]: lines for name, lines in self.lists.items()}
         if self.decisions is not None:
-            found |= {DECISIONS: self.decisions, ADMISSION: self.decisions.verdicts}
-        return {file: lines for file, lines in found.items() if len(lines)}
+            parts |= {DECISIONS: self.decisions, ADMISSION: self.decisions.verdicts}
+        return {file: lines for file, lines in parts.items() if len(lines)}
 
     def files(self) -> list[str]:
         """What they are called in the folder."""
@@ -106,7 +106,7 @@ def pretty(document: Json) -> str:
     return msgspec.json.format(msgspec.json.encode(clean(document)), indent=2).decode()
 
 
-def write(folder: str | Path, kept: Kept) -> None:
+def write(folder: str | Path, run: RunFiles) -> None:
     """Write a run folder. The manifest goes first, so that a write cut short can be repeated, and last with the key."""
     place = Path(folder)
     try:
@@ -115,15 +115,15 @@ def write(folder: str | Path, kept: Kept) -> None:
         old = (SUMMARY, REQUESTS, SCENARIO, DECISIONS, ADMISSION, *(file for file, _ in LISTS.values()))
         for name in old:  # never a mixture of two runs
             (place / name).unlink(missing_ok=True)
-        manifest = Manifest(FORMAT, __version__, kept.scenario.get("seed"), kept.trace)
+        manifest = Manifest(FORMAT, __version__, run.scenario.get("seed"), run.trace)
         _text(place / MANIFEST, pretty(msgspec.to_builtins(manifest)) + "\n")
-        plain = clean(msgspec.to_builtins(kept.scenario))
+        plain = clean(msgspec.to_builtins(run.scenario))
         _text(place / SCENARIO, yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
-        write_requests(place / REQUESTS, kept.requests)
-        for file, lines in kept.parts().items():
+        write_requests(place / REQUESTS, run.requests)
+        for file, lines in run.parts().items():
             write_lines(place / file, lines)
-        _text(place / SUMMARY, pretty(kept.summary) + "\n")
-        manifest.key = kept.key
+        _text(place / SUMMARY, pretty(run.summary) + "\n")
+        manifest.key = run.key
         _text(place / MANIFEST, pretty(msgspec.to_builtins(manifest)) + "\n")
     except OSError as error:
         raise HeadwayError(f"{folder}: cannot be written: {error.strerror or error}.") from None
@@ -172,29 +172,29 @@ def manifest(folder: str | Path) -> Manifest | None:
 
 def has(folder: str | Path, key: str, trace: str) -> bool:
     """Whether this version has written a run of that key there, with as much of it as is asked for."""
-    told = manifest(folder)
-    if told is None or (told.format, told.headway, told.key) != (FORMAT, __version__, key):
+    known = manifest(folder)
+    if known is None or (known.format, known.headway, known.key) != (FORMAT, __version__, key):
         return False
-    return told.trace in TRACES and TRACES.index(told.trace) >= TRACES.index(trace)
+    return known.trace in TRACES and TRACES.index(known.trace) >= TRACES.index(trace)
 
 
 def _text(file: Path, text: str) -> None:
     file.write_text(text, encoding="utf-8", newline="\n")
 
 
-def read(folder: str | Path) -> Kept:
+def read(folder: str | Path) -> RunFiles:
     """A run folder that was written before."""
     place = Path(folder)
     try:
-        told = _part(place, MANIFEST, lambda file: msgspec.json.decode(file.read_bytes(), type=Manifest))
-        if told.format != FORMAT:
-            _unreadable(folder, f"it has format {told.format}, this version reads format {FORMAT}")
+        about = _part(place, MANIFEST, lambda file: msgspec.json.decode(file.read_bytes(), type=Manifest))
+        if about.format != FORMAT:
+            _unreadable(folder, f"it has format {about.format}, this version reads format {FORMAT}")
         scenario = _part(place, SCENARIO, lambda file: yaml.safe_load(file.read_text(encoding="utf-8")))
         summary = _part(place, SUMMARY, lambda file: msgspec.json.decode(file.read_bytes(), type=dict[str, Any]))
         requests = _part(place, REQUESTS, read_requests)
         lists = {name: _lines(place, file, kind) for name, (file, kind) in LISTS.items()}
         decisions = None
-        if told.trace != "minimal":
+        if about.trace != "minimal":
             there = (place / DECISIONS).exists()
             decisions = Decisions(DecisionFile(place / DECISIONS) if there else [], _lines(place, ADMISSION, Verdict))
     except FileNotFoundError as error:
@@ -202,7 +202,7 @@ def read(folder: str | Path) -> Kept:
     except OSError as error:
         _unreadable(folder, error.strerror or str(error))
     agree(place, scenario, summary, requests, decisions)
-    return Kept(scenario, summary, requests, lists, decisions, told.key, told.trace)
+    return RunFiles(scenario, summary, requests, lists, decisions, about.key, about.trace)
 
 
 def missing(folder: Path, name: str) -> HeadwayError:
@@ -211,7 +211,7 @@ def missing(folder: Path, name: str) -> HeadwayError:
         return HeadwayError(f"{folder}: there is no such folder; `headway run -o` writes one.")
     if (folder / STUDY).is_file():
         return HeadwayError(f"{folder}: holds several runs; name the folder of one of them.")
-    runs = [one.parent for depth in ("*", "*/*") for one in folder.glob(f"{depth}/{MANIFEST}")]
+    runs = [file.parent for depth in ("*", "*/*") for file in folder.glob(f"{depth}/{MANIFEST}")]
     if runs and not (folder / MANIFEST).exists():
         return HeadwayError(f"{folder}: is no run folder, but has some below it; name one of them, as in {min(runs)}.")
     return HeadwayError(f"{folder}: not a whole run folder, {name} is missing; `headway run -o` writes one.")
@@ -224,11 +224,11 @@ def agree(folder: Path, scenario: Any, summary: Json, requests: Table | None = N
             _unreadable(folder, f"{name} is not as a run writes it")
     if requests is None:
         return
-    told, found = summary["requests"].get("arrived"), len(requests)
-    if told != found:
-        _unreadable(folder, f"{REQUESTS} has {found:,} requests where {SUMMARY} tells of {told:,}; write it again")
+    arrived, rows = summary["requests"].get("arrived"), len(requests)
+    if arrived != rows:
+        _unreadable(folder, f"{REQUESTS} has {rows:,} requests where {SUMMARY} tells of {arrived:,}; write it again")
     routed = 0 if traced is None else sum(at >= 0 for at in requests.column("routed_ps"))
-    if traced is not None and (len(traced) < routed or (len(traced) and traced[-1].request >= found)):
+    if traced is not None and (len(traced) < routed or (len(traced) and traced[-1].request >= rows)):
         _unreadable(folder, f"{DECISIONS} does not have the decisions on the requests of {REQUESTS}; write it again")
 
 
@@ -242,8 +242,8 @@ def _part(folder: Path, name: str, read: Callable[[Path], Any]) -> Any:
 def _lines(folder: Path, name: str, kind: Any) -> list[Any]:
     if not (folder / name).exists():
         return []
-    found: list[Any] = _part(folder, name, lambda file: msgspec.json.Decoder(kind).decode_lines(file.read_bytes()))
-    return found
+    lines: list[Any] = _part(folder, name, lambda file: msgspec.json.Decoder(kind).decode_lines(file.read_bytes()))
+    return lines
 
 
 def _unreadable(folder: str | Path, why: str) -> NoReturn:

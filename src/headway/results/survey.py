@@ -58,94 +58,94 @@ def survey(result: Result, missed: Sequence[int] | None = None, step: int = 1) -
     """Look at every decision, or at one in `step`; `missed` has of each request whether it missed its targets."""
     rows, worst = len(result.requests), list[tuple[int, int]]()
     decisions = result.decisions or Decisions([])
-    found = Survey(queued=array("i", [-1]) * rows, believed=array("q", [-1]) * rows)
+    totals = Survey(queued=array("i", [-1]) * rows, believed=array("q", [-1]) * rows)
     columns = [result.requests.column(name) for name in ("started_ps", "cached_tokens", "first_token_ps")]
     retries, redirects = (result.requests.column(name) for name in ("retries", "redirects"))
     weights = scorer_weights(result.scenario.get("policies", {}).get("routing", {}))
     for place in range(0, len(decisions), step):
-        one = decisions[place]
-        row = one.request
-        found.count += 1
-        found.candidates += len(one.candidates)
+        decision = decisions[place]
+        row = decision.request
+        totals.count += 1
+        totals.candidates += len(decision.candidates)
         once = not retries[row] and not redirects[row]
         started, cached, first = (column[row] if once else -1 for column in columns)
-        chosen = one.place(one.judged)
-        found.queued[row], found.believed[row] = one.queued[chosen], one.believed_tokens[chosen]
-        regret = one.estimated_regret_ps()
+        chosen = decision.place(decision.judged)
+        totals.queued[row], totals.believed[row] = decision.queued[chosen], decision.believed_tokens[chosen]
+        regret = decision.estimated_regret_ps()
         if regret is not None:
-            found.estimated += 1
-            found.regrets_ps.append(regret)
-            found.regret_ps += regret
+            totals.estimated += 1
+            totals.regrets_ps.append(regret)
+            totals.regret_ps += regret
             if regret > 0:
-                found.regretted += 1
+                totals.regretted += 1
                 push = heappush if len(worst) < WORST_KEPT else heappushpop
                 push(worst, (regret, -place))
             if first >= 0:
-                found.compared += 1
-                found.expected_ps += one.estimated_ttft_ps[chosen]
-                found.waited_ps += first - one.at_ps
-        _beliefs(found, one, chosen, started, cached, missed[row] if once and missed is not None else -1, weights)
-        _arguments(found, one)
-    found.worst = [(regret, -place) for regret, place in sorted(worst, reverse=True)]
-    return found
+                totals.compared += 1
+                totals.expected_ps += decision.estimated_ttft_ps[chosen]
+                totals.waited_ps += first - decision.at_ps
+        _beliefs(totals, decision, chosen, started, cached, missed[row] if once and missed is not None else -1, weights)
+        _arguments(totals, decision)
+    totals.worst = [(regret, -place) for regret, place in sorted(worst, reverse=True)]
+    return totals
 
 
 def _beliefs(
-    found: Survey, one: Decision, chosen: int, started: int, cached: int, missed: int, weights: dict[str, float]
+    totals: Survey, decision: Decision, chosen: int, started: int, cached: int, missed: int, weights: dict[str, float]
 ) -> None:
-    holder = best_holder(one)
-    believed, most = one.believed_tokens[chosen], one.believed_tokens[holder]
+    holder = best_holder(decision)
+    believed, most = decision.believed_tokens[chosen], decision.believed_tokens[holder]
     if started >= 0 and cached == 0 and most > 0 and holder != chosen:
-        found.hit_elsewhere += 1
+        totals.hit_elsewhere += 1
     if most <= believed:
         return
-    away = found.away
+    away = totals.away
     away.count += 1
     away.tokens += most - believed
-    away.short_queue += one.queued[holder] < SHORT_QUEUE
+    away.short_queue += decision.queued[holder] < SHORT_QUEUE
     away.uncached += started >= 0 and cached == 0
     if missed >= 0:
         away.judged += 1
         away.missed += missed
-    decider = spoke_most(one, chosen, holder, weights)
+    decider = spoke_most(decision, chosen, holder, weights)
     if decider is not None:
         away.deciders[decider] += 1
 
 
-def _arguments(found: Survey, one: Decision) -> None:
+def _arguments(totals: Survey, decision: Decision) -> None:
     """What each scorer gave the chosen candidate above the average of those that it scored."""
-    target, sign = one.place(one.target), -1 if one.lowest_wins else 1
-    for scorer, scores in one.scores.items():
+    target, sign = decision.place(decision.target), -1 if decision.lowest_wins else 1
+    for scorer, scores in decision.scores.items():
         scored = [score for score in scores if score is not None]
         chosen = scores[target]
         if chosen is not None and len(scored) > 1:
             argument = sign * (chosen - fsum(scored) / len(scored))
-            found.arguments.setdefault(scorer, array("d")).append(argument)
+            totals.arguments.setdefault(scorer, array("d")).append(argument)
 
 
-def best_estimate(one: Decision) -> int:
+def best_estimate(decision: Decision) -> int:
     """Where the candidate stands whose first token would come soonest."""
-    places = [place for place, estimate in enumerate(one.estimated_ttft_ps) if estimate >= 0]
-    return min(places, key=one.estimated_ttft_ps.__getitem__, default=one.place(one.judged))
+    places = [place for place, estimate in enumerate(decision.estimated_ttft_ps) if estimate >= 0]
+    return min(places, key=decision.estimated_ttft_ps.__getitem__, default=decision.place(decision.judged))
 
 
-def best_holder(one: Decision) -> int:
-    """Where the candidate stands that computes prompts and is believed to hold most of this one: that chosen, or the
-    first."""
-    chosen = one.place(one.judged)
+def best_holder(decision: Decision) -> int:
+    """The seat of the candidate that computes prompts and is believed to hold most of this one: the chosen one, or the
+    first of equals."""
+    chosen = decision.place(decision.judged)
     best = chosen
-    for place, tokens in enumerate(one.believed_tokens):
-        if tokens > one.believed_tokens[best] and one.estimated_ttft_ps[place] >= 0:
+    for place, tokens in enumerate(decision.believed_tokens):
+        if tokens > decision.believed_tokens[best] and decision.estimated_ttft_ps[place] >= 0:
             best = place
     return best
 
 
-def spoke_most(one: Decision, chosen: int, other: int, weights: dict[str, float]) -> str | None:
-    """The scorer that did most for the one chosen against another candidate, of several."""
-    if len(one.scores) < 2:
+def spoke_most(decision: Decision, chosen: int, other: int, weights: dict[str, float]) -> str | None:
+    """The scorer that did most for the chosen candidate against another, of several."""
+    if len(decision.scores) < 2:
         return None
-    sign, best, gain = -1 if one.lowest_wins else 1, None, 0.0
-    for scorer, scores in one.scores.items():
+    sign, best, gain = -1 if decision.lowest_wins else 1, None, 0.0
+    for scorer, scores in decision.scores.items():
         mine, its = scores[chosen], scores[other]
         if mine is not None and its is not None:
             by = sign * weights.get(scorer, 1.0) * (mine - its)

@@ -17,7 +17,8 @@ from headway.experiment.run import simulate
 from headway.load.asking import Ask
 from headway.load.open_loop import load
 from headway.report.live_tables import LATE_MS
-from headway.report.terminal import number, percent, table
+from headway.report.number_format import number, percent
+from headway.report.terminal import table
 from headway.results import store
 from headway.results.result import Result
 from headway.scenario.scenario import DEFAULT, Scenario, Source

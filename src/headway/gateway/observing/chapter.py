@@ -138,7 +138,7 @@ class LiveLog(DecisionLog):
         self.rows.add(DecisionRow(*(*self._row, card)))
 
     def document(self) -> LogDocument:
-        return LogDocument(self.rows.pack(), self.sets.words, list(self.seen), self.block_tokens, self.verdicts)
+        return LogDocument(self.rows.pack(), self.sets.words, list(self.signals), self.block_tokens, self.verdicts)
 
 
 class Chapter:

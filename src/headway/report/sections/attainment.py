@@ -9,7 +9,7 @@ from headway.experiment.verdict import has_slo
 from headway.report import html
 from headway.report.charts import Palette, axis, categories, grouped_bars, hints, side_by_side
 from headway.report.digest import Book
-from headway.report.terminal import brief, number, percent
+from headway.report.number_format import brief, number, percent
 from headway.types import Json
 
 

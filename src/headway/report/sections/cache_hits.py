@@ -8,7 +8,7 @@ from typing import Final
 from headway.report import html
 from headway.report.charts import DASHES, Palette, axis, by_policy, categories, chart, hints, side_by_side
 from headway.report.digest import Book
-from headway.report.terminal import brief, count, number, percent
+from headway.report.number_format import brief, count, number, percent
 from headway.types import Json
 
 TIERS: Final = {"gpu": 1.0, "cpu": 0.6, "storage": 0.3}  # from the fastest on, and how full the colour is

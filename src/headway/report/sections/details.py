@@ -12,7 +12,7 @@ from headway.experiment.verdict import written
 from headway.report import html
 from headway.report.cases import Case, differing, flat
 from headway.report.digest import Book, Digest
-from headway.report.terminal import GAP, time_text
+from headway.report.number_format import GAP, time_text
 from headway.results.ranking import paths, value
 from headway.results.records import Finding
 from headway.types import PS_PER_SECOND

@@ -8,7 +8,7 @@ from typing import Final
 from headway.report import html
 from headway.report.charts import Palette, axis, chart, hint_layer, hints, line_layer, rule_layer, side_by_side
 from headway.report.digest import Book, Curve
-from headway.report.terminal import number
+from headway.report.number_format import number
 from headway.results.groups import promises
 from headway.results.statistics import PS_PER_MS
 from headway.types import Json

@@ -8,8 +8,8 @@ from typing import Final
 from headway.report import html
 from headway.report.charts import Line, events, heat, largest, lines, side_by_side
 from headway.report.digest import Book, Digest
+from headway.report.number_format import count, number, percent, time_text
 from headway.report.over_time import busiest, mean
-from headway.report.terminal import count, number, percent, time_text
 from headway.results.records import group_by
 from headway.types import PS_PER_SECOND, Json
 

@@ -12,18 +12,9 @@ from headway.experiment.verdict import has_slo
 from headway.report import html
 from headway.report.cases import Case
 from headway.report.digest import Book
+from headway.report.number_format import Column, count, hours, index, money, number, percent, time_text
 from headway.report.run import run_facts
-from headway.report.terminal import (
-    Column,
-    count,
-    describe_scenario,
-    hours,
-    index,
-    money,
-    number,
-    percent,
-    time_text,
-)
+from headway.report.terminal import describe_scenario
 from headway.results.groups import KINDS, promises
 from headway.results.ranking import direction, value
 from headway.types import Json

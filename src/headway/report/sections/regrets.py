@@ -10,7 +10,7 @@ from typing import Final
 from headway.report import html
 from headway.report.charts import Palette, axis, by_policy, categories, chart, grouped_bars, hints, offset, side_by_side
 from headway.report.digest import CLASSES, WORST, Bad, Book, Decided, Digest, Regrets
-from headway.report.terminal import GAP, brief, number, percent, time_text
+from headway.report.number_format import GAP, brief, number, percent, time_text
 from headway.results.statistics import PS_PER_MS
 from headway.types import PS_PER_SECOND, Json
 

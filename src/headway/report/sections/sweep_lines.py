@@ -13,7 +13,7 @@ from headway.report import html
 from headway.report.cases import Case, Cases
 from headway.report.charts import GREY, along, pareto, side_by_side
 from headway.report.digest import Book
-from headway.report.terminal import brief, money, number, percent
+from headway.report.number_format import brief, money, number, percent
 from headway.results.ranking import rank, value
 
 NUMBER = re.compile(r"\s*([+-]?\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([^\d\s].*)?$")

@@ -1,18 +1,11 @@
-"""Saturation: whether the cluster kept up with what came, in a word: stable, backlogged or overloaded.
+"""Saturation: whether the cluster kept up with what came: stable, backlogged or overloaded.
 
-The backlog b(t) are the requests that have come, have not ended and wait: for their first token or, where prompts are
-computed apart, for their KV cache to come to the instance that generates. It is read at `SAMPLES` instants at equal
-distances after the first arrival, up to the last; q₂ and q₄ are its means over the second and the fourth quarter of
-them. With A requests in all the run is
-
-* *stable* where b stays below max(`LEAST`, `WALK`·√A): what comes and goes at random adds up to about √A;
-* *overloaded* where it does not, and in the end is still there and grows: q₄ is at least half of the highest b, and
-  `GROWTH` times q₂ or more;
-* *backlogged* otherwise: it fell behind and recovered, or is behind by an amount that does not grow.
-
-Requests that generate are not in the backlog: the longer the answers the more of them there are, and at first their
-number grows in every run. Severity: overloaded, one half more than the share of the requests that wait at the last
-arrival; backlogged, the highest b over A; at most 1 and one half.
+The backlog b(t) counts requests that wait for their first token or, if prompts are computed apart, for their KV cache.
+It is read at `SAMPLES` instants at equal distances from the first arrival to the last; q₂ and q₄ are its means over the
+second and the fourth quarter. With A requests in all a run is *stable* while b stays below max(`LEAST`, `WALK`·√A), the
+size of a random walk; otherwise *overloaded* if q₄ is at least half of the highest b and `GROWTH` times q₂ or more, and
+*backlogged* if it recovered or does not grow. Severity: overloaded, one half more than the share of the requests that
+wait at the last arrival; backlogged, the highest b over A, at most one half.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Cache thrashing: blocks were loaded from a store below the GPU soon after they had been stored away there.
 
-Such loads are the run's `thrashes`: of blocks that came down less than a second before. Those of one tier between which
-no more than `GAP_PS` passes are an episode, and one of `LEAST` loads or more is told. Severity: the blocks so loaded,
-over all blocks loaded from that tier in the run.
+Such loads are the run's `thrashes`. Those of one tier with no more than `GAP_PS` between them are an episode; one of
+`LEAST` loads or more is reported. Severity: its blocks over all blocks loaded from that tier in the run.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """Head-of-line blocking: a short prompt waited while its instance computed a much longer one.
 
-The time for which a request is blocked is the part of its wait at the instance during which a prompt is computed there
-(from its first step to its first token, or to its handover) that is at least `LONG_FACTOR` times as long as its own and
-no shorter than `LONG_TOKENS`, the tokens found in the cache not counted and the limit rounded up to a power of two: see
-`Waits.blocked_ps`, which gives the summary's `pathology.head_of_line_blocking`, too.
-
-A request is told of where that was `LEAST_PS` or more and half of its wait or more; the run, where they are
-`LEAST_SHARE` of the requests that waited at an instance. One finding a run. Severity: the time for which requests were
-blocked, over the time from arrival to first token of all requests that got one.
+`Waits.blocked_ps` defines for how long a request is blocked, here and in the summary's
+`pathology.head_of_line_blocking`. A request counts if that is `LEAST_PS` or more and half of its wait or more; the run,
+if these are `LEAST_SHARE` of the requests that waited at an instance. One finding a run. Severity: the time for which
+requests were blocked, over the time from arrival to first token of all requests that got one.
 """
 
 from __future__ import annotations

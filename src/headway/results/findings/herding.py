@@ -1,13 +1,11 @@
 """Herding: one decision after another sent requests to the same instance although another had far fewer.
 
-A herd are decisions in a row on requests to one set of peers (instances of the same model that play the same part) with
-the same target and no more than `SPACING_PS` between two of them. A decision of it is late where the target really had
-`EXCESS` requests or more above the peer with the fewest to which requests could go: sent there and not ended. A herd is
-told that has so many late decisions that a die would throw that many equal numbers in a row once in a hundred such
-runs: n with Nⁿ⁻¹ ≥ `ONCE_IN`·D for N peers and D decisions, and at least `LEAST`. Where prompts are computed apart, the
-choice of who computes them is looked at, not that of who generates.
-
-One finding a set of peers. Severity: the late decisions of its herds over all decisions.
+A herd are decisions in a row on requests to one set of peers (instances of the same model and role) with the same
+target and no more than `SPACING_PS` between two of them. A decision is late if the target had `EXCESS` requests or more
+above the open peer with the fewest. A herd is reported if it has at least `LEAST` late decisions, and more than chance
+would give once in a hundred such runs: n with Nⁿ⁻¹ ≥ `ONCE_IN`·D for N peers and D decisions. Where prompts are
+computed apart, the choice of the prefill instance counts. One finding a set of peers. Severity: the late decisions of
+its herds over all decisions.
 """
 
 from __future__ import annotations

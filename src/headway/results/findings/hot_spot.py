@@ -1,21 +1,20 @@
 """Hot spot: one instance had far more requests than its peers for a while.
 
-Time is cut into `SLICES` equal slices, or fewer of a second where that is longer. In a slice an instance is hot that
-has `FACTOR` times as many requests as its peers and `EXCESS` more, in the mean over time: those sent there and not
-ended. Its peers are the other instances of the same model that play the same part, as many as requests can go to.
-`SLICES_HOT` slices in a row or more are told.
-
-Severity: the time that requests spent there in excess of the peers' mean, over the time that they spent at all those
-instances in the whole run.
+Time is cut into `SLICES` equal slices, or fewer of a second where that is longer. An instance is hot in a slice if it
+has `FACTOR` times as many requests as its peers and `EXCESS` more, in the mean over time; its peers are the other open
+instances of the same model and role. `SLICES_HOT` slices in a row or more are reported. Severity: the time that
+requests spent there in excess of the peers' mean, over the time that they spent at all those instances in the whole
+run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from headway.results.findings.observed import Observed, many, seconds, span, worst
 from headway.results.records import Finding
+from headway.results.time_grid import Grid, SpanSums
 from headway.types import PS_PER_SECOND, SERVING
 
 KIND: Final = "hot_spot"
@@ -27,30 +26,6 @@ SLICE_PS: Final = PS_PER_SECOND
 SLICES_HOT: Final = 3
 FACTOR: Final = 2
 EXCESS: Final = 8
-
-
-class Grid(NamedTuple):
-    begin: int
-    width: int
-    slices: int
-
-    def totals(self, spans: Iterator[tuple[int, int]]) -> list[int]:
-        """Of each slice, the time of the spans that lies in it."""
-        begin, width, count = self
-        whole, totals = [0] * (count + 1), [0] * (count + 1)
-        for since, until in spans:
-            first, into = divmod(since - begin, width)
-            last, out = divmod(until - begin, width)
-            # From the beginning of the first slice to that of the last, less what was not yet, and more what was still.
-            whole[first] += 1
-            whole[last] -= 1
-            totals[first] -= into
-            totals[last] += out
-        running = 0
-        for place in range(count):
-            running += whole[place]
-            totals[place] += running * width
-        return totals[:count]
 
 
 class Spot(NamedTuple):
@@ -70,7 +45,7 @@ def find(run: Observed) -> list[Finding]:
     grid = Grid(run.started_ps, width, -(-run.length_ps // width))
     findings = []
     for peers in run.peers.values():
-        loads = [grid.totals(_spans(run, instance)) for instance in peers]
+        loads = [sum_by_slice(grid, _spans(run, instance)) for instance in peers]
         serving = _serving(run, peers, grid)
         total = sum(map(sum, loads))
         for spot in _hot(peers, loads, serving, grid):
@@ -78,15 +53,23 @@ def find(run: Observed) -> list[Finding]:
     return worst(findings)
 
 
-def _spans(run: Observed, instance: int) -> Iterator[tuple[int, int]]:
+def _spans(run: Observed, instance: int) -> Iterable[tuple[int, int]]:
     stays = run.stays.get(instance)
-    return iter(()) if stays is None else zip(stays.begin_ps, stays.end_ps, strict=True)
+    return () if stays is None else zip(stays.begin_ps, stays.end_ps, strict=True)
+
+
+def sum_by_slice(grid: Grid, spans: Iterable[tuple[int, int]]) -> list[int]:
+    """Of each slice, the time of the spans that lies in it."""
+    sums = SpanSums(grid)
+    for begin, end in spans:
+        sums.add(begin, end)
+    return sums.totals()
 
 
 def _serving(run: Observed, peers: Sequence[int], grid: Grid) -> list[list[int]]:
     """Of each instance the time in each slice in which requests could go to it."""
     if not run.result.states:
-        always = grid.totals(iter([(grid.begin, run.ended_ps)]))
+        always = sum_by_slice(grid, [(grid.start_ps, run.ended_ps)])
         return [always] * len(peers)
     spans: dict[int, list[tuple[int, int]]] = {instance: [] for instance in peers}
     since: dict[int, int] = {}
@@ -94,12 +77,12 @@ def _serving(run: Observed, peers: Sequence[int], grid: Grid) -> list[list[int]]
         if change.instance not in spans:
             continue
         if change.state in SERVING:
-            since.setdefault(change.instance, max(change.at_ps, grid.begin))
+            since.setdefault(change.instance, max(change.at_ps, grid.start_ps))
         elif change.instance in since:
             spans[change.instance].append((since.pop(change.instance), change.at_ps))
     for instance, begin in since.items():
         spans[instance].append((begin, run.ended_ps))
-    return [grid.totals(iter(spans[instance])) for instance in peers]
+    return [sum_by_slice(grid, spans[instance]) for instance in peers]
 
 
 def _hot(peers: Sequence[int], loads: list[list[int]], serving: list[list[int]], grid: Grid) -> Iterator[Spot]:
@@ -107,13 +90,13 @@ def _hot(peers: Sequence[int], loads: list[list[int]], serving: list[list[int]],
     open_ps = [sum(at) for at in zip(*serving, strict=True)]
     for instance, own, there in zip(peers, loads, serving, strict=True):
         begin, mine, others = -1, 0, 0
-        for place in range(grid.slices + 1):
+        for place in range(grid.bins + 1):
             hot = False
-            if place < grid.slices:
+            if place < grid.bins:
                 rest_open = open_ps[place] - there[place]
-                mean = (everything[place] - own[place]) * grid.width // rest_open if rest_open > 0 else 0
+                mean = (everything[place] - own[place]) * grid.step_ps // rest_open if rest_open > 0 else 0
                 excess = own[place] - mean
-                hot = rest_open > 0 and own[place] >= FACTOR * mean and excess >= EXCESS * grid.width
+                hot = rest_open > 0 and own[place] >= FACTOR * mean and excess >= EXCESS * grid.step_ps
             if hot:
                 if begin < 0:
                     begin, mine, others = place, 0, 0
@@ -125,9 +108,9 @@ def _hot(peers: Sequence[int], loads: list[list[int]], serving: list[list[int]],
 
 
 def _finding(run: Observed, spot: Spot, grid: Grid, total: int) -> Finding:
-    at = grid.begin + spot.begin * grid.width
-    until = min(grid.begin + spot.end * grid.width, run.ended_ps)
-    time = (spot.end - spot.begin) * grid.width
+    at = grid.start_ps + spot.begin * grid.step_ps
+    until = min(grid.start_ps + spot.end * grid.step_ps, run.ended_ps)
+    time = (spot.end - spot.begin) * grid.step_ps
     mine, others = spot.there_ps / time, spot.peers_ps / time
     stays = run.stays[spot.instance]
     rows = zip(stays.rows, stays.begin_ps, stays.end_ps, strict=True)

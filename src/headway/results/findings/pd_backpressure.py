@@ -1,11 +1,9 @@
-"""P/D backpressure: prompts were computed faster than the instances that generate could take them.
+"""P/D backpressure: prompts were computed faster than the decode instances could take them.
 
-The pile at an instance that generates are the requests whose prompt is done and whose KV cache has not begun to move
-there, from `handed_ps` to `transfer_ps`. It is too high from `PILE` requests on. Where the deployment sets
-`max_incoming`, those on their way count, too, to `transferred_ps`, and that many are too many: with as many, no further
-prompt for the instance is begun. The times in which a pile is too high with no more than `GAP_PS` between them are an
-episode, and one in which it is so for `LEAST_PS` or more is told. Severity: the part of the time from arrival to the
-end that the requests in the pile spent there.
+The pile at a decode instance are the requests whose prompt is done and whose KV cache has not begun to move there, from
+`handed_ps` to `transfer_ps`; with a `max_incoming`, until `transferred_ps`. It is too high from `PILE` requests on, or
+from `max_incoming` on. Times of a high pile with no more than `GAP_PS` between them are an episode; one that is high
+for `LEAST_PS` or more is reported. Severity: the part of their whole time that the requests in the pile spent there.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Priority inversion: a request waited at its instance while a less important one was started there.
 
-Request h is passed by request l where both are at one instance, l is of strictly lower importance, and h had been
-enqueued before l's first step began and began its own later, or gave up. Importance is the SLO class in the order of
-`CLASSES` (a class of somebody's own ranks with standard), and between equal classes the score that the scheduler was
-told. Whether l came before h does not matter: first come, first served inverts priorities, too.
-
-One finding a class of those passed. Severity: the share of the requests of that class at any instance that were passed.
+Importance is the SLO class in the order of `CLASSES` (a class of one's own ranks with standard), and between equal
+classes the score that the scheduler was told. Which of the two came first does not matter: first come, first served
+inverts priorities, too. One finding a class of those passed. Severity: the share of that class at any instance that was
+passed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Scale oscillation: a pool was made larger and smaller again, back and forth.
 
-A change of a pool's size turns back where the one before went the other way no more than `OSCILLATION_PS` (5 minutes)
-earlier; the summary counts these as `scaling.oscillations`. Changes of one pool in a row each of which turns back are
-an episode, and one in which `LEAST` or more do is told: up, down, up. Severity: how many, over `MANY`, at most 1.
+Changes of one pool in a row that each turn back within `OSCILLATION_PS`, the summary's `scaling.oscillations`, are an
+episode; one with `LEAST` turns or more is reported. Severity: the turns over `MANY`, at most 1.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Shadow divergence: what the router believed cached was not there, or it was there and the router did not know.
 
-Over the requests that count and whose first step began, as in `shadow` of the summary: an unexpected miss has
-`predicted_tokens` above 0 and `cached_tokens` 0, an unexpected hit the other way round. Only where a policy of the run
-believes something. Each of the two is told where it is `LEAST_SHARE` or more of those requests.
-
-One finding a direction. Severity: of misses, their share of the hits that were expected; of hits, half of their share
-of the hits that came, since a hit nobody expected harms nobody and only shows what the router might have used.
+As in `shadow` of the summary, an unexpected miss has `predicted_tokens` above 0 and `cached_tokens` 0, an unexpected
+hit the other way round. Each is reported if it is `LEAST_SHARE` or more of the requests whose first step began. One
+finding a direction. Severity: of misses, their share of the expected hits; of hits, half of their share of all hits,
+since an unexpected hit harms nobody.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """SLO violation: a request was completed later than it was promised.
 
-A request misses the SLO where its time to first token, its time per output token or its end-to-end time is above its
-target, as in `slo` of the summary: completed requests that count, each by its tenant's own SLO or the scenario's. The
-counts of all findings add up to the completed requests that were not good.
-
-One finding a class. Its worst stretch are those requests of the class in a row, in order of arrival, among which the
-misses outnumber the others the most. Severity: the share of those that have a target which missed one.
+A request misses the SLO if its TTFT, TPOT or end-to-end time is above its target, as in `slo` of the summary. One
+finding a class. Its worst stretch are the requests of the class in a row, in order of arrival, among which the misses
+outnumber the others the most. Severity: the share of those with a target that missed one.
 """
 
 from __future__ import annotations

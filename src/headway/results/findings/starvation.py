@@ -1,12 +1,9 @@
 """Starvation: a request waited far longer than most while others that had come later were started before it.
 
-A request starves whose first step began `FACTOR` times as long after its arrival as the median of all requests that
-started, `LEAST_PS` or more, and which lost `PLACES` or more places at its instance: so many more requests were started
-there before it than had arrived before it, of those that came to that instance. (Who was overtaken by a hundred and
-overtook ten lost ninety places.) One that gave up while it waited counts with the time it had waited by then.
-
-One finding a class. Severity: the share of the requests of that class that starved, `SLIGHTEST` or more: it is bad
-enough for each of them.
+A request starves if its first step began `FACTOR` times as long after its arrival as the median of all requests that
+started, `LEAST_PS` or more, and it lost `PLACES` or more places at its instance: so many more requests were started
+there before it than had arrived before it. One that gave up while it waited counts with the time it had waited. One
+finding a class. Severity: the share of the class that starved, `SLIGHTEST` or more.
 """
 
 from __future__ import annotations

@@ -176,19 +176,19 @@ def _parameter(place: str, key: str, value: Any) -> Parts:
     if isinstance(value, list) and not (value and all(isinstance(item, str) for item in value)):
         items = [_parameter(f"{place}.{number}", key, item) for number, item in enumerate(value)]
         return join([item for item in items if item])
-    shown: Fact | Parts
+    text: Fact | Parts
     if isinstance(value, bool):
-        shown = name(place, str(value).lower())
+        text = name(place, str(value).lower())
     elif isinstance(value, int | float):
-        shown = amount(place, value)
+        text = amount(place, value)
     elif isinstance(value, str):
-        shown = name(place, value)
+        text = name(place, value)
     elif isinstance(value, list):
-        shown = join([name(f"{place}.{number}", item) for number, item in enumerate(value)], " and ")
+        text = join([name(f"{place}.{number}", item) for number, item in enumerate(value)], " and ")
     elif isinstance(value, dict) and "weight" in value and "name" in value:
         return phrase("{name:name} {weight:amount}", of=value, source=place)
     elif isinstance(value, dict) and "name" in value:
-        shown = name(f"{place}.name", value["name"])
+        text = name(f"{place}.name", value["name"])
     else:
         return ()
-    return phrase("{} {}", name(f"key:{place}", key), shown)
+    return phrase("{} {}", name(f"key:{place}", key), text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from string import Formatter
 from typing import Any, Final
 
@@ -131,41 +132,30 @@ def join(phrases: Sequence[Fact | Parts], between: str = ", ") -> Parts:
 # --- how values are written ------------------------------------------------------------------------------------
 
 
-def name(source: str, value: str) -> Fact:
-    """A name that a user chose."""
-    return Fact(source, value, cut(clean(value), LONGEST_NAME) or '""')
-
-
 def clean(text: str) -> str:
     """Put a text on one line, without the signs that Markdown reads as markup."""
     return re.sub(r"[\s`*|<>]+", " ", text).strip()
 
 
-def quote(source: str, value: str) -> Fact:
-    """Quote a sentence, without its full stop."""
-    return Fact(source, value, " ".join(value.split()).rstrip("."))
-
-
-def number(source: str, value: int) -> Fact:
-    """A number that identifies something, such as a request."""
-    return Fact(source, value, str(value))
-
-
-def count(source: str, value: int) -> Fact:
-    return Fact(source, value, f"{value:,}")
-
-
-def amount(source: str, value: float) -> Fact:
+def _digits(value: float) -> str:
     """A number of any size, with the digits that matter."""
-    return Fact(source, value, f"{value:,}" if isinstance(value, int) else _digits(value))
+    size = abs(value)
+    decimals = 0 if size >= 100 or value == 0 else 1 if size >= 10 else 2 if size >= 1 else 3
+    return f"{value:,.{decimals}f}"
 
 
-def percent(source: str, value: float) -> Fact:
-    return Fact(source, value, f"{100 * value:.1f} %")
+def _fact(write: Callable[[Any], str], source: str, value: Any) -> Fact:
+    return Fact(source, value, write(value))
 
 
-def ratio(source: str, value: float) -> Fact:
-    return Fact(source, value, f"{value:.3f}")
+name = partial(_fact, lambda value: cut(clean(value), LONGEST_NAME) or '""')  # that a user chose
+quote = partial(_fact, lambda value: " ".join(value.split()).rstrip("."))  # a sentence, without its full stop
+number = partial(_fact, str)  # of something, such as a request
+count = partial(_fact, "{:,}".format)
+amount = partial(_fact, lambda value: f"{value:,}" if isinstance(value, int) else _digits(value))
+percent = partial(_fact, lambda value: f"{100 * value:.1f} %")
+ratio = partial(_fact, "{:.3f}".format)
+seconds = partial(_fact, lambda value: f"{_digits(value)} s")
 
 
 def ms(source: str, value: float | None) -> Fact:
@@ -183,16 +173,7 @@ def at(source: str, ps: int) -> Fact:
     return Fact(source, ps / PS_PER_SECOND, f"t={ps / PS_PER_SECOND:.3f} s")
 
 
-def seconds(source: str, value: float) -> Fact:
-    return Fact(source, value, f"{_digits(value)} s")
-
-
-def _digits(value: float) -> str:
-    size = abs(value)
-    decimals = 0 if size >= 100 or value == 0 else 1 if size >= 10 else 2 if size >= 1 else 3
-    return f"{value:,.{decimals}f}"
-
-
 KINDS: Final[dict[str, Callable[[str, Any], Fact]]] = {
-    fact.__name__: fact for fact in (name, quote, number, count, amount, percent, ratio, ms, ms_of, at, seconds)
-}
+    "name": name, "quote": quote, "number": number, "count": count, "amount": amount, "percent": percent,
+    "ratio": ratio, "seconds": seconds, "ms": ms, "ms_of": ms_of, "at": at,
+}  # fmt: skip
