@@ -10,14 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drawing import draws
-from headway.control.autoscaler import Autoscaler, Decision, PoolWatch, Triggers
-from headway.control.pool_watch import Level, Tally
+from headway.control.autoscaler import Autoscaler, Decision, Triggers
 from headway.errors import HeadwayError
 from headway.policies import registry
 from headway.types import NEVER, PS_PER_SECOND, SERVING, Path, Request, Scale
 from headway.views.events import Finished, FirstToken, Handed, InstanceChanged, Routed
 from headway.views.instance import InstanceView
-from headway.views.pool import PoolView
+from headway.views.pool import Level, PoolView, Tally
 
 SECOND = PS_PER_SECOND
 MINUTE = 60 * SECOND
@@ -27,14 +26,14 @@ def request(number: int, at: float = 0.0, tokens: int = 100, slo_class: str = "s
     return Request(number, round(at * SECOND), tokens, Path((number,), (tokens,)), slo_class=slo_class)
 
 
-def watch(first: int = 0, count: int = 4, ready: int = 2, role: str = "both", minimum: int = 1) -> PoolWatch:
+def watch(first: int = 0, count: int = 4, ready: int = 2, role: str = "both", minimum: int = 1) -> PoolView:
     views = [
         InstanceView(index, f"i{index}", kv_blocks=100, max_batch_size=10) for index in range(first, first + count)
     ]
     for place, view in enumerate(views):
         view.role = role
         view.state = "ready" if place < ready else "stopped"
-    return PoolWatch(f"pool-{first}", "m", role, minimum, count, views, block_tokens=16)
+    return PoolView(f"pool-{first}", "m", role, minimum, count, views, block_tokens=16)
 
 
 class Told:
@@ -58,7 +57,7 @@ def in_two_seconds(request: Request, first_ps: int, now_ps: int, outcome: str, o
 
 
 def scaler(
-    *pools: PoolWatch,
+    *pools: PoolView,
     policies: Sequence[Any] | None = None,
     interval_ps: int | None = 30 * SECOND,
     triggers: Triggers | None = None,

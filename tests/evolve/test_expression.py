@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drawing import draws
+from headway.config.documents import presets
 from headway.evolve.breeding import DEEPEST, LARGEST, Breeder, fits
 from headway.evolve.expression import (
     BRANCH,
@@ -24,7 +25,6 @@ from headway.evolve.expression import (
 from headway.evolve.gp import RULES, decisions, situations
 from headway.evolve.rule_text import source_of, text_of
 from headway.policies.code import Program, check
-from headway.policies.templates import sources
 from headway.streams import stream
 
 SEEDS = st.integers(0, 2**32)
@@ -59,7 +59,7 @@ def test_every_rule_that_a_search_starts_from_runs(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["lmetric", "lmetric-plus-one", "least-loaded"])
 def test_known_rules_decide_as_the_built_in_policies_that_they_are_called_after(name: str) -> None:
-    cookbook = dict(sources("cookbook"))
+    cookbook = presets("cookbook", ".py")
     assert decisions(program(RULES[f"as {name}"])) == decisions(Program(cookbook[name], "routing"))
 
 

@@ -12,6 +12,7 @@ import pytest
 from small import suite
 from stub_models import SOURCE, Counting, heavier, silent
 
+from headway.config.documents import presets
 from headway.errors import HeadwayError
 from headway.evolve import Bundle, Suite, evaluate
 from headway.evolve.dialogue import Dialogue, WritingTask, evolve_with_model
@@ -23,7 +24,6 @@ from headway.evolve.primer import primer
 from headway.evolve.texts import DEFAULTS, bundle_of, texts_of
 from headway.policies.bundle import STAGES
 from headway.policies.code import check, language
-from headway.policies.templates import sources
 from installed import need
 
 need("gepa", "evolve")
@@ -169,7 +169,7 @@ def test_every_prompt_teaches_the_language_of_its_stage() -> None:
 def test_a_policy_of_the_cookbook_can_be_begun_with_and_decides_as_before(name: str) -> None:
     base = Bundle.of("start", routing=name)
     text = texts_of(base, ["routing"])
-    assert text["routing"] == dict(sources("cookbook"))[name]
+    assert text["routing"] == presets("cookbook", ".py")[name]
     chosen = few()
     old, new = (evaluate(one, chosen, told=False) for one in (base, bundle_of(base, text, "new")))
     assert [case.figures for case in new.cases] == [case.figures for case in old.cases]

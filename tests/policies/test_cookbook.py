@@ -10,12 +10,13 @@ import pytest
 import headway
 from conftest import ROOT
 from drawing import grid
+from headway.config.documents import presets
 from headway.policies import registry
 from headway.policies.code import Program
-from headway.policies.templates import TEMPLATES, sources
+from headway.policies.templates import TEMPLATES
 from headway.results.result import Result
 
-COOKBOOK = dict(sources("cookbook"))
+COOKBOOK = presets("cookbook", ".py")
 CHANCE = "draws at random, and the language has no chance"
 PAIRS = "chooses two instances, and a program chooses one"
 UNWRITTEN = {

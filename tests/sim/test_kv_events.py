@@ -15,6 +15,7 @@ from headway.latency.step_models.fixed import Fixed
 from headway.policies import registry
 from headway.policies.registry import Entry
 from headway.results.recorder import COLUMNS
+from headway.scenario.scenario import SignalSpec
 from headway.sim import simulated_cluster as cluster_module
 from headway.sim.instance import Instance
 from headway.sim.setup import ClusterSetup, EngineSetup
@@ -68,7 +69,7 @@ def run(case: Case, leap: bool | str, delay: int | None) -> tuple[Believer, Simu
     limits = {"kv_blocks": case.blocks, "max_batch_size": case.batch, "max_batch_tokens": case.tokens}
     views = [InstanceView(index, f"i{index}", **limits) for index in range(case.instances)]
     engines = [EngineSetup(view, case.latency) for view in views]
-    setup = ClusterSetup(engines, SIZE, True, leap, None, 0, 3, kv_event_delay=delay)
+    setup = ClusterSetup(engines, SIZE, True, leap, None, 0, 3, SignalSpec(kv_event_delay_ps=delay))
     always, none = registry.build("admission", "always", ""), registry.build("priority", "none", "")
     fcfs = registry.build("scheduler", "fcfs", "")
     simulation = Simulation(setup, always, none, believer, fcfs, Random, None)  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headway.hashing import GROUP, OUTPUT, PROMPT, key, stable
 from headway.latency.step_models.fixed import Fixed
@@ -15,7 +16,8 @@ from headway.policies import registry
 from headway.policies.prefix_index import PrefixIndex
 from headway.policies.registry import REPORTED, Entry
 from headway.results.recorder import COLUMNS, TIMED_OUT
-from headway.sim.setup import ClusterSetup, EngineSetup, Polling, RouterSetup
+from headway.scenario.scenario import RouterSpec, SignalSpec
+from headway.sim.setup import ClusterSetup, EngineSetup
 from headway.sim.simulation import Simulation
 from headway.types import ADMIT, Delay, Path, Request, Route
 from headway.views.cluster import ClusterView
@@ -32,9 +34,10 @@ Counts = tuple[int, ...]
 
 class Case(NamedTuple):
     requests: list[Planned]
-    routers: RouterSetup
+    routers: RouterSpec
+    seed: int = 0  # of the routers
     instances: int = 2
-    polling: Polling | None = None
+    polling: SignalSpec | None = None
     kv_event_delay: int | None = None
     flow: dict[str, Any] | None = None
     put_off: int = 0  # every so many requests come up again 130 ps later; 0 for none
@@ -116,8 +119,8 @@ def run(case: Case, leap: bool | str = True) -> Run:
         for index in range(case.instances)
     ]
     engines = [EngineSetup(view, Fixed(7, 100), 100.0, 400.0) for view in views]
-    several = case.routers if case.routers.count > 1 else None
-    setup = ClusterSetup(engines, 4, True, leap, None, 0, 3, case.polling, case.kv_event_delay, several)
+    signals = replace(case.polling or SignalSpec(), kv_event_delay_ps=case.kv_event_delay)
+    setup = ClusterSetup(engines, 4, True, leap, None, 0, 3, signals, case.routers, case.seed)
     stages: list[list[Any]] = []
     for router in range(case.routers.count):
         logger = Logger(router, case, log, events)
@@ -158,7 +161,7 @@ def cases(draw: st.DrawFn, plain: bool = False) -> Case:
         wait = draw(st.none() | st.none() | st.sampled_from([0, 7, 100, 107, 214, 500, 907, 2000]))
         lengths = draw(st.integers(1, 100)), draw(st.integers(1, 15))
         requests.append(planned(row, at, *lengths, draw(st.integers(0, 2)), wait))
-    polling = st.builds(Polling, st.sampled_from([7, 100, 130, 1000]), st.sampled_from([0, 1, 30, 350]))
+    polling = st.builds(SignalSpec, st.sampled_from([7, 100, 130, 1000]), st.sampled_from([0, 1, 30, 350]))
     sync = draw(st.none() | st.sampled_from([1, 7, 50, 100, 300, 1000]))
     flow = {
         "name": "bands",
@@ -169,7 +172,8 @@ def cases(draw: st.DrawFn, plain: bool = False) -> Case:
     }
     return Case(
         requests,
-        RouterSetup(draw(st.integers(2, 4)), sync, False, draw(st.integers(0, 50))),
+        RouterSpec(draw(st.integers(2, 4)), sync),
+        seed=draw(st.integers(0, 50)),
         instances=draw(st.integers(1, 3)),
         polling=draw(st.none() | polling),
         kv_event_delay=None if plain else draw(st.none() | st.sampled_from([0, 1, 30, 500])),
@@ -238,7 +242,7 @@ def test_a_router_knows_its_own_as_it_is_and_the_others_as_of_the_last_exchange(
 
 def check_known(case: Case) -> None:
     done = run(case)
-    predicted, interval = done.simulation.recorder.predicted_tokens, case.routers.sync
+    predicted, interval = done.simulation.recorder.predicted_tokens, case.routers.sync_interval_ps
     known = 0  # events before this look, and the event that it was told with
     for look in done.log:
         if look.what in ("Routed", "FirstToken", "Finished"):
@@ -261,13 +265,12 @@ def check_known(case: Case) -> None:
         assert look.believed == index.matches(case.requests[look.request].request.path)
 
 
-def alternating(count: int) -> RouterSetup:
-    """Two routers to which so many requests come in turns, the first to the first."""
+def alternating(count: int) -> tuple[RouterSpec, int]:
+    """Two routers to which so many requests come in turns, the first to the first, and their seed."""
     for seed in range(100_000):
-        setup = RouterSetup(2, 300, seed=seed)
         homes = [stable(seed, row) % 2 for row in range(count)]
         if homes == [row % 2 for row in range(count)]:
-            return setup
+            return RouterSpec(2, 300), seed
     raise AssertionError
 
 
@@ -275,10 +278,10 @@ def alternating(count: int) -> RouterSetup:
 def test_what_happens_at_the_instant_of_an_exchange_is_told_at_the_next(leap: bool | str) -> None:
     """One instance, prompts of 10 tokens at 7 ps each, 100 ps for the decodes of a step: request 0 has its first token
     at 70; 1, 2 and 3, which enter at the boundary at 370, have theirs at 680. The first router's are the even ones."""
-    setup = alternating(8)
+    routers, seed = alternating(8)
     times = (0, 299, 300, 300, 600, 600, 600, 899)
     requests = [planned(row, at, 10, 30, group=row) for row, at in enumerate(times)]
-    done = run(Case(requests, setup, instances=1, follows=False), leap)
+    done = run(Case(requests, routers, seed, instances=1, follows=False), leap)
     assert done.simulation.routers is not None
     assert done.simulation.routers.home == [0, 1] * 4
     asked = {look.request: look.exact[0][:3] for look in done.log if look.what == "route"}
@@ -300,7 +303,7 @@ def test_a_queue_opens_when_its_router_hears_that_the_others_have_done(leap: boo
     wait for good although nothing else happens: at 600 it hears that there is none."""
     flow = {"name": "bands", "saturation": "concurrency", "max_inflight": 1}
     requests = [planned(0, 0, 10, 5, group=0), planned(1, 310, 10, 2, group=1)]
-    done = run(Case(requests, alternating(2), instances=1, flow=flow), leap)
+    done = run(Case(requests, *alternating(2), instances=1, flow=flow), leap)
     recorder = done.simulation.recorder
     assert list(recorder.finished_ps) == [470, 770]
     assert list(recorder.routed_ps) == [0, 600]
@@ -311,7 +314,7 @@ def test_a_queue_opens_when_its_router_hears_that_the_others_have_done(leap: boo
 def test_evictions_and_exchanges_count_in_the_order_of_their_instants(heard: int, now: int, believed: int) -> None:
     """A prompt of two blocks goes to the instance at 100; the second router learns of it at 300, and of its eviction
     before that, when it has nothing to forget, or after. That nothing happens until `now` makes no difference."""
-    routers = run(Case([], alternating(1), instances=1)).simulation.routers
+    routers = run(Case([], *alternating(1), instances=1)).simulation.routers
     assert routers is not None
 
     class Evicted:
@@ -335,14 +338,14 @@ def test_an_exchange_makes_no_difference_to_the_first_router_of_nobody_else() ->
     """Where all requests come to one router, it is as if it were alone, however often it tells the idle ones."""
     seed = next(seed for seed in range(1000) if not any(stable(seed, row) % 2 for row in range(6)))
     requests = [planned(row, 100 * row, 30, 9, group=row % 2) for row in range(6)]
-    logs = [run(Case(requests, RouterSetup(2, sync, seed=seed))).log for sync in (None, 1, 100)]
+    logs = [run(Case(requests, RouterSpec(2, sync), seed)).log for sync in (None, 1, 100)]
     assert logs[0] == logs[1] == logs[2]
     assert {look.router for look in logs[0]} == {0}
 
 
 def test_what_was_put_off_by_several_routers_comes_up_by_request() -> None:
     """All at 130 ps, whoever put it off."""
-    case = Case([planned(row, 0) for row in range(12)], RouterSetup(3), put_off=1)
+    case = Case([planned(row, 0) for row in range(12)], RouterSpec(3), put_off=1)
     done = run(case)
     again = [look for look in done.log if look.what == "route"]
     assert [(look.at, look.request) for look in again] == [(130, row) for row in range(12)]
@@ -352,7 +355,7 @@ def test_what_was_put_off_by_several_routers_comes_up_by_request() -> None:
 def test_queues_are_looked_through_router_by_router() -> None:
     """A single sequence fills the only instance; what came meanwhile waits, each at its router."""
     flow = {"name": "bands", "queue_threshold": 1}
-    case = Case([planned(row, row, 10, 1) for row in range(30)], RouterSetup(3), instances=1, flow=flow)
+    case = Case([planned(row, row, 10, 1) for row in range(30)], RouterSpec(3), instances=1, flow=flow)
     done = run(case)
     assert done.simulation.routers is not None
     home = done.simulation.routers.home
@@ -369,18 +372,18 @@ def test_queues_are_looked_through_router_by_router() -> None:
 def test_a_client_that_gives_up_is_taken_from_the_queue_of_its_router() -> None:
     flow = {"name": "bands", "queue_threshold": 1}
     requests = [planned(row, row, 10, 30, wait=None if row < 8 else 50) for row in range(16)]
-    done = run(Case(requests, RouterSetup(3), instances=1, flow=flow))
+    done = run(Case(requests, RouterSpec(3), instances=1, flow=flow))
     assert list(done.simulation.recorder.outcome[8:]).count(TIMED_OUT) == 8
     nothing_is_left(done.simulation)
 
 
-@pytest.mark.parametrize("polling", [None, Polling(100, 15)])
-def test_all_routers_are_told_what_one_would_be(polling: Polling | None) -> None:
+@pytest.mark.parametrize("polling", [None, SignalSpec(100, 15)])
+def test_all_routers_are_told_what_one_would_be(polling: SignalSpec | None) -> None:
     """Whenever they are asked, and whenever they hear of something."""
     requests = [planned(row, 45 * row, 10 + row, 5 + row % 7, group=row % 3) for row in range(40)]
     told = []
     for count in (1, 3):
-        log = run(Case(requests, RouterSetup(count), polling=polling, follows=False)).log
+        log = run(Case(requests, RouterSpec(count), polling=polling, follows=False)).log
         told.append([(look.at, look.what, look.request, [one[:1] + one[2:] for one in look.reported]) for look in log])
     assert told[0] == told[1]
     assert len({str(reported) for *_, reported in told[0]}) > 10
@@ -389,8 +392,8 @@ def test_all_routers_are_told_what_one_would_be(polling: Polling | None) -> None
 @pytest.mark.parametrize("polled", [False, True])
 def test_each_router_counts_for_itself_what_it_has_sent_since_the_report(polled: bool) -> None:
     requests = [planned(row, 45 * row, 10, 5, group=row) for row in range(40)]
-    polling = Polling(100, 15) if polled else None
-    done = run(Case(requests, RouterSetup(3, 100), polling=polling, follows=False))
+    polling = SignalSpec(100, 15) if polled else None
+    done = run(Case(requests, RouterSpec(3, 100), polling=polling, follows=False))
     came: Counter[tuple[int, int, int]] = Counter()
     seen = 0
     for look in done.log:

@@ -18,10 +18,11 @@ from headway.latency.step_models.fixed import Fixed
 from headway.policies import registry
 from headway.policies.registry import REPORTED, Entry
 from headway.results.recorder import COLUMNS
+from headway.scenario.scenario import SignalSpec
 from headway.sim import reported_signals as signals_module
 from headway.sim import simulated_cluster as cluster_module
 from headway.sim.instance import Instance
-from headway.sim.setup import ClusterSetup, EngineSetup, Polling
+from headway.sim.setup import ClusterSetup, EngineSetup
 from headway.sim.simulation import Simulation
 from headway.types import ADMIT, Delay, Path, Request, Route
 from headway.views.cluster import ClusterView
@@ -43,7 +44,7 @@ class Case(NamedTuple):
     blocks: int
     batch: int
     tokens: int  # of a step
-    polling: Polling
+    polling: SignalSpec
     put_off: int  # every so many requests come up again 130 ps later; 0 for none
     oracle: bool  # whether the policy asks for the true cache state, which settles runs
     follows: bool  # whether it routes by what it sees
@@ -97,12 +98,12 @@ class Gate:
         return ADMIT
 
 
-def run(case: Case, leap: bool | str, polling: Polling | None) -> tuple[Logger, Simulation]:
+def run(case: Case, leap: bool | str, polling: SignalSpec | None) -> tuple[Logger, Simulation]:
     logger = Logger(case)
     limits = {"kv_blocks": case.blocks, "max_batch_size": case.batch, "max_batch_tokens": case.tokens}
     views = [InstanceView(index, f"i{index}", **limits) for index in range(case.instances)]
     engines = [EngineSetup(view, case.latency, IDLE_WATTS, BUSY_WATTS) for view in views]
-    setup = ClusterSetup(engines, 4, True, leap, None, 0, 3, polling)
+    setup = ClusterSetup(engines, 4, True, leap, None, 0, 3, polling or SignalSpec())
     none, fcfs = registry.build("priority", "none", ""), registry.build("scheduler", "fcfs", "")
     simulation = Simulation(setup, Gate(logger), none, logger, fcfs, Random, None)  # type: ignore[arg-type]
     simulation.run(OpenLoop(case.requests))
@@ -134,7 +135,7 @@ def cases(draw: st.DrawFn, follows: bool) -> Case:
         blocks=draw(st.integers(33, 80)),
         batch=draw(st.integers(1, 5)),
         tokens=draw(st.sampled_from([8, 16, 64])),
-        polling=Polling(
+        polling=SignalSpec(
             draw(st.sampled_from([1, 7, 50, 100, 130, 1000])), draw(st.sampled_from([0, 0, 1, 30, 100, 350]))
         ),
         put_off=draw(st.sampled_from([0, 2, 3])),
@@ -234,10 +235,10 @@ def check_polled(case: Case, leaps: bool) -> None:
         fresh, truth = run(case, False, None)
     polled, simulation = run(case, leaps, case.polling)
     assert [entry[:3] for entry in polled.log] == [entry[:3] for entry in fresh.log]
-    origin, recorder, interval = fresh.log[0][0], truth.recorder, case.polling.interval
+    origin, recorder, interval = fresh.log[0][0], truth.recorder, case.polling.poll_interval_ps
     came: Counter[tuple[int, int]] = Counter()
     for (now, what, row, views), (_, _, _, exact) in zip(polled.log, fresh.log, strict=True):
-        tick = max(0, (now - case.polling.delay) // interval * interval)
+        tick = max(0, (now - case.polling.poll_delay_ps) // interval * interval)
         for index, view in enumerate(views):
             states = STATES.get(index, [])
             state = seen_at(states, tick)
@@ -261,7 +262,7 @@ def test_a_tick_sees_the_steps_that_end_at_its_instant_and_nothing_else_of_it(le
     requests = [planned(0, 0, 10, 3, None, 0), planned(1, 270, 10, 3, None, 1), planned(2, 270, 10, 3, None, 2)]
     requests.append(planned(3, 539, 10, 3, None, 2))
     requests.append(planned(4, 541, 10, 3, None, 2))
-    case = Case(requests, Fixed(7, 100), 1, 64, 4, 64, Polling(270), 0, False, False)
+    case = Case(requests, Fixed(7, 100), 1, 64, 4, 64, SignalSpec(270), 0, False, False)
     logger, _ = run(case, leap, case.polling)
     told = {row: views[0] for _, what, row, views in logger.log if what == "route"}
     reports = {row: view[3:8] for row, view in told.items()}  # observed at, routed since, queued, running, KV blocks
@@ -276,7 +277,7 @@ def test_a_tick_sees_the_steps_that_end_at_its_instant_and_nothing_else_of_it(le
 @pytest.mark.parametrize("leap", LEAPS)
 def test_what_is_outstanding_counts_once_and_what_has_ended_until_the_next_report(leap: bool | str) -> None:
     requests = [planned(row, at, 10, 3, None, row) for row, at in enumerate((0, 90, 110, 120, 420, 660))]
-    case = Case(requests, Fixed(7, 100), 1, 64, 1, 64, Polling(100, 15), 0, False, False)
+    case = Case(requests, Fixed(7, 100), 1, 64, 1, 64, SignalSpec(100, 15), 0, False, False)
     logger, _ = run(case, leap, case.polling)
     asked = [(now, views[0]) for now, what, _, views in logger.log if what == "route"]
     # 0 runs until 270 and 1 until 540; 2 and 3 wait.

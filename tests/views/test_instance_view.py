@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import headway
 from headway import ADMIT, ClusterView, Context, HeadwayError, InstanceView, Request, Route
+from headway.control.flights import Flight
 from headway.control.plane import ControlPlane
 from headway.errors import UndeclaredSignal
 from headway.policies.priority import NoPriority
@@ -79,7 +80,7 @@ def test_the_counts_move_with_routing_the_first_token_and_the_end() -> None:
 def test_a_prompt_without_anything_pending_counts_as_decoding_all_the_same() -> None:
     control = plane()
     view = control.cluster.instances[0]
-    control._dispatch(0, request(0, 64), Route("i0", cached_tokens=64), control.views["i0"], None, NO_PRIORITY)
+    control.flights.send(Flight(request(0, 64), view, 64, 0, 0.0, NO_PRIORITY.hints, ""))
     assert (view.pending_prefill_tokens, view.decode_tokens) == (0, 0)
     control.on_first_token(1, 0)
     assert view.decode_tokens == 64

@@ -61,7 +61,8 @@ def test_positions_in_records_are_whole_and_unique() -> None:
 
 
 def test_built_in_policies_declare_signals_of_the_table() -> None:
-    others = {"all", "tenants", "totals", "recent", "prefix_index"} | set(vars(PoolView))
+    pool = PoolView("p", "m", "both", 1, 2, [], block_tokens=16)
+    others = {"all", "tenants", "totals", "recent", "prefix_index", *dir(pool)}
     for entry in registry.entries():
         assert set(entry.reported) <= set(registry.REPORTED)
         assert set(entry.exact) <= set(SIGNALS) | others, entry.name

@@ -1,8 +1,9 @@
-"""YAML documents and text files as users write them: read strictly, with mistakes told by file and line."""
+"""YAML documents and text files as users write them: read strictly; errors name file and line."""
 
 from __future__ import annotations
 
 import re
+from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,7 +44,7 @@ _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _m
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """YAML text as plain values, with mistakes told by line."""
+    """YAML text as plain values; errors name the line."""
     try:
         document = yaml.load(text, _StrictLoader)
         check_size(document)
@@ -103,6 +104,14 @@ def read_bytes(file: str) -> bytes:
     return data
 
 
+def presets(folder: str, ending: str = ".yaml") -> dict[str, str]:
+    """The texts of a folder of the package's presets, by name in order."""
+    files = sorted((resources.files("headway") / "presets" / folder).iterdir(), key=lambda file: file.name)
+    return {
+        file.name.removesuffix(ending): file.read_text(encoding="utf-8") for file in files if file.name.endswith(ending)
+    }
+
+
 def file_name(file: str) -> str:
     """Without its folder."""
     return Path(file).name
@@ -113,7 +122,7 @@ def beside(file: str, document: str | Path) -> str:
     try:
         path = Path(document).parent / Path(file).expanduser()
         return str(path.absolute()) if path.is_file() else file
-    except (OSError, RuntimeError):  # a name too long, or the home of nobody: whoever reads the file tells
+    except (OSError, RuntimeError):  # a name too long, or an unknown user's home: reading the file reports it
         return file
 
 

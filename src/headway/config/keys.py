@@ -30,7 +30,7 @@ class Unit(Struct, frozen=True):
     parse: Callable[[Any, str], Any]  # from what is written, and its place for the error
     write: Callable[[Any], Any]
     suffix: str = ""  # of fields that hold it
-    show: Callable[[Any], str] | None = None  # as a table says it, where that is shorter
+    show: Callable[[Any], str] | None = None  # for tables, if shorter
 
 
 class Doc(Struct, frozen=True):
@@ -91,7 +91,7 @@ def _key(field: msgspec.structs.FieldInfo) -> Key:
 
 
 def _doc(marks: list[Any]) -> Doc:
-    """What the annotations say together; a later one before an earlier one."""
+    """Merge the annotations; later ones override earlier ones."""
     doc = Doc()
     for mark in marks:
         if isinstance(mark, str):

@@ -43,11 +43,6 @@ def to_text(value: object) -> str:
         return ""
 
 
-def _quote(value: object) -> str:
-    text = repr(value) if not isinstance(value, int) or to_text(value) else "a number of thousands of digits"
-    return text if len(text) <= 100 else f"{text[:100]}..."
-
-
 def exact(text: str) -> Fraction | None:
     """A number of ordinary length and size exactly as it is written, else None."""
     mantissa, _, exponent = text.lower().partition("e")
@@ -82,11 +77,11 @@ def fine_duration(value: object, where: str) -> Fraction:
     duration = _parse(value, TIME)
     if duration is None:
         raise HeadwayError(
-            f"{where}: {_quote(value)} is not a duration; write it with its unit, as in 250ms, 1.5s or 5m."
+            f"{where}: {shown(value)} is not a duration; write it with its unit, as in 250ms, 1.5s or 5m."
         )
     if duration > LONGEST_PS:
         raise HeadwayError(
-            f"{where}: must be at most 100d, since the simulated clock ends soon after, got {_quote(value)}."
+            f"{where}: must be at most 100d, since the simulated clock ends soon after, got {shown(value)}."
         )
     return duration
 
@@ -106,20 +101,20 @@ def rate(value: object, where: str) -> Fraction:
     per_second = _parse(value, PER, r"/\s*")
     if per_second is None or per_second <= 0:
         raise HeadwayError(
-            f"{where}: {_quote(value)} is not a rate; write it above zero with its unit, as in 40/s or 90/min."
+            f"{where}: {shown(value)} is not a rate; write it above zero with its unit, as in 40/s or 90/min."
         )
     if not SLOWEST <= per_second <= FASTEST:
-        raise HeadwayError(f"{where}: must lie between 0.001/h and 1e12/s, got {_quote(value)}.")
+        raise HeadwayError(f"{where}: must lie between 0.001/h and 1e12/s, got {shown(value)}.")
     return per_second
 
 
 def size_bytes(value: object, where: str, least: int = 0) -> int:
     parsed = _parse(value, SIZE)
     if parsed is None:
-        raise HeadwayError(f"{where}: {_quote(value)} is not a size; write it with its unit, as in 80GB or 16GiB.")
+        raise HeadwayError(f"{where}: {shown(value)} is not a size; write it with its unit, as in 80GB or 16GiB.")
     size = round(parsed)
     if size > LARGEST:
-        raise HeadwayError(f"{where}: must be at most 1000000TB, got {_quote(value)}.")
+        raise HeadwayError(f"{where}: must be at most 1000000TB, got {shown(value)}.")
     if size < least:
         raise HeadwayError(f"{where}: must be at least {least:,} bytes, got {shown(value)}.")
     return size
@@ -129,5 +124,5 @@ def bandwidth(value: object, where: str) -> int:
     """Bytes a second, from "50GB/s"."""
     text = to_text(value)
     if not text.endswith("/s"):
-        raise HeadwayError(f"{where}: {_quote(value)} is not a bandwidth; write it with its unit, as in 50GB/s.")
+        raise HeadwayError(f"{where}: {shown(value)} is not a bandwidth; write it with its unit, as in 50GB/s.")
     return size_bytes(text[:-2], where)

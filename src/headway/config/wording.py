@@ -14,7 +14,7 @@ from headway.errors import HeadwayError
 WORDS: Final = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a mapping"}
 PLURALS: Final = {int: "whole numbers", float: "numbers", str: "texts"}
 LONGEST: Final = 100  # characters of a value in a message
-LONGEST_ERROR: Final = 300  # of what another error says
+LONGEST_ERROR: Final = 300  # of another error's text
 LIMITS: Final = (("gt", "above"), ("ge", "of at least"), ("lt", "below"), ("le", "of at most"))
 
 
@@ -25,10 +25,10 @@ def cut(text: str, longest: int = LONGEST) -> str:
 
 
 def one_line(error: object, kind: bool = True) -> str:
-    """The text of an exception, or any other, for the end of a sentence; `kind` says an exception's class first."""
+    """The text of an exception, or any other, for the end of a sentence; `kind` puts an exception's class first."""
     try:
         text = cut(" ".join(str(error).split()).rstrip("."), LONGEST_ERROR)
-    except Exception:  # of a user's own, that cannot even say what is wrong
+    except Exception:  # a user's exception whose `__str__` fails
         text = ""
     if not kind or not isinstance(error, BaseException) or isinstance(error, HeadwayError):
         return text

@@ -12,13 +12,12 @@ from typing import Annotated, Any, Final
 from msgspec import Meta, Struct
 
 from headway.config.keys import Duration, PositiveDuration
-from headway.control.pool_watch import NOTHING
-from headway.control.pool_watch import PoolWatch as PoolWatch
 from headway.errors import HeadwayError
 from headway.policies.answers import check_scale
 from headway.policies.scaling.thresholds import Static
 from headway.types import NEVER, PS_PER_SECOND, REDIRECTED, RETRIED, SERVING, Request
 from headway.views.events import Event, Finished, FirstToken, Handed, InstanceChanged, Routed
+from headway.views.pool import NOTHING, PoolView
 
 KEPT_PS: Final = 600 * PS_PER_SECOND  # of windows, for a policy that does not say how long its own are
 REMEMBERED: Final = 10_000  # requests that go on elsewhere and were not sent there yet
@@ -71,11 +70,11 @@ class Stay:
 
     __slots__ = ("first_ps", "index", "pool", "prefill", "prefill_index", "tokens", "waits")
 
-    def __init__(self, tokens: int, index: int, pool: PoolWatch) -> None:
+    def __init__(self, tokens: int, index: int, pool: PoolView) -> None:
         self.tokens = tokens  # of its prompt
         self.index = index  # of the instance that generates
         self.pool = pool
-        self.prefill: PoolWatch | None = None  # the pool that computes its prompt, where it is another
+        self.prefill: PoolView | None = None  # the pool that computes its prompt, where it is another
         self.prefill_index = NOTHING
         self.waits = False  # for that
         self.first_ps = NOTHING
@@ -87,7 +86,7 @@ class Autoscaler:
 
     def __init__(
         self,
-        pools: Sequence[PoolWatch],
+        pools: Sequence[PoolView],
         policies: Sequence[Any],
         interval_ps: int | None,
         triggers: Triggers | None,
@@ -254,7 +253,7 @@ def longest(policy: Any) -> int:
     return KEPT_PS if windows is None else max((round(seconds * PS_PER_SECOND) for seconds in windows), default=0)
 
 
-def holds(triggers: Triggers, pool: PoolWatch) -> str | None:
+def holds(triggers: Triggers, pool: PoolView) -> str | None:
     if pool.room_up:
         if triggers.queue_depth is not None:
             serving = [view.queued for view in pool.views if view.state in SERVING]

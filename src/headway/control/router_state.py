@@ -3,69 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from headway.policies.registry import EVERYTHING, entry_of
-from headway.types import PS_PER_SECOND, Request
-from headway.views.cluster import KEPT, ClusterView
+from headway.types import Request
+from headway.views.cluster import KEPT, WINDOW_PS, ClusterView, TenantView, Totals
 from headway.views.instance import InstanceView
 from headway.views.window import Window
 
-WINDOW_PS: Final = 10 * PS_PER_SECOND
-SHORT_PS: Final = PS_PER_SECOND
-BURST_FACTOR: Final = 2
-BURST_LEAST: Final = 5  # requests in the short window; fewer are chance
 
-
-class Tenant:
-    """A `TenantView`."""
-
-    __slots__ = ("_cluster", "_first_ps", "_long", "_short", "active", "requests", "slo_class")
-
-    def __init__(self, cluster: ClusterView, first_ps: int = 0, slo_class: str = "") -> None:
-        self._cluster = cluster
-        self._first_ps = first_ps
-        self._long = Window(WINDOW_PS)
-        self._short = Window(SHORT_PS)
-        self.requests = 0
-        self.active = 0
-        self.slo_class = slo_class
-
-    def on_arrival(self, now_ps: int, slo_class: str) -> None:
-        self.requests += 1
-        self.slo_class = slo_class
-        self._long.add(now_ps)
-        self._short.add(now_ps)
-
-    @property
-    def rate(self) -> float:
-        return self._long.per_second(self._cluster.now_ps)
-
-    @property
-    def burst(self) -> bool:
-        now_ps = self._cluster.now_ps
-        short = self._short.sum(now_ps)
-        if short < BURST_LEAST:
-            return False
-        span_ps = max(SHORT_PS, min(WINDOW_PS, now_ps - self._first_ps))
-        return short * span_ps > BURST_FACTOR * self._long.sum(now_ps) * SHORT_PS
-
-    def __repr__(self) -> str:
-        return f"Tenant(requests={self.requests}, active={self.active}, rate={self.rate:g}, burst={self.burst})"
-
-
-class Tenants(Mapping[str, Tenant]):
+class Tenants(Mapping[str, TenantView]):
     """Those that have come, in order of their first request; any other is one of whom nothing has been seen."""
 
     __slots__ = ("_cluster", "_tenants")
 
     def __init__(self, cluster: ClusterView) -> None:
         self._cluster = cluster
-        self._tenants: dict[str, Tenant] = {}
+        self._tenants: dict[str, TenantView] = {}
 
-    def __getitem__(self, name: str) -> Tenant:
+    def __getitem__(self, name: str) -> TenantView:
         tenant = self._tenants.get(name)
-        return Tenant(self._cluster) if tenant is None else tenant
+        return TenantView(self._cluster) if tenant is None else tenant
 
     def __contains__(self, name: object) -> bool:
         return name in self._tenants
@@ -79,39 +37,8 @@ class Tenants(Mapping[str, Tenant]):
     def on_arrival(self, now_ps: int, request: Request) -> None:
         tenant = self._tenants.get(request.tenant)
         if tenant is None:
-            tenant = self._tenants[request.tenant] = Tenant(self._cluster, now_ps)
+            tenant = self._tenants[request.tenant] = TenantView(self._cluster, now_ps)
         tenant.on_arrival(now_ps, request.slo_class)
-
-
-class Counted:
-    """The `Totals`."""
-
-    __slots__ = ("_arrivals", "_cluster", "_tokens", "inflight", "queued")
-
-    def __init__(self, cluster: ClusterView) -> None:
-        self._cluster = cluster
-        self._arrivals = Window(WINDOW_PS)
-        self._tokens = Window(WINDOW_PS)
-        self.inflight = 0
-        self.queued = 0
-
-    def on_arrival(self, now_ps: int) -> None:
-        self._arrivals.add(now_ps)
-
-    def on_finished(self, now_ps: int, output_tokens: int) -> None:
-        self.inflight -= 1
-        self._tokens.add(now_ps, output_tokens)
-
-    @property
-    def rate(self) -> float:
-        return self._arrivals.per_second(self._cluster.now_ps)
-
-    @property
-    def throughput(self) -> float:
-        return self._tokens.per_second(self._cluster.now_ps)
-
-    def __repr__(self) -> str:
-        return f"Totals(inflight={self.inflight}, queued={self.queued}, rate={self.rate:g})"
 
 
 class Served:
@@ -166,7 +93,7 @@ class RouterState:
         self.cluster = cluster
         self.instances = cluster.instances if instances is None else instances
         self.tenants = Tenants(cluster)
-        self.totals = Counted(cluster)
+        self.totals = Totals(cluster)
         self.served: dict[int, Served] = {}  # by the instance's index, where it is shown
         self.show(signals)
 

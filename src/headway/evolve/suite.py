@@ -12,7 +12,6 @@ held_out     and what it never sees
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -20,7 +19,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from headway.config.documents import parse_yaml, read_yaml
+from headway.config import documents
 from headway.config.keys import PositiveSeconds
 from headway.config.section import read
 from headway.config.wording import cut, shown, suggest
@@ -33,7 +32,6 @@ from headway.scenario.scenario import Scenario
 from headway.types import Json
 
 DEFAULT: Final = "routing-2026-11"
-_PRESETS: Final = resources.files("headway") / "presets" / "suites"
 PARTS: Final = ("train", "validation", "held_out")
 HELD_OUT: Final = "held_out"
 MOST_SEEDS: Final = 1000  # of one entry
@@ -66,12 +64,12 @@ class Suite(Struct, frozen=True):
             return _suite(dict(source), "suite", None)
         path = Path(source).expanduser()
         if path.is_file():
-            return _suite(read_yaml(path), str(path), path.parent)
-        if str(source) in presets():
-            file = _PRESETS / f"{source}.yaml"
-            return _suite(parse_yaml(file.read_text(encoding="utf-8"), str(source)), str(source), None)
+            return _suite(documents.read_yaml(path), str(path), path.parent)
+        known = documents.presets("suites")
+        if str(source) in known:
+            return _suite(documents.parse_yaml(known[str(source)], str(source)), str(source), None)
         name = cut(str(source))
-        raise HeadwayError(f"{name}: there is no such suite file, nor a preset of that name.{suggest(name, presets())}")
+        raise HeadwayError(f"{name}: there is no such suite file, nor a preset of that name.{suggest(name, known)}")
 
     def cases(self, part: str = "train") -> tuple[Case, ...]:
         """Of a part, in order; an error where the suite has none such."""
@@ -119,7 +117,7 @@ class _Entry(Struct):
 
 def presets() -> list[str]:
     """The names of the suites that come with the package."""
-    return sorted(item.name.removesuffix(".yaml") for item in _PRESETS.iterdir() if item.name.endswith(".yaml"))
+    return list(documents.presets("suites"))
 
 
 def _suite(data: Any, source: str, folder: Path | None) -> Suite:

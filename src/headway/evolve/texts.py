@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from headway.config.documents import yaml_text
+from headway.config.documents import presets, yaml_text
 from headway.config.wording import suggest
 from headway.errors import HeadwayError
 from headway.policies import registry
@@ -15,7 +15,6 @@ from headway.policies.bundle import STAGES, WRITTEN, Bundle, source_of
 from headway.policies.code import check
 from headway.policies.context import BLOCK_TOKENS, LRU_BLOCKS
 from headway.policies.registry import DEFAULT_POLICIES
-from headway.policies.templates import sources as presets
 
 # A bundle's policy for people: its source where it has one, with the chosen numbers in it, else its YAML.
 
@@ -95,7 +94,7 @@ def _text(bundle: Bundle, stage: str) -> str:
     if name in WRITTEN or not check(source, stage):
         return source
     plain = not keys
-    if plain and stage == "routing" and name in (cookbook := dict(presets("cookbook"))):
+    if plain and stage == "routing" and name in (cookbook := presets("cookbook", ".py")):
         return cookbook[name]
     if plain and stage in DEFAULTS and name == DEFAULT_POLICIES[stage]:
         return DEFAULTS[stage]

@@ -8,7 +8,6 @@ from random import Random
 from typing import Any
 
 from headway.control.autoscaler import Autoscaler
-from headway.control.pool_watch import PoolWatch
 from headway.experiment.engines import pools
 from headway.policies.scaling.thresholds import Static
 from headway.results.recorder import Targets
@@ -17,6 +16,7 @@ from headway.scenario.scenario import Scenario
 from headway.sim.setup import ClusterSetup, FaultSetup, LifeSetup, PoolSetup
 from headway.streams import derive
 from headway.types import Request
+from headway.views.pool import PoolView
 from headway.workload import durations
 
 PS_PER_US = 1_000_000
@@ -70,7 +70,7 @@ def autoscaler(scenario: Scenario, setup: ClusterSetup, life: LifeSetup) -> Auto
         views = setup.views[pool.first : pool.first + pool.maximum]
         model, role = views[0].model, views[0].role
         low, high = pool.minimum, pool.maximum
-        watches.append(PoolWatch(pool.id, model, role, low, high, views, block_tokens=setup.block_tokens))
+        watches.append(PoolView(pool.id, model, role, low, high, views, block_tokens=setup.block_tokens))
     promised = Promised(scenario.slo, scenario.workload.slos())
     policies = [pool.scaling for pool in life.pools]
     scaling = life.scaling

@@ -29,7 +29,7 @@ from headway.results.decision_log import DecisionLog
 from headway.results.recorder import PoolFacts, RunFacts
 from headway.results.result import Result
 from headway.scenario.scenario import DEFAULT, STAGES, Scenario, Source
-from headway.sim.setup import ClusterSetup, Polling, RouterSetup
+from headway.sim.setup import ClusterSetup
 from headway.sim.simulation import Simulation
 from headway.streams import derive, stream
 from headway.types import Json, Request
@@ -301,7 +301,7 @@ def about(scenario: Scenario) -> Json:
 
 def cluster_setup(scenario: Scenario) -> ClusterSetup:
     """The instances of a scenario, all idle, and what they have in common."""
-    cluster, signals = scenario.cluster, scenario.signals
+    cluster = scenario.cluster
     return ClusterSetup(
         engines=engines(cluster),
         block_tokens=cluster.kv.block_tokens,
@@ -310,18 +310,10 @@ def cluster_setup(scenario: Scenario) -> ClusterSetup:
         horizon_ps=scenario.horizon_ps,
         warmup=scenario.warmup,
         jitter_seed=scenario.seed.jitter,
-        polling=Polling(signals.poll_interval_ps, signals.poll_delay_ps) if signals.poll_interval_ps else None,
-        kv_event_delay=signals.kv_event_delay_ps,
-        routers=router_setup(scenario),
+        signals=scenario.signals,
+        routers=scenario.routers,
+        router_seed=derive(scenario.seed.simulation, "routers"),
     )
-
-
-def router_setup(scenario: Scenario) -> RouterSetup | None:
-    routers = scenario.routers
-    if routers.count == 1:
-        return None
-    seed = derive(scenario.seed.simulation, "routers")
-    return RouterSetup(routers.count, routers.sync_interval_ps, routers.spread == "sessions", seed)
 
 
 def run_facts(scenario: Scenario, simulation: Simulation) -> RunFacts:

@@ -1,4 +1,4 @@
-"""What policies may answer, and how a wrong answer is told."""
+"""Checks of what policies answer, and the errors of wrong answers."""
 
 from __future__ import annotations
 

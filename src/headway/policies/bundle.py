@@ -10,8 +10,7 @@
       admission: {type: tree, tree: {if: cluster.totals.queued > 50, then: reject, else: admit}}
       scheduler: {type: code, source: "def key(ticket): ..."}    # or path: rule.py
 
-A stage that is not there has its default policy. Code in a file of its own is read with the bundle, which so holds all
-that it needs. Inside, a bundle has its policies as a scenario does.
+A missing stage has its default policy. Reading a bundle also reads its code files, so it holds all that it needs.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ class Bundle(Struct, frozen=True):
         }
 
     def check(self, where: str = "policies") -> None:
-        """Make every policy once, so that what is wrong with one is told."""
+        """Build every policy once, which raises an error for a wrong one."""
         for stage, spec in self.policies.items():
             registry.build(stage, spec, f"{where}.{stage}")
 
@@ -209,7 +208,7 @@ def _code(spec: Mapping[str, Any], place: str, file: str | None) -> Json:
 
 
 def _normalise(spec: Any, stage: str) -> Any:
-    """One form for what can be said in several: a name alone where there are no parameters."""
+    """One form of equal policies: a name alone if there are no parameters."""
     spec = DEFAULT_POLICIES[stage] if spec is None else dict(spec) if isinstance(spec, Mapping) else spec
     name, parameters = registry.split(spec, f"policies.{stage}")
     name = name if registry.is_file(name) else registry.canonical(name)

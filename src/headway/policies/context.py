@@ -1,4 +1,4 @@
-"""What a policy is handed when it is bound, and nothing more: instances, random streams, an estimator, the indexes."""
+"""What a policy is bound to, and nothing more: instances, random streams, an estimator, prefix indexes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Context:
         *,
         follows: Context | None = None,
     ) -> None:
-        """`follows`: that of a router of the same instances which this one takes over from; its beliefs go on."""
+        """`follows` is the context of a router that this one takes over from: its prefix indexes stay in use."""
         self.instances = tuple(instances)
         self.rng = rng  # a stream of its own for every name
         self.estimator = estimator
@@ -49,7 +49,7 @@ class Context:
             view._estimator = estimator
 
     def prefix_index(self, block_tokens: int, capacity: int) -> PrefixIndex:
-        """The router's belief of what each instance has cached; one index for all who ask with equal figures."""
+        """The router's belief of what each instance has cached; calls with equal figures share one index."""
         for name, value in (("block_tokens", block_tokens), ("capacity", capacity)):
             if type(value) is not int or value < 1:
                 raise HeadwayError(f"prefix_index: {name} must be a whole number of at least 1, got {shown(value)}.")

@@ -1,9 +1,7 @@
-"""Routing where prompts are computed on other instances than those that generate: a policy for each half, and who
-decides whether a request is split at all.
+"""Routing with prefill/decode disaggregation: a policy for each half, and a decider that says which requests to split.
 
-The decode half goes first, among the instances that generate and those that do both. Where it takes one that does both,
-nothing is split. Else the decider is asked, and the prefill half chooses among the instances of the same deployment
-that compute prompts; decided against, the instance that was chosen computes the prompt itself.
+The decode half chooses first, among the instances that generate. If its choice also computes prompts, or the decider
+says no, that instance computes the prompt. Else the prefill half chooses among the deployment's prefill instances.
 """
 
 from __future__ import annotations
@@ -130,7 +128,7 @@ class Pairing:
         self.whole = 0
         self.halves: dict[int, Halves] = {}  # by group of instances
         self.numbers: dict[tuple[int, str], int] = {}  # of the groups that the prefill half sees, by group and pool
-        self.sent: dict[int, InstanceView] = {}  # where prompts are computed, while somebody wants to hear of it
+        self.sent: dict[int, InstanceView] = {}  # where prompts are computed, while the prefill half observes
         if any(hasattr(part, "observe") for part in self.parts):
             self.observe = self._observe
 

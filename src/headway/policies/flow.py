@@ -1,5 +1,5 @@
-"""Flow control: a queue at the router, between priority and routing, that lets requests go only while the cluster can
-take them, so that who waits can still be overtaken, shared out and sent to the best instance.
+"""Flow control: a queue at the router, between priority and routing, that dispatches requests while the cluster is not
+saturated. Queued requests can still be reordered and sent to the best instance.
 
     bands       the highest band with a request in it goes first
     fairness    whose turn it is inside a band: one lane for all (strict), or a lane a tenant
@@ -26,7 +26,7 @@ from headway.policies.registry import Bounds, entry_of, policy
 from headway.types import NEVER, Priority, Request
 from headway.views.cluster import ClusterView
 
-SLACK: Final = 16  # entries of those that have gone which a lane keeps in any case
+SLACK: Final = 16  # stale entries that a lane keeps in any case
 READS: Final = {  # by saturation signal: what is exact, what is reported
     "never": ((), ()),
     "utilization": (("inflight",), ("queued", "kv_used")),
@@ -75,7 +75,7 @@ class Lane(Struct, eq=False):
                 return entry
 
     def forget(self) -> None:
-        """One of it has gone."""
+        """One of its requests has left; drop stale entries if they outnumber the live ones."""
         self.live -= 1
         if len(self.heap) > 2 * self.live + SLACK:
             self.heap = [item for item in self.heap if not item[2].left]
@@ -199,7 +199,7 @@ class Bands:
         elif lane.rank < band.clock:
             lane.rank = band.clock
         lane.waits = True
-        while lane.heap[0][2].left:  # who has gone decides no tie
+        while lane.heap[0][2].left:  # a request that has left decides no tie
             heappop(lane.heap)
         heappush(band.turns, (lane.rank, lane.heap[0][1], lane))
 
@@ -232,7 +232,7 @@ class Bands:
         entry.lane.forget()
 
     def remove(self, request_id: int) -> Waiting | None:
-        """Take a request out, wherever it stands."""
+        """Take out a request, wherever it stands."""
         entry = self.waiting.get(request_id)
         if entry is not None:
             self.forget(entry)
@@ -262,7 +262,7 @@ class Bands:
         return next(iter(self.waiting.values())).since_ps + self.ttl_ps
 
     def pop_expired(self, now_ps: int) -> Waiting | None:
-        """The next that has waited too long by now, taken out."""
+        """Take out the next request that has waited too long by now."""
         if self.next_ps > now_ps:
             return None
         entry = next(iter(self.waiting.values()))
@@ -272,11 +272,11 @@ class Bands:
         return entry
 
     def oldest(self) -> Waiting | None:
-        """The one that has waited for longest, taken out."""
+        """Take out the request that has waited longest."""
         return self.remove(next(iter(self.waiting))) if self.waiting else None
 
     def excess(self) -> Waiting | None:
-        """The newest of those that wait beyond the capacity, taken out."""
+        """Take out the newest request beyond the capacity."""
         entry = self.beyond()
         if entry is None:
             self.peak = max(self.peak, len(self.waiting))

@@ -1,4 +1,4 @@
-"""The live router's linear score: four normalised terms, and a stable hash where they say too little."""
+"""The live router's linear score: four normalised terms, and a stable hash for near-ties."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Weight = Annotated[float, Bounds(0, 1000)]
 # Scores are sums of four products; what their rounding can do must not move an instance across the band's edge.
 ROUNDING = 1e-9
 REMEMBERED: Final = 1024  # prefixes whose bids are
-FEW: Final = 8  # instances that are scored without asking first who can win
+FEW: Final = 8  # instances, up to which all are scored
 _watts: Final = attrgetter("watts")
 
 
@@ -66,7 +66,7 @@ class KvAware(Believer):
 
     def bind(self, context: Context) -> None:
         super().bind(context)
-        self.without = self.load + self.power + self.capacity  # the most that who has nothing of a prompt can score
+        self.without = self.load + self.power + self.capacity  # the highest score without a cached block
         self.hashers: dict[str, Any] = {}
         self.bids: dict[int, dict[str, bytes]] = {}  # by prefix and instance, of those asked for lately
 
@@ -136,7 +136,7 @@ class KvAware(Believer):
 
 
 def holders(instances: Sequence[InstanceView], hits: list[int]) -> Sequence[InstanceView]:
-    """Those who have some of the prompt; all, where nobody has or they are few."""
+    """The instances that hold some of the prompt; all, if none does or they are few."""
     if len(instances) <= FEW or not any(hits):
         return instances
     return [view for view in instances if hits[view.index]] or instances

@@ -1,4 +1,4 @@
-"""A policy that is made of others: what they read, and what they are told, together."""
+"""Policies made of others: their signals, metrics and events together."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def collect_metrics(parts: Iterable[tuple[str, Any]]) -> dict[str, float]:
 
 
 def observer(parts: Iterable[Any]) -> Observe | None:
-    """Tells those that listen. None where nobody does: a policy without `observe` costs no event."""
+    """One `observe` for all parts that have it; None if none has, since a policy without it costs no event."""
     listeners = [part.observe for part in parts if hasattr(part, "observe")]
     if len(listeners) > 1:
         return partial(tell, listeners)

@@ -7,16 +7,10 @@ than the tail, so a stretch of a run touched at one time is one *piece*, and a t
     then its front only   [0 .... 4) [4 ............. 12)      the front becomes recent, the back keeps its place
     then whole again      [0 ........................ 12)      merged
 
-A block's parent is touched whenever the block is, and after it; so what an instance is believed to hold is always
-closed under prefixes, and one number, where a run's held blocks end, says which of them are held. Where instances tell
-what they have evicted, a run may be gone whose continuation is still held; then a match goes as far as the runs join.
-
-What is held lies on the instance's GPU, unless the instance has told that it moved to a slower tier. Tails move before
-heads, so two more numbers say where each block of a run lies: where those end that lie on the GPU, and those that lie
-no deeper than in the CPU's memory.
-
-What lies in a store that several instances share goes on where the prompt held by any of them leaves off, whoever put
-it there.
+A block's parent is touched after the block, so the held blocks are closed under prefixes, and one number a run, its
+held end, is enough. An instance that reports evictions may lose a run and keep its continuation (a hole); a match then
+ends at the hole. Tails move to slower tiers before heads, so two more numbers a run say which blocks lie on the GPU and
+which no deeper than in the CPU's memory. A store that several instances share extends the match of each of them.
 """
 
 from __future__ import annotations
@@ -106,7 +100,7 @@ class PrefixIndex:
             holders = holders_of(key)
             if holders is None:
                 break
-            # Who holds a block of this run holds all before it, so the deepest run that names an instance is right.
+            # An instance that holds a block of this run holds all before it: the deepest run that names it is right.
             for instance, held in holders.items():
                 matched[instance] = held if held < end else end
         return matched
@@ -118,7 +112,7 @@ class PrefixIndex:
         matched = self._none[:]
         if not low:
             return matched
-        known, most = 0, len(table[runs[0][0]])  # who holds any of them holds the first
+        known, most = 0, len(table[runs[0][0]])  # an instance that holds any run holds the first
         while known < most:
             low -= 1
             key, end = runs[low]
@@ -131,8 +125,7 @@ class PrefixIndex:
         return matched
 
     def _held_by_any(self, runs: tuple[tuple[int, int], ...]) -> int:
-        """How many of the first runs anybody holds. If anybody holds one, somebody holds all before it, so the last is
-        found by halves."""
+        """How many of the first runs some instance holds, by bisection: whoever holds a run holds all before it."""
         table = self._holders
         low, high = 0, len(runs)  # all below low are held, and none from high on
         while low < high:
@@ -182,7 +175,7 @@ class PrefixIndex:
         return matched
 
     def share(self, instances: Iterable[int], tier: str) -> SharedStore:
-        """A store of that tier, from which these instances can load, and which tells what comes and goes."""
+        """A store of that tier from which these instances load; it reports what it gains and loses."""
         store = SharedStore(TIERS.index(tier))
         self._shared = self._shared or [[] for _ in range(self.instances)]
         for instance in instances:
@@ -213,8 +206,8 @@ class PrefixIndex:
         return matched
 
     def move(self, instance: int, key: int, block: int, source: int, target: int) -> None:
-        """An instance has moved those blocks of a run from `block` on that lay in the tier `source` to a slower one, or
-        let them go; or, where `target` is the GPU, it has brought those before `block` there."""
+        """An instance has moved the blocks of a run from `block` on that lay in tier `source` to a slower tier, or
+        evicted them; or, if `target` is the GPU, it has loaded those before `block` there."""
         holders = self._holders.get(key)
         held = None if holders is None else holders.get(instance)
         if held is None:
@@ -238,7 +231,7 @@ class PrefixIndex:
             moved.pop(key, None)
 
     def _bring_up(self, instance: int, runs: tuple[tuple[int, int], ...]) -> None:
-        """Who computes a prompt has it on the GPU then."""
+        """A prompt that an instance computes lies on its GPU afterwards."""
         moved = self._moved[instance]
         for key, end in runs:
             if key in moved:
@@ -280,8 +273,8 @@ class PrefixIndex:
         return holders is not None and instance in holders
 
     def store(self, instance: int, key: int, start: int, end: int) -> bool:
-        """An instance has told that it holds these blocks of a run, all before which it is believed to hold. They are
-        the next to go, so that they never outlive those; where there is no room for them they are not believed."""
+        """An instance reports these blocks of a run, all before which it is believed to hold. They are the next to be
+        evicted, so that they never outlive those; False if they exceed the capacity."""
         if self.holds(instance, key):
             return True
         size = self._sizes[instance] + end - start
@@ -301,13 +294,13 @@ class PrefixIndex:
         self._holes = holes
 
     def evict(self, instance: int, blocks: int) -> None:
-        """As many of an instance's blocks as are told go, the least recently used first."""
+        """Drop so many of an instance's blocks, the least recently used first."""
         blocks = min(blocks, self._sizes[instance])
         self._evict(instance, blocks)
         self._sizes[instance] -= blocks
 
     def clear(self, instance: int) -> None:
-        """An instance is gone with all it had."""
+        """Drop all blocks of an instance."""
         holders = self._holders
         for piece in self._pieces[instance]:
             key = piece[0] if isinstance(piece, tuple) else piece
@@ -358,7 +351,7 @@ class PrefixIndex:
             self._bring_up(instance, runs)
 
     def _begin(self, instance: int, runs: tuple[tuple[int, int], ...], at: int) -> int:
-        """The runs from `at` on, which nobody holds yet, all at once; how many blocks they are."""
+        """Add the runs from `at` on, which no instance holds yet, all at once; returns their blocks."""
         new = runs[at:]
         first = runs[at - 1][1] if at else 0
         self._holders.update([(key, {instance: end}) for key, end in new])

@@ -1,9 +1,8 @@
 """Priority: how much an admitted request matters, for routing and for the instance's scheduler.
 
-A score is given once, when a request is decided on, and is compared with scores given at other times. So where waiting
-counts, the score is one whose order is right at any instant, and what holds at this instant goes with it as a hint.
-Hints are numbers by name: `slack_s`, the seconds until the first token is due; `waited_s`, the seconds since arrival;
-`weight`, the tenant's.
+A request is scored once, and its score is compared with scores of other instants. If waiting counts, the score is one
+whose order holds at any instant. Hints are numbers of this instant: `slack_s`, seconds until the first token is due;
+`waited_s`, seconds since arrival; `weight`, the tenant's.
 """
 
 from __future__ import annotations

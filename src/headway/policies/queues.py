@@ -1,7 +1,4 @@
-"""What waits at one instance for its batch, and in which order: the queues that schedulers make.
-
-An instance keeps the requests themselves; a queue orders their tickets, which say what an engine may know of them.
-"""
+"""The queues that schedulers make: the requests that wait at one instance, as tickets of what an engine may know."""
 
 from __future__ import annotations
 
@@ -51,7 +48,7 @@ class Queue(Protocol):
         """A running request had to yield its blocks and waits again."""
 
     def first(self) -> Ticket:
-        """Who enters next; asked while somebody waits. If it cannot enter, nobody else does."""
+        """The next to enter, called while requests wait. If it cannot enter, no other request does."""
 
     def take(self) -> None:
         """The first enters the batch."""
@@ -60,12 +57,12 @@ class Queue(Protocol):
         """A waiting request's client has given up."""
 
     def order(self, running: list[Ticket]) -> list[Ticket]:
-        """The running requests, given in order of entry, in order of who keeps its blocks: when they do not suffice,
-        the last yields first. The order must be the same each time, or nobody is sure to get on."""
+        """Sort the running requests, which come in order of entry: when blocks run out, the last is preempted first.
+        The order must be the same each time, or no request is sure to progress."""
 
 
-SLACK: Final = 16  # entries of those that have gone which a queue keeps in any case
-METHODS: Final = {"add": 1, "put_back": 1, "first": 0, "take": 0, "remove": 1, "order": 1}  # with so many arguments
+SLACK: Final = 16  # stale entries that a queue keeps in any case
+METHODS: Final = {"add": 1, "put_back": 1, "first": 0, "take": 0, "remove": 1, "order": 1}  # numbers of arguments
 OPTIONAL: Final = {"chunk": 1, "ended": 3}
 
 
@@ -87,8 +84,7 @@ def queue_of(scheduler: Any) -> Queue:
 
 
 class Fifo(deque[Ticket]):
-    """In order of arrival; who had to yield is the first again. The last to enter yields first: the newest, unless some
-    had to wait for their blocks while others passed them."""
+    """In order of arrival; a preempted request is the first again. The last to enter is preempted first."""
 
     add = deque.append
     put_back = deque.appendleft
@@ -239,7 +235,7 @@ class DeficitRoundRobin:
             self.leave(tenant)
 
     def leave(self, tenant: str) -> None:
-        """Nobody of a tenant waits any more: its turn is over, and it saves nothing up."""
+        """A tenant has no waiting requests: its turn ends, and it keeps no credit."""
         had_turn = self.ring[0] == tenant
         self.ring.remove(tenant)
         del self.queues[tenant]
@@ -257,7 +253,7 @@ class DeficitRoundRobin:
                 return
             self.ring.rotate(-1)
             visited += 1
-            if visited == len(self.ring):  # rounds in which nobody could pay either, all at once
+            if visited == len(self.ring):  # skip the rounds in which no tenant could pay
                 visited = 0
                 rounds = min(-(-self.lacks(waiting) // self.quantum) for waiting in self.ring) - 1
                 for waiting in self.ring:

@@ -86,7 +86,7 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def blank(self) -> bool:
-        """Whether it decides nothing without a text of somebody's."""
+        """Whether it needs a text or a module of a user's."""
         return bool(getattr(self.make, "blank", False))
 
 
@@ -117,9 +117,9 @@ def policy(
     kind: Kind = "policy",
 ) -> Callable[[T], T]:
     """Declare a policy class: make it a dataclass and file it under its stage and name. A class of a file that is named
-    by its path (`my_policy.py:MyPolicy`) is found by that alone and not filed. Who does not say which `reported`
-    signals it reads gets them all; one that says so is refused the others. Who says nothing at all gets the tenants and
-    totals too, which others declare as `exact`. `kind` says whether it runs in a comparison that names no policies."""
+    by its path (`my_policy.py:MyPolicy`) is not filed. Omit `reported` to receive every signal that instances report;
+    else reading others raises an error. Omit `exact` as well to receive tenants and totals too. `kind` says whether it
+    runs in a comparison that names no policies."""
 
     def register(cls: T) -> T:
         entry = describe(stage, name, cls, exact=exact, reported=reported, oracle=oracle, kind=kind)
@@ -177,7 +177,7 @@ def _look_up(key: tuple[str, str]) -> Entry | None:
 
 
 def own_entry(policy: Any) -> Entry | None:
-    """What a policy, an object or a class, says of itself; what its base class says holds for the base alone."""
+    """The entry that a policy, an object or a class, declares itself; that of its base class does not count."""
     for holder in (policy, type(policy)):
         entry = getattr(holder, "__dict__", {}).get("entry")
         if isinstance(entry, Entry):
@@ -186,13 +186,13 @@ def own_entry(policy: Any) -> Entry | None:
 
 
 def default_entry(stage: str, cls: type) -> Entry:
-    """The entry of a class that says nothing: it reads every signal, and is an oracle only where its base is one."""
+    """The entry of a class that declares nothing: it reads every signal, and is an oracle if its base is one."""
     base = getattr(cls, "entry", None)
     return Entry(stage, canonical(cls.__name__), cls, EVERYTHING, REPORTED, isinstance(base, Entry) and base.oracle)
 
 
 def entry_of(policy: Any, stage: str = "routing") -> Entry:
-    """What a policy says of itself, or what holds for one that says nothing."""
+    """The entry of a policy, an object or a class: its own, or the default."""
     return own_entry(policy) or default_entry(stage, policy if isinstance(policy, type) else type(policy))
 
 
@@ -203,7 +203,7 @@ def entries(stage: str | None = None, name: str | None = None) -> list[Entry]:
 
 
 def names(stage: str) -> list[str]:
-    """Of the policies that can be made by their name alone."""
+    """The names of the policies that need no text or module of a user's."""
     return [entry.name for entry in entries(stage) if not entry.blank]
 
 
@@ -246,7 +246,7 @@ def find(stage: str, name: str, where: str) -> Entry:
 
 
 def load(stage: str, reference: str, where: str) -> Entry:
-    """A policy from a user's own file, `path/to/my_policy.py:MyPolicy`; it reads every signal unless it says less."""
+    """A policy from a user's file, `path/to/my_policy.py:MyPolicy`; it reads every signal unless it declares fewer."""
     if stage not in METHODS:
         raise HeadwayError(f"{where}: a {stage} cannot be taken from a file. Known: {', '.join(names(stage))}.")
     cls = load_class(reference, where)
@@ -312,7 +312,7 @@ def explicit(stage: str, spec: Any, where: str, policy: Any = None) -> dict[str,
 
 
 def build(stage: str, spec: object, where: str) -> Any:
-    """Make a policy from its name or its mapping, with every mistake told at its place."""
+    """Make a policy from its name or its mapping; errors name the place."""
     name, parameters = split(spec, where)
     entry = find(stage, name, where)
     return make(entry, parameters, where)
@@ -374,7 +374,7 @@ def check_methods(stage: str, policy: Any, where: str) -> None:
 
 
 def check_call(method: Any, count: int, place: str) -> None:
-    """What is called like that can be called with so many arguments."""
+    """Check that a method can be called with so many arguments."""
     if not callable(method):
         raise HeadwayError(f"{place} must be a method, got {shown(method)}.")
     try:
@@ -382,12 +382,12 @@ def check_call(method: Any, count: int, place: str) -> None:
     except TypeError as error:
         arguments = "1 argument" if count == 1 else f"{count} arguments"
         raise HeadwayError(f"{place} is called with {arguments} beside self: {error}.") from None
-    except ValueError:  # a callable that does not tell its arguments
+    except ValueError:  # a callable without a signature
         return
 
 
 def figures(policy: Any, where: str) -> dict[str, float]:
-    """What a policy reports of itself: names and finite numbers."""
+    """The metrics that a policy reports, checked: names and finite numbers."""
     metrics = policy.metrics()
     right = f"{where}: {type(policy).__name__}.metrics must return a mapping of names to finite numbers"
     if not isinstance(metrics, dict):

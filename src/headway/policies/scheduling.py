@@ -1,10 +1,8 @@
-"""Schedulers: in which order the requests of one instance enter its batch, in what chunks their prompts are computed,
-and who yields when memory runs out.
+"""Schedulers: the order in which requests enter an instance's batch, prefill chunks, and whom a shortage preempts.
 
-A scheduler makes a queue for each instance, which is called only at scheduling changes: a request comes, enters, ends,
-is put back or gives up, or blocks run out. Keys are fixed as a request arrives at its instance; where they would let
-one be passed for ever, time counts in them (`aging`), so that everybody's turn comes. A request that waits never takes
-the place of one that runs.
+A scheduler makes a queue for each instance, which is called at scheduling changes only. A request's key is fixed as it
+arrives at its instance; `aging` adds time to the key, so that no request starves. A waiting request never preempts a
+running one.
 """
 
 from __future__ import annotations

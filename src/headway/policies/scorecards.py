@@ -1,4 +1,4 @@
-"""Scorecards: how a routing decision came about, for those who want to read it."""
+"""Scorecards: how a routing decision came about."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Cuts:
         self.passed_over: list[str] = []
 
     def note(self, name: str, before: Candidates, left: Candidates) -> None:
-        """A filter was shown some and kept so many of them; one that keeps nobody is passed over."""
+        """Record what a filter removed; a filter that keeps none is passed over."""
         staying = {view.index for view in left}
         self.removed[name] = [view.id for view in before if view.index not in staying]
         if not staying:

@@ -59,7 +59,7 @@ class AdapterAffinity:
 
 
 class Prefixed(Believer):
-    """What scorers share that ask the router's prefix index: they tell what they believe of the prompt scored last."""
+    """A scorer that asks the router's prefix index, and reports its belief of the prompt scored last."""
 
     def bind(self, context: Context) -> None:
         super().bind(context)

@@ -49,7 +49,7 @@ class Sessions(Struct, eq=False):
 
 
 class Binds:
-    """What policies share that keep sessions: each is bound to wherever its request went, whoever had the last word."""
+    """A policy that remembers sessions: each is bound to the instance that its latest request was sent to."""
 
     sessions: Sessions
 

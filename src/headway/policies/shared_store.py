@@ -1,7 +1,6 @@
-"""What the router believes to lie in a store that several instances can load from.
+"""What the router believes a shared store to hold: one stretch of blocks a run.
 
-Of each run it is one stretch, so that the cost is per run; content comes and goes from the tail on. What comes apart
-from it is not known, nor what lies behind a gap: that errs low.
+Blocks apart from the stretch or behind a gap are ignored, so the belief errs low.
 """
 
 from __future__ import annotations

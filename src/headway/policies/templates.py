@@ -8,12 +8,11 @@ compiled when its policy is first looked up.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from functools import partial
-from importlib import resources
 from inspect import get_annotations
 from typing import Annotated, Any, ClassVar, Final
 
+from headway.config.documents import presets
 from headway.errors import HeadwayError
 from headway.policies.code import Program
 from headway.policies.code.stages import STAGES, Coded, Sourced
@@ -32,14 +31,6 @@ class Template(Coded):
     def __post_init__(self) -> None:
         values = {name: getattr(self, name) for name in self.chosen}
         self.compile(self.template, type(self).__name__, values)
-
-
-def sources(folder: str) -> Iterator[tuple[str, str]]:
-    """The names and texts of the sources in a folder of the presets, in order of their names."""
-    presets = resources.files("headway") / "presets" / folder
-    for item in sorted(presets.iterdir(), key=lambda file: file.name):
-        if item.name.endswith(".py"):
-            yield item.name.removesuffix(".py"), item.read_text(encoding="utf-8")
 
 
 def compile_template(stage: str, name: str, source: str) -> Entry:
@@ -63,6 +54,8 @@ def compile_template(stage: str, name: str, source: str) -> Entry:
     return describe(stage, name, cls, exact=program.exact, reported=program.reported, kind="template")
 
 
-TEMPLATES: Final = {(stage, name): source for stage in STAGES for name, source in sources(f"templates/{stage}")}
+TEMPLATES: Final = {
+    (stage, name): source for stage in STAGES for name, source in presets(f"templates/{stage}", ".py").items()
+}
 for (stage, name), source in TEMPLATES.items():
     defer(stage, name, partial(compile_template, stage, name, source))

@@ -46,7 +46,7 @@ class TreeSource(Struct, frozen=True):
 
 
 def tree_source(tree: object, stage: str, where: str = "tree") -> TreeSource:
-    """The source of a tree with the place of each line; a tree that is none is told with its place."""
+    """The source of a tree with the place of each line; an error names the place in the tree."""
     if stage not in ENTRANCES:
         raise HeadwayError(f"{where}: {shown(stage)} is no stage that takes a tree.{suggest(str(stage), ENTRANCES)}")
     writer = _Writer(stage)

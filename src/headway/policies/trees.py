@@ -17,7 +17,7 @@ LINE = re.compile(r"\btree line (\d+)")
 
 @dataclass(eq=False, repr=False)
 class Treed(Coded):
-    """A tree in place of a source; mistakes are told with their place in the tree."""
+    """A tree in place of a source; errors name the place in the tree."""
 
     tree: Any = None
     parameters: Values = field(default_factory=dict)

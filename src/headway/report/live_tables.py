@@ -38,8 +38,7 @@ def listing(nodes: Sequence[Json]) -> RenderableType:
         )
         reasons = [node.get("error", ""), node.get("why", ""), str(node.get("cordon", {}).get("why", ""))]
         notes += [(node["name"], reason) for reason in reasons if reason]
-    heads = ("node", "state", "role", "pool", "running", "queued", "KV", "busy", "watts")
-    grid = table(*heads, rows=rows, left=range(4))
+    grid = table("node", "state", "role", "pool", "running", "queued", "KV", "busy", "watts", rows=rows, left=range(4))
     return Group(grid, "", facts(notes)) if notes else grid
 
 

@@ -76,7 +76,7 @@ class Engines(Struct, frozen=True):
         return low, self.instances if self.max_replicas is None else self.max_replicas
 
     def scales(self) -> bool:
-        """Whether anything is said of how many there may be."""
+        """Whether it has a key of scaling."""
         return any(getattr(self, name) is not None for name in SCALED)
 
     def names(self) -> tuple[str, ...]:
@@ -144,7 +144,7 @@ class Engines(Struct, frozen=True):
         return written | {"transfer": write(self.transfer)}
 
 
-# What `prefill` and `decode` may say; the rest is the deployment's. They serve one model, so none is named.
+# The keys of `prefill` and `decode`; the rest is the deployment's.
 HALF: Final = frozenset(Engines.__struct_fields__) - {"model", "architecture", *APART}
 E = TypeVar("E", bound=Engines)
 
@@ -177,7 +177,7 @@ class Cluster(Engines, frozen=True):
 
     @classmethod
     def read(cls, section: Any, where: str = "cluster") -> Cluster:
-        """Strictly; the first mistake is told with its place."""
+        """Read the section strictly; the first error names its place."""
         keys = _keys(section, where, Kv())
         deployments = keys.pop("deployments", None) if isinstance(keys, dict) else None
         cluster = read(cls, keys, where)
@@ -238,7 +238,7 @@ class Cluster(Engines, frozen=True):
 
 
 def _keys(section: Any, where: str, kv: Kv) -> Any:
-    """The section with its own part on the KV cache read, on top of what holds where it says nothing."""
+    """The section with its `kv` read; keys that it omits are those of the given `kv`."""
     keys = dict(section) if isinstance(section, dict) else {} if section is None else section
     if isinstance(keys, dict) and "kv" in keys:
         own = {} if keys["kv"] is None else keys["kv"]
@@ -303,7 +303,7 @@ def _deployments(sections: Any, cluster: Cluster) -> dict[str, Deployment]:
     if not isinstance(sections, dict) or not sections:
         raise HeadwayError(f"{place}: expected a mapping of names to deployments, got {shown(sections)}.")
     deployments: dict[str, Deployment] = {}
-    shapes: dict[str, tuple[str, latency.ModelShape]] = {}  # each by its name, with who brought it
+    shapes: dict[str, tuple[str, latency.ModelShape]] = {}  # by name, with the deployment that has it
     for name, section in sections.items():
         if not isinstance(name, str) or not name or len(name) > LONGEST_NAME:
             raise HeadwayError(f"{place}: {shown(name)} is not a deployment's name; it is a short text, as in chat.")

@@ -76,7 +76,7 @@ class Kv(Struct, frozen=True):
     ] = 0.9
 
     def resolved(self) -> Json:
-        """What says how `tiers` are used stands only beside them."""
+        """Keys about tiers are written only if there are tiers."""
         if self.tiers is not None:
             return write(self) | {"tiers": {name: write(tier) for name, tier in self.tiers.items()}}
         eviction = ("eviction",) if self.eviction == "lru" else ()

@@ -1,6 +1,6 @@
 """Changes to a scenario from outside its file: `--set key.path=value`, and the options that name policies.
 
-All of them edit the plain mapping before it is validated, so a mistake is told exactly as it would be in the file.
+All of them edit the plain mapping before it is validated, so errors are those of the file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SEEDS = ("workload", "simulation", "jitter")
 
 
 def apply(data: Mapping[str, Any], assignments: Iterable[str], where: str = "--set ") -> Json:
-    """A copy of the mapping with every `key.path=value` carried out in order; mistakes are told after `where`."""
+    """A copy of the mapping with every `key.path=value` applied in order; `where` begins the errors."""
     changed: Json = copy.deepcopy(dict(data))
     for text in assignments:
         path, equals, value = text.partition("=")
@@ -110,8 +110,8 @@ def _put_scorer(spec: Json, key: str, keys: list[str], value: Any, where: str) -
 
 
 def policy_file(path: Path) -> tuple[Json, str | None, list[Json] | None]:
-    """What a policy file says: the policies of a bundle by stage, or a `routing-policy` and `routing-scorers`. Files
-    that it names are found beside it."""
+    """The content of a policy file: a bundle's policies by stage, or `routing-policy` and `routing-scorers`. Its files
+    are found beside it."""
     document = read_yaml(path)
     if is_bundle(document):
         bundle = Bundle.read(path)
@@ -142,7 +142,7 @@ def with_policies(data: Mapping[str, Any], policies: Mapping[str, Any]) -> Json:
     """A copy of the mapping with these policies, by stage, in place of its own."""
     changed: Json = copy.deepcopy(dict(data))
     own = {} if changed.get("policies") is None else changed["policies"]
-    if isinstance(own, dict) and policies:  # else as wrong as without the option, and told in the same words
+    if isinstance(own, dict) and policies:  # else validation reports it
         changed["policies"] = {**own, **policies}
     return changed
 

@@ -1,8 +1,8 @@
 """The files that a scenario refers to: a trace, lengths, measured steps, a policy's code, a class of the user's own.
 
 A reference is the value of any key `path` or `file`, of `profile` and `model` where it ends as a file does, and any
-`file.py:Class`, be it a value, a mapping's key or a part of scorers written as text. References are made absolute where
-a document is read, so that nobody later needs to know its folder.
+`file.py:Class`, be it a value, a mapping's key or a part of scorers written as text. Reading a document makes them
+absolute, so that its folder is not needed later.
 """
 
 from __future__ import annotations
@@ -98,5 +98,5 @@ def _scorers(text: str, change: Change) -> Any:
         return text
     try:
         return _each(scorer_list(text), change)
-    except HeadwayError:  # told at its place by whoever reads it
+    except HeadwayError:  # the reader reports it at its place
         return text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -12,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 import headway.policies  # noqa: F401  (declares the policies)
-from headway.config.documents import parse_yaml, read_yaml, stem
+from headway.config import documents
 from headway.config.keys import QUIET, Doc, Duration, PositiveDuration, Unit, write
 from headway.config.section import read
 from headway.config.wording import cut, shown, suggest
@@ -86,9 +85,9 @@ class Policies(Struct, frozen=True):
         return written
 
 
-class Signals(Struct, frozen=True):
-    """How old what the router is told may be. Without an interval it is told all at once, as it is; without a delay of
-    KV events its prefix indexes hear of none."""
+class SignalSpec(Struct, frozen=True):
+    """How stale the router's reported signals are. Without an interval they are always fresh; without a delay of KV
+    events its prefix indexes hear of no eviction."""
 
     poll_interval_ps: Annotated[
         Duration,
@@ -105,10 +104,14 @@ class Signals(Struct, frozen=True):
         """A key that is left empty is as good as left out."""
         return {k: v for k, v in section.items() if v is not None} if isinstance(section, dict) else section
 
-    def validate(self, where: str) -> Signals:
+    def validate(self, where: str) -> SignalSpec:
         if self.poll_delay_ps and not self.poll_interval_ps:
             raise HeadwayError(f"{where}.poll_delay: delays what is polled; give 'poll_interval' as well, as in 50ms.")
         return self
+
+    def last_seen(self, now_ps: int) -> int:
+        """The last tick that the router knows of; before the first report it knows them idle, as they were at 0."""
+        return max(0, (now_ps - self.poll_delay_ps) // self.poll_interval_ps * self.poll_interval_ps)
 
 
 class RouterSpec(Struct, frozen=True):
@@ -138,7 +141,7 @@ class RouterSpec(Struct, frozen=True):
         raise HeadwayError(f"{where}: expected {right}, got {shown(value)}.")
 
     def validate(self, where: str) -> RouterSpec:
-        """A router alone is a router alone, whatever else is said of it."""
+        """With one router the other keys mean nothing."""
         return RouterSpec() if self.count == 1 else self
 
 
@@ -171,8 +174,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
         PositiveDuration | None,
         Doc("stops the clock; what is then unfinished is `in_flight`", default="none: until all is done"),
     ] = None
-    signals: Annotated[Signals, Doc("how old what the instances report may be", default="always fresh"), QUIET] = (
-        Signals()
+    signals: Annotated[SignalSpec, Doc("how old what the instances report may be", default="always fresh"), QUIET] = (
+        SignalSpec()
     )
     routers: Annotated[
         RouterSpec,
@@ -234,8 +237,7 @@ Source = str | Path | Mapping[str, Any] | Scenario
 
 def presets() -> list[str]:
     """The names of the scenarios that come with the package."""
-    folder = resources.files("headway") / "presets" / "scenarios"
-    return sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))
+    return list(documents.presets("scenarios"))
 
 
 def load_data(source: Source, assignments: str | Iterable[str] = ()) -> Json:
@@ -262,16 +264,14 @@ def _read(source: str | Path) -> Any:
             f"{cut(str(source))}: cannot be read ({getattr(error, 'strerror', None) or str(error).rstrip('.')})."
         ) from None
     if there:
-        data = read_yaml(path)
+        data = documents.read_yaml(path)
         if isinstance(data, dict):
-            data.setdefault("name", stem(str(path)))
+            data.setdefault("name", documents.stem(str(path)))
             data = _absolute(data, path.parent)
         return data
-    if str(source) in presets():
-        file = resources.files("headway") / "presets" / "scenarios" / f"{source}.yaml"
-        data = parse_yaml(file.read_text(encoding="utf-8"), str(source))
-        data.setdefault("name", str(source))
-        return data
+    text = documents.presets("scenarios").get(str(source))
+    if text is not None:
+        return {"name": str(source), **documents.parse_yaml(text, str(source))}
     if path.is_dir():
         raise HeadwayError(f"{source}: is a folder; a scenario file is wanted.")
     hint = suggest(cut(str(source)), presets())
@@ -284,7 +284,7 @@ def _absolute(data: Json, folder: Path | None = None) -> Json:
 
 
 def validate(data: Mapping[str, Any]) -> Scenario:
-    """Every section read strictly by its owner; the first mistake is told with its place."""
+    """Read every section strictly; the first error names its place."""
     return read(Scenario, _absolute(dict(data)), "")
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from headway.scenario.scenario import SignalSpec
 from headway.sim.leap import steps_begun
 from headway.sim.samples import Samples
-from headway.sim.setup import Polling
 from headway.types import NEVER
 
 if TYPE_CHECKING:
@@ -99,9 +99,9 @@ class History:
 
     __slots__ = ("interval", "kv", "moments", "oldest")
 
-    def __init__(self, polling: Polling, kv: bool) -> None:
-        self.interval = polling.interval
-        self.oldest = polling.interval + polling.delay  # nobody asks for a tick that is so long ago
+    def __init__(self, polling: SignalSpec, kv: bool) -> None:
+        self.interval = polling.poll_interval_ps
+        self.oldest = polling.poll_interval_ps + polling.poll_delay_ps  # nobody asks for a tick that is so long ago
         self.kv = kv
         self.moments: deque[Moment] = deque()
 

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from headway.policies.registry import entry_of
+from headway.scenario.scenario import SignalSpec
 from headway.sim.instance import Instance
 from headway.sim.kv_events import KvEvents
 from headway.sim.polling import History
 from headway.sim.recent_values import BusyWindow, HitRate, MoveRate, PastWindow, Ticks
 from headway.sim.run_blocks import report_kv
-from headway.sim.setup import Polling
 from headway.sim.tiers import Tiers
 from headway.types import PS_PER_SECOND
 from headway.views.instance import REPORTED, SIGNALS, InstanceView
@@ -119,7 +119,7 @@ class PolledSignals(Signals):
         instances: list[Instance],
         policies: list[Any],
         views: list[InstanceView],
-        polling: Polling,
+        polling: SignalSpec,
         scalers: Sequence[Any] = (),
     ) -> None:
         super().__init__(instances, policies, scalers)
@@ -133,7 +133,7 @@ class PolledSignals(Signals):
         for tiers, _ in self.tiers:
             for tier in tiers.tiers:
                 if tier.polled is None:
-                    tier.polled = Ticks(polling.interval)
+                    tier.polled = Ticks(polling.poll_interval_ps)
         for instance, view in zip(instances, views, strict=True):
             instance.blocks.reports = False  # no run is looked at before somebody asks
             instance.tick = 0
@@ -155,7 +155,7 @@ class PolledSignals(Signals):
             self.origin = now
         polling = self.polling
         tick = polling.last_seen(now)
-        self.due = tick + polling.interval + polling.delay
+        self.due = tick + polling.poll_interval_ps + polling.poll_delay_ps
         recent = self.recent
         while recent and recent[0][0] < tick:
             recent.popleft()[1].routed_since_report -= 1

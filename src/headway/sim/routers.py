@@ -21,8 +21,8 @@ from headway.control.plane import ControlPlane
 from headway.errors import HeadwayError
 from headway.hashing import stable
 from headway.policies.prefix_index import PrefixIndex
+from headway.scenario.scenario import RouterSpec
 from headway.sim.reported_signals import Signals
-from headway.sim.setup import RouterSetup
 from headway.types import NEVER, Path, Priority, Reject, Request
 from headway.views.instance import REPORTED, SHARED, InstanceView
 
@@ -39,8 +39,10 @@ def draw_stream(rng: Callable[[str], Random], router: int, name: str) -> Random:
 class Routers:
     """What the event loop asks of a control plane, done by the router whose request it is."""
 
-    def __init__(self, setup: RouterSetup, planes: list[ControlPlane], signals: Signals) -> None:
-        self.setup = setup
+    def __init__(self, spec: RouterSpec, seed: int, planes: list[ControlPlane], signals: Signals) -> None:
+        self.sync_ps = spec.sync_interval_ps
+        self.by_session = spec.spread == "sessions"
+        self.seed = seed
         self.planes = planes
         self.cluster = planes[0].cluster  # of the router that has looked last
         self.flow = planes[0].flow  # all of them have one, or none
@@ -58,16 +60,16 @@ class Routers:
         self.foreign: dict[str, list[list[int]]] = {name: [[0] * len(views) for views in self.views] for name in SHARED}
         self.changed: dict[int, None] = {}  # instances of which any of them has counted anything since
         self.touches: list[tuple[int, int, Path]] = []  # router, instance and prompt, since then
-        self.sync_at = NEVER if setup.sync is None else setup.sync
+        self.sync_at = NEVER if self.sync_ps is None else self.sync_ps
 
     # --- which router ------------------------------------------------------------------------------------------
 
     def choose(self, request: Request) -> int:
         """By a hash, so that it is nobody's draw."""
-        if self.setup.sessions and request.session is not None:
-            drawn = stable(self.setup.seed, request.tenant, request.session)
+        if self.by_session and request.session is not None:
+            drawn = stable(self.seed, request.tenant, request.session)
         else:
-            drawn = stable(self.setup.seed, request.id)
+            drawn = stable(self.seed, request.id)
         return drawn % len(self.planes)
 
     def counts(self) -> list[int]:
@@ -135,7 +137,7 @@ class Routers:
         self.changed[flight.view.index] = None
         if flight.prefill is not None:
             self.changed[flight.prefill.index] = None
-        if self.setup.sync is not None and self.indexes:
+        if self.sync_ps is not None and self.indexes:
             self.touches.append((router, flight.view.index, flight.request.path))
             if flight.prefill is not None:
                 self.touches.append((router, flight.prefill.index, flight.request.path))
@@ -222,9 +224,9 @@ class Routers:
     def sync(self, now_ps: int) -> None:
         """The exchange that is due by this instant, at which nothing has been counted yet. Of several the first: by
         the others nothing had changed."""
-        assert self.setup.sync is not None
+        assert self.sync_ps is not None
         tick = self.sync_at
-        self.sync_at = now_ps // self.setup.sync * self.setup.sync + self.setup.sync
+        self.sync_at = now_ps // self.sync_ps * self.sync_ps + self.sync_ps
         if not self.changed:
             return
         self.exchange_touches(tick)

@@ -12,6 +12,7 @@ from msgspec import Struct
 from headway.latency.base import LatencyModel
 from headway.scenario.kv_spec import Kv
 from headway.scenario.life_spec import Scaling
+from headway.scenario.scenario import RouterSpec, SignalSpec
 from headway.views.instance import InstanceView
 
 
@@ -41,15 +42,6 @@ class EngineSetup(Struct):
     kv: Kv = Kv()
     block_bytes: int = 0
     transfer: TransferSetup | None = None  # where it may compute prompts for others
-
-
-class RouterSetup(Struct):
-    """Several routers before the cluster."""
-
-    count: int
-    sync: int | None = None  # ps from one exchange of what they have counted to the next; None: there is none
-    sessions: bool = False  # each session has its router; else each request
-    seed: int = 0  # of who goes to which
 
 
 class PoolSetup(Struct):
@@ -84,17 +76,6 @@ class LifeSetup(Struct):
     retries: int = 0  # how often a request that its instance has lost is sent again
 
 
-class Polling(Struct):
-    """How stale the reported signals are, in picoseconds."""
-
-    interval: int  # between ticks, which are its multiples from 0 on
-    delay: int = 0  # from a tick until the router has its values
-
-    def last_seen(self, now: int) -> int:
-        """The last tick that the router knows of; before the first report it knows them idle, as they were at 0."""
-        return max(0, (now - self.delay) // self.interval * self.interval)
-
-
 class ClusterSetup(Struct):
     engines: list[EngineSetup]
     block_tokens: int
@@ -103,9 +84,9 @@ class ClusterSetup(Struct):
     horizon_ps: int | None
     warmup: int
     jitter_seed: int = 0
-    polling: Polling | None = None  # None: the router reads what is true at the instant
-    kv_event_delay: int | None = None  # None: its prefix indexes hear of no eviction
-    routers: RouterSetup | None = None  # None: one
+    signals: SignalSpec = SignalSpec()
+    routers: RouterSpec = RouterSpec()
+    router_seed: int = 0  # of which router a request goes to
     life: LifeSetup | None = None  # None: the instances are all there, from beginning to end
     trace: str = "minimal"  # what is written down beside the requests: or "decisions", or "full"
 

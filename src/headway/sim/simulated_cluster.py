@@ -43,7 +43,7 @@ class SimulatedCluster:
             transfer = engine.transfer
             self.outgoing[engine.view.index] = self.links.add(transfer.bandwidth, transfer.latency_ps)
         return Instance(
-            engine.view if setup.polling is None else copy(engine.view),
+            copy(engine.view) if setup.signals.poll_interval_ps else engine.view,
             engine,
             scheduler,
             self.recorder,

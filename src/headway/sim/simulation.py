@@ -107,11 +107,14 @@ class Simulation:
                 context, *own, patience_ps=patience, journals=listeners, forced=forced, observe=observe
             )
             planes.append(plane)
-        self.routers = None if setup.routers is None else Routers(setup.routers, planes, self.signals)
+        self.routers = (
+            None if setup.routers.count == 1 else Routers(setup.routers, setup.router_seed, planes, self.signals)
+        )
         self.control: ControlPlane | Routers = self.routers or planes[0]
-        if setup.kv_event_delay is not None and self.control.indexes:
+        kv_event_delay_ps = setup.signals.kv_event_delay_ps
+        if kv_event_delay_ps is not None and self.control.indexes:
             instances, indexes = self.cluster.instances, self.control.indexes
-            self.signals.hear(KvEvents(instances, indexes, setup.block_tokens, setup.kv_event_delay))
+            self.signals.hear(KvEvents(instances, indexes, setup.block_tokens, kv_event_delay_ps))
         self.dispatcher = Dispatcher(setup.warmup, self.cluster, self.clock, self.control, self.signals)
         self.capacity: Capacity | None = None  # where instances come and go
         if setup.life is not None:
@@ -119,9 +122,9 @@ class Simulation:
 
     def build_signals(self, stages: list[Any], scalers: Sequence[Any]) -> Signals:
         setup, instances = self.setup, self.cluster.instances
-        if setup.polling is None:
+        if not setup.signals.poll_interval_ps:
             return Signals(instances, stages, scalers)
-        return PolledSignals(instances, stages, setup.views, setup.polling, scalers)
+        return PolledSignals(instances, stages, setup.views, setup.signals, scalers)
 
     def cached_tokens(self, request: Request) -> list[int]:
         """Tokens of the prompt that each instance has cached now: the oracle's answer."""

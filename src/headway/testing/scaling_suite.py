@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway.control.pool_watch import PoolWatch
 from headway.policies.answers import check_scale
 from headway.testing.bench import BLOCK_TOKENS, CROWD, Bench
 from headway.testing.suite import PolicySuite, same_twice
 from headway.types import PS_PER_SECOND
+from headway.views.pool import PoolView
 
 CHECKS = 40  # one every 30 s
 INTERVAL_PS = 30 * PS_PER_SECOND
@@ -19,12 +19,12 @@ class ScalingSuite(PolicySuite):
 
     stage = "scaling"
 
-    def pool(self, bench: Bench) -> PoolWatch:
-        watch = PoolWatch("pool", "model", "both", 0, 16, bench.views, block_tokens=BLOCK_TOKENS)
+    def pool(self, bench: Bench) -> PoolView:
+        watch = PoolView("pool", "model", "both", 0, 16, bench.views, block_tokens=BLOCK_TOKENS)
         watch.start(0, 300 * PS_PER_SECOND, 3600 * PS_PER_SECOND)
         return watch
 
-    def check(self, bench: Bench, policy: Any, pool: PoolWatch) -> int | None:
+    def check(self, bench: Bench, policy: Any, pool: PoolView) -> int | None:
         before = bench.state(), pool.inflight, pool.pending, pool.replicas
         with bench.watching():
             answer = policy.scale(pool)
@@ -35,7 +35,7 @@ class ScalingSuite(PolicySuite):
         replicas: int = answer.replicas
         return replicas
 
-    def start(self, bench: Bench) -> tuple[Any, PoolWatch]:
+    def start(self, bench: Bench) -> tuple[Any, PoolView]:
         policy = self.make()
         if hasattr(policy, "bind"):
             policy.bind(bench.context)

@@ -3,58 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from headway.types import NO_PRIORITY, PS_PER_SECOND
 from headway.views.instance import InstanceView, undeclared_signal
+from headway.views.window import Window
 
-
-class TenantView(Protocol):
-    """One tenant as this router has seen it up to now."""
-
-    @property
-    def requests(self) -> int:
-        """Requests that came so far, the one that is being decided on included."""
-
-    @property
-    def active(self) -> int:
-        """Those of them that were let in and have not ended, in the router's queue or at an instance."""
-
-    @property
-    def rate(self) -> float:
-        """Requests a second over the last 10 s, that is in (now - 10 s, now]."""
-
-    @property
-    def slo_class(self) -> str:
-        """Of its latest request."""
-
-    @property
-    def burst(self) -> bool:
-        """At least 5 requests in the last second, and more than twice as many as its rate over the last 10 s (or since
-        its first request, where that is less long ago) would bring."""
-
-
-class Totals(Protocol):
-    """All that this router has seen up to now."""
-
-    @property
-    def inflight(self) -> int:
-        """Requests that it sent to an instance and that have not ended."""
-
-    @property
-    def queued(self) -> int:
-        """Requests that wait in its own queue."""
-
-    @property
-    def rate(self) -> float:
-        """Requests that came, a second over the last 10 s, that is in (now - 10 s, now]."""
-
-    @property
-    def throughput(self) -> float:
-        """Output tokens of the requests that ended in (now - 10 s, now], a second."""
-
-
-# What a router keeps of its own past, only for the policies that say that they read it.
+WINDOW_PS: Final = 10 * PS_PER_SECOND
+SHORT_PS: Final = PS_PER_SECOND
+BURST_FACTOR: Final = 2
+BURST_LEAST: Final = 5  # requests in the short window; fewer are chance
+# What a router records of its own past, if a policy of the run declares it.
 KEPT: Final = ("tenants", "totals", "recent")
 
 
@@ -66,10 +25,10 @@ class ClusterView:
 
     def __init__(self, instances: Sequence[InstanceView]) -> None:
         self.instances = tuple(instances)  # those that can serve this request, in order of index
-        self.group = 0  # number of that set of instances, for who keeps a count of each; one model has one
+        self.group = 0  # number of this set of instances; each model has its own
         self.now_ps = 0
         self.priority = NO_PRIORITY  # of the request that is being routed
-        self.explain = False  # whether somebody reads the scorecards of routes
+        self.explain = False  # whether routes should have scorecards
         self._tenants: Mapping[str, TenantView] | None = None
         self._totals: Totals | None = None
 
@@ -93,3 +52,76 @@ class ClusterView:
         """Set what the router maintains; None if no policy of the run declares it."""
         self._tenants = tenants
         self._totals = totals
+
+
+class TenantView:
+    """One tenant as this router has seen it up to now."""
+
+    __slots__ = ("_cluster", "_first_ps", "_long", "_short", "active", "requests", "slo_class")
+
+    def __init__(self, cluster: ClusterView, first_ps: int = 0, slo_class: str = "") -> None:
+        self._cluster = cluster
+        self._first_ps = first_ps
+        self._long = Window(WINDOW_PS)
+        self._short = Window(SHORT_PS)
+        self.requests = 0  # that came so far, the one that is being decided on included
+        self.active = 0  # admitted and not ended, in the router's queue or at an instance
+        self.slo_class = slo_class  # of its latest request
+
+    def on_arrival(self, now_ps: int, slo_class: str) -> None:
+        self.requests += 1
+        self.slo_class = slo_class
+        self._long.add(now_ps)
+        self._short.add(now_ps)
+
+    @property
+    def rate(self) -> float:
+        """Requests a second over the last 10 s, that is in (now - 10 s, now]."""
+        return self._long.per_second(self._cluster.now_ps)
+
+    @property
+    def burst(self) -> bool:
+        """At least 5 requests in the last second, and more than twice as many as its rate over the last 10 s (or since
+        its first request, if that is later) would bring."""
+        now_ps = self._cluster.now_ps
+        short = self._short.sum(now_ps)
+        if short < BURST_LEAST:
+            return False
+        span_ps = max(SHORT_PS, min(WINDOW_PS, now_ps - self._first_ps))
+        return short * span_ps > BURST_FACTOR * self._long.sum(now_ps) * SHORT_PS
+
+    def __repr__(self) -> str:
+        return f"Tenant(requests={self.requests}, active={self.active}, rate={self.rate:g}, burst={self.burst})"
+
+
+class Totals:
+    """All that this router has seen up to now."""
+
+    __slots__ = ("_arrivals", "_cluster", "_tokens", "inflight", "queued")
+
+    def __init__(self, cluster: ClusterView) -> None:
+        self._cluster = cluster
+        self._arrivals = Window(WINDOW_PS)
+        self._tokens = Window(WINDOW_PS)
+        self.inflight = 0  # requests that it sent to an instance and that have not ended
+        self.queued = 0  # requests that wait in its own queue
+
+    def on_arrival(self, now_ps: int) -> None:
+        self._arrivals.add(now_ps)
+
+    def on_finished(self, now_ps: int, output_tokens: int) -> None:
+        self.inflight -= 1
+        self._tokens.add(now_ps, output_tokens)
+
+    @property
+    def rate(self) -> float:
+        """Requests that came, a second over the last 10 s, that is in (now - 10 s, now]."""
+        return self._arrivals.per_second(self._cluster.now_ps)
+
+    @property
+    def throughput(self) -> float:
+        """Output tokens of the requests that ended in (now - 10 s, now], a second."""
+        return self._tokens.per_second(self._cluster.now_ps)
+
+    def __repr__(self) -> str:
+        return f"Totals(inflight={self.inflight}, queued={self.queued}, rate={self.rate:g})"

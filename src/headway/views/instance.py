@@ -12,7 +12,7 @@ from headway.views.signals import NOT_AVAILABLE, Signal, derived_signal, exact, 
 
 
 class Estimator(Protocol):
-    """Step times of an instance as a pure function, for those who predict."""
+    """Step times of an instance as a pure function."""
 
     def step_seconds(self, view: InstanceView, prefill_tokens: int, decodes: int, context: int) -> float: ...
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from importlib import resources
 from typing import Any, Final
 
 import yaml
 
+from headway.config.documents import presets
 from headway.config.section import check_range, read
 from headway.config.units import duration_ps, positive_duration_ps
 from headway.config.wording import shown, suggest
@@ -148,18 +148,17 @@ class WorkloadSpec(SenderKeys):
 
 def preset_names() -> list[str]:
     """The dated names, such as chat-2026-11."""
-    folder = resources.files("headway") / "presets" / "workloads"
-    return sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))
+    return list(presets("workloads"))
 
 
 def load_preset(name: object, where: str) -> Json:
     """The keys of a preset. Without its date a name means the newest."""
-    short = {dated: re.sub(r"-[0-9]{4}-[0-9]{2}$", "", dated) for dated in preset_names()}
+    texts = presets("workloads")
+    short = {dated: re.sub(r"-[0-9]{4}-[0-9]{2}$", "", dated) for dated in texts}
     matches = [dated for dated in short if name in (dated, short[dated])]
     if not matches:
         raise HeadwayError(
             f"{where}: no workload is called {shown(name)}.{suggest(str(name), dict.fromkeys(short.values()))}"
         )
-    file = resources.files("headway") / "presets" / "workloads" / f"{matches[-1]}.yaml"
-    keys: Json = yaml.safe_load(file.read_text(encoding="utf-8"))
+    keys: Json = yaml.safe_load(texts[matches[-1]])
     return keys

@@ -35,7 +35,7 @@ class MaxConcurrency:
     max_queue: Annotated[int, Bounds(1, 1_000_000, log=True)] = 512  # requests in flight of a model and role
 
     def bind(self, context: Context) -> None:
-        self.in_use: dict[tuple[str, str], int] = {}  # of those that anybody has
+        self.in_use: dict[tuple[str, str], int] = {}  # permits
         # By request, as what its instances are for may change meanwhile.
         self.held: dict[int, tuple[tuple[str, str], ...]] = {}
         self.kinds: dict[int, list[tuple[str, str]]] = {}  # of each group of candidates
@@ -111,10 +111,10 @@ class TenantFair:
         self.work: dict[str, int] = {}  # in flight, of the tenants that have any
         self.requests: dict[str, int] = {}  # likewise
         self.used = 0  # by all
-        self.active = 0  # the shares of those who have work in flight
+        self.active = 0  # the shares of the tenants with work in flight
 
     def measure(self) -> None:
-        """What there is to share, by the instances that serve."""
+        """Work out the limit from the instances that serve."""
         there = [view for view in self.context.instances if view.state in SERVING]
         if self.total is not None:
             self.limit = self.total

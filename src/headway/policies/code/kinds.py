@@ -54,7 +54,7 @@ def union_of(kinds: Iterable[int]) -> int:
 
 
 def kind_kept(kind: int) -> int:
-    """What is kept may be met again by what made it, and so grow from step to step."""
+    """The kind of a value that is stored: what made it may read it again, so it can grow from step to step."""
     return kind & ~MID | BIG if kind & MID else kind
 
 
@@ -76,8 +76,8 @@ def arithmetic(left: int, right: int) -> int:
 
 
 def needs_guard(op: ast.operator, left: int, right: int) -> bool:
-    """Whether an operator could make something without bound of these. What is only ever added to by something small
-    grows too slowly to matter; what is added to its like may double."""
+    """Whether an operator on these could grow without bound. Adding small values grows too slowly to matter; adding
+    values of the same kind may double them."""
     if isinstance(op, ast.Add | ast.Sub) and left & BIG and right & BIG:
         return True
     if isinstance(op, ast.Add):
@@ -196,7 +196,7 @@ class Kinds:
         self.held = now
 
     def _elements(self, kind: int) -> int:
-        """What one gets by going through it."""
+        """The kind of the elements of a value of this kind."""
         elements = INSTANCE if kind & INSTANCES else 0
         if kind & CONTAINER:
             elements |= self.held | (STR | INT if kind & DICT else 0)

@@ -77,7 +77,7 @@ class Field(Struct, frozen=True):
     reported: tuple[str, ...] = ()
 
 
-# What a value of a view may be. Where whole numbers are due, who writes the field may write either.
+# What a value of a view may be. A float field may hold a whole number.
 KINDS: Final[dict[Any, int]] = {int: INT, str: STR, float: NUMBER}
 DERIVED_KINDS: Final[dict[Any, int]] = {int: INT, float: FLOAT, float | None: FLOAT | NONE}
 

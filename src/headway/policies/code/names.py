@@ -1,4 +1,4 @@
-"""What the names of a source stand for: its functions, constants and parameters, and who calls whom."""
+"""What the names of a source stand for: its functions, constants and parameters, and the calls between functions."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def _words(error: BaseException) -> str:
 
 
 def _plainly(text: str) -> str:
-    """What Python says, where its versions say it differently."""
+    """Python's message, in the same words for all versions."""
     if "unpack" in text and "(" in text:
         return text[: text.index("(")].strip()
     if text.endswith("empty") or "empty sequence" in text:

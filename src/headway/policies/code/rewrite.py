@@ -79,7 +79,7 @@ def rewrite(names: Names, kinds: Kinds, values: dict[str, float], used: list[str
 
 
 class _Rewrite(ast.NodeTransformer):
-    """One function. Nodes keep their lines, so that a failure can tell its own."""
+    """Rewrites one function. Nodes keep their lines for error messages."""
 
     def __init__(self, names: Names, kinds: Kinds, values: dict[str, float], owner: str) -> None:
         self.names, self.values = names, values
@@ -137,7 +137,7 @@ class _Rewrite(ast.NodeTransformer):
         return ast.copy_location(ast.Assign([target], value), node)
 
     def _augment(self, node: ast.AugAssign) -> list[ast.stmt]:
-        """As an assignment; what says where is worked out once, before the value."""
+        """`x += y` as an assignment; a subscript's base and index are evaluated once, before the value."""
         target = node.target
         if isinstance(target, ast.Name):
             now: ast.expr = ast.copy_location(ast.Name(target.id, ast.Load()), target)
@@ -243,7 +243,7 @@ class _Rewrite(ast.NodeTransformer):
         return visited
 
     def _each(self, node: ast.expr, steps: int) -> ast.expr:
-        """What is gone through in place. A comprehension pays so many steps for each beforehand, a loop as it goes."""
+        """The iterable of a loop. A comprehension pays `steps` an element beforehand, a loop pays as it goes."""
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in PASSING:
             return _call(f"_each_{node.func.attr}", [self._each(node.func.value, steps)], node)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in PASSING:
@@ -313,7 +313,7 @@ def _weigh(items: ast.expr, steps: int, node: ast.AST) -> ast.expr:
 
 
 def _count_steps(node: ast.AST, steps: int) -> Iterator[ast.stmt]:
-    """So many steps less, and an end where none is left."""
+    """Statements that subtract steps and stop when none is left."""
     left = ast.AugAssign(ast.Name("_left", ast.Store()), ast.Sub(), ast.Constant(steps))
     test = ast.Compare(ast.Name("_left", ast.Load()), [ast.Lt()], [ast.Constant(0)])
     stop = ast.If(test, [ast.Expr(ast.Call(ast.Name("_over", ast.Load()), [], []))], [])

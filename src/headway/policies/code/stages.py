@@ -49,7 +49,7 @@ class Coded:
     """A policy whose decisions a program takes. What it reads is known from its source."""
 
     stage: ClassVar[str]
-    blank: ClassVar = True  # it does nothing without somebody's text
+    blank: ClassVar = True  # it needs a user's text
     program: Program
     running: Running
 

@@ -18,7 +18,7 @@ from headway.policies.context import BLOCK_TOKENS, LRU_BLOCKS, BlockTokens, Cont
 from headway.policies.registry import policy
 from headway.types import Request, Route
 from headway.views.cluster import ClusterView
-from headway.views.instance import SIGNALS, InstanceView
+from headway.views.instance import SIGNALS
 
 FUEL: Final = 1_000_000  # of one decision, about as many instructions
 MEMORY: Final = 16 << 20  # bytes that a module may have
@@ -41,7 +41,7 @@ def wasmtime() -> Any:
 
 
 class Module:
-    """A compiled module; `start` gives an instance with a memory of its own."""
+    """A compiled module."""
 
     def __init__(self, code: bytes, name: str) -> None:
         self.wt, self.name = wasmtime(), name
@@ -80,12 +80,9 @@ class Module:
             raise CodeError(f"{PLACE}: {self.name} must export {what} called {name!r}.")
         return export
 
-    def start(self, fuel: int) -> Started:
-        return Started(self, fuel)
-
 
 class Started:
-    """One run's instance of a module."""
+    """One run's instance of a module, with a memory of its own."""
 
     def __init__(self, module: Module, fuel: int) -> None:
         self.wt, self.name, self.fuel = module.wt, module.name, fuel
@@ -122,7 +119,7 @@ class Started:
 
 
 def _first(error: Exception) -> str:
-    """The line of an error that says what is wrong."""
+    """The line of an error that names the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line.split(": ", 1)[1] for line in lines if line.startswith(("0: ", "1: ", "2: ")) and ": " in line]
     texts = [line for line in lines if "wasm trap" in line] or causes[-1:] or lines[:1]
@@ -138,7 +135,7 @@ class WasmRouting:
     `block_tokens` and `lru_blocks` are of the belief that its `cached_tokens` come from. Needs the extra `wasm`.
     """
 
-    blank: ClassVar = True  # it does nothing without somebody's module
+    blank: ClassVar = True  # it needs a user's module
     path: str = ""
     fuel: int = FUEL
     block_tokens: BlockTokens = BLOCK_TOKENS
@@ -155,7 +152,7 @@ class WasmRouting:
         return type(self)(**registry.values_of(self))
 
     def bind(self, context: Context) -> None:
-        self.started = self.module.start(self.fuel)
+        self.started = Started(self.module, self.fuel)
         self.matches = context.prefix_index(self.block_tokens, self.lru_blocks).matches
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
@@ -164,14 +161,10 @@ class WasmRouting:
         most = -1 if request.max_tokens is None else request.max_tokens
         values = [request.prompt_tokens, request.shared_prefix_tokens, most, request.turn, cluster.now]
         for view in instances:
-            values += numbers(view)
+            values += [getattr(view, name) for name in INSTANCE_FIELDS[:-1]]
             values.append(cached[view.index])
         place = self.started.decide(values, len(instances))
         if not 0 <= place < len(instances):
             wrong = f"route must return a position from 0 to {len(instances) - 1}, and gave {place}"
             raise CodeError(f"{PLACE}: {self.module.name}: {wrong}, at request {request.id}.")
         return Route(instances[place].id, "", cached[instances[place].index])
-
-
-def numbers(view: InstanceView) -> list[float]:
-    return [getattr(view, name) for name in INSTANCE_FIELDS[:-1]]

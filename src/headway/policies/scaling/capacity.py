@@ -1,4 +1,4 @@
-"""Autoscalers that hold what there is against what is used: a share that is to be in use, or KV tokens."""
+"""Autoscalers that compare use with capacity: a target utilisation, or KV tokens."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from math import fsum
+from operator import attrgetter
 from typing import Annotated, Final, Literal
 
 from headway.policies.registry import Bounds, policy
@@ -13,6 +14,7 @@ from headway.types import PS_PER_SECOND, Scale
 from headway.views.pool import LoadSample, PoolView
 
 Span = Annotated[float, Bounds(1, 604_800, log=True)]
+at: Final = attrgetter("at_ps")
 SHORTEST_STAY_S: Final = 1e-12  # of a request; the clock knows nothing shorter
 
 
@@ -89,10 +91,6 @@ class Predictive:
 
 def ps(seconds: float) -> int:
     return round(seconds * PS_PER_SECOND)
-
-
-def at(sample: LoadSample) -> int:
-    return sample.at_ps
 
 
 def since(history: Sequence[LoadSample], start_ps: int) -> Sequence[LoadSample]:

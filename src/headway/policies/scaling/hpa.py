@@ -15,7 +15,7 @@ from headway.types import PS_PER_SECOND, Scale
 from headway.views.pool import PoolView
 from headway.views.window import Window
 
-SHARE: Final = 0.7  # of what there is, where no target is given
+SHARE: Final = 0.7  # utilisation, if no target is given
 QUEUE: Final = 5.0  # requests
 READS: Final = {  # by metric: what is exact, what is reported
     **{name: ((), (signal,)) for name, signal in SIGNALS.items()},

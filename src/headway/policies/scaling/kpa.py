@@ -1,4 +1,4 @@
-"""Knative's autoscaler: so many requests at a time for each replica, over a long window or, in a surge, a short one."""
+"""Knative's autoscaler: a target concurrency a replica, over a long window or, in a surge, a short one."""
 
 from __future__ import annotations
 

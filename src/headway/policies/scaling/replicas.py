@@ -12,7 +12,7 @@ from headway.views.window import Window
 
 Seconds = Annotated[float, Bounds(0, 86_400)]
 Share = Annotated[float, Bounds(0.01, 1)]
-MOST: Final = 1e9  # more than anybody has
+MOST: Final = 1e9  # more than any pool has
 PLACES: Final = 9  # decimals; what lies above a whole number by less is there by rounding alone
 
 
@@ -27,7 +27,7 @@ def at_least_one(pool: PoolView, replicas: int) -> int:
 
 
 def wake(pool: PoolView) -> Scale | None:
-    """Where nobody serves there are no signals: requests that wait get a first replica."""
+    """Without a serving replica there are no signals: waiting requests get a first replica."""
     if pool.pending and not pool.replicas:
         return Scale(1, f"{pool.pending} requests wait, and there is no replica")
     return None
