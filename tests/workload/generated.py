@@ -28,11 +28,11 @@ def plan(seed: int = 7, first: int | None = None, **section: Any) -> list[Planne
 
 def sessions(planned: Sequence[Planned]) -> list[list[Planned]]:
     """Requests by session in order of their turns; those of none are sessions of one."""
-    found: dict[Any, list[Planned]] = {}
+    by_session: dict[Any, list[Planned]] = {}
     for item in planned:
         request = item.request
-        found.setdefault((request.tenant, request.session or request.id), []).append(item)
-    return [sorted(turns, key=lambda item: item.request.turn) for turns in found.values()]
+        by_session.setdefault((request.tenant, request.session or request.id), []).append(item)
+    return [sorted(turns, key=lambda item: item.request.turn) for turns in by_session.values()]
 
 
 class Recorded:
@@ -54,7 +54,7 @@ class Recorded:
         return iter(self._traffic)
 
 
-def served(service: Service, seed: int = 7, horizon: int | None = None, **section: Any) -> Recorded:
+def serve_workload(service: Service, seed: int = 7, horizon: int | None = None, **section: Any) -> Recorded:
     """The same where every request takes its time."""
     traffic = Recorded(spec(**section).plan(seed, "llama"))
     traffic.served = serve(traffic, service) if horizon is None else serve(traffic, service, horizon)  # type: ignore[arg-type]
@@ -76,9 +76,9 @@ def mean(values: Sequence[float]) -> float:
 
 def near(values: Sequence[float], expected: float, std: float | None = None) -> bool:
     """Whether the mean of independent draws is the one expected, given their deviation, or else as they have it."""
-    found = mean(values)
-    spread = sqrt(fsum((value - found) ** 2 for value in values) / len(values)) if std is None else std
-    return abs(found - expected) <= SIGMAS * spread / sqrt(len(values)) + 1e-9
+    average = mean(values)
+    spread = sqrt(fsum((value - average) ** 2 for value in values) / len(values)) if std is None else std
+    return abs(average - expected) <= SIGMAS * spread / sqrt(len(values)) + 1e-9
 
 
 def share(flags: Sequence[bool], expected: float) -> bool:

@@ -82,18 +82,18 @@ def test_the_tolerance_of_a_distribution_is_that_of_a_normal_deviate() -> None:
     ],
 )
 def test_gaps_have_the_mean_of_the_rate_and_the_variance_asked_for(spec: Spec, variance: float, fourth: float) -> None:
-    found = gaps(spec)
-    assert all(gap >= 0 for gap in found)
-    assert abs(fsum(found) / COUNT - 1) <= Z * sqrt(variance / COUNT) + ROUNDING
-    square = fsum((gap - 1) ** 2 for gap in found) / COUNT
+    values = gaps(spec)
+    assert all(gap >= 0 for gap in values)
+    assert abs(fsum(values) / COUNT - 1) <= Z * sqrt(variance / COUNT) + ROUNDING
+    square = fsum((gap - 1) ** 2 for gap in values) / COUNT
     assert abs(square - variance) <= Z * sqrt((fourth - variance**2) / COUNT) + ROUNDING
 
 
 @pytest.mark.parametrize("spec", ["poisson", "gamma", "weibull", {"process": "bursty", "alpha": 6}])
 def test_one_gap_says_nothing_of_the_next(spec: Spec) -> None:
-    found = gaps(spec)
-    square = fsum((gap - 1) ** 2 for gap in found)
-    together = fsum((one - 1) * (other - 1) for one, other in pairwise(found))
+    values = gaps(spec)
+    square = fsum((gap - 1) ** 2 for gap in values)
+    together = fsum((earlier - 1) * (other - 1) for earlier, other in pairwise(values))
     assert abs(together / square) <= Z / sqrt(COUNT)  # the error of a correlation that is none
 
 
@@ -126,16 +126,16 @@ def test_gaps_are_distributed_as_asked(spec: Spec, law: Callable[[float], float]
 def check_law(values: list[float], law: Callable[[float], float], slack: float) -> None:
     count = len(values)
     for rank, value in enumerate(sorted(values)):
-        wanted = law(value)
-        assert rank / count - wanted <= DKW / sqrt(count) + slack
-        assert wanted - (rank + 1) / count <= DKW / sqrt(count) + slack
+        expected = law(value)
+        assert rank / count - expected <= DKW / sqrt(count) + slack
+        assert expected - (rank + 1) / count <= DKW / sqrt(count) + slack
 
 
 @pytest.mark.parametrize(("cv", "shape", "mean"), [(1, 1.0, 1.0), (sqrt(5), 0.5, 2.0), (0.5227232008770633, 2.0, None)])
 def test_a_weibull_shape_is_found_from_its_cv(cv: float, shape: float, mean: float | None) -> None:
-    found = arrivals.weibull(cv)
-    assert found[0] == shape
-    assert found[1] == pytest.approx(gamma(1 + 1 / shape) if mean is None else mean, rel=1e-9)
+    law = arrivals.weibull(cv)
+    assert law[0] == shape
+    assert law[1] == pytest.approx(gamma(1 + 1 / shape) if mean is None else mean, rel=1e-9)
 
 
 @pytest.mark.parametrize("cv", [0.01, 0.1, 0.7, 1.5, 2, 10, 100])
@@ -148,9 +148,9 @@ def test_a_weibull_shape_has_its_cv_over_the_whole_range(cv: float) -> None:
 
 @pytest.mark.parametrize("jitter", [0.1, 0.5, 1])
 def test_periodic_requests_are_late_by_an_even_share_of_the_gap(jitter: float) -> None:
-    found = times({"process": "periodic", "jitter": jitter}, Fraction(1))
-    late = [at / 1e6 - number for number, at in enumerate(found)]
-    assert found == sorted(found)
+    instants = times({"process": "periodic", "jitter": jitter}, Fraction(1))
+    late = [at / 1e6 - number for number, at in enumerate(instants)]
+    assert instants == sorted(instants)
     assert all(-ROUNDING <= value <= jitter + ROUNDING for value in late)
     check_law(late, lambda value: min(max(value / jitter, 0.0), 1.0), slack=ROUNDING / jitter)
     variance, fourth = jitter**2 / 12, jitter**4 / 80
@@ -164,24 +164,24 @@ def test_periodic_without_jitter_is_constant() -> None:
 
 
 def test_constant_arrivals_start_at_zero_and_never_drift() -> None:
-    found = times("constant", Fraction(3), 3_000_001)
-    assert found[:4] == [0, 333_333, 666_667, 1_000_000]
-    assert found[-1] == 1_000_000 * 1_000_000
+    instants = times("constant", Fraction(3), 3_000_001)
+    assert instants[:4] == [0, 333_333, 666_667, 1_000_000]
+    assert instants[-1] == 1_000_000 * 1_000_000
 
 
 def test_adversarial_requests_come_together_every_interval() -> None:
-    found = times({"process": "adversarial", "size": 20, "interval": "5s"}, None, 60)
-    assert [(at, len(list(group))) for at, group in groupby(found)] == [(0, 20), (5_000_000, 20), (10_000_000, 20)]
-    assert found == times({"process": "adversarial", "size": 20}, Fraction(4), 60)
+    instants = times({"process": "adversarial", "size": 20, "interval": "5s"}, None, 60)
+    assert [(at, len(list(group))) for at, group in groupby(instants)] == [(0, 20), (5_000_000, 20), (10_000_000, 20)]
+    assert instants == times({"process": "adversarial", "size": 20}, Fraction(4), 60)
     thirds = times({"process": "adversarial", "size": 2, "interval": "333333333ns"}, None, 600_001)
     assert thirds[2::2][:3] == [333_333, 666_667, 1_000_000]
     assert thirds[-1] == 333_333_333 * 300
 
 
 def test_rates_beyond_one_a_microsecond_keep_their_mean() -> None:
-    found = times("poisson", Fraction(10**7))
-    assert found == sorted(found)
-    assert abs(found[-1] - COUNT / 10) <= Z * sqrt(COUNT) / 10 + 1
+    instants = times("poisson", Fraction(10**7))
+    assert instants == sorted(instants)
+    assert abs(instants[-1] - COUNT / 10) <= Z * sqrt(COUNT) / 10 + 1
 
 
 @pytest.mark.parametrize("process", ["poisson", "gamma", "weibull", "bursty", "periodic", "adversarial", "constant"])
@@ -190,12 +190,12 @@ def test_twice_the_rate_halves_every_arrival(process: str) -> None:
     assert all(abs(late - 2 * early) <= 2 for late, early in zip(slow, fast, strict=True))
 
 
-def digest(found: list[int]) -> str:
-    return sha256(",".join(map(str, found)).encode()).hexdigest()[:16]
+def digest(instants: list[int]) -> str:
+    return sha256(",".join(map(str, instants)).encode()).hexdigest()[:16]
 
 
 @pytest.mark.parametrize(
-    ("spec", "rate", "wanted"),
+    ("spec", "rate", "expected"),
     [
         ("poisson", Fraction(40), "4cba8ec6a1e4a87f"),
         ("poisson", Fraction(7, 3), "907fea728d1baab3"),
@@ -208,12 +208,12 @@ def digest(found: list[int]) -> str:
         ("periodic", Fraction(40), "28f41be6a3e470e6"),
     ],
 )
-def test_a_seed_gives_the_same_arrivals_for_good(spec: Spec, rate: Fraction, wanted: str) -> None:
+def test_a_seed_gives_the_same_arrivals_for_good(spec: Spec, rate: Fraction, expected: str) -> None:
     process = arrivals.parse(spec, "w")
-    assert digest(list(islice(arrivals.microseconds(process, rate, stream(11, "t")), 20_000))) == wanted
+    assert digest(list(islice(arrivals.microseconds(process, rate, stream(11, "t")), 20_000))) == expected
     # a profile that changes nothing changes no number
     flat = profiles.parse("constant", "p")
-    assert digest(list(islice(arrivals.microseconds(process, rate, stream(11, "t"), flat), 20_000))) == wanted
+    assert digest(list(islice(arrivals.microseconds(process, rate, stream(11, "t"), flat), 20_000))) == expected
 
 
 PROGRAM = """
@@ -238,25 +238,25 @@ def test_every_process_gives_the_same_arrivals_in_any_python_process() -> None:
     here = [times(spec, Fraction(7), 500, profile) for spec, profile in cases]
     environment = os.environ | {"PYTHONHASHSEED": "77", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", PROGRAM, json.dumps(cases)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=300)
-    assert json.loads(done.stdout) == here
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=300)
+    assert json.loads(ended.stdout) == here
 
 
 # --- recorded instants ------------------------------------------------------------------------------------------------
 
 
-def recorded(folder: Path, text: str, name: str = "times.txt") -> dict[str, Any]:
+def write_times(folder: Path, text: str, name: str = "times.txt") -> dict[str, Any]:
     (folder / name).write_text(text)
     return {"process": "trace", "path": str(folder / name)}
 
 
 def test_a_trace_without_a_rate_is_played_once_as_recorded_from_its_first_instant_on(tmp_path: Path) -> None:
-    spec = recorded(tmp_path, "1700000000.5\n\n1700000000.75\n1700000000.75\n1.70000000350000049e9\n")
+    spec = write_times(tmp_path, "1700000000.5\n\n1700000000.75\n1700000000.75\n1.70000000350000049e9\n")
     assert times(spec, None) == [0, 250_000, 250_000, 3_000_000]
 
 
 def test_a_trace_with_a_rate_is_stretched_to_it_and_repeated_end_to_end(tmp_path: Path) -> None:
-    spec = recorded(tmp_path, "0\n1\n1\n4\n6\n")  # five instants, mean gap 1.5 s
+    spec = write_times(tmp_path, "0\n1\n1\n4\n6\n")  # five instants, mean gap 1.5 s
     assert times(spec, Fraction(2, 3), 11) == [
         *(0, 1_000_000, 1_000_000, 4_000_000, 6_000_000),
         *(7_500_000, 8_500_000, 8_500_000, 11_500_000, 13_500_000),
@@ -266,14 +266,14 @@ def test_a_trace_with_a_rate_is_stretched_to_it_and_repeated_end_to_end(tmp_path
 
 
 def test_a_long_pattern_is_read_again_at_every_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = recorded(tmp_path, "0\n1\n1\n4\n6\n")
-    kept = times(spec, Fraction(40), 1000)
+    spec = write_times(tmp_path, "0\n1\n1\n4\n6\n")
+    stored = times(spec, Fraction(40), 1000)
     monkeypatch.setattr(arrivals, "HELD", 4)
-    assert times(spec, Fraction(40), 1000) == kept
+    assert times(spec, Fraction(40), 1000) == stored
 
 
 def test_a_trace_as_recorded_composes_with_a_profile(tmp_path: Path) -> None:
-    spec = recorded(tmp_path, "0\n1\n2\n4\n6\n")
+    spec = write_times(tmp_path, "0\n1\n2\n4\n6\n")
     doubled = {"type": "step", "levels": [{"at": "2s", "multiplier": 2}, {"at": "3s", "multiplier": 0}]}
     assert times(spec, None, profile=doubled) == [0, 1_000_000, 2_000_000]
     doubled["levels"].append({"at": "10s", "multiplier": 1})  # type: ignore[attr-defined]
@@ -285,7 +285,7 @@ def test_instants_may_be_packed_or_come_from_any_trace(tmp_path: Path) -> None:
     assert times({"process": "trace", "path": str(tmp_path / "times.gz")}, None) == [0, 500_000, 2_000_000]
     rows = ["TIMESTAMP,ContextTokens,GeneratedTokens"]
     rows += [f"2023-11-16 18:17:0{second}.0000000,10,20" for second in (3, 4, 6)]
-    spec = recorded(tmp_path, "\n".join(rows), "azure.csv")
+    spec = write_times(tmp_path, "\n".join(rows), "azure.csv")
     assert times(spec, None) == times(spec | {"format": "azure"}, None) == [0, 1_000_000, 3_000_000]
 
 
@@ -293,15 +293,15 @@ def test_a_recorded_burstiness_survives_the_stretching() -> None:
     path = SHARED / "azure-llm-2023" / "AzureLLMInferenceTrace_code.csv"
     if not path.exists():
         pytest.skip("the real traces are not beside the repository (../shared/traces)")
-    found = times({"process": "trace", "path": str(path)}, Fraction(40), 8820)
-    assert found[0] == 0 and found[-1] == 8819 * 25_000  # one turn, to the next one's first
-    between = [later - earlier for earlier, later in pairwise(found[:-1])]
+    instants = times({"process": "trace", "path": str(path)}, Fraction(40), 8820)
+    assert instants[0] == 0 and instants[-1] == 8819 * 25_000  # one turn, to the next one's first
+    between = [later - earlier for earlier, later in pairwise(instants[:-1])]
     spread = sqrt(fsum((gap - 25_000) ** 2 for gap in between) / len(between)) / 25_000
     assert spread == pytest.approx(13.15, abs=0.006)  # its README's cv, to the last digit given
 
 
 def test_a_trace_is_read_only_as_far_as_it_is_needed(tmp_path: Path) -> None:
-    spec = recorded(tmp_path, "0\n1\n2\nthree\n")
+    spec = write_times(tmp_path, "0\n1\n2\nthree\n")
     process = arrivals.parse(spec, "w")
     drawn = arrivals.microseconds(process, None, stream(1, "t"))
     assert list(islice(drawn, 3)) == [0, 1_000_000, 2_000_000]
@@ -343,7 +343,7 @@ def test_a_process_is_written_with_its_defaults_and_reads_back(spec: Spec, plain
     assert arrivals.parse(plain, "w") == arrivals.parse(to_builtins(process), "w") == process
 
 
-def told(act: Callable[[], object]) -> str:
+def error_of(act: Callable[[], object]) -> str:
     with pytest.raises(HeadwayError) as caught:
         act()
     sentence = str(caught.value)
@@ -389,7 +389,7 @@ def told(act: Callable[[], object]) -> str:
     ],
 )
 def test_a_wrong_figure_is_told_at_its_place(spec: Any, start: str) -> None:
-    assert told(lambda: arrivals.parse(spec, "w")).startswith(start)
+    assert error_of(lambda: arrivals.parse(spec, "w")).startswith(start)
 
 
 @pytest.mark.parametrize(
@@ -401,7 +401,7 @@ def test_a_wrong_figure_is_told_at_its_place(spec: Any, start: str) -> None:
     ],
 )
 def test_a_rate_too_few_or_too_many_is_told(spec: Spec, rate: Fraction | None, start: str) -> None:
-    assert told(lambda: arrivals.base_rate(arrivals.parse(spec, "arrival"), rate)).startswith(start)
+    assert error_of(lambda: arrivals.base_rate(arrivals.parse(spec, "arrival"), rate)).startswith(start)
 
 
 @pytest.mark.parametrize(
@@ -421,10 +421,12 @@ def test_a_rate_too_few_or_too_many_is_told(spec: Spec, rate: Fraction | None, s
     ],
 )
 def test_a_wrong_file_is_told_with_its_line(tmp_path: Path, text: str, rate: Fraction | None, start: str) -> None:
-    spec = recorded(tmp_path, text)
-    assert told(lambda: times(spec, rate)).startswith(start)
+    spec = write_times(tmp_path, text)
+    assert error_of(lambda: times(spec, rate)).startswith(start)
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     path = str(tmp_path / "none.txt")
-    assert told(lambda: times({"process": "trace", "path": path}, None)).startswith(f"{path}: the file cannot be read")
+    assert error_of(lambda: times({"process": "trace", "path": path}, None)).startswith(
+        f"{path}: the file cannot be read"
+    )

@@ -7,7 +7,7 @@ from itertools import islice, pairwise
 from typing import Any
 
 import pytest
-from generated import plan, served, sessions, spec, takes, uneven
+from generated import plan, serve_workload, sessions, spec, takes, uneven
 
 from alone import alone
 from headway import simulate
@@ -61,7 +61,11 @@ def facts(planned: list[Planned]) -> dict[Any, Any]:
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_the_same_requests_come_however_they_are_served(name: str) -> None:
     workload = WORKLOADS[name] | {"requests": 400}
-    at_once, slowly, unevenly = (plan(**workload), served(takes(9 * 10**12), **workload), served(uneven, **workload))
+    at_once, slowly, unevenly = (
+        plan(**workload),
+        serve_workload(takes(9 * 10**12), **workload),
+        serve_workload(uneven, **workload),
+    )
     assert len(at_once) == 400
     assert facts(at_once) == facts(slowly.planned) == facts(unevenly.planned)
 
@@ -70,7 +74,7 @@ def test_the_same_requests_come_however_they_are_served(name: str) -> None:
 def test_think_times_and_tool_latencies_are_the_same_however_requests_are_served(kind: str) -> None:
     runs = []
     for service in (takes(10**12), uneven):
-        traffic = served(service, requests=400, rate="5/s", kind={"kind": kind, "turns": 3})
+        traffic = serve_workload(service, requests=400, rate="5/s", kind={"kind": kind, "turns": 3})
         ends = traffic.served.ends
         runs.append(
             {
@@ -85,7 +89,7 @@ def test_think_times_and_tool_latencies_are_the_same_however_requests_are_served
 @pytest.mark.parametrize("name", ["completion", "abusive"])
 def test_in_an_open_loop_requests_that_hang_together_with_no_other_come_at_the_same_instants(name: str) -> None:
     workload = WORKLOADS[name] | {"requests": 400}
-    runs = [plan(**workload), served(uneven, **workload).planned]
+    runs = [plan(**workload), serve_workload(uneven, **workload).planned]
     assert runs[0] == runs[1]
 
 
@@ -93,7 +97,7 @@ def test_sessions_start_at_the_same_instants_however_they_are_served() -> None:
     workload = WORKLOADS["chat"] | {"requests": 400}
     starts = [
         {turns[0].request.session: turns[0].request.arrival_ps for turns in sessions(planned)}
-        for planned in (plan(**workload), served(uneven, **workload).planned)
+        for planned in (plan(**workload), serve_workload(uneven, **workload).planned)
     ]
     assert starts[0] == starts[1]
 
@@ -126,33 +130,33 @@ def test_requests_alone_are_an_open_loop_and_the_same_as_their_sessions_would_be
     assert isinstance(spec(**section).plan(1, "m"), OpenLoop)
     assert isinstance(spec(**section, retry={"max": 1}).plan(1, "m"), Sessions)
     assert plan(**section) == plan(**section, retry={"max": 1})
-    one = {name: section.pop(name) for name in ("prefix", "max_tokens", "priority", "profile")}
-    assert plan(**section, **one) == plan(**section, tenants={"default": one})
+    common = {name: section.pop(name) for name in ("prefix", "max_tokens", "priority", "profile")}
+    assert plan(**section, **common) == plan(**section, tenants={"default": common})
 
 
 def test_the_requests_asked_for_are_planned_in_order_of_the_sessions_starts_and_the_last_is_cut_short() -> None:
     kind = {"kind": "chat", "turns": 4}
-    found = sessions(plan(requests=10, rate="1/s", kind=kind))
-    assert [len(turns) for turns in found] == [4, 4, 2]
+    conversations = sessions(plan(requests=10, rate="1/s", kind=kind))
+    assert [len(turns) for turns in conversations] == [4, 4, 2]
     slow = {"a": {"rate": "10/s"}, "b": {"rate": "1/h"}}
     assert {item.request.tenant for item in plan(requests=50, tenants=slow, kind=kind)} == {"a"}
-    traffic = served(takes(10**12), requests=10, rate="1/s", kind=kind)
+    traffic = serve_workload(takes(10**12), requests=10, rate="1/s", kind=kind)
     assert traffic.not_issued == 0
 
 
 def test_a_duration_ends_a_workload_and_counts_the_turns_that_never_came() -> None:
     kind = {"kind": "chat", "turns": 4, "think_time": "10s"}
-    traffic = served(takes(10**12), duration="30s", rate="1/s", arrival="constant", kind=kind)
+    traffic = serve_workload(takes(10**12), duration="30s", rate="1/s", arrival="constant", kind=kind)
     assert max(item.request.arrival_ps for item in traffic.planned) < 30 * 10**12
     assert len(traffic.planned) + traffic.not_issued == 30 * 4
     assert len(traffic.planned) == sum(1 + (29 - start) // 11 for start in range(30))
 
 
-def peak_of_a_million(taken: int) -> int:
+def peak_of_a_million(count: int) -> int:
     kinds = [{"kind": "chat", "think_time": "1s"}, "completion"]
     tracemalloc.start()
     traffic = spec(requests=1_000_000, rate="20/s", kinds=kinds, prefix={"groups": 10, "tokens": 50}).plan(1, "m")
-    assert len([item.request.id for item in islice(traffic, taken)]) == taken
+    assert len([item.request.id for item in islice(traffic, count)]) == count
     return tracemalloc.get_traced_memory()[1]
 
 
@@ -180,8 +184,8 @@ def test_a_preset_goes_by_its_name_or_its_dated_name() -> None:
 
 
 def test_what_is_given_beside_a_preset_takes_its_place() -> None:
-    found = spec(preset="chat", requests=9, rate="1/s", kinds=["completion"]).resolved()
-    assert (found["requests"], found["rate"], found["kind"]["kind"]) == (9, "1/s", "completion")
+    section = spec(preset="chat", requests=9, rate="1/s", kinds=["completion"]).resolved()
+    assert (section["requests"], section["rate"], section["kind"]["kind"]) == (9, "1/s", "completion")
     assert "requests" not in spec(preset="chat", duration="9s").resolved()
     assert "closed_loop" not in spec(preset="batch-summaries", rate="1/s").resolved()
     assert "rate" not in spec(preset="chat", closed_loop={"concurrency": 3}).resolved()

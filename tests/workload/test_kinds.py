@@ -7,7 +7,7 @@ from math import isqrt, log, sqrt
 from typing import Any
 
 import pytest
-from generated import mean, near, plan, served, sessions, share, spec, takes
+from generated import mean, near, plan, serve_workload, sessions, share, spec, takes
 
 from headway import hashing, simulate
 from headway.errors import HeadwayError
@@ -31,25 +31,27 @@ def chats(count: int = 4000, **changed: Any) -> list[list[Planned]]:
     return sessions(plan(**(section | {"kind": CHAT | changed})))
 
 
-def new_tokens(one: Planned, other: Planned) -> int:
+def new_tokens(earlier: Planned, other: Planned) -> int:
     """What a prompt has beyond the one before and its output."""
-    return other.request.prompt_tokens - one.request.prompt_tokens - one.output_tokens
+    return other.request.prompt_tokens - earlier.request.prompt_tokens - earlier.output_tokens
 
 
 # --- chat ---------------------------------------------------------------------------------------------------------
 
 
 def test_turns_lengths_and_pauses_are_drawn_as_asked() -> None:
-    found = chats()[:-5]
-    assert near([len(turns) for turns in found], 4, 2)
-    assert near([turns[0].request.prompt_tokens for turns in found], 300)
-    assert near([item.output_tokens for turns in found for item in turns], 40)
-    assert near([new_tokens(*pair) for turns in found for pair in pairwise(turns)], 20)
+    conversations = chats()[:-5]
+    assert near([len(turns) for turns in conversations], 4, 2)
+    assert near([turns[0].request.prompt_tokens for turns in conversations], 300)
+    assert near([item.output_tokens for turns in conversations for item in turns], 40)
+    assert near([new_tokens(*pair) for turns in conversations for pair in pairwise(turns)], 20)
     pauses = [
-        (b.request.arrival_ps - a.request.arrival_ps) / PS_PER_SECOND for turns in found for a, b in pairwise(turns)
+        (b.request.arrival_ps - a.request.arrival_ps) / PS_PER_SECOND
+        for turns in conversations
+        for a, b in pairwise(turns)
     ]
     assert near(pauses, 4, 4)
-    assert all(item.request.arrival_ps % 10**6 == 0 for turns in found for item in turns)
+    assert all(item.request.arrival_ps % 10**6 == 0 for turns in conversations for item in turns)
 
 
 def test_sessions_begin_at_the_rate() -> None:
@@ -59,11 +61,11 @@ def test_sessions_begin_at_the_rate() -> None:
 
 def test_a_linear_context_repeats_prompts_and_outputs_word_for_word() -> None:
     for turns in chats(300):
-        for number, (one, other) in enumerate(pairwise(turns)):
-            a, b = one.request.path, other.request.path
+        for number, (earlier, other) in enumerate(pairwise(turns)):
+            a, b = earlier.request.path, other.request.path
             assert b.keys[: len(a.keys)] == a.keys and b.ends[: len(a.ends)] == a.ends
-            assert b.keys[len(a.keys)] == one.output_key
-            assert b.ends[len(a.ends)] == a.tokens + one.output_tokens
+            assert b.keys[len(a.keys)] == earlier.output_key
+            assert b.ends[len(a.ends)] == a.tokens + earlier.output_tokens
             assert len(b.keys) == len(a.keys) + 2
             assert (other.request.turn, other.request.kind) == (number + 1, "chat")
     keys = [turns[-1].request.path.keys for turns in chats(300)]
@@ -72,12 +74,12 @@ def test_a_linear_context_repeats_prompts_and_outputs_word_for_word() -> None:
 
 
 def test_every_session_keeps_the_prefix_of_its_group() -> None:
-    found = sessions(plan(requests=500, rate="5/s", kind=CHAT, prefix={"groups": 3, "tokens": 100}, **LENGTHS))
-    for turns in found:
+    conversations = sessions(plan(requests=500, rate="5/s", kind=CHAT, prefix={"groups": 3, "tokens": 100}, **LENGTHS))
+    for turns in conversations:
         assert len({item.request.path.keys[0] for item in turns}) == 1
         assert {item.request.shared_prefix_tokens for item in turns} == {100}
         assert {item.request.path.ends[0] for item in turns} == {100}
-    assert len({turns[0].request.path.keys[0] for turns in found}) == 3
+    assert len({turns[0].request.path.keys[0] for turns in conversations}) == 3
 
 
 def test_a_sublinear_context_is_summarised_behind_the_prefix() -> None:
@@ -137,16 +139,16 @@ def test_a_chain_of_thought_is_generated_and_never_repeated() -> None:
         "steps": {"dist": "uniform", "min": 2, "max": 8},
         "step_tokens": {"dist": "uniform", "min": 50, "max": 150},
     }
-    found = sessions(plan(requests=4000, rate="5/s", kind=kind, **LENGTHS))
+    conversations = sessions(plan(requests=4000, rate="5/s", kind=kind, **LENGTHS))
     # a sum of N steps has the variance E[N] var(step) + var(N) E[step]^2; the answer has its own
     deviation = sqrt(5 * (101**2 - 1) / 12 + 4 * 100**2 + (41**2 - 1) / 12)
-    assert near([item.output_tokens for turns in found for item in turns], 5 * 100 + 40, deviation)
+    assert near([item.output_tokens for turns in conversations for item in turns], 5 * 100 + 40, deviation)
     answers = []
-    for turns in found:
-        for one, other in pairwise(turns):
-            a, b = one.request.path, other.request.path
+    for turns in conversations:
+        for earlier, other in pairwise(turns):
+            a, b = earlier.request.path, other.request.path
             assert b.keys[:-1] == a.keys and b.ends[:-1] == a.ends
-            assert one.output_key not in b.keys
+            assert earlier.output_key not in b.keys
             answers.append(b.tokens - a.tokens)  # the answer and what the turn brings
     assert near(answers, 40 + 20)
 
@@ -163,13 +165,13 @@ AGENT: dict[str, Any] = {
 
 
 def test_tools_are_called_as_often_and_for_as_long_as_asked() -> None:
-    found = sessions(plan(requests=6000, rate="5/s", kind=AGENT, **LENGTHS))[:-5]
-    assert share([len(turns) > 1 for turns in found], 0.75)
-    assert near([len(turns) - 1 for turns in found if len(turns) > 1], 3, sqrt(2))
-    pairs = [pair for turns in found for pair in pairwise(turns)]
+    conversations = sessions(plan(requests=6000, rate="5/s", kind=AGENT, **LENGTHS))[:-5]
+    assert share([len(turns) > 1 for turns in conversations], 0.75)
+    assert near([len(turns) - 1 for turns in conversations if len(turns) > 1], 3, sqrt(2))
+    pairs = [pair for turns in conversations for pair in pairwise(turns)]
     assert near([(b.request.arrival_ps - a.request.arrival_ps) / PS_PER_SECOND for a, b in pairs], 2, 2)
     assert near([new_tokens(*pair) for pair in pairs], 150)
-    assert {item.request.kind for turns in found for item in turns} == {"agentic"}
+    assert {item.request.kind for turns in conversations for item in turns} == {"agentic"}
 
 
 def test_subagents_work_side_by_side_and_the_agent_waits_for_them() -> None:
@@ -178,7 +180,7 @@ def test_subagents_work_side_by_side_and_the_agent_waits_for_them() -> None:
         "calls": 1,
         "subagents": {"probability": 1.0, "count": 3, "turns": 2, "prompt_tokens": 500},
     }
-    traffic = served(
+    traffic = serve_workload(
         takes(10**12), requests=8 * 30, rate="1/h", kind=kind, prefix={"groups": 1, "tokens": 64}, **LENGTHS
     )
     ends = traffic.served.ends
@@ -200,9 +202,9 @@ def test_subagents_work_side_by_side_and_the_agent_waits_for_them() -> None:
 
 def test_subagents_come_with_their_probability() -> None:
     kind = AGENT | {"tool_call": 1.0, "calls": 1, "subagents": {"probability": 0.3, "count": 2, "turns": 1}}
-    found = sessions(plan(requests=4000, rate="5/s", kind=kind, **LENGTHS))[:-1]
-    assert {len(turns) for turns in found} == {2, 4}
-    assert share([len(turns) == 4 for turns in found], 0.3)
+    conversations = sessions(plan(requests=4000, rate="5/s", kind=kind, **LENGTHS))[:-1]
+    assert {len(turns) for turns in conversations} == {2, 4}
+    assert share([len(turns) == 4 for turns in conversations], 0.3)
 
 
 # --- mixes --------------------------------------------------------------------------------------------------------
@@ -210,10 +212,10 @@ def test_subagents_come_with_their_probability() -> None:
 
 def test_kinds_and_models_come_by_their_weights_with_lengths_of_their_own() -> None:
     kinds = [{"kind": "chat", "weight": 3, "turns": 1}, {"kind": "completion", "prompt_tokens": 9, "max_tokens": 5}]
-    found = plan(requests=4000, rate="5/s", kinds=kinds, models={"small": 4, "large": 1}, **LENGTHS)
-    assert share([item.request.kind == "chat" for item in found], 0.75)
-    assert share([item.request.model == "small" for item in found], 0.8)
-    for item in found:
+    requests = plan(requests=4000, rate="5/s", kinds=kinds, models={"small": 4, "large": 1}, **LENGTHS)
+    assert share([item.request.kind == "chat" for item in requests], 0.75)
+    assert share([item.request.model == "small" for item in requests], 0.8)
+    for item in requests:
         alone = item.request.kind == "completion"
         assert (item.request.prompt_tokens == 9) == alone
         assert (item.request.max_tokens == 5) == alone and (item.request.session is None) == alone
@@ -221,9 +223,9 @@ def test_kinds_and_models_come_by_their_weights_with_lengths_of_their_own() -> N
 
 def test_a_model_may_have_kinds_of_its_own() -> None:
     models = [{"name": "a", "kind": {"kind": "reasoning", "turns": 1}}, {"name": "b", "weight": 2}]
-    found = plan(requests=3000, rate="5/s", models=models, **LENGTHS)
-    assert {(item.request.model, item.request.kind) for item in found} == {("a", "reasoning"), ("b", "completion")}
-    assert share([item.request.model == "b" for item in found], 2 / 3)
+    requests = plan(requests=3000, rate="5/s", models=models, **LENGTHS)
+    assert {(item.request.model, item.request.kind) for item in requests} == {("a", "reasoning"), ("b", "completion")}
+    assert share([item.request.model == "b" for item in requests], 2 / 3)
 
 
 # --- the engine ---------------------------------------------------------------------------------------------------
@@ -306,15 +308,15 @@ def test_no_draw_makes_a_session_endless() -> None:
 
 
 def test_geometric_and_uniform_lengths() -> None:
-    found = plan(
+    requests = plan(
         requests=20_000,
         rate="1/s",
         prompt_tokens={"dist": "geometric", "mean": 3},
         output_tokens={"dist": "uniform", "min": 2, "max": 5},
     )
-    prompts = [item.request.prompt_tokens for item in found]
+    prompts = [item.request.prompt_tokens for item in requests]
     assert near(prompts, 3, sqrt(6))
     assert share([prompt == 1 for prompt in prompts], 1 / 3)
     for value in range(2, 6):
-        assert share([item.output_tokens == value for item in found], 1 / 4)
-    assert mean([item.output_tokens for item in found]) > 3
+        assert share([item.output_tokens == value for item in requests], 1 / 4)
+    assert mean([item.output_tokens for item in requests]) > 3

@@ -63,7 +63,7 @@ def times(spec: Any, rate: int, until_ps: int, process: object = "poisson") -> l
 
 
 @pytest.mark.parametrize(
-    ("spec", "seconds", "wanted"),
+    ("spec", "seconds", "area"),
     [
         ("constant", 100, 100),
         (STEP, 600, 600),
@@ -88,9 +88,8 @@ def times(spec: Any, rate: int, until_ps: int, process: object = "poisson") -> l
         (SPIKE | {"repeat": "8m"}, 960, 2 * (630 + 90)),
     ],
 )
-def test_a_profile_integrates_to_the_right_count(spec: Any, seconds: int, wanted: Fraction) -> None:
-    expected = profiles.parse(spec, "p").arrivals_before(Fraction(4), seconds * PS_PER_SECOND)
-    assert expected == 4 * wanted
+def test_a_profile_integrates_to_the_right_count(spec: Any, seconds: int, area: Fraction) -> None:
+    assert profiles.parse(spec, "p").arrivals_before(Fraction(4), seconds * PS_PER_SECOND) == 4 * area
 
 
 @every
@@ -112,8 +111,8 @@ def test_a_day_is_a_cosine_with_its_peak_where_asked(peak: float) -> None:
     # linear between samples a 48th of pi apart: off by their square over 8 at most, and by the rounding to millionths
     bound = 0.7 * (pi / 48) ** 2 / 8 + 1e-6
     for minute in range(0, 2880, 7):
-        wanted = 1 + 0.7 * cos(2 * pi * (minute / 60 - peak) / 24)
-        assert abs(float(curve.multiplier(minute * HOUR // 60)) - wanted) <= bound
+        expected = 1 + 0.7 * cos(2 * pi * (minute / 60 - peak) / 24)
+        assert abs(float(curve.multiplier(minute * HOUR // 60)) - expected) <= bound
     for day in (1, 2, 10):
         assert profile.arrivals_before(Fraction(11), 24 * day * HOUR) == 11 * 86400 * day
     # against the integral of the cosine itself, at every hour of the day
@@ -131,13 +130,13 @@ def test_a_day_of_any_length_has_the_mean_of_low_and_high_exactly() -> None:
 @every
 def test_drawn_counts_follow_the_profile_window_by_window(spec: Any) -> None:
     profile, rate, window, windows = profiles.parse(spec, "p"), 20, 60 * PS_PER_SECOND, 30
-    found = times(spec, rate, windows * window)
+    instants = times(spec, rate, windows * window)
     ends = [profile.arrivals_before(Fraction(rate), number * window) for number in range(windows + 1)]
     total = float(ends[-1])
-    assert abs(len(found) - total) <= Z * sqrt(total)
+    assert abs(len(instants) - total) <= Z * sqrt(total)
     square, spread, used = [], [], 0
     for number in range(windows):
-        low, high = (bisect_left(found, (number + at) * window // PS_PER_US) for at in (0, 1))
+        low, high = (bisect_left(instants, (number + at) * window // PS_PER_US) for at in (0, 1))
         mean = float(ends[number + 1] - ends[number])
         assert abs(high - low - mean) <= Z * sqrt(mean)
         if mean:
@@ -154,23 +153,23 @@ def test_every_process_composes_with_every_profile(spec: Any, process: str) -> N
     curve, rate, count = profiles.parse(spec, "p").curve(), Fraction(3), 400
     process_ = arrivals.parse(process, "w")
     plain = islice(arrivals.microseconds(process_, Fraction(1), stream(3, "t")), count)
-    found = islice(arrivals.microseconds(process_, rate, stream(3, "t"), profiles.parse(spec, "p")), count)
+    instants = islice(arrivals.microseconds(process_, rate, stream(3, "t"), profiles.parse(spec, "p")), count)
     last = 0
-    for at, wanted in zip(found, plain, strict=True):
+    for at, expected in zip(instants, plain, strict=True):
         assert at >= last
         last = at
         steepest = 5 * rate  # arrivals a second, at the highest multiplier here
         low, high = (rate * curve.integral(max(at + side, 0) * PS_PER_US) for side in (-1, 1))
-        assert low - steepest / 10**6 <= Fraction(wanted, 10**6) <= high + steepest / 10**6
+        assert low - steepest / 10**6 <= Fraction(expected, 10**6) <= high + steepest / 10**6
 
 
 @every
 def test_constant_arrivals_count_as_expected_at_every_time(spec: Any) -> None:
     profile, until = profiles.parse(spec, "p"), 40 * 60 * PS_PER_SECOND
-    found = times(spec, 4, until, "constant")
+    instants = times(spec, 4, until, "constant")
     for number in range(0, 2400, 7):
         at = number * PS_PER_SECOND
-        assert abs(bisect_left(found, number * 10**6) - profile.arrivals_before(Fraction(4), at)) <= 1
+        assert abs(bisect_left(instants, number * 10**6) - profile.arrivals_before(Fraction(4), at)) <= 1
 
 
 # --- the change of time, exactly --------------------------------------------------------------------------------------
@@ -199,21 +198,21 @@ def test_an_arrival_is_the_nearest_microsecond_to_where_the_integral_gets(
     curve: Curve, rate: Fraction, unit: int, steps: list[int]
 ) -> None:
     totals = [sum(steps[: number + 1]) for number in range(len(steps))]
-    found = list(curve.change(totals, unit, rate))
-    assert found == sorted(found)
+    instants = list(curve.change(totals, unit, rate))
+    assert instants == sorted(instants)
     half = PS_PER_US // 2
-    for total, at in zip(totals, found, strict=False):
-        wanted = Fraction(total, unit) / rate
+    for total, at in zip(totals, instants, strict=False):
+        expected = Fraction(total, unit) / rate
         assert curve.multiplier(at * PS_PER_US) or curve.integral((at + 1) * PS_PER_US) > curve.integral(at * PS_PER_US)
         reached = curve.integral((at + 1) * PS_PER_US - half)
-        if reached <= wanted:  # rounded down, since it would fall into a stretch without arrivals
+        if reached <= expected:  # rounded down, since it would fall into a stretch without arrivals
             assert curve.integral((at + 1) * PS_PER_US) == curve.integral((at + 2) * PS_PER_US)
-            assert wanted < curve.integral((at + 1) * PS_PER_US)
-        assert at == 0 or curve.integral(at * PS_PER_US - half) <= wanted
-    if len(found) < len(totals):  # the integral never gets there
+            assert expected < curve.integral((at + 1) * PS_PER_US)
+        assert at == 0 or curve.integral(at * PS_PER_US - half) <= expected
+    if len(instants) < len(totals):  # the integral never gets there
         assert curve.level in (None, 0)
         end = curve.integral(curve.times[-1] * PS_PER_US)
-        assert end * rate * unit <= totals[len(found)]
+        assert end * rate * unit <= totals[len(instants)]
         assert curve.level == 0 or end == 0
 
 
@@ -225,16 +224,16 @@ def test_every_small_total_gets_to_its_nearest_microsecond(first: int, last: int
         curve = Curve([Piece(0, length, Fraction(first), Fraction(last))], Fraction(1))
         halves = [rate * unit * curve.integral(PS_PER_US * at + PS_PER_US // 2) for at in range(2 * length)]
         totals = range((first + last) * length * unit // 2)
-        wanted = [bisect_right(halves, total) for total in totals]
-        assert list(curve.change(totals, unit, rate)) == wanted
+        expected = [bisect_right(halves, total) for total in totals]
+        assert list(curve.change(totals, unit, rate)) == expected
 
 
 def test_nothing_comes_in_a_stretch_at_zero() -> None:
     silent = {"segments": [{"start": f"{at}s", "end": f"{at + 1}s", "multiplier": 0} for at in range(0, 20, 2)]}
     for process in ("poisson", "constant", "adversarial", "bursty"):
         for rate in (7, 100, 50_000):
-            found = times(silent, rate, 6 * PS_PER_SECOND, process)
-            assert found and all(at // 10**6 % 2 == 1 for at in found)
+            instants = times(silent, rate, 6 * PS_PER_SECOND, process)
+            assert instants and all(at // 10**6 % 2 == 1 for at in instants)
 
 
 def test_what_falls_on_the_edge_of_a_silent_stretch_comes_after_it() -> None:
@@ -259,8 +258,8 @@ def test_what_falls_on_the_edge_of_a_silent_stretch_comes_after_it() -> None:
 def test_a_profile_that_stays_at_zero_ends_the_arrivals(spec: Any) -> None:
     profile = profiles.parse(spec, "p")
     for process in ("poisson", "constant"):
-        found = list(arrivals.microseconds(arrivals.parse(process, "w"), Fraction(100), stream(7, "t"), profile))
-        assert abs(len(found) - 100) <= Z * 10 and found[-1] < 1_000_000
+        instants = list(arrivals.microseconds(arrivals.parse(process, "w"), Fraction(100), stream(7, "t"), profile))
+        assert abs(len(instants) - 100) <= Z * 10 and instants[-1] < 1_000_000
     assert profile.arrivals_before(Fraction(100), HOUR) == 100
 
 

@@ -22,8 +22,8 @@ NO_END = 10**20
 def write(folder: Path, rows: list[dict[str, Any]]) -> str:
     path = folder / "t.jsonl"
     lines = []
-    for number, given in enumerate(rows):
-        row = {"input_length": 600, "output_length": 3, "hash_ids": [2 * number, 2 * number + 1]} | given
+    for number, keys in enumerate(rows):
+        row = {"input_length": 600, "output_length": 3, "hash_ids": [2 * number, 2 * number + 1]} | keys
         lines.append(json.dumps({key: value for key, value in row.items() if value is not None}) + "\n")
     path.write_text("".join(lines))
     return str(path)
@@ -33,22 +33,22 @@ def traffic(path: str, stop_ps: int = NO_END, retry: Retry = replay.NO_RETRY, **
     return replay.traffic(trace_spec.parse({"path": path, **keys}), 1, "m", stop_ps, None, retry)
 
 
-def served(source: Traffic, took_ps: int, fails: tuple[int, ...] = ()) -> list[tuple[int, str | None, int]]:
+def serve(source: Traffic, took_ps: int, fails: tuple[int, ...] = ()) -> list[tuple[int, str | None, int]]:
     """The requests as they come, each of which takes the same time: arrival, session and turn."""
-    seen = []
+    arrivals = []
     flights: list[tuple[int, Planned]] = []
     while source.next_ps != NEVER or flights:
         if flights and flights[0][0] <= source.next_ps:
-            at_ps, done = flights.pop(0)
-            source.on_ended(done.request, at_ps, done.request.id not in fails)
+            at_ps, ended = flights.pop(0)
+            source.on_ended(ended.request, at_ps, ended.request.id not in fails)
             continue
         came = source.take()
-        seen.append((came.request.arrival_ps, came.request.session, came.request.turn))
+        arrivals.append((came.request.arrival_ps, came.request.session, came.request.turn))
         flights.append((came.request.arrival_ps + took_ps, came))
-    return seen
+    return arrivals
 
 
-def told(path: str, **keys: Any) -> str:
+def error_of(path: str, **keys: Any) -> str:
     with pytest.raises(HeadwayError) as caught:
         list(traffic(path, **keys))
     return str(caught.value)
@@ -63,9 +63,9 @@ TWO = [
 
 
 def test_recorded_sessions_wait_for_answers_by_default(tmp_path: Path) -> None:
-    found = traffic(write(tmp_path, TWO))
-    assert isinstance(found, Sessions)
-    assert served(found, 1000 * MS) == [
+    source = traffic(write(tmp_path, TWO))
+    assert isinstance(source, Sessions)
+    assert serve(source, 1000 * MS) == [
         (0, "a", 0),
         (10 * MS, "b", 0),
         (1017 * MS, "b", 1),  # its delay after the answer
@@ -74,15 +74,15 @@ def test_recorded_sessions_wait_for_answers_by_default(tmp_path: Path) -> None:
 
 
 def test_speed_divides_stamps_and_delays(tmp_path: Path) -> None:
-    found = served(traffic(write(tmp_path, TWO), speed=2), 1000 * MS)
-    assert [at for at, _, _ in found] == [0, 5 * MS, 1008 * MS + MS // 2, 1050 * MS]
+    events = serve(traffic(write(tmp_path, TWO), speed=2), 1000 * MS)
+    assert [at for at, _, _ in events] == [0, 5 * MS, 1008 * MS + MS // 2, 1050 * MS]
 
 
 def test_stamps_are_replayed_where_that_is_asked(tmp_path: Path) -> None:
-    found = traffic(write(tmp_path, TWO[:3]), replay="timestamps")
-    assert isinstance(found, OpenLoop)
-    assert served(found, 1000 * MS) == [(0, "a", 0), (10 * MS, "b", 0), (100 * MS, "a", 1)]
-    assert told(write(tmp_path, TWO), replay="timestamps") == (
+    source = traffic(write(tmp_path, TWO[:3]), replay="timestamps")
+    assert isinstance(source, OpenLoop)
+    assert serve(source, 1000 * MS) == [(0, "a", 0), (10 * MS, "b", 0), (100 * MS, "a", 1)]
+    assert error_of(write(tmp_path, TWO), replay="timestamps") == (
         "workload.trace.replay: request 3 of the trace has no time of its own, only a delay; say replay: think."
     )
 
@@ -94,7 +94,7 @@ def test_a_request_waits_for_all_that_it_names(tmp_path: Path) -> None:
         {"timestamp": 2, "session_id": "s", "request_id": "c", "wait_for": ["a"], "delay": 50},
         {"timestamp": 3, "session_id": "s", "request_id": "d", "wait_for": ["b", "c"], "tool_wait_ms": 1},
     ]
-    assert served(traffic(write(tmp_path, rows)), 100 * MS) == [
+    assert serve(traffic(write(tmp_path, rows)), 100 * MS) == [
         (0, "s", 0),
         (105 * MS, "s", 1),
         (150 * MS, "s", 2),
@@ -109,8 +109,8 @@ def test_sessions_that_wait_for_each_other_go_together(tmp_path: Path) -> None:
         {"timestamp": 9, "session_id": "other", "request_id": "x"},
         {"timestamp": 9, "session_id": "parent", "request_id": "c", "wait_for": ["a", "b"]},
     ]
-    found = served(traffic(write(tmp_path, rows)), 100 * MS)
-    assert [at for at, _, _ in found] == [0, 9 * MS, 105 * MS, 205 * MS]
+    events = serve(traffic(write(tmp_path, rows)), 100 * MS)
+    assert [at for at, _, _ in events] == [0, 9 * MS, 105 * MS, 205 * MS]
 
 
 DERIVED = [
@@ -122,51 +122,55 @@ DERIVED = [
 
 def test_derived_sessions_are_labels_that_change_no_timing_unless_asked(tmp_path: Path) -> None:
     path = write(tmp_path, DERIVED)
-    assert served(traffic(path), 1000 * MS) == [(0, "0", 0), (50 * MS, "1", 0), (90 * MS, "0", 1)]
-    assert served(traffic(path, sessions="none"), 1000 * MS) == [(0, None, 0), (50 * MS, None, 0), (90 * MS, None, 0)]
-    thinking = served(traffic(path, replay="think"), 1000 * MS)
+    assert serve(traffic(path), 1000 * MS) == [(0, "0", 0), (50 * MS, "1", 0), (90 * MS, "0", 1)]
+    assert serve(traffic(path, sessions="none"), 1000 * MS) == [(0, None, 0), (50 * MS, None, 0), (90 * MS, None, 0)]
+    thinking = serve(traffic(path, replay="think"), 1000 * MS)
     assert thinking == [(0, "0", 0), (50 * MS, "1", 0), (1090 * MS, "0", 1)]
 
 
 def test_what_a_trace_cannot_do_is_told(tmp_path: Path) -> None:
     path = write(tmp_path, DERIVED)
-    assert told(path, sessions="recorded").startswith("workload.trace.sessions: this mooncake trace records no session")
-    assert told(path, share_system=True).startswith("workload.trace.share_system: this mooncake trace does not say how")
-    assert told(path, starts={"users": 2}).startswith("workload.trace.starts.users: users wait for sessions to end")
+    assert error_of(path, sessions="recorded").startswith(
+        "workload.trace.sessions: this mooncake trace records no session"
+    )
+    assert error_of(path, share_system=True).startswith(
+        "workload.trace.share_system: this mooncake trace does not say how"
+    )
+    assert error_of(path, starts={"users": 2}).startswith("workload.trace.starts.users: users wait for sessions to end")
     (tmp_path / "a.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,4808,10\n")
     azure = str(tmp_path / "a.csv")
-    assert told(azure, replay="think").startswith("workload.trace.replay: this azure trace has no sessions")
-    assert told(azure, sessions="derived").startswith("workload.trace.sessions: this azure trace has no blocks")
-    assert told(azure, sessions="recorded").endswith("say none.")
-    assert told(azure, block_tokens=16).startswith("a.csv: this azure trace has no blocks")
+    assert error_of(azure, replay="think").startswith("workload.trace.replay: this azure trace has no sessions")
+    assert error_of(azure, sessions="derived").startswith("workload.trace.sessions: this azure trace has no blocks")
+    assert error_of(azure, sessions="recorded").endswith("say none.")
+    assert error_of(azure, block_tokens=16).startswith("a.csv: this azure trace has no blocks")
 
 
 def test_a_trace_without_a_clock_needs_starts(tmp_path: Path) -> None:
     rows = [{"session_id": "a"}, {"session_id": "a", "delay": 5}, {"session_id": "b"}]
     path = write(tmp_path, rows)
-    assert told(path) == (
+    assert error_of(path) == (
         "workload.trace.starts: this mooncake trace does not say when its sessions begin; "
         "write starts: {rate: 0.2/s, arrival: poisson} or {users: 16, pause: 1s}."
     )
     steady = {"rate": "1/s", "arrival": "constant"}
-    assert served(traffic(path, starts=steady), MS) == [(0, "a", 0), (6 * MS, "a", 1), (SECOND, "b", 0)]
-    users = served(traffic(path, starts={"users": 1, "pause": "2s"}), MS)
+    assert serve(traffic(path, starts=steady), MS) == [(0, "a", 0), (6 * MS, "a", 1), (SECOND, "b", 0)]
+    users = serve(traffic(path, starts={"users": 1, "pause": "2s"}), MS)
     assert users == [(0, "a", 0), (6 * MS, "a", 1), (2 * SECOND + 7 * MS, "b", 0)]
-    both = served(traffic(path, starts={"users": 2}), MS)
+    both = serve(traffic(path, starts={"users": 2}), MS)
     assert both == [(0, "a", 0), (0, "b", 0), (6 * MS, "a", 1)]
 
 
 def test_sessions_begun_anew_keep_their_own_stamps(tmp_path: Path) -> None:
     steady = {"rate": "1/s", "arrival": "constant"}
-    found = served(traffic(write(tmp_path, TWO[:3]), replay="timestamps", starts=steady, speed=0.5), MS)
-    assert found == [(0, "a", 0), (200 * MS, "a", 1), (SECOND, "b", 0)]
+    events = serve(traffic(write(tmp_path, TWO[:3]), replay="timestamps", starts=steady, speed=0.5), MS)
+    assert events == [(0, "a", 0), (200 * MS, "a", 1), (SECOND, "b", 0)]
 
 
 @pytest.mark.parametrize("how", ["think", "timestamps"])
 def test_sessions_that_would_begin_beyond_the_clock_are_told_and_not_dropped(tmp_path: Path, how: str) -> None:
     rows = [{"timestamp": number, "session_id": str(number)} for number in range(20)]
     path, starts = write(tmp_path, rows), {"rate": "0.001/h", "arrival": "constant"}
-    assert told(path, replay=how, starts=starts).startswith(
+    assert error_of(path, replay=how, starts=starts).startswith(
         "workload.trace.starts.rate: request 3 would come after 125 days, but arrivals end after 100; raise it."
     )
     assert len(list(traffic(path, stop_ps=90 * 86400 * SECOND, replay=how, starts=starts))) == 3
@@ -175,11 +179,11 @@ def test_sessions_that_would_begin_beyond_the_clock_are_told_and_not_dropped(tmp
 def test_a_failed_turn_ends_its_session_or_is_tried_again(tmp_path: Path) -> None:
     path = write(tmp_path, TWO)
     source = traffic(path)
-    assert len(served(source, MS, fails=(0,))) == 3 and source.not_issued == 1
+    assert len(serve(source, MS, fails=(0,))) == 3 and source.not_issued == 1
     source = traffic(path, retry=Retry(1, 500 * MS))
-    assert (501 * MS, "a", 0) in served(source, MS, fails=(0,)) and source.not_issued == 0
+    assert (501 * MS, "a", 0) in serve(source, MS, fails=(0,)) and source.not_issued == 0
     open_loop = traffic(path, retry=Retry(1, 500 * MS), limit=3, replay="timestamps")
-    assert served(open_loop, MS, fails=(2,))[-1] == (601 * MS, "a", 1)
+    assert serve(open_loop, MS, fails=(2,))[-1] == (601 * MS, "a", 1)
 
 
 def test_what_clients_declare_goes_with_the_row_whatever_order_rows_come_in(tmp_path: Path) -> None:
@@ -188,15 +192,18 @@ def test_what_clients_declare_goes_with_the_row_whatever_order_rows_come_in(tmp_
     for keys in ({}, {"starts": {"rate": "1/s"}}):
         drawn = iter(range(100, 200))
         source = replay.traffic(trace_spec.parse({"path": path, **keys}), 1, "m", NO_END, lambda: next(drawn))  # noqa: B023
-        found = [(one.request.session, one.request.turn, one.output_tokens, one.request.max_tokens) for one in source]
-        outputs.append(sorted(found))
+        requests = [
+            (planned.request.session, planned.request.turn, planned.output_tokens, planned.request.max_tokens)
+            for planned in source
+        ]
+        outputs.append(sorted(requests))
     assert outputs[0] == outputs[1]
     assert outputs[0] == [("a", 0, 100, 100), ("a", 1, 102, 102), ("b", 0, 101, 101), ("b", 1, 103, 103)]
 
 
 def test_arrivals_end_with_the_duration(tmp_path: Path) -> None:
-    assert len(served(traffic(write(tmp_path, TWO), stop_ps=50 * MS), MS)) == 3
-    assert len(served(traffic(write(tmp_path, DERIVED), stop_ps=50 * MS), MS)) == 1
+    assert len(serve(traffic(write(tmp_path, TWO), stop_ps=50 * MS), MS)) == 3
+    assert len(serve(traffic(write(tmp_path, DERIVED), stop_ps=50 * MS), MS)) == 1
 
 
 def test_labels_of_the_records_reach_the_requests(tmp_path: Path) -> None:
@@ -205,17 +212,17 @@ def test_labels_of_the_records_reach_the_requests(tmp_path: Path) -> None:
         "5,71,10,ChatGPT,472,18,490,Conversation log\n6,,1,GPT-4,5,18,23,API log\n"
     )
     for mode in ("think", "timestamps"):
-        found = [one.request for one in traffic(str(tmp_path / "b.csv"), replay=mode)]
-        assert [(one.model, one.kind, one.session) for one in found] == [
+        requests = [planned.request for planned in traffic(str(tmp_path / "b.csv"), replay=mode)]
+        assert [(planned.model, planned.kind, planned.session) for planned in requests] == [
             ("ChatGPT", "chat", "71"),
             ("GPT-4", "completion", None),
         ]
-        assert {one.tenant for one in found} == {"default"}
+        assert {planned.tenant for planned in requests} == {"default"}
 
 
 def test_transforms_come_before_the_replay(tmp_path: Path) -> None:
-    found = served(traffic(write(tmp_path, TWO), transforms=[{"cap": {"max_turns": 1}}, {"scale": {"rate": 2}}]), MS)
-    assert found == [(0, "a", 0), (5 * MS, "b", 0)]
+    events = serve(traffic(write(tmp_path, TWO), transforms=[{"cap": {"max_turns": 1}}, {"scale": {"rate": 2}}]), MS)
+    assert events == [(0, "a", 0), (5 * MS, "b", 0)]
 
 
 # --- the real sessions -------------------------------------------------------------------------------------------
@@ -224,7 +231,7 @@ def test_transforms_come_before_the_replay(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_the_agentic_sessions_are_replayed_whole(traces: Path) -> None:
     path = str(traces / "agentic-coding-weka" / "sessions_compact.jsonl.gz")
-    assert told(path).startswith("workload.trace.starts: this weka trace does not say when its sessions begin")
+    assert error_of(path).startswith("workload.trace.starts: this weka trace does not say when its sessions begin")
     live = 0
     most = 0
     turns: dict[str | None, int] = {}
@@ -232,8 +239,8 @@ def test_the_agentic_sessions_are_replayed_whole(traces: Path) -> None:
     flights: list[Planned] = []
     while source.next_ps != NEVER or flights:
         if flights and (source.next_ps == NEVER or source.next_ps > flights[0].request.arrival_ps + SECOND):
-            done = flights.pop(0)
-            source.on_ended(done.request, done.request.arrival_ps + SECOND, True)
+            ended = flights.pop(0)
+            source.on_ended(ended.request, ended.request.arrival_ps + SECOND, True)
             live -= 1
             continue
         came = source.take()
@@ -248,6 +255,6 @@ def test_the_agentic_sessions_are_replayed_whole(traces: Path) -> None:
 
 def test_think_times_are_those_of_the_file(traces: Path) -> None:
     path = str(traces / "agentic-coding-weka" / "raw-sample" / "trace_0001.json.gz")
-    found = served(traffic(path, starts={"users": 1}, limit=6), SECOND)
-    gaps = [later - earlier for (earlier, _, _), (later, _, _) in pairwise(found)]
+    events = serve(traffic(path, starts={"users": 1}, limit=6), SECOND)
+    gaps = [later - earlier for (earlier, _, _), (later, _, _) in pairwise(events)]
     assert gaps == [(1 + think) * SECOND for think in (12, 8, 18, 112, 11)]

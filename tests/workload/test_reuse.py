@@ -62,30 +62,30 @@ def test_runs_hit_exactly_what_blocks_would(
         patch.setattr(reuse, "BUCKET_BITS", bits)
         patch.setattr(reuse, "SHORT", short)
         patch.setattr(reuse, "SPARSE", 1 if short == 0 else 4)
-        found = hits(zip(prompts, repeat(10**9)), cycle(range(instances)), capacities, 16)
-    assert found.blocks == [block_by_block(prompts, instances, capacity)[0] for capacity in capacities]
-    assert found.referenced == sum(count for _, count in chain.from_iterable(prompts))
+        totals = hits(zip(prompts, repeat(10**9)), cycle(range(instances)), capacities, 16)
+    assert totals.blocks == [block_by_block(prompts, instances, capacity)[0] for capacity in capacities]
+    assert totals.referenced == sum(count for _, count in chain.from_iterable(prompts))
     blocks = [
         {block for runs in prompts[which::instances] for first, count in runs for block in range(first, first + count)}
         for which in range(instances)
     ]
-    assert found.distinct == sum(map(len, blocks))
+    assert totals.distinct == sum(map(len, blocks))
 
 
 @given(prompts=conversations)
 def test_tokens_and_requests_are_those_of_the_largest_cache(prompts: Prompts) -> None:
     tokens = [16 * sum(count for _, count in runs) - 7 for runs in prompts]  # the last block is not full
-    found = hits(zip(prompts, tokens, strict=True), repeat(0), [3, None], 16)
+    totals = hits(zip(prompts, tokens, strict=True), repeat(0), [3, None], 16)
     _, each = block_by_block(prompts, 1, None)
-    assert found.requests == sum(1 for hit in each if hit)
-    assert found.tokens == sum(min(16 * hit, length) for hit, length in zip(each, tokens, strict=True))
+    assert totals.requests == sum(1 for hit in each if hit)
+    assert totals.tokens == sum(min(16 * hit, length) for hit, length in zip(each, tokens, strict=True))
 
 
 @pytest.mark.full
 def test_long_runs_are_not_walked_block_by_block() -> None:
     prompts = [[(0, 10**9)], [(0, 2 * 10**6)], [(5, 10)], [(10**9 - 5, 5)]] * 3
-    found = hits(zip(prompts[1:], repeat(10**12)), repeat(0), [10**6, None], 16)
-    assert found.referenced == sum(runs[0][1] for runs in prompts[1:])
+    totals = hits(zip(prompts[1:], repeat(10**12)), repeat(0), [10**6, None], 16)
+    assert totals.referenced == sum(runs[0][1] for runs in prompts[1:])
 
 
 def test_the_order_of_the_capacities_is_the_callers() -> None:

@@ -12,9 +12,9 @@ from headway.workload.sessions import Chain, Graph, Turn
 
 def test_a_chain_hands_out_one_turn_at_a_time_and_knows_what_is_left() -> None:
     chain = Chain("a", "default", "standard", iter([turn(delay) for delay in (1, 2, 3)]), 3)
-    assert [(number, one.delay_ps) for number, one in chain.begin()] == [(0, 1)]
+    assert [(number, step.delay_ps) for number, step in chain.begin()] == [(0, 1)]
     assert chain.turns_left() == 2
-    assert [(number, one.delay_ps) for number, one in chain.on_ended(0)] == [(1, 2)]
+    assert [(number, step.delay_ps) for number, step in chain.on_ended(0)] == [(1, 2)]
     assert [number for number, _ in chain.on_ended(1)] == [2]
     assert (list(chain.on_ended(2)), chain.turns_left()) == ([], 0)
 
@@ -41,7 +41,7 @@ def test_a_joining_turn_waits_for_the_last_of_those_it_waits_for() -> None:
     assert [number for number, _ in graph.begin()] == [0]
     assert [number for number, _ in graph.on_ended(0)] == [1, 2]
     assert (list(graph.on_ended(2)), graph.turns_left()) == ([], 1)
-    assert [(number, one.delay_ps) for number, one in graph.on_ended(1)] == [(3, 3)]
+    assert [(number, step.delay_ps) for number, step in graph.on_ended(1)] == [(3, 3)]
     assert graph.turns_left() == 0
 
 
@@ -64,13 +64,13 @@ def test_every_turn_of_a_graph_is_handed_out_once_and_after_all_that_it_waits_fo
 ) -> None:
     graph = Graph("a", "default", "standard", [turn() for _ in after], after)
     free = [number for number, _ in graph.begin()]
-    seen, ended = list(free), set()
+    visited, ended = list(free), set()
     while free:
         number = free.pop(random.randrange(len(free)))
         ended.add(number)
         for freed, _ in graph.on_ended(number):
             assert set(after[freed]) <= ended
             free.append(freed)
-            seen.append(freed)
-        assert graph.turns_left() == len(after) - len(seen)
-    assert sorted(seen) == list(range(len(after)))
+            visited.append(freed)
+        assert graph.turns_left() == len(after) - len(visited)
+    assert sorted(visited) == list(range(len(after)))

@@ -14,7 +14,7 @@ from headway.workload.traffic import Planned
 PLAIN = {"requests": 20, "rate": "10/s", "prompt_tokens": 50, "output_tokens": 5}
 
 
-def planned(workload: dict[str, Any]) -> list[Planned]:
+def plan_all(workload: dict[str, Any]) -> list[Planned]:
     scenario = headway.Scenario.load({"workload": workload, "cluster": {"instances": 1}})
     return list(scenario.workload.plan(3))
 
@@ -22,8 +22,8 @@ def planned(workload: dict[str, Any]) -> list[Planned]:
 def patience(workload: dict[str, Any]) -> set[int | None]:
     """How long the clients of a workload wait, in milliseconds."""
     return {
-        None if one.request.deadline_ps is None else (one.request.deadline_ps - one.request.arrival_ps) // 10**9
-        for one in planned(workload)
+        None if item.request.deadline_ps is None else (item.request.deadline_ps - item.request.arrival_ps) // 10**9
+        for item in plan_all(workload)
     }
 
 
@@ -38,10 +38,10 @@ def test_clients_wait_for_ever_unless_it_is_said():
 
 def test_nothing_else_of_a_workload_changes_with_it():
     for workload in (PLAIN, {**PLAIN, "kind": "chat"}):
-        without, given = planned(workload), planned({**workload, "timeout": "1s"})
-        for one, other in zip(without, given, strict=True):
-            assert (one.output_tokens, one.output_key) == (other.output_tokens, other.output_key)
-            first, second = one.request, other.request
+        without, timed = plan_all(workload), plan_all({**workload, "timeout": "1s"})
+        for item, other in zip(without, timed, strict=True):
+            assert (item.output_tokens, item.output_key) == (other.output_tokens, other.output_key)
+            first, second = item.request, other.request
             same = (
                 "id",
                 "arrival_ps",
@@ -80,7 +80,7 @@ def test_it_is_written_out_and_read_again():
 
 
 @pytest.mark.parametrize(
-    ("workload", "told"),
+    ("workload", "problem"),
     [
         ({**PLAIN, "timeout": "0s"}, r"^workload\.timeout: must be longer than nothing, got '0s'\."),
         ({**PLAIN, "timeout": 30}, r"^workload\.timeout: 30 is not a duration; write it with its unit"),
@@ -88,8 +88,8 @@ def test_it_is_written_out_and_read_again():
         ({"trace": {"path": "x.csv"}, "timeout": "-1s"}, r"^workload\.timeout: '-1s' is not a duration"),
     ],
 )
-def test_mistakes_are_told_at_their_place(workload, told):
-    with pytest.raises(HeadwayError, match=told):
+def test_mistakes_are_told_at_their_place(workload, problem):
+    with pytest.raises(HeadwayError, match=problem):
         headway.Scenario.load({"workload": workload})
 
 

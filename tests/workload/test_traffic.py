@@ -42,7 +42,7 @@ def test_an_open_loop_gives_its_requests_as_they_come_and_does_not_listen() -> N
     planned = [Planned(Request(row, at, 1, Path((1,), (1,))), 1, 0) for row, at in enumerate((3, 3, 9))]
     loop = OpenLoop(planned)
     assert (loop.next_ps, loop.listens) == (3, False)
-    assert serve(loop, takes(100)).requests == [one.request for one in planned]
+    assert serve(loop, takes(100)).requests == [each.request for each in planned]
     assert (loop.next_ps, loop.not_issued) == (NEVER, 0)
     assert list(OpenLoop(planned)) == planned
     assert OpenLoop([]).next_ps == NEVER
@@ -82,19 +82,19 @@ def test_requests_that_end_at_one_instant_are_followed_in_order_of_their_identit
 
 
 def test_a_request_carries_what_its_session_and_turn_say() -> None:
-    one = turn(2, tokens=9)
-    one.model, one.kind, one.max_tokens, one.shared_prefix_tokens = "m", "chat", 5, 3
-    traffic = of((4, Chain("a", "acme", "gold", iter([one]), 1)))
+    second = turn(2, tokens=9)
+    second.model, second.kind, second.max_tokens, second.shared_prefix_tokens = "m", "chat", 5, 3
+    traffic = of((4, Chain("a", "acme", "gold", iter([second]), 1)))
     planned = traffic.take()
     assert (planned.output_tokens, planned.output_key) == (2, 7)
     assert planned.request == Request(
-        0, 6, 9, one.path, "m", "acme", "gold", "a", 0, 5, shared_prefix_tokens=3, kind="chat"
+        0, 6, 9, second.path, "m", "acme", "gold", "a", 0, 5, shared_prefix_tokens=3, kind="chat"
     )
 
 
 def test_iterating_is_as_if_every_request_ended_as_it_came() -> None:
     traffic = of((0, chain("a", [0, 5])), (3, chain("b", [0, 1])))
-    come = [(one.request.arrival_ps, one.request.session, one.request.turn) for one in traffic]
+    come = [(planned.request.arrival_ps, planned.request.session, planned.request.turn) for planned in traffic]
     assert come == [(0, "a", 0), (3, "b", 0), (4, "b", 1), (5, "a", 1)]
 
 
@@ -220,16 +220,16 @@ def test_users_who_are_always_turned_away_at_once_are_told(monkeypatch: pytest.M
     monkeypatch.setattr(module, "FUTILE", 50)
     monkeypatch.setattr(module, "FUTILE_EACH", 1)
 
-    def refused(sessions: int, **options: Any) -> int:
+    def count_rejected(sessions: int, **options: Any) -> int:
         many = ((0, chain(None, [0])) for _ in range(sessions))
         return len(serve(Sessions([Source(many, users=4, **options)]), lambda request: (0, False)).requests)
 
-    assert refused(54) == 54
+    assert count_rejected(54) == 54
     with pytest.raises(HeadwayError, match=r"^workload: 55 requests .* at one instant"):
-        refused(10**9)
+        count_rejected(10**9)
     with pytest.raises(HeadwayError, match=r"^workload: 63 requests .* at one instant"):
-        refused(10**9, retry=Retry(2, 0))
-    assert refused(1000, pause_ps=1) == 1000  # each of them at another instant
+        count_rejected(10**9, retry=Retry(2, 0))
+    assert count_rejected(1000, pause_ps=1) == 1000  # each of them at another instant
 
 
 def test_sessions_that_start_together_begin_one_by_one() -> None:
@@ -267,16 +267,16 @@ class Kept:
 @pytest.mark.parametrize(("users", "most"), [(None, 8), (3, 5)])
 def test_memory_goes_with_the_live_sessions_and_not_with_their_number(users: int | None, most: int) -> None:
     """A session starts every 10 and lasts 50: five are live, one is known to start."""
-    seen = 0
+    highest = 0
 
     def service(request: Request) -> tuple[int, bool]:
-        nonlocal seen
-        seen = max(seen, Kept.alive)
+        nonlocal highest
+        highest = max(highest, Kept.alive)
         return 25, True
 
     sessions = ((10 * number, Kept(chain(str(number), [0, 0]))) for number in range(2000))
     assert len(serve(Sessions([Source(sessions, users=users)]), service).requests) == 4000
-    assert seen <= most
+    assert highest <= most
 
 
 Shape = tuple[list[int], list[list[int]] | None]  # delays, and what each turn waits for where it is a graph
@@ -290,7 +290,7 @@ def shapes(draw: DrawFn) -> Shape:
     earlier = [
         st.lists(st.integers(0, max(0, number - 1)), max_size=3 if number else 0) for number in range(len(delays))
     ]
-    return delays, [draw(one) for one in earlier]
+    return delays, [draw(planned) for planned in earlier]
 
 
 @st.composite
@@ -306,19 +306,19 @@ def sources(draw: DrawFn) -> dict[str, Any]:
 
 
 def build(drawn: Sequence[dict[str, Any]]) -> Sessions:
-    made = []
+    sources = []
     for tenant, source in enumerate(drawn):
         at, sessions = 0, []
         for number, ((delays, after), gap) in enumerate(zip(source["shapes"], source["gaps"], strict=False)):
             at += gap
             turns, name = [turn(delay) for delay in delays], f"{tenant}.{number}"
-            one: Session = Chain(name, str(tenant), "standard", iter(turns), len(turns))
+            planned: Session = Chain(name, str(tenant), "standard", iter(turns), len(turns))
             if after is not None:
-                one = Graph(name, str(tenant), "standard", turns, after)
-            sessions.append((at, one))
+                planned = Graph(name, str(tenant), "standard", turns, after)
+            sessions.append((at, planned))
         options = {key: source[key] for key in ("retry", "users", "pause_ps", "stop_ps")}
-        made.append(Source(iter(sessions), **options))
-    return Sessions(made)
+        sources.append(Source(iter(sessions), **options))
+    return Sessions(sources)
 
 
 def turns_by_session(drawn: Sequence[dict[str, Any]]) -> dict[str | None, int]:
@@ -388,17 +388,17 @@ def test_whatever_the_service_a_turn_comes_its_delay_after_what_it_waits_for(
         for request in served.requests
         if served.ends[request.id][1]
     }
-    seen = set()
+    visited = set()
     for request in served.requests:
         assert request.session is not None
-        if (request.session, request.turn) in seen:
+        if (request.session, request.turn) in visited:
             continue
-        seen.add((request.session, request.turn))
+        visited.add((request.session, request.turn))
         tenant, _, number = request.session.partition(".")
         delays, after = drawn[int(tenant)]["shapes"][int(number)]
         earlier = ([request.turn - 1] if request.turn else []) if after is None else after[request.turn]
         if earlier:
-            last = max(good[request.session, one] for one in earlier)
+            last = max(good[request.session, turn] for turn in earlier)
             assert request.arrival_ps == last + delays[request.turn]
 
 
@@ -410,5 +410,5 @@ def test_another_source_changes_nothing_about_the_ones_before_it(
     """Where nobody waits for a machine, sources do not feel one another."""
     _, alone = run(drawn, services, horizon)
     _, beside = run([*drawn, another], services, horizon)
-    kept = [request for request in beside.requests if int(request.tenant) < len(drawn)]
-    assert Served(kept).names() == alone.names()
+    stored = [request for request in beside.requests if int(request.tenant) < len(drawn)]
+    assert Served(stored).names() == alone.names()

@@ -59,7 +59,7 @@ def turns(count: int, session: str = "s", gap_s: int = 60) -> list[Record]:
 def traces(draw: st.DrawFn, sessions: bool = True, size: int = 8) -> list[Record]:
     """Records in order of time with prompts that share prefixes."""
     trunks = draw(st.lists(st.integers(0, 40), min_size=3, max_size=3))
-    found = []
+    outcome = []
     at_us = 0
     for number in range(draw(st.integers(1, 30))):
         at_us += draw(st.integers(0, 10**7))
@@ -68,7 +68,7 @@ def traces(draw: st.DrawFn, sessions: bool = True, size: int = 8) -> list[Record
         own = draw(st.integers(1 if not shared else 0, 5))
         runs = [(first, shared)] * bool(shared) + [(10_000 + 10 * draw(st.integers(0, 9)), own)] * bool(own)
         blocks = shared + own
-        found.append(
+        outcome.append(
             Record(
                 draw(st.integers((blocks - 1) * size + 1, blocks * size)),
                 draw(st.integers(1, 300)),
@@ -83,7 +83,7 @@ def traces(draw: st.DrawFn, sessions: bool = True, size: int = 8) -> list[Record
                 extra={"secret": number},
             )
         )
-    return found
+    return outcome
 
 
 def build_capped_trace(records: Sequence[Record], max_turns: int) -> list[Record]:
@@ -100,7 +100,7 @@ def build_capped_trace(records: Sequence[Record], max_turns: int) -> list[Record
     for members in by_session.values():
         members.sort(key=lambda member: member[:3])
         capped.extend((position, record) for _, _, position, record in members[:max_turns])
-    capped.sort(key=lambda one: one[0])
+    capped.sort(key=lambda each: each[0])
     return [record for _, record in capped]
 
 
@@ -109,10 +109,10 @@ def build_capped_trace(records: Sequence[Record], max_turns: int) -> list[Record
 
 @given(traces(), st.integers(1, 6))
 def test_cap_is_the_pseudo_code_of_the_capped_control(records: list[Record], most: int) -> None:
-    found = run(records, {"cap": {"max_turns": most}}, sessions=True)
-    wanted = build_capped_trace(records, most)
-    assert [record.id for record in found] == [record.id for record in wanted]
-    assert [record.at_ps for record in found] == sorted(record.at_ps or 0 for record in found)
+    transformed = run(records, {"cap": {"max_turns": most}}, sessions=True)
+    expected = build_capped_trace(records, most)
+    assert [record.id for record in transformed] == [record.id for record in expected]
+    assert [record.at_ps for record in transformed] == sorted(record.at_ps or 0 for record in transformed)
 
 
 def test_cap_takes_turns_before_times_and_gives_them_back_in_order_of_time() -> None:
@@ -155,14 +155,16 @@ def test_capping_the_agents_sessions_leaves_the_published_number_of_requests(tra
 
 @given(traces())
 def test_scaling_by_two_and_back_changes_no_time(records: list[Record]) -> None:
-    found = run(records, {"scale": {"rate": 2}}, {"scale": {"rate": 0.5}})
-    assert [record.at_ps for record in found] == [record.at_ps for record in records]
-    assert all(abs((one.delay_ps or 0) - (other.delay_ps or 0)) <= 1 for one, other in zip(found, records, strict=True))
+    transformed = run(records, {"scale": {"rate": 2}}, {"scale": {"rate": 0.5}})
+    assert [record.at_ps for record in transformed] == [record.at_ps for record in records]
+    assert all(
+        abs((each.delay_ps or 0) - (other.delay_ps or 0)) <= 1 for each, other in zip(transformed, records, strict=True)
+    )
 
 
 def test_scale_divides_arrivals_and_delays() -> None:
-    found = run([Record(10, 5, 30 * S, delay_ps=3 * S)], {"scale": {"rate": 3}})
-    assert (found[0].at_ps, found[0].delay_ps) == (10 * S, S)
+    transformed = run([Record(10, 5, 30 * S, delay_ps=3 * S)], {"scale": {"rate": 3}})
+    assert (transformed[0].at_ps, transformed[0].delay_ps) == (10 * S, S)
 
 
 @given(traces(), st.sampled_from(["0.1", "0.5", "0.9", "1.3", "2", "7.5"]), st.booleans())
@@ -171,26 +173,26 @@ def test_scaled_prompts_have_the_blocks_they_fill_and_share_what_they_shared(
 ) -> None:
     if whole:
         records = [replace(record, blocks=_full(record)) for record in records]
-    found = run(records, {"scale": {"prompt_tokens": by}}, block_tokens=8, whole_blocks=whole)
-    for old, new in zip(records, found, strict=True):
+    transformed = run(records, {"scale": {"prompt_tokens": by}}, block_tokens=8, whole_blocks=whole)
+    for old, new in zip(records, transformed, strict=True):
         exact = old.prompt_tokens * Fraction(by)
         assert new.prompt_tokens == max(1, int(exact + Fraction(1, 2)))
         assert len(ids(new)) == (new.prompt_tokens // 8 if whole else -(-new.prompt_tokens // 8))
-    for i, j in combinations(range(len(found)), 2):
-        before, after = _common(records[i], records[j]), _common(found[i], found[j])
-        fits = min(len(ids(found[i])), len(ids(found[j])))
+    for i, j in combinations(range(len(transformed)), 2):
+        before, after = _common(records[i], records[j]), _common(transformed[i], transformed[j])
+        fits = min(len(ids(transformed[i])), len(ids(transformed[j])))
         full = min(record.prompt_tokens // 8 for record in (records[i], records[j]))
         assert after == min(before, fits) if Fraction(by) < 1 else min(before, full, fits) <= after <= min(before, fits)
 
 
 def _full(record: Record) -> list[tuple[int, int]]:
-    kept = ids(record)[: record.prompt_tokens // 8]
-    return [(block, 1) for block in kept]
+    store = ids(record)[: record.prompt_tokens // 8]
+    return [(block, 1) for block in store]
 
 
-def _common(one: Record, other: Record) -> int:
+def _common(record: Record, other: Record) -> int:
     count = 0
-    for left, right in zip(ids(one), ids(other), strict=False):
+    for left, right in zip(ids(record), ids(other), strict=False):
         if left != right:
             break
         count += 1
@@ -199,8 +201,8 @@ def _common(one: Record, other: Record) -> int:
 
 def test_scaled_outputs_take_what_was_declared_along_and_keep_a_token() -> None:
     records = [Record(10, 5, 0, max_tokens=100), Record(10, 1, 0), Record(10, 0, 0)]
-    found = run(records, {"scale": {"output_tokens": 0.1}})
-    assert [(record.output_tokens, record.max_tokens) for record in found] == [(1, 10), (1, None), (0, None)]
+    transformed = run(records, {"scale": {"output_tokens": 0.1}})
+    assert [(record.output_tokens, record.max_tokens) for record in transformed] == [(1, 10), (1, None), (0, None)]
 
 
 def test_a_trace_slowed_down_beyond_the_clock_is_an_error() -> None:
@@ -212,7 +214,7 @@ def test_a_trace_slowed_down_beyond_the_clock_is_an_error() -> None:
 
 
 @pytest.fixture
-def stored(tmp_path: Path) -> Any:
+def store(tmp_path: Path) -> Any:
     """Keeps records in a file that `merge` can read."""
     from headway.workload.traces import own
 
@@ -240,35 +242,35 @@ def test_the_two_halves_of_a_trace_merge_to_the_whole(
     second = run(records, {"slice": {"start": border}}, **info)
     own.FORMAT.write(file, Info("made", **info), iter(second))
     back = {"merge": {"path": str(file), "format": "headway", "offset": border, "apart": False}}
-    found = run(records, {"slice": {"end": border}}, back, **info)
+    transformed = run(records, {"slice": {"end": border}}, back, **info)
     # All but the delays of turns whose session was cut before them.
-    assert [replace(one, delay_ps=None) for one in found] == [replace(one, delay_ps=None) for one in records]
+    assert [replace(each, delay_ps=None) for each in transformed] == [replace(each, delay_ps=None) for each in records]
 
 
 def test_slice_by_time_counts_from_its_start_and_cuts_sessions() -> None:
-    found = run(turns(5), {"slice": {"start": "1m", "end": "3m"}}, sessions=True)
-    assert [(record.turn, record.at_ps) for record in found] == [(1, 0), (2, MIN)]
-    assert [record.delay_ps for record in found] == [None, 2 * S]  # nothing is left for the first to come after
+    transformed = run(turns(5), {"slice": {"start": "1m", "end": "3m"}}, sessions=True)
+    assert [(record.turn, record.at_ps) for record in transformed] == [(1, 0), (2, MIN)]
+    assert [record.delay_ps for record in transformed] == [None, 2 * S]  # nothing is left for the first to come after
 
 
 def test_slice_by_number_counts_from_the_first_request() -> None:
-    found = run(turns(5), {"slice": {"requests": [2, 4]}}, sessions=True)
-    assert [(record.turn, record.at_ps) for record in found] == [(2, 0), (3, MIN)]
+    transformed = run(turns(5), {"slice": {"requests": [2, 4]}}, sessions=True)
+    assert [(record.turn, record.at_ps) for record in transformed] == [(2, 0), (3, MIN)]
 
 
 def test_slice_can_keep_the_sessions_that_begin_inside_with_all_their_turns() -> None:
     late = [replace(record, at_ps=(record.at_ps or 0) + 90 * S) for record in turns(3, "late")]
     records = sorted([*turns(5), *late], key=lambda record: record.at_ps or 0)
-    found = run(records, {"slice": {"start": "1m", "end": "2m", "whole_sessions": True}}, sessions=True)
-    assert [record.id for record in found] == ["late0", "late1", "late2"]
-    assert found[0].at_ps == 30 * S
+    transformed = run(records, {"slice": {"start": "1m", "end": "2m", "whole_sessions": True}}, sessions=True)
+    assert [record.id for record in transformed] == ["late0", "late1", "late2"]
+    assert transformed[0].at_ps == 30 * S
 
 
 def test_slice_takes_sessions_by_number_also_where_they_share_no_clock() -> None:
     records = [record for name in "abcd" for record in turns(3, name)]
-    found = run(records, {"slice": {"sessions": [1, 3]}}, sessions=True, clock="session")
-    assert [record.id for record in found] == ["b0", "b1", "b2", "c0", "c1", "c2"]
-    assert found[3].at_ps == 0
+    transformed = run(records, {"slice": {"sessions": [1, 3]}}, sessions=True, clock="session")
+    assert [record.id for record in transformed] == ["b0", "b1", "b2", "c0", "c1", "c2"]
+    assert transformed[3].at_ps == 0
     with pytest.raises(HeadwayError, match=r"transforms\[0\]\.slice: this trace has no clock across its sessions"):
         run(records, {"slice": {"end": "1m"}}, sessions=True, clock="session")
 
@@ -276,51 +278,51 @@ def test_slice_takes_sessions_by_number_also_where_they_share_no_clock() -> None
 def test_who_waited_for_a_request_that_is_gone_waits_for_what_that_one_waited_for() -> None:
     chain = [replace(record, turn=None) for record in turns(4)]
     chain[3] = replace(chain[3], after=("s2",))
-    found = run([replace(one, output_tokens=9 if n in (1, 2) else 10) for n, one in enumerate(chain)],
+    transformed = run([replace(each, output_tokens=9 if n in (1, 2) else 10) for n, each in enumerate(chain)],
                 {"filter": {"min_output_tokens": 10}}, sessions=True)  # fmt: skip
-    assert [(record.id, record.after) for record in found] == [("s0", ()), ("s3", ("s0",))]
+    assert [(record.id, record.after) for record in transformed] == [("s0", ()), ("s3", ("s0",))]
 
 
-def test_merge_goes_by_time_and_keeps_sessions_ids_and_blocks_apart(stored: Any) -> None:
+def test_merge_goes_by_time_and_keeps_sessions_ids_and_blocks_apart(store: Any) -> None:
     mine = [Record(16, 1, at * S, blocks=[(5, 2)], session="s", id=f"{at}", after=after) for at, after in
             ((0, ()), (4, ("0",)))]  # fmt: skip
-    path = stored(mine, block_tokens=8, sessions=True)
-    found = run(mine, {"merge": {"path": path, "offset": "1s"}}, {"merge": {"path": path, "offset": "1s"}},
+    path = store(mine, block_tokens=8, sessions=True)
+    transformed = run(mine, {"merge": {"path": path, "offset": "1s"}}, {"merge": {"path": path, "offset": "1s"}},
                 block_tokens=8, sessions=True)  # fmt: skip
-    assert [record.at_ps for record in found] == [0, S, S, 4 * S, 5 * S, 5 * S]
-    assert [record.session for record in found] == ["s", "a:b:s", "b:s", "s", "a:b:s", "b:s"]
-    assert [record.after for record in found[3:]] == [("0",), ("a:b:0",), ("b:0",)]
-    assert shape([ids(record) for record in found]) == [[0, 1], [2, 3], [4, 5], [0, 1], [2, 3], [4, 5]]
+    assert [record.at_ps for record in transformed] == [0, S, S, 4 * S, 5 * S, 5 * S]
+    assert [record.session for record in transformed] == ["s", "a:b:s", "b:s", "s", "a:b:s", "b:s"]
+    assert [record.after for record in transformed[3:]] == [("0",), ("a:b:0",), ("b:0",)]
+    assert shape([ids(record) for record in transformed]) == [[0, 1], [2, 3], [4, 5], [0, 1], [2, 3], [4, 5]]
 
 
-def test_merged_blocks_of_two_sizes_are_told_in_parts_of_both(stored: Any) -> None:
-    path = stored([Record(20, 1, 0, blocks=[(1, 5)], session="s")], block_tokens=4, sessions=True, scope=LOCAL)
+def test_merged_blocks_of_two_sizes_are_told_in_parts_of_both(store: Any) -> None:
+    path = store([Record(20, 1, 0, blocks=[(1, 5)], session="s")], block_tokens=4, sessions=True, scope=LOCAL)
     merged = apply(reader([Record(20, 1, 0, blocks=[(0, 2)])], block_tokens=16), parse([{"merge": {"path": path}}], ""))
     assert merged.info.block_tokens == 4
     assert [len(ids(record)) for record in merged.records] == [5, 5]
 
 
 @pytest.mark.parametrize("scope", [LOCAL, "trace"])
-def test_what_is_behind_the_last_full_block_has_content_of_its_own_in_finer_blocks(stored: Any, scope: str) -> None:
+def test_what_is_behind_the_last_full_block_has_content_of_its_own_in_finer_blocks(store: Any, scope: str) -> None:
     info = {"whole_blocks": True, "sessions": True, "scope": scope}
-    path = stored([Record(16, 1, 0, blocks=[(0, 4)], session="s")], block_tokens=4, **info)
+    path = store([Record(16, 1, 0, blocks=[(0, 4)], session="s")], block_tokens=4, **info)
     mine = [Record(30, 1, 0, blocks=[(0, 1)], session="m"), Record(40, 1, S, blocks=[(0, 2)], session="m")]
     merged = apply(reader(mine, block_tokens=16, **info), parse([{"merge": {"path": path}}], ""))
     records = list(merged.records)
     assert [len(ids(record)) for record in records] == [7, 4, 10]  # so many full blocks of 4
     assert ids(records[0])[:4] == ids(records[2])[:4]
     assert not set(ids(records[0])[4:]) & set(ids(records[2]))
-    written = Path(stored(records, "merged.jsonl", block_tokens=merged.info.block_tokens, **info))
+    written = Path(store(records, "merged.jsonl", block_tokens=merged.info.block_tokens, **info))
     assert [record.blocks for record in open_trace(written).records] == [record.blocks for record in records]
 
 
-def test_sessions_without_a_common_clock_merge_only_once_they_have_starts(stored: Any) -> None:
-    path = stored([*turns(2, "a"), *turns(2, "b")], sessions=True, clock="session")
+def test_sessions_without_a_common_clock_merge_only_once_they_have_starts(store: Any) -> None:
+    path = store([*turns(2, "a"), *turns(2, "b")], sessions=True, clock="session")
     with pytest.raises(HeadwayError, match=r"other\.jsonl has no clock across its sessions; .*starts: \{rate"):
         run([Record(1, 1, 0)], {"merge": {"path": path}})
-    found = run([Record(1, 1, 0)], {"merge": {"path": path, "transforms": [{"starts": {"rate": "1/min"}}]}})
-    assert len(found) == 5
-    assert [record.at_ps for record in found] == sorted(record.at_ps or 0 for record in found)
+    transformed = run([Record(1, 1, 0)], {"merge": {"path": path, "transforms": [{"starts": {"rate": "1/min"}}]}})
+    assert len(transformed) == 5
+    assert [record.at_ps for record in transformed] == sorted(record.at_ps or 0 for record in transformed)
 
 
 # --- filter ----------------------------------------------------------------------------------------------------------
@@ -328,18 +330,23 @@ def test_sessions_without_a_common_clock_merge_only_once_they_have_starts(stored
 
 @given(traces())
 def test_filter_keeps_exactly_what_holds(records: list[Record]) -> None:
-    wanted = [one for one in records if one.tenant == "x" and one.prompt_tokens >= 20 and one.session in ("a", "b")]
+    expected = [
+        each for each in records if each.tenant == "x" and each.prompt_tokens >= 20 and each.session in ("a", "b")
+    ]
     step = {"filter": {"tenant": "x", "session": ["a", "b"], "min_prompt_tokens": 20}}
-    if wanted:
-        assert [record.id for record in run(records, step, sessions=True)] == [record.id for record in wanted]
+    if expected:
+        assert [record.id for record in run(records, step, sessions=True)] == [record.id for record in expected]
     else:
         with pytest.raises(HeadwayError, match=r"transforms\[0\]\.filter: leaves no request"):
             run(records, step, sessions=True)
 
 
 def test_filter_by_turn() -> None:
-    assert [one.turn for one in run(turns(6), {"filter": {"turn": [0, 5]}}, sessions=True)] == [0, 5]
-    assert [one.turn for one in run(turns(6), {"filter": {"min_turn": 2, "max_turn": 3}}, sessions=True)] == [2, 3]
+    assert [record.turn for record in run(turns(6), {"filter": {"turn": [0, 5]}}, sessions=True)] == [0, 5]
+    assert [record.turn for record in run(turns(6), {"filter": {"min_turn": 2, "max_turn": 3}}, sessions=True)] == [
+        2,
+        3,
+    ]
 
 
 # --- dequantise ------------------------------------------------------------------------------------------------------
@@ -370,10 +377,10 @@ def test_dequantise_takes_the_grid_out_of_real_traces(traces: Path, file: str, r
 def test_dequantise_stays_within_the_tick_and_keeps_the_order(records: list[Record], tick: int, seed: int) -> None:
     grid = tick * S
     records = [replace(record, at_ps=(record.at_ps or 0) // grid * grid) for record in records]
-    found = run(records, {"dequantise": {"grid": f"{tick}s", "seed": seed}})
-    assert [record.id for record in found] == [record.id for record in records]
-    assert [(record.at_ps or 0) // grid * grid for record in found] == [record.at_ps for record in records]
-    assert [record.at_ps for record in found] == sorted(record.at_ps or 0 for record in found)
+    transformed = run(records, {"dequantise": {"grid": f"{tick}s", "seed": seed}})
+    assert [record.id for record in transformed] == [record.id for record in records]
+    assert [(record.at_ps or 0) // grid * grid for record in transformed] == [record.at_ps for record in records]
+    assert [record.at_ps for record in transformed] == sorted(record.at_ps or 0 for record in transformed)
 
 
 def test_dequantise_refuses_a_trace_without_a_grid(traces: Path) -> None:
@@ -395,23 +402,26 @@ def test_bursts_at_any_instant_are_no_grid_and_whole_seconds_with_gaps_are_one()
 def test_assigned_tenants_have_their_shares_and_their_classes() -> None:
     records = [Record(100, 10, number * S, tenant="old", slo_class="standard") for number in range(4000)]
     tenants = {"search": 3, "crawler": {"weight": 1, "slo_class": "batch"}}
-    found = run(records, {"assign": {"tenants": tenants}})
-    assert {(one.tenant, one.slo_class) for one in found} == {("search", "standard"), ("crawler", "batch")}
-    assert 900 < sum(one.tenant == "crawler" for one in found) < 1100
-    assert [one.at_ps for one in found] == [one.at_ps for one in records]
-    assert run(records, {"assign": {"tenants": tenants}}) == found
-    assert run(records, {"assign": {"tenants": tenants, "seed": 1}}) != found
+    transformed = run(records, {"assign": {"tenants": tenants}})
+    assert {(record.tenant, record.slo_class) for record in transformed} == {
+        ("search", "standard"),
+        ("crawler", "batch"),
+    }
+    assert 900 < sum(record.tenant == "crawler" for record in transformed) < 1100
+    assert [record.at_ps for record in transformed] == [record.at_ps for record in records]
+    assert run(records, {"assign": {"tenants": tenants}}) == transformed
+    assert run(records, {"assign": {"tenants": tenants, "seed": 1}}) != transformed
 
 
 def test_the_requests_of_a_session_go_to_one_tenant() -> None:
-    records = [one for session in "abcdefgh" for one in turns(5, session)]
-    found = run(records, {"assign": {"tenants": {"x": 1, "y": 1}}}, sessions=True)
-    whose = {(one.session, one.tenant) for one in found}
-    assert len(whose) == 8 and {tenant for _, tenant in whose} == {"x", "y"}
+    records = [record for session in "abcdefgh" for record in turns(5, session)]
+    transformed = run(records, {"assign": {"tenants": {"x": 1, "y": 1}}}, sessions=True)
+    owners = {(record.session, record.tenant) for record in transformed}
+    assert len(owners) == 8 and {tenant for _, tenant in owners} == {"x", "y"}
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("entry", "message"),
     [
         ({}, r"assign\.tenants: there is none"),
         ({"a": 0}, r"assign\.tenants\.a\.weight: 0 is not a factor"),
@@ -419,9 +429,9 @@ def test_the_requests_of_a_session_go_to_one_tenant() -> None:
         ({"a": [1]}, r"assign\.tenants\.a: expected a weight"),
     ],
 )
-def test_tenants_that_cannot_be_assigned_are_told(given: Any, message: str) -> None:
+def test_tenants_that_cannot_be_assigned_are_told(entry: Any, message: str) -> None:
     with pytest.raises(HeadwayError, match=message):
-        parse([{"assign": {"tenants": given}}], "transforms")
+        parse([{"assign": {"tenants": entry}}], "transforms")
 
 
 # --- anonymise -------------------------------------------------------------------------------------------------------
@@ -431,15 +441,15 @@ def test_tenants_that_cannot_be_assigned_are_told(given: Any, message: str) -> N
 def test_an_anonymous_trace_has_the_same_figures_and_structure_and_no_name_left(
     records: list[Record], seed: int | str | None
 ) -> None:
-    found = run(records, {"anonymise": {"seed": seed}}, sessions=True, block_tokens=8)
-    assert [record.prompt_tokens for record in found] == [record.prompt_tokens for record in records]
-    assert [record.at_ps for record in found] == [record.at_ps for record in records]
-    assert shape([ids(record) for record in found]) == shape([ids(record) for record in records])
+    transformed = run(records, {"anonymise": {"seed": seed}}, sessions=True, block_tokens=8)
+    assert [record.prompt_tokens for record in transformed] == [record.prompt_tokens for record in records]
+    assert [record.at_ps for record in transformed] == [record.at_ps for record in records]
+    assert shape([ids(record) for record in transformed]) == shape([ids(record) for record in records])
     for field in ("session", "tenant", "model", "id"):
-        before, after = ([getattr(record, field) for record in side] for side in (records, found))
+        before, after = ([getattr(record, field) for record in side] for side in (records, transformed))
         assert [before.index(value) for value in before] == [after.index(value) for value in after]
         assert not [value for value in after if value is not None and value in before]
-    assert all(not record.extra for record in found)
+    assert all(not record.extra for record in transformed)
 
 
 def test_an_anonymous_trace_looks_the_same_to_inspect(traces: Path) -> None:
@@ -457,16 +467,18 @@ def test_pseudonyms_are_the_same_in_every_file_of_a_seed_and_other_with_another(
 @given(st.lists(st.tuples(st.integers(0, 9000), st.integers(1, 5000)), max_size=12))
 def test_renumbering_runs_is_renumbering_blocks(runs: list[tuple[int, int]]) -> None:
     numbering = Numbering(Counter())
-    found = [block for run in runs for first, count in numbering.runs([run]) for block in range(first, first + count)]
+    requests = [
+        block for run in runs for first, count in numbering.runs([run]) for block in range(first, first + count)
+    ]
     known: dict[int, int] = {}
-    wanted = [known.setdefault(block, len(known)) for first, count in runs for block in range(first, first + count)]
-    assert found == wanted
+    expected = [known.setdefault(block, len(known)) for first, count in runs for block in range(first, first + count)]
+    assert requests == expected
 
 
 # --- all of them -----------------------------------------------------------------------------------------------------
 
 
-def nested(depth: int) -> list[Any]:
+def nest(depth: int) -> list[Any]:
     steps: list[Any] = []
     for _ in range(depth):
         steps = [{"merge": {"path": "x", "transforms": steps}}]
@@ -495,8 +507,8 @@ def nested(depth: int) -> list[Any]:
         ),
         ([{"starts": {"rate": 3}}], r"starts\.rate: 3 is not a rate"),
         (["dequantise"] * 31, r"^w\.transforms: at most 30 in a row and 4 merges in merges"),
-        (nested(6), r"^w\.transforms\[0\]\.merge\.transforms.*: at most 30 in a row and 4 merges in merges"),
-        (nested(5000), r"^w\.transforms\[0\]\.merge\.transforms.*: at most 30 in a row and 4 merges in merges"),
+        (nest(6), r"^w\.transforms\[0\]\.merge\.transforms.*: at most 30 in a row and 4 merges in merges"),
+        (nest(5000), r"^w\.transforms\[0\]\.merge\.transforms.*: at most 30 in a row and 4 merges in merges"),
     ],
 )
 def test_a_wrong_transform_is_told_at_its_place(steps: Any, message: str) -> None:
@@ -506,8 +518,8 @@ def test_a_wrong_transform_is_told_at_its_place(steps: Any, message: str) -> Non
 
 def test_transforms_compose_in_their_order() -> None:
     steps = [{"cap": {"max_turns": 3}}, {"scale": {"rate": 2}}, {"slice": {"start": "30s"}}, "anonymise"]
-    found = run(turns(9), *steps, sessions=True)
-    assert [(record.session, record.turn, record.at_ps) for record in found] == [
+    transformed = run(turns(9), *steps, sessions=True)
+    assert [(record.session, record.turn, record.at_ps) for record in transformed] == [
         ("session-1", 1, 0),
         ("session-1", 2, 30 * S),
     ]
@@ -527,9 +539,9 @@ def test_every_transform_reads_as_it_is_asked_and_not_before() -> None:
     assert set(TRANSFORMS) == known
 
 
-def test_a_scenario_transforms_the_trace_that_it_replays(stored: Any) -> None:
+def test_a_scenario_transforms_the_trace_that_it_replays(store: Any) -> None:
     steps = [{"cap": {"max_turns": 3}}, {"scale": {"rate": 2}}]
-    spec = trace_spec.parse({"path": stored(turns(9), sessions=True), "transforms": steps, "replay": "timestamps"})
+    spec = trace_spec.parse({"path": store(turns(9), sessions=True), "transforms": steps, "replay": "timestamps"})
     requests = replay.traffic(spec, 1, "m", 10**20, None)
     assert [planned.request.arrival_ps for planned in requests] == [0, 30 * S, 60 * S]
     with pytest.raises(HeadwayError, match=r"workload\.trace\.transforms\[0\]: no transform is called 'cat'"):

@@ -27,10 +27,10 @@ def plan(**keys: Any) -> list[Planned]:
 
 
 def test_adapters_are_drawn_by_weight_and_base_is_none() -> None:
-    drawn = Counter(one.request.adapter for one in plan(**PLAIN, adapters={"a": 1, "b": 2, "base": 1}))
+    drawn = Counter(planned.request.adapter for planned in plan(**PLAIN, adapters={"a": 1, "b": 2, "base": 1}))
     assert set(drawn) == {"a", "b", None}
     assert 160 <= drawn["b"] <= 240 and 70 <= drawn["a"] <= 130
-    evenly = Counter(one.request.adapter for one in plan(**PLAIN, adapters=["a", "b"]))
+    evenly = Counter(planned.request.adapter for planned in plan(**PLAIN, adapters=["a", "b"]))
     assert set(evenly) == {"a", "b"} and min(evenly.values()) >= 160
 
 
@@ -38,46 +38,48 @@ def test_adapters_are_drawn_by_weight_and_base_is_none() -> None:
 def test_nothing_but_adapter_and_contents_differs_from_the_workload_without(workload: dict[str, Any]) -> None:
     without, with_them = plan(**workload), plan(**workload, adapters=["a", "base"])
     assert len(without) == len(with_them)
-    for one, other in zip(without, with_them, strict=True):
+    for planned, other in zip(without, with_them, strict=True):
         request = other.request
-        assert replace(request, adapter=None, path=one.request.path) == one.request
-        assert other.output_tokens == one.output_tokens and request.path.ends == one.request.path.ends
+        assert replace(request, adapter=None, path=planned.request.path) == planned.request
+        assert other.output_tokens == planned.output_tokens and request.path.ends == planned.request.path.ends
         if request.adapter is None:
-            assert (request.path, other.output_key) == (one.request.path, one.output_key)
+            assert (request.path, other.output_key) == (planned.request.path, planned.output_key)
 
 
 def test_prefixes_are_shared_within_one_adapter_only() -> None:
-    whose: dict[int, set[str | None]] = {}
-    for one in plan(**PLAIN, adapters=["a", "b", "base"]):
-        for key in (*one.request.path.keys, one.output_key):
-            whose.setdefault(key, set()).add(one.request.adapter)
-    assert all(len(adapters) == 1 for adapters in whose.values())
-    groups = Counter(key for one in plan(**PLAIN, adapters=["a", "b"]) for key in one.request.path.keys)
+    owners: dict[int, set[str | None]] = {}
+    for planned in plan(**PLAIN, adapters=["a", "b", "base"]):
+        for key in (*planned.request.path.keys, planned.output_key):
+            owners.setdefault(key, set()).add(planned.request.adapter)
+    assert all(len(adapters) == 1 for adapters in owners.values())
+    groups = Counter(key for planned in plan(**PLAIN, adapters=["a", "b"]) for key in planned.request.path.keys)
     assert len([key for key, count in groups.items() if count > 1]) == 4
 
 
 def test_a_session_keeps_its_adapter_and_goes_on_with_its_answers() -> None:
     sessions: dict[str | None, list[Planned]] = {}
-    for one in plan(**CHAT, adapters=["a", "b"]):
-        sessions.setdefault(one.request.session, []).append(one)
+    for planned in plan(**CHAT, adapters=["a", "b"]):
+        sessions.setdefault(planned.request.session, []).append(planned)
     for turns in sessions.values():
-        assert len({one.request.adapter for one in turns}) == 1
-        for one, following in pairwise(turns):
-            assert one.output_key in following.request.path.keys
-            assert following.request.path.keys[: len(one.request.path.keys)] == one.request.path.keys
+        assert len({planned.request.adapter for planned in turns}) == 1
+        for planned, following in pairwise(turns):
+            assert planned.output_key in following.request.path.keys
+            assert following.request.path.keys[: len(planned.request.path.keys)] == planned.request.path.keys
 
 
 def test_a_tenant_may_have_its_own_and_else_has_the_workloads() -> None:
     tenants = {"x": {}, "y": {"adapters": ["own"]}}
-    drawn = {(one.request.tenant, one.request.adapter) for one in plan(**PLAIN, adapters=["a"], tenants=tenants)}
+    drawn = {
+        (planned.request.tenant, planned.request.adapter) for planned in plan(**PLAIN, adapters=["a"], tenants=tenants)
+    }
     assert drawn == {("x", "a"), ("y", "own")}
 
 
 def test_the_resolved_workload_draws_the_same() -> None:
-    given = WorkloadSpec(**PLAIN, adapters=["a", "base"])
-    resolved = given.resolved()
+    source = WorkloadSpec(**PLAIN, adapters=["a", "base"])
+    resolved = source.resolved()
     assert resolved["adapters"] == {"a": 1.0, "base": 1.0}
-    assert list(WorkloadSpec(**resolved).plan(7, "m")) == list(given.plan(7, "m"))
+    assert list(WorkloadSpec(**resolved).plan(7, "m")) == list(source.plan(7, "m"))
     assert "adapters" not in WorkloadSpec(**PLAIN).resolved()
 
 
@@ -104,16 +106,16 @@ LINE = '{{"ts": {ts}, "prompt_tokens": 100, "gen_tokens": 5, "prefix_hash": "p",
 
 def routesim(folder: Path, *adapters: str | None) -> Path:
     file = folder / "trace.jsonl"
-    said = [f', "lora_adapter": "{name}"' if name is not None else "" for name in adapters]
-    file.write_text("".join(LINE.format(ts=number, adapter=text) for number, text in enumerate(said)))
+    values = [f', "lora_adapter": "{name}"' if name is not None else "" for name in adapters]
+    file.write_text("".join(LINE.format(ts=number, adapter=text) for number, text in enumerate(values)))
     return file
 
 
 def test_a_trace_brings_its_adapters_and_shares_prefixes_within_them(tmp_path: Path) -> None:
     file = routesim(tmp_path, "a", "b", "a", None, None)
-    found = [one.request for one in plan(trace={"path": str(file)})]
-    assert [request.adapter for request in found] == ["a", "b", "a", None, None]
-    a, b, again, none, neither = (request.path.keys[0] for request in found)
+    requests = [planned.request for planned in plan(trace={"path": str(file)})]
+    assert [request.adapter for request in requests] == ["a", "b", "a", None, None]
+    a, b, again, none, neither = (request.path.keys[0] for request in requests)
     assert a == again and none == neither and len({a, b, none}) == 3
     result = headway.simulate({"workload": {"trace": {"path": str(file)}}, "cluster": {"instances": 1}})
     assert result.requests["adapter"] == ["a", "b", "a", "", ""]

@@ -19,7 +19,7 @@ GOOD: dict[str, Any] = {"requests": 10, "rate": "40/s"}
 TRACE: dict[str, Any] = {"format": "mooncake", "path": "t.jsonl"}
 
 
-def told(section: Any, folder: Path | None = None) -> str:
+def error_of(section: Any, folder: Path | None = None) -> str:
     if folder is not None:
         section = {"trace": section["trace"] | {"path": str(folder / section["trace"]["path"])}}
     with pytest.raises(HeadwayError) as caught:
@@ -176,7 +176,7 @@ def told(section: Any, folder: Path | None = None) -> str:
     ],
 )
 def test_a_mistake_in_the_section_is_told_at_its_key(section: Any, start: str) -> None:
-    assert told(section).startswith(start)
+    assert error_of(section).startswith(start)
 
 
 def row(**changed: Any) -> str:
@@ -217,15 +217,15 @@ def lacking(name: str) -> str:
 )
 def test_a_bad_mooncake_line_is_told_by_its_number(tmp_path: Path, line: str, what: str) -> None:
     (tmp_path / "t.jsonl").write_text("\n".join([row(), "", row(), line, row()]))
-    sentence = told({"trace": TRACE}, tmp_path)
+    sentence = error_of({"trace": TRACE}, tmp_path)
     assert sentence.startswith(f"t.jsonl line 4: {what}")
 
 
 def test_bytes_that_are_no_text_inside_a_trace_are_told_by_their_line(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_bytes(row().encode() + b"\n" + b'{"timestamp": "\xff\xfe"}\n')
-    assert told({"trace": TRACE}, tmp_path).startswith("t.jsonl line 2: ")
+    assert error_of({"trace": TRACE}, tmp_path).startswith("t.jsonl line 2: ")
     (tmp_path / "a.csv").write_bytes(AZURE.encode() + b"\xff\xfe,1,1\n")
-    assert told({"trace": {"path": "a.csv"}}, tmp_path).startswith("a.csv line 3: this is not text")
+    assert error_of({"trace": {"path": "a.csv"}}, tmp_path).startswith("a.csv line 3: this is not text")
 
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n"
@@ -250,12 +250,12 @@ AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,48
 )
 def test_a_bad_azure_line_is_told_by_its_number(tmp_path: Path, line: str, what: str) -> None:
     (tmp_path / "a.csv").write_text(AZURE + line)
-    assert told({"trace": {"format": "azure", "path": "a.csv"}}, tmp_path).startswith(f"a.csv line 3: {what}")
+    assert error_of({"trace": {"format": "azure", "path": "a.csv"}}, tmp_path).startswith(f"a.csv line 3: {what}")
 
 
 def test_an_azure_header_lacks_a_column(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("TIMESTAMP,ContextTokens\n")
-    assert told({"trace": {"format": "azure", "path": "a.csv"}}, tmp_path) == (
+    assert error_of({"trace": {"format": "azure", "path": "a.csv"}}, tmp_path) == (
         "a.csv line 1: the header has no column GeneratedTokens; expected TIMESTAMP,ContextTokens,GeneratedTokens."
     )
 
@@ -283,8 +283,8 @@ def test_a_file_that_is_no_trace_is_told(tmp_path: Path, content: bytes, what: s
 @pytest.mark.parametrize("content", [b"", b"\n\n", gzip.compress(b"", mtime=0)])
 def test_an_empty_file_is_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "t.jsonl").write_bytes(content)
-    assert told({"trace": TRACE}, tmp_path) == "t.jsonl: the file holds no requests."
-    assert told({"trace": {"path": "t.jsonl"}}, tmp_path) == "t.jsonl: the file is empty."
+    assert error_of({"trace": TRACE}, tmp_path) == "t.jsonl: the file holds no requests."
+    assert error_of({"trace": {"path": "t.jsonl"}}, tmp_path) == "t.jsonl: the file is empty."
 
 
 def test_a_damaged_end_is_told_with_its_line_unless_the_limit_ends_before(tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ def test_a_damaged_end_is_told_with_its_line_unless_the_limit_ends_before(tmp_pa
         row(timestamp=5 + number, hash_ids=[number, number * 7919 % 104729]) + "\n" for number in range(20000)
     )
     (tmp_path / "t.jsonl").write_bytes(gzip.compress(lines.encode())[:-5000])
-    sentence = told({"trace": TRACE}, tmp_path)
+    sentence = error_of({"trace": TRACE}, tmp_path)
     number = int(sentence.removeprefix("t.jsonl line ").split(":")[0])
     assert 100 < number < 20000 and "gzip data is damaged" in sentence
     trace = {"format": "mooncake", "path": str(tmp_path / "t.jsonl"), "limit": 50}
@@ -308,7 +308,7 @@ def test_a_format_that_cannot_be_told_is_asked_for(tmp_path: Path, first: str) -
         inspect(tmp_path / "t.x")
     start = "t.x: the format of this file cannot be told safely; say "
     assert str(caught.value).startswith(start + "--format, one of headway, mooncake, azure, ")
-    assert told({"trace": {"path": "t.x"}}, tmp_path).startswith(start + "workload.trace.format, one of headway, ")
+    assert error_of({"trace": {"path": "t.x"}}, tmp_path).startswith(start + "workload.trace.format, one of headway, ")
 
 
 def test_inspect_tells_mistakes_in_its_own_arguments(tmp_path: Path) -> None:

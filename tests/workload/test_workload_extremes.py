@@ -42,10 +42,10 @@ EXTREMES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", EXTREMES)
 def test_the_first_requests_of_an_extreme_workload_take_little_memory(name: str) -> None:
     tracemalloc.start()
-    found = plan(first=50, **({"requests": 1_000_000} | EXTREMES[name]))
+    requests = plan(first=50, **({"requests": 1_000_000} | EXTREMES[name]))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert len(found) == 50
+    assert len(requests) == 50
     assert peak < 30e6
 
 
@@ -72,14 +72,14 @@ def test_bursts_that_hardly_ever_come_are_told_instead_of_sought() -> None:
 
 def test_the_users_of_a_closed_loop_know_the_same_groups() -> None:
     prefix = {"groups": 5, "tokens": {"dist": "uniform", "min": 5, "max": 500}}
-    found = plan(requests=300, closed_loop={"concurrency": 30}, prompt_tokens=600, prefix=prefix)
-    ends = {(item.request.path.keys[0], item.request.path.ends[0]) for item in found}
+    requests = plan(requests=300, closed_loop={"concurrency": 30}, prompt_tokens=600, prefix=prefix)
+    ends = {(item.request.path.keys[0], item.request.path.ends[0]) for item in requests}
     assert len(ends) == len({key for key, _ in ends}) == 5
 
 
 def test_a_thousand_tenants_share_a_rate() -> None:
-    found = plan(requests=300, rate="100/s", prompt_tokens=5, tenants={f"t{number}": {} for number in range(1000)})
-    assert len({item.request.tenant for item in found}) > 200
+    requests = plan(requests=300, rate="100/s", prompt_tokens=5, tenants={f"t{number}": {} for number in range(1000)})
+    assert len({item.request.tenant for item in requests}) > 200
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
@@ -104,10 +104,10 @@ def test_a_file_of_lengths_is_read_line_by_line(tmp_path: Path) -> None:
     file = tmp_path / "lengths.txt"
     file.write_text("7\n\n 9\n" * 20_000)
     tracemalloc.start()
-    found = plan(requests=50, rate="1/s", prompt_tokens={"dist": "empirical", "path": str(file)})
+    requests = plan(requests=50, rate="1/s", prompt_tokens={"dist": "empirical", "path": str(file)})
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert {item.request.prompt_tokens for item in found} == {7, 9}
+    assert {item.request.prompt_tokens for item in requests} == {7, 9}
     assert peak < 1e6
     file.write_text("7" * 10_000_000)
     with pytest.raises(HeadwayError, match=r"^lengths.txt line 1: a length is a whole number"):
@@ -208,19 +208,19 @@ def mistaken(draw: st.DrawFn) -> dict[str, Any]:
     return section  # type: ignore[no-any-return]
 
 
-def in_order(found: list[Planned]) -> bool:
-    return all(one.request.arrival_ps <= other.request.arrival_ps for one, other in pairwise(found))
+def in_order(figures: list[Planned]) -> bool:
+    return all(earlier.request.arrival_ps <= other.request.arrival_ps for earlier, other in pairwise(figures))
 
 
 @draws(100)
 @given(mistaken())
 def test_whatever_a_workload_says_gives_a_sentence_or_requests(section: dict[str, Any]) -> None:
     try:
-        found = plan(first=50, **section)
+        requests = plan(first=50, **section)
     except HeadwayError as error:
         sentence = str(error)
         assert "\n" not in sentence and len(sentence) < 800 and sentence.endswith((".", "?"))
         return
-    assert in_order(found)
-    for item in found:
+    assert in_order(requests)
+    for item in requests:
         assert item.request.prompt_tokens == item.request.path.tokens >= 1 and item.output_tokens >= 1

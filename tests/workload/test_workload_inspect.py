@@ -60,8 +60,8 @@ def write(folder: Path, prompts: list[list[int]], stamps: list[float] | None = N
 def test_reuse_follows_the_rule(
     tmp_path: Path, prompts: list[list[int]], capacity: int | None, instances: int, order: reuse.Order
 ) -> None:
-    found = inspect(write(tmp_path, prompts), capacities=[capacity], instances=[instances], order=order)["reuse"]
-    assert found == [
+    figures = inspect(write(tmp_path, prompts), capacities=[capacity], instances=[instances], order=order)["reuse"]
+    assert figures == [
         {
             "instances": instances,
             "capacity": capacity,
@@ -76,16 +76,16 @@ def test_reuse_follows_the_rule(
 def prompts_of_runs(draw: st.DrawFn) -> list[list[reuse.Run]]:
     """Fresh, or an earlier one cut inside a run and gone on with; a prompt may have a block twice."""
     run = st.tuples(st.integers(-30, 30), st.integers(1, 9))
-    found: list[list[reuse.Run]] = []
+    figures: list[list[reuse.Run]] = []
     for _ in range(draw(st.integers(1, 25))):
         runs: list[reuse.Run] = []
-        if found and draw(st.booleans()):
-            runs = draw(st.sampled_from(found))
+        if figures and draw(st.booleans()):
+            runs = draw(st.sampled_from(figures))
             runs = runs[: draw(st.integers(1, len(runs)))]
             first, count = runs.pop()
             runs.append((first, draw(st.integers(1, count + 2))))
-        found.append(runs + draw(st.lists(run, min_size=not runs, max_size=3)))
-    return found
+        figures.append(runs + draw(st.lists(run, min_size=not runs, max_size=3)))
+    return figures
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -107,11 +107,11 @@ def test_caches_of_every_size_hit_what_one_block_at_a_time_does(
     """In either order, with runs that lie across the lists of stretches, and with the log written anew or not."""
     monkeypatch.setattr(reuse, "BUCKET_BITS", bits)
     monkeypatch.setattr(reuse, "SHORT", short)
-    prompts = [[block for first, count in one for block in range(first, first + count)] for one in runs]
-    found = reuse.hits(zip(runs, map(len, prompts), strict=True), repeat(0), capacities, 1, order)
+    prompts = [[block for first, count in runs_of for block in range(first, first + count)] for runs_of in runs]
+    totals = reuse.hits(zip(runs, map(len, prompts), strict=True), repeat(0), capacities, 1, order)
     each = [brute_force(prompts, 1, capacity, order) for capacity in capacities]
-    assert [blocks / found.referenced for blocks in found.blocks] == each
-    assert found.tokens == max(found.blocks) and found.distinct == len(set(chain.from_iterable(prompts)))
+    assert [blocks / totals.referenced for blocks in totals.blocks] == each
+    assert totals.tokens == max(totals.blocks) and totals.distinct == len(set(chain.from_iterable(prompts)))
 
 
 def test_a_request_does_not_hit_itself_and_stops_at_the_first_miss(tmp_path: Path) -> None:
@@ -125,30 +125,30 @@ def test_a_request_does_not_hit_itself_and_stops_at_the_first_miss(tmp_path: Pat
 def test_sessions_continue_the_owner_of_the_deepest_match_but_not_a_shared_root(tmp_path: Path) -> None:
     prompts = [[0, 10 * number + 1] for number in range(20)]  # twenty users under one system prompt
     prompts += [[0, 1, 2], [0, 1, 2, 3], [0, 11, 12]]
-    found = inspect(write(tmp_path, prompts))["sessions"]
-    assert found["count"] == 20
-    assert found["turns"]["max"] == 3
-    assert found["multi_turn_share"] == 2 / 20
-    assert found["requests_in_multi_turn_share"] == 5 / 23
+    figures = inspect(write(tmp_path, prompts))["sessions"]
+    assert figures["count"] == 20
+    assert figures["turns"]["max"] == 3
+    assert figures["multi_turn_share"] == 2 / 20
+    assert figures["requests_in_multi_turn_share"] == 5 / 23
 
 
 def test_shape_of_even_arrivals(tmp_path: Path) -> None:
-    found = inspect(write(tmp_path, [[number] for number in range(601)], [500.0 * number for number in range(601)]))
-    assert found["requests"] == 601
-    assert found["span_s"] == 300
-    assert found["rate_per_s"] == pytest.approx(601 / 300)
-    assert found["arrivals"]["cv"] == 0
-    assert found["arrivals"]["idc"] == {"1s": 0, "10s": 0, "60s": 0}
-    assert found["arrivals"]["peak_to_mean_60s"] == 1
-    assert found["blocks"] == {"tokens": 512, "distinct": 601, "referenced": 601}
-    assert sum(count for _, count in found["prompt_tokens"]["histogram"]) == 601
+    figures = inspect(write(tmp_path, [[number] for number in range(601)], [500.0 * number for number in range(601)]))
+    assert figures["requests"] == 601
+    assert figures["span_s"] == 300
+    assert figures["rate_per_s"] == pytest.approx(601 / 300)
+    assert figures["arrivals"]["cv"] == 0
+    assert figures["arrivals"]["idc"] == {"1s": 0, "10s": 0, "60s": 0}
+    assert figures["arrivals"]["peak_to_mean_60s"] == 1
+    assert figures["blocks"] == {"tokens": 512, "distinct": 601, "referenced": 601}
+    assert sum(count for _, count in figures["prompt_tokens"]["histogram"]) == 601
 
 
 def test_a_single_request_has_a_shape_too(tmp_path: Path) -> None:
-    found = inspect(write(tmp_path, [[1, 2]]), capacities=[1, None], instances=[1, 8])
-    assert found["rate_per_s"] is None and found["arrivals"]["cv"] is None
-    assert [entry["block_hit_ratio"] for entry in found["reuse"]] == [0, 0, 0, 0]
-    json.dumps(found, allow_nan=False)
+    figures = inspect(write(tmp_path, [[1, 2]]), capacities=[1, None], instances=[1, 8])
+    assert figures["rate_per_s"] is None and figures["arrivals"]["cv"] is None
+    assert [entry["block_hit_ratio"] for entry in figures["reuse"]] == [0, 0, 0, 0]
+    json.dumps(figures, allow_nan=False)
 
 
 HASHES = st.integers(-(2**40), 2**40).map(lambda number: number * 7919)  # no two follow each other
@@ -161,9 +161,9 @@ def test_ids_may_be_hashes(tmp_path: Path, data: st.DataObject, capacity: int | 
     prompts = data.draw(
         st.lists(st.lists(st.sampled_from(ids), min_size=1, max_size=6), min_size=1, max_size=25), label="prompts"
     )
-    found = inspect(write(tmp_path, prompts), capacities=[capacity], instances=[2])
-    assert found["reuse"][0]["block_hit_ratio"] == pytest.approx(brute_force(prompts, 2, capacity))
-    assert found["blocks"]["distinct"] == len({block for blocks in prompts for block in blocks})
+    figures = inspect(write(tmp_path, prompts), capacities=[capacity], instances=[2])
+    assert figures["reuse"][0]["block_hit_ratio"] == pytest.approx(brute_force(prompts, 2, capacity))
+    assert figures["blocks"]["distinct"] == len({block for blocks in prompts for block in blocks})
 
 
 def records(*rows: Record, **info: Any) -> Trace:
@@ -178,12 +178,12 @@ def test_sessions_that_stay_with_a_cache_reuse_what_one_cache_would() -> None:
         sessions=True,
         clock="session",
     )
-    found = describe(trace, [None], [1, 2, 3])
-    assert found["ideal_reuse"] == {"block_hit_ratio": 0.5, "token_hit_ratio": 0.5, "request_hit_ratio": 2 / 3}
-    assert found["blocks"] == {"tokens": 16, "distinct": 15, "referenced": 30}
-    assert [row["block_hit_ratio"] for row in found["sticky_reuse"]] == [0.5, 0.5]
-    assert [row["placement"] for row in found["sticky_reuse"]] == ["sticky", "sticky"]
-    ratios = [row["block_hit_ratio"] for row in found["reuse"]]
+    figures = describe(trace, [None], [1, 2, 3])
+    assert figures["ideal_reuse"] == {"block_hit_ratio": 0.5, "token_hit_ratio": 0.5, "request_hit_ratio": 2 / 3}
+    assert figures["blocks"] == {"tokens": 16, "distinct": 15, "referenced": 30}
+    assert [row["block_hit_ratio"] for row in figures["sticky_reuse"]] == [0.5, 0.5]
+    assert [row["placement"] for row in figures["sticky_reuse"]] == ["sticky", "sticky"]
+    ratios = [row["block_hit_ratio"] for row in figures["reuse"]]
     assert ratios[0] == 0.5 and ratios[1] < 0.5 and ratios[2] < 0.5
 
 
@@ -195,10 +195,10 @@ def test_recorded_sessions_are_counted_with_their_gaps_and_think_times() -> None
         Record(32, 1, 5 * second, [(0, 2)], session="a", delay_ps=3 * second),
         sessions=True,
     )
-    found = describe(trace, [None], [1])["sessions"]
-    assert found["source"] == "recorded" and found["count"] == 1
-    assert found["gap_s"]["p50"] == 5 and found["think_s"]["max"] == 3
-    assert found["requests_in_multi_turn_share"] == 2 / 3
+    figures = describe(trace, [None], [1])["sessions"]
+    assert figures["source"] == "recorded" and figures["count"] == 1
+    assert figures["gap_s"]["p50"] == 5 and figures["think_s"]["max"] == 3
+    assert figures["requests_in_multi_turn_share"] == 2 / 3
 
 
 def test_who_sends_what_is_told_where_the_trace_knows() -> None:
@@ -207,31 +207,31 @@ def test_who_sends_what_is_told_where_the_trace_knows() -> None:
         Record(300, 3, 1, tenant="acme", kind="chat"),
         Record(50, 9, 2, kind="chat"),
     )
-    found = describe(trace, [None], [1])
-    assert [(row["name"], row["requests"]) for row in found["tenants"]] == [("acme", 2), (None, 1)]
-    assert found["tenants"][0]["prompt_tokens"]["mean"] == 200
-    assert [row["name"] for row in found["kinds"]] == ["chat"]
-    assert found["models"] == []
+    figures = describe(trace, [None], [1])
+    assert [(row["name"], row["requests"]) for row in figures["tenants"]] == [("acme", 2), (None, 1)]
+    assert figures["tenants"][0]["prompt_tokens"]["mean"] == 200
+    assert [row["name"] for row in figures["kinds"]] == ["chat"]
+    assert figures["models"] == []
 
 
 def test_without_a_common_clock_there_is_no_rate() -> None:
     trace = records(Record(100, 1, 5, session="a"), Record(100, 1, 0, session="b"), clock="session", sessions=True)
-    found = describe(trace, [None], [1])
-    assert found["arrivals"] is None and found["span_s"] is None and found["rate_per_s"] is None
-    assert "No clock" in shown(found)
-    assert "starts: {rate: 0.2/s" in snippet(found, "x.jsonl")
+    figures = describe(trace, [None], [1])
+    assert figures["arrivals"] is None and figures["span_s"] is None and figures["rate_per_s"] is None
+    assert "No clock" in table_text(figures)
+    assert "starts: {rate: 0.2/s" in snippet(figures, "x.jsonl")
 
 
 def test_a_report_fits_a_terminal_whatever_the_names() -> None:
     rows = (Record(10**6, 10**5, at, tenant=f"[bold]{'very' * 30}-{at}", kind="chat") for at in range(30))
-    text = shown(describe(records(*rows), [None], [1]))
+    text = table_text(describe(records(*rows), [None], [1]))
     assert max(map(len, text.splitlines())) <= 80
     assert "18 more" in text and "[bold]" in text and "1,000,000" in text
 
 
-def shown(found: dict[str, Any]) -> str:
+def table_text(figures: dict[str, Any]) -> str:
     console = Console(width=80, file=StringIO())
-    console.print(report(found, "made"))
+    console.print(report(figures, "made"))
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
 
@@ -239,9 +239,9 @@ def shown(found: dict[str, Any]) -> str:
 def test_a_format_without_content_says_so(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n")
-    found = inspect(path, capacities=[10])
-    assert found["reuse"] == [] and found["blocks"] is None and found["sessions"] is None
-    assert "nothing of content" in found["notes"][0]
+    figures = inspect(path, capacities=[10])
+    assert figures["reuse"] == [] and figures["blocks"] is None and figures["sessions"] is None
+    assert "nothing of content" in figures["notes"][0]
 
 
 WEKA = Path(__file__).resolve().parents[3] / "shared" / "traces" / "agentic-coding-weka" / "sessions_compact.jsonl.gz"
@@ -251,14 +251,14 @@ WEKA = Path(__file__).resolve().parents[3] / "shared" / "traces" / "agentic-codi
 @pytest.mark.skipif(not WEKA.exists(), reason="the folder of public traces, ../shared/traces, is not here")
 def test_agentic_sessions_have_their_published_figures_and_lose_reuse_under_round_robin() -> None:
     trace = Trace.load(weka.read(WEKA, Options()))
-    found = describe(trace, [None], [1, 2, 4, 8, 16])
-    assert found["requests"] == 49_334
-    assert found["blocks"] == {"tokens": 64, "distinct": 3_450_959, "referenced": 94_310_647}
-    assert round(found["ideal_reuse"]["block_hit_ratio"], 4) == 0.9634
-    assert round(found["ideal_reuse"]["token_hit_ratio"], 4) == 0.9632
-    assert found["sessions"]["count"] == 710 and found["sessions"]["source"] == "recorded"
-    turns = [found["sessions"]["turns"][at] for at in ("p50", "p90", "p99", "max")]
+    figures = describe(trace, [None], [1, 2, 4, 8, 16])
+    assert figures["requests"] == 49_334
+    assert figures["blocks"] == {"tokens": 64, "distinct": 3_450_959, "referenced": 94_310_647}
+    assert round(figures["ideal_reuse"]["block_hit_ratio"], 4) == 0.9634
+    assert round(figures["ideal_reuse"]["token_hit_ratio"], 4) == 0.9632
+    assert figures["sessions"]["count"] == 710 and figures["sessions"]["source"] == "recorded"
+    turns = [figures["sessions"]["turns"][at] for at in ("p50", "p90", "p99", "max")]
     assert turns == pytest.approx((45.5, 157, 341, 561), abs=0.5)
-    ratios = [row["block_hit_ratio"] for row in found["reuse"]]
+    ratios = [row["block_hit_ratio"] for row in figures["reuse"]]
     assert ratios == sorted(ratios, reverse=True) and len(set(ratios)) == len(ratios)
-    assert {row["block_hit_ratio"] for row in found["sticky_reuse"]} == {ratios[0]}
+    assert {row["block_hit_ratio"] for row in figures["sticky_reuse"]} == {ratios[0]}

@@ -17,7 +17,7 @@ HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 BASE = {"requests": 3, "rate": "1/s"}
 
 
-def told(section: Any) -> str:
+def error_of(section: Any) -> str:
     with pytest.raises(HeadwayError) as error:
         list(islice(read(WorkloadSpec, section, "workload").plan(1), 5))
     return str(error.value)
@@ -49,7 +49,7 @@ def told(section: Any) -> str:
     ],
 )
 def test_figures_too_large_are_told(section: Any, what: str) -> None:
-    assert what in told(section)
+    assert what in error_of(section)
 
 
 @pytest.mark.parametrize("arrival", ["poisson", "constant", {"process": "gamma", "cv": 100}])

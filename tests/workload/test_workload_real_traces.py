@@ -61,15 +61,15 @@ def test_runs_share_what_the_ids_share(name: str) -> None:
     pairs = [(rng.randrange(len(rows)), rng.randrange(len(rows))) for _ in range(2000)]
     pairs += [tuple(rng.sample(rng.choice(related), 2)) for _ in range(4000)]  # type: ignore[misc]
     deep = 0
-    for one, other in pairs:
+    for first, other in pairs:
         shared = 0
-        for a, b in zip(rows[one]["hash_ids"], rows[other]["hash_ids"], strict=False):
+        for a, b in zip(rows[first]["hash_ids"], rows[other]["hash_ids"], strict=False):
             if a != b:
                 break
             shared += 1
         tokens = 0
         for run_a, run_b in zip(
-            zip(path(one).keys, path(one).ends, strict=True),
+            zip(path(first).keys, path(first).ends, strict=True),
             zip(path(other).keys, path(other).ends, strict=True),
             strict=False,
         ):
@@ -94,15 +94,15 @@ def test_runs_share_what_the_ids_share(name: str) -> None:
 def test_shapes_match_the_published_statistics(
     name: str, cv: float, idc: tuple[float | None, ...], peak: float, prompt: tuple[int, ...], output: tuple[int, ...]
 ) -> None:
-    found = inspect(TRACES / name)
-    assert found["requests"] == FILES[name][0]
-    assert found["arrivals"]["cv"] == pytest.approx(cv, abs=0.006)
+    requests = inspect(TRACES / name)
+    assert requests["requests"] == FILES[name][0]
+    assert requests["arrivals"]["cv"] == pytest.approx(cv, abs=0.006)
     for window, expected in zip(("1s", "10s", "60s"), idc, strict=True):
         if expected is not None:
-            assert found["arrivals"]["idc"][window] == pytest.approx(expected, abs=0.06)
-    assert found["arrivals"]["peak_to_mean_60s"] == pytest.approx(peak, abs=0.006)
+            assert requests["arrivals"]["idc"][window] == pytest.approx(expected, abs=0.06)
+    assert requests["arrivals"]["peak_to_mean_60s"] == pytest.approx(peak, abs=0.006)
     for key, figures in (("prompt_tokens", prompt), ("output_tokens", output)):
-        assert [found[key][at] for at in ("p50", "p90", "p99", "max")] == pytest.approx(figures, abs=0.6)
+        assert [requests[key][at] for at in ("p50", "p90", "p99", "max")] == pytest.approx(figures, abs=0.6)
 
 
 @pytest.mark.parametrize(
@@ -116,11 +116,11 @@ def test_shapes_match_the_published_statistics(
 def test_reuse_and_sessions_match_the_published_figures(
     name: str, ratio: float, distinct: int, referenced: int, sessions: int | None
 ) -> None:
-    found = inspect(TRACES / name)
-    assert round(found["reuse"][0]["block_hit_ratio"], 4) == ratio
-    assert found["blocks"] == {"tokens": 512, "distinct": distinct, "referenced": referenced}
+    figures = inspect(TRACES / name)
+    assert round(figures["reuse"][0]["block_hit_ratio"], 4) == ratio
+    assert figures["blocks"] == {"tokens": 512, "distinct": distinct, "referenced": referenced}
     if sessions:
-        assert found["sessions"]["count"] == sessions
+        assert figures["sessions"]["count"] == sessions
 
 
 def independent(prompts: list[list[int]], instances: int, capacity: int) -> float:
@@ -154,7 +154,9 @@ def independent(prompts: list[list[int]], instances: int, capacity: int) -> floa
 def test_reuse_at_every_capacity_equals_an_independent_cache(name: str) -> None:
     prompts = [row["hash_ids"] for row in raw(name)]
     capacities = [100, 1000, 5859, 10_000, 50_000]
-    found = inspect(TRACES / name, capacities=capacities, instances=[1, 8])["reuse"]
-    assert [(entry["instances"], entry["capacity"]) for entry in found] == [(n, c) for n in (1, 8) for c in capacities]
-    for entry in found:
+    figures = inspect(TRACES / name, capacities=capacities, instances=[1, 8])["reuse"]
+    assert [(entry["instances"], entry["capacity"]) for entry in figures] == [
+        (n, c) for n in (1, 8) for c in capacities
+    ]
+    for entry in figures:
         assert entry["block_hit_ratio"] == independent(prompts, entry["instances"], entry["capacity"])

@@ -12,10 +12,10 @@ from headway.types import Path as Prompt
 from headway.workload.traces import Trace, read_trace
 
 
-def common_blocks(one: Prompt, other: Prompt, size: int) -> int:
+def common_blocks(row: Prompt, other: Prompt, size: int) -> int:
     """Blocks, a partly filled last one included, that two prompts share according to their paths."""
     shared = 0
-    for a, end_a, b, end_b in zip(one.keys, one.ends, other.keys, other.ends, strict=False):
+    for a, end_a, b, end_b in zip(row.keys, row.ends, other.keys, other.ends, strict=False):
         if a != b:
             break
         shared = -(-min(end_a, end_b) // size)
@@ -24,9 +24,9 @@ def common_blocks(one: Prompt, other: Prompt, size: int) -> int:
     return shared
 
 
-def common_ids(one: list[int], other: list[int]) -> int:
+def common_ids(row: list[int], other: list[int]) -> int:
     shared = 0
-    while shared < min(len(one), len(other)) and one[shared] == other[shared]:
+    while shared < min(len(row), len(other)) and row[shared] == other[shared]:
         shared += 1
     return shared
 
@@ -78,8 +78,8 @@ def test_paths_share_what_ids_share(tmp_path: Path, prompts: list[tuple[list[int
     rows = [(4 * (len(ids) - 1) + last, ids) for ids, last in prompts]
     trace = load(tmp_path, rows, size=4)
     path = trace.paths()
-    for one, (tokens, ids) in enumerate(rows):
-        assert path(one).tokens == tokens
-        assert all(a < b for a, b in zip(path(one).ends, path(one).ends[1:], strict=False))
+    for row, (tokens, ids) in enumerate(rows):
+        assert path(row).tokens == tokens
+        assert all(a < b for a, b in zip(path(row).ends, path(row).ends[1:], strict=False))
         for other, (_, others) in enumerate(rows):
-            assert common_blocks(path(one), path(other), 4) == common_ids(ids, others)
+            assert common_blocks(path(row), path(other), 4) == common_ids(ids, others)

@@ -59,7 +59,7 @@ class Drawn:
     def begin(self) -> Iterable[Numbered]:
         script = self._script
         requests = self._budget.take(len(script.steps))
-        if self._chained or not script.branches():
+        if self._chained or not any(step.branch for step in script.steps):
             turns = map(Turns(script, requests).__getitem__, range(requests))
             self._session = Chain(self.name, self.tenant, self.slo_class, turns, requests)
         else:

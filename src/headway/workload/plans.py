@@ -16,27 +16,17 @@ from msgspec import Struct
 from headway import hashing
 from headway.streams import stream
 from headway.types import PS_PER_US
-from headway.workload import durations, shapes
+from headway.workload import durations, kinds, shapes
 from headway.workload.adapters import salt_content
 from headway.workload.contexts import Context
 from headway.workload.correlations import Evolution
-from headway.workload.kinds import (
-    DURATIONS,
-    LENGTHS,
-    TOKENS,
-    Agentic,
-    AnyKind,
-    Completion,
-    Reasoning,
-    Subagents,
-    limit_of,
-    parse_subagents,
-)
 from headway.workload.sessions import Turn
 from headway.workload.shapes import MAX_TOKENS, Maker
 
 MOST_STEPS: Final = 10_000  # requests of one session
 MOST_THOUGHTS: Final = 10_000  # steps of all its chains of thought
+
+Lengths = Mapping[str, tuple[Any, str]]  # distributions by name, with their places
 
 
 class Step(Struct, gc=False):
@@ -68,27 +58,32 @@ class Recipe:
     `lengths` are the distributions of its tenant with their places; `label` tells the streams of its kinds apart."""
 
     def __init__(
-        self, kind: AnyKind, lengths: Mapping[str, tuple[Any, str]], evolution: Evolution, where: str, label: str = ""
+        self,
+        kind: kinds.AnyKind,
+        lengths: Mapping[str, tuple[Any, str]],
+        evolution: Evolution,
+        where: str,
+        label: str = "",
     ) -> None:
         self.kind = kind
         self.evolution = evolution
         self.label = label
-        self.subagents: Subagents | None = None
+        self.subagents: kinds.Subagents | None = None
         self._where = where
         self.makers: dict[str, Maker] = {}
-        for name in TOKENS:
+        for name in kinds.TOKENS:
             spec, place = getattr(kind, name), f"{where}.{name}"
             if spec is None:
                 spec, place = lengths[name]
             if spec is not None:
                 self.makers[name] = shapes.maker(spec, place)
         for name in kind.__struct_fields__:
-            if name in DURATIONS:
+            if name in kinds.DURATIONS:
                 self.makers[name] = durations.maker(getattr(kind, name), f"{where}.{name}")
-            elif name in LENGTHS and name not in TOKENS:
+            elif name in kinds.LENGTHS and name not in kinds.TOKENS:
                 self.makers[name] = shapes.maker(getattr(kind, name), f"{where}.{name}")
-        if isinstance(kind, Agentic) and kind.subagents is not None:
-            self.subagents = parse_subagents(kind.subagents, f"{where}.subagents")
+        if isinstance(kind, kinds.Agentic) and kind.subagents is not None:
+            self.subagents = kinds.parse_subagents(kind.subagents, f"{where}.subagents")
             for name in ("count", "turns", "prompt_tokens"):
                 own = f"subagents.{name}"
                 self.makers[own] = shapes.maker(getattr(self.subagents, name), f"{where}.{own}")
@@ -107,7 +102,7 @@ class Planner:
         self._limit: Callable[[], int | None] = draws.get("max_tokens", repeat(None).__next__)
         if self._evolution.decode_variation is not None:
             self._gauss = rng("correlations.decode").gauss
-        if isinstance(self.kind, Agentic):
+        if isinstance(self.kind, kinds.Agentic):
             self._tool_tokens, self._uniform = draws["tool_tokens"], rng("tool_call").random
         if self._subagents is not None:
             self._sub_uniform = rng("subagents").random
@@ -115,7 +110,7 @@ class Planner:
     def draw(self, mark: Mark = USUAL) -> list[Step]:
         """The requests of the next session, in an order in which each stands behind those it waits for."""
         prompt = clip_length(self._prompt() * mark.prompt_factor) if mark.prompt_factor != 1 else self._prompt()
-        if isinstance(self.kind, Completion):
+        if isinstance(self.kind, kinds.Completion):
             return [self._step(prompt, self._output(), mark, by_user=True)]
         self._thoughts = MOST_THOUGHTS
         follow_ups, outputs = self._follow_ups(), self._outputs()
@@ -126,7 +121,7 @@ class Planner:
                 break
             tokens, delay = (next(follow_ups), self._draws["think_time"]() * PS_PER_US) if turn else (prompt, 0)
             steps.append(self._step(tokens, next(outputs), mark, delay, after=waits, by_user=True))
-            if isinstance(self.kind, Agentic) and self._uniform() < self.kind.tool_call:
+            if isinstance(self.kind, kinds.Agentic) and self._uniform() < self.kind.tool_call:
                 for _ in range(self._draws["calls"]()):
                     if len(steps) >= MOST_STEPS:
                         break
@@ -168,7 +163,7 @@ class Planner:
         by_user: bool = False,
     ) -> Step:
         hidden = 0
-        if isinstance(self.kind, Reasoning):
+        if isinstance(self.kind, kinds.Reasoning):
             thoughts = min(self._draws["steps"](), self._thoughts)
             self._thoughts -= thoughts
             step_tokens = self._draws["step_tokens"]
@@ -213,21 +208,13 @@ def clip_length(tokens: float) -> int:
 class Script(Struct, frozen=True, gc=False):
     """A session as drawn: its steps, what it begins with, and where its contents are numbered."""
 
-    kind: AnyKind
+    kind: kinds.AnyKind
     model: str
     steps: list[Step]
     prefix: tuple[int, int]  # key and tokens of the group's
     first: int  # number of the first step's contents
     stride: int = 1
     adapter: str | None = None
-
-    def context(self) -> Context:
-        if isinstance(self.kind, Completion):
-            return Context(*self.prefix)
-        return Context(*self.prefix, self.kind.growth, limit_of(self.kind))
-
-    def branches(self) -> bool:
-        return any(step.branch for step in self.steps)
 
 
 class Turns(Sequence[Turn]):
@@ -250,7 +237,10 @@ class Turns(Sequence[Turn]):
         step = script.steps[index]
         context = self._contexts.get(step.branch)
         if context is None:
-            context = self._contexts[step.branch] = script.context()
+            kind, context = script.kind, Context(*script.prefix)
+            if not isinstance(kind, kinds.Completion):
+                context = Context(*script.prefix, kind.growth, kinds.limit_of(kind))
+            self._contexts[step.branch] = context
         number = script.first + index * script.stride
         output_key = hashing.key(hashing.OUTPUT, number)
         path = context.prompt(step.new_tokens, hashing.key(hashing.PROMPT, number))

@@ -31,7 +31,7 @@ class Prefixes:
         self.tokens_hit = 0
         self.requests_hit = 0
 
-    def offer(self, path: Path) -> None:
+    def offer(self, path: Path, output_key: int, output_tokens: int) -> None:
         known = self._known
         start = hit = 0
         leading = True
@@ -46,9 +46,7 @@ class Prefixes:
         self.prompt_tokens += start
         self.tokens_hit += hit
         self.requests_hit += hit > 0
-
-    def add_answer(self, key: int, tokens: int) -> None:
-        self._known[key] = tokens
+        known[output_key] = output_tokens
 
 
 def preview(spec: WorkloadSpec, seed: int = 0, model: str = "", requests: int = REQUESTS) -> Json:
@@ -111,8 +109,7 @@ def look(traffic: Traffic, requests: int) -> Json:
             last_ps[session] = request.arrival_ps
         columns.session.append(session)
         columns.gap_ps.append(gap_ps)
-        prefixes.offer(request.path)
-        prefixes.add_answer(planned.output_key, planned.output_tokens)
+        prefixes.offer(request.path, planned.output_key, planned.output_tokens)
     figures: Json = {"requests": len(columns), "complete": next(source, None) is None, "waits": traffic.listens}
     if not len(columns):
         return figures

@@ -22,15 +22,7 @@ from headway.types import PS_PER_US, Path
 from headway.workload import arrivals, transforms
 from headway.workload.sessions import Chain, Graph, Session, Turn
 from headway.workload.trace_spec import BOTH_STARTS, PLACE, TraceSpec, read_starts
-from headway.workload.trace_turns import (
-    Clock,
-    Maker,
-    check_stamp,
-    groups,
-    is_chain,
-    sender_of,
-    waits,
-)
+from headway.workload.trace_turns import Clock, Maker, check_stamp, groups, sender_of, waits
 from headway.workload.traces import Trace, open_trace, paths
 from headway.workload.traces.record import Info, Options, Reader
 from headway.workload.traces.source import check_ordinary, reason
@@ -238,7 +230,7 @@ class Replay:
         sender = sender_of(self._labels(rows[0]), None if session < 0 else self._names[session])
         plans = waits(self._trace, self._session, rows)
         scale = self._clock.scale
-        if is_chain(self._trace, rows):
+        if not any(row in self._trace.after for row in rows):  # each just waits for the one before
             return Chain(*sender, (self._turn(wait.row, scale(wait.delay_ps)) for wait in plans), len(rows))
         number = {row: place for place, row in enumerate(rows)}
         turns, after = [], []

@@ -256,7 +256,10 @@ def _tenant(name: str, keys: Json, places: dict[str, str], share: Fraction | Non
     closed_loop = clients.read_closed_loop(keys, place)
     arrival, rate = arrivals.parse(get("arrival", "poisson"), place["arrival"]), None
     if closed_loop is None:
-        rate = arrivals.base_rate(arrival, _own_rate(get("rate"), share, arrival, place["rate"]), place["arrival"])
+        rate = share if get("rate") is None else parse_rate(get("rate"), place["rate"])
+        if rate is None and arrival.process != "trace" and arrival.interval is None:
+            raise HeadwayError(f"{place['rate']}: is missing; say how many requests arrive, as in 40/s.")
+        rate = arrivals.base_rate(arrival, rate, place["arrival"])
     return Tenant(
         name=name,
         places=place,
@@ -280,19 +283,6 @@ def _tenant(name: str, keys: Json, places: dict[str, str], share: Fraction | Non
     )
 
 
-def _own_rate(written: Any, share: Fraction | None, arrival: arrivals.Arrival, where: str) -> Fraction | None:
-    if written is not None:
-        return parse_rate(written, where)
-    if share is None and not _times_itself(arrival):
-        raise HeadwayError(f"{where}: is missing; say how many requests arrive, as in 40/s.")
-    return share
-
-
 def _has_interval(keys: Json) -> bool:
     arrival = keys.get("arrival")
     return isinstance(arrival, dict) and arrival.get("interval") is not None
-
-
-def _times_itself(arrival: arrivals.Arrival) -> bool:
-    """Whether a process needs no rate."""
-    return arrival.process == "trace" or arrival.interval is not None

@@ -139,11 +139,6 @@ def _join_sessions(trace: Trace, session: Sequence[int]) -> dict[int, int]:
     return stands
 
 
-def is_chain(trace: Trace, rows: list[int]) -> bool:
-    """Whether each row of a group just waits for the one before."""
-    return not any(row in trace.after for row in rows)
-
-
 def waits(trace: Trace, session: Sequence[int], rows: list[int]) -> Iterator[Wait]:
     """What the rows of a group wait for. One that does not say waits for its session's previous."""
     stamps = trace.arrival_ps

@@ -19,20 +19,20 @@ def test_stamps_of_2024_are_read(tmp_path: Path) -> None:
         "2024-05-10 00:00:00.009930+00:00,2162,5\n"
         "2024-05-10 00:00:00.017335+00:00,2399,6\n"
     )
-    assert [one.at_ps for one in open_trace(path).records] == [0, 7_405_000_000]
+    assert [record.at_ps for record in open_trace(path).records] == [0, 7_405_000_000]
 
 
 def test_what_is_written_reads_back(tmp_path: Path) -> None:
-    given = [Record(5, 6, 0), Record(7, 8, 52_000_100_000), Record(9, 1, 86_400_000_000_000_000 + 100_000)]
+    source = [Record(5, 6, 0), Record(7, 8, 52_000_100_000), Record(9, 1, 86_400_000_000_000_000 + 100_000)]
     assert AZURE.write is not None
-    assert AZURE.write(tmp_path / "a.csv", Info("azure"), given) == []
-    assert list(open_trace(tmp_path / "a.csv").records) == given
+    assert AZURE.write(tmp_path / "a.csv", Info("azure"), source) == []
+    assert list(open_trace(tmp_path / "a.csv").records) == source
 
 
 def test_what_cannot_be_written_is_said_once(tmp_path: Path) -> None:
-    given = [Record(5, 6, number * 10_000 + 1, [(1, 1)], session="a", model="m") for number in range(3)]
+    source = [Record(5, 6, number * 10_000 + 1, [(1, 1)], session="a", model="m") for number in range(3)]
     assert AZURE.write is not None
-    assert AZURE.write(tmp_path / "a.csv", Info("x", 16, sessions=True), given) == [
+    assert AZURE.write(tmp_path / "a.csv", Info("x", 16, sessions=True), source) == [
         "the blocks of prompts",
         "sessions",
         "models",

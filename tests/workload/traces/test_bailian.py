@@ -13,13 +13,13 @@ from headway.workload.traces import detect, open_trace
 
 
 def row(chat: int, parent: int = -1, at: float = 0, tokens: int = 40, **more: Any) -> dict[str, Any]:
-    found = {"chat_id": chat, "parent_chat_id": parent, "timestamp": at, "input_length": tokens, "output_length": 5}
-    return found | {"type": "text", "turn": 1, "hash_ids": [chat * 100 + k for k in range(-(-tokens // 16))]} | more
+    records = {"chat_id": chat, "parent_chat_id": parent, "timestamp": at, "input_length": tokens, "output_length": 5}
+    return records | {"type": "text", "turn": 1, "hash_ids": [chat * 100 + k for k in range(-(-tokens // 16))]} | more
 
 
 def write(folder: Path, *rows: dict[str, Any]) -> Path:
     path = folder / "q.jsonl"
-    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    path.write_text("".join(json.dumps(record) + "\n" for record in rows))
     return path
 
 
@@ -37,16 +37,16 @@ def test_a_session_is_named_by_the_root_of_its_chats(tmp_path: Path) -> None:
     assert detect(path) == "bailian"
     reader = open_trace(path)
     assert reader.info.block_tokens == 16 and reader.info.sessions
-    found = list(reader.records)
-    assert [one.session for one in found] == ["1", "2", "1", "1", "1", "99", "99"]
-    assert [one.after for one in found] == [(), (), (), (), ("1",), (), ()]  # 5 goes on from 1, not from 4
-    assert [one.turn for one in found] == [0, 0, 1, 2, 1, 6, 7]
-    assert found[2].at_ps == 2_250_000_000_000 and found[2].extra == {"type": "search"}
+    records = list(reader.records)
+    assert [record.session for record in records] == ["1", "2", "1", "1", "1", "99", "99"]
+    assert [record.after for record in records] == [(), (), (), (), ("1",), (), ()]  # 5 goes on from 1, not from 4
+    assert [record.turn for record in records] == [0, 0, 1, 2, 1, 6, 7]
+    assert records[2].at_ps == 2_250_000_000_000 and records[2].extra == {"type": "search"}
 
 
 def test_a_last_block_may_go_without_an_id(tmp_path: Path) -> None:
-    (one,) = open_trace(write(tmp_path, row(1, tokens=40, hash_ids=[5, 6]))).records
-    assert one.blocks == [(5, 2)]
+    (record,) = open_trace(write(tmp_path, row(1, tokens=40, hash_ids=[5, 6]))).records
+    assert record.blocks == [(5, 2)]
 
 
 @pytest.mark.parametrize(

@@ -76,10 +76,10 @@ def test_prefix_groups_come_on_top_of_the_input_and_share_their_blocks(tmp_path:
     rows = [row(prefix_group="g", prefix_length=70, input_tokens=58 + 32 * at, arrival_time_us=at) for at in range(2)]
     reader = read(trace(tmp_path, rows))
     assert reader.info.block_tokens == 32 and reader.info.whole_blocks and not reader.info.sessions
-    one, two = reader.records
-    assert (one.prompt_tokens, two.prompt_tokens, one.shared_prefix_tokens) == (128, 160, 70)
-    assert one.blocks[0] == two.blocks[0] and one.blocks[0][1] == 2  # type: ignore[index]
-    assert one.blocks[1][0] != two.blocks[1][0]  # type: ignore[index]
+    record, two = reader.records
+    assert (record.prompt_tokens, two.prompt_tokens, record.shared_prefix_tokens) == (128, 160, 70)
+    assert record.blocks[0] == two.blocks[0] and record.blocks[0][1] == 2  # type: ignore[index]
+    assert record.blocks[1][0] != two.blocks[1][0]  # type: ignore[index]
 
 
 def test_the_server_s_count_is_the_prompt_where_there_is_no_group(tmp_path: Path) -> None:
@@ -95,8 +95,8 @@ def test_sessions_turns_and_think_times_are_read(tmp_path: Path) -> None:
     ]
     reader = read(trace(tmp_path, rows, columns))
     assert reader.info.sessions and reader.info.clock == "trace"
-    one, two = reader.records
-    assert (one.session, one.turn, one.delay_ps) == ("s", 0, None)
+    record, two = reader.records
+    assert (record.session, record.turn, record.delay_ps) == ("s", 0, None)
     assert (two.turn, two.delay_ps) == (1, 250_000_000)
 
 
@@ -192,7 +192,7 @@ def test_what_it_cannot_express_is_told_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "told"),
+    ("header", "problem"),
     [
         (HEADER + "colour: red\n", r"t\.yaml\.colour: there is no such key"),
         (HEADER.replace("mode", "mood"), r"t\.yaml\.mood: .*'mode'"),
@@ -205,13 +205,13 @@ def test_what_it_cannot_express_is_told_once(tmp_path: Path) -> None:
         ("", "expected a mapping"),
     ],
 )
-def test_mistakes_in_the_header_are_told_by_file_and_key(tmp_path: Path, header: str, told: str) -> None:
-    with pytest.raises(HeadwayError, match=told):
+def test_mistakes_in_the_header_are_told_by_file_and_key(tmp_path: Path, header: str, problem: str) -> None:
+    with pytest.raises(HeadwayError, match=problem):
         read(trace(tmp_path, [row()], header=header))
 
 
 @pytest.mark.parametrize(
-    ("cells", "told"),
+    ("cells", "problem"),
     [
         ({"input_tokens": "x"}, "input_tokens must be a whole number"),
         ({"input_tokens": 0}, "prompt .* between 1"),
@@ -226,9 +226,9 @@ def test_mistakes_in_the_header_are_told_by_file_and_key(tmp_path: Path, header:
     ],
 )
 def test_mistakes_in_the_rows_are_told_by_file_line_and_field(
-    tmp_path: Path, cells: dict[str, object], told: str
+    tmp_path: Path, cells: dict[str, object], problem: str
 ) -> None:
-    with pytest.raises(HeadwayError, match=rf"t\.csv line 3: .*{told}"):
+    with pytest.raises(HeadwayError, match=rf"t\.csv line 3: .*{problem}"):
         list(read(trace(tmp_path, [row(), row(**cells)])).records)
 
 

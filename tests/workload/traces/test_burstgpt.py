@@ -45,9 +45,9 @@ def test_the_first_versions_are_read_and_failures_are_counted_not_replayed(tmp_p
 
 def test_the_third_version_has_sessions_and_how_long_answers_took(tmp_path: Path) -> None:
     reader = open_trace(write(tmp_path, V3))
-    one, two, three = reader.records
+    record, two, three = reader.records
     assert reader.info.sessions
-    assert (one.session, one.delay_ps, one.extra) == ("71", None, {"elapsed_s": 10.0})
+    assert (record.session, record.delay_ps, record.extra) == ("71", None, {"elapsed_s": 10.0})
     assert (two.session, two.delay_ps) == ("71", 15_500_000_000_000)
     assert (three.session, three.delay_ps, three.extra) == (None, None, {"elapsed_s": 1.25})
 
@@ -55,11 +55,11 @@ def test_the_third_version_has_sessions_and_how_long_answers_took(tmp_path: Path
 @pytest.mark.parametrize("text", [V1, V3])
 def test_what_is_written_reads_back(tmp_path: Path, text: str) -> None:
     reader = open_trace(write(tmp_path, text))
-    given = list(reader.records)
+    source = list(reader.records)
     writer = FORMATS["burstgpt"].write
     assert writer is not None
-    assert writer(tmp_path / "out.csv", reader.info, given) == []
-    assert list(open_trace(tmp_path / "out.csv").records) == given
+    assert writer(tmp_path / "out.csv", reader.info, source) == []
+    assert list(open_trace(tmp_path / "out.csv").records) == source
 
 
 @pytest.mark.parametrize(

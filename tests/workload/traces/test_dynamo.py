@@ -54,7 +54,7 @@ def tool(session: str, began: float, ended: float) -> dict[str, Any]:
     }
 
 
-def written(folder: Path, *events: Any) -> Path:
+def write_file(folder: Path, *events: Any) -> Path:
     path = folder / "trace.jsonl"
     path.write_text("\n".join(json.dumps(event) for event in events))
     return path
@@ -66,7 +66,7 @@ def read(path: Path, **options: Any) -> list[Record]:
 
 def refusal(folder: Path, *events: Any) -> str:
     with pytest.raises(HeadwayError) as error:
-        read(written(folder, *events))
+        read(write_file(folder, *events))
     return str(error.value)
 
 
@@ -107,7 +107,7 @@ def test_the_format_is_told(traces: Path) -> None:
 
 
 def test_requests_told_as_they_end_are_put_in_order_of_arrival(tmp_path: Path) -> None:
-    path = written(tmp_path, end("b", 5, 1), end("c", 7, 2), end("a", 0, 100), end("d", 7, 200))
+    path = write_file(tmp_path, end("b", 5, 1), end("c", 7, 2), end("a", 0, 100), end("d", 7, 200))
     records = read(path)
     assert [(record.id, record.at_ps) for record in records] == [
         ("a", 0),
@@ -120,17 +120,17 @@ def test_requests_told_as_they_end_are_put_in_order_of_arrival(tmp_path: Path) -
 
 
 def test_hashes_keep_all_their_64_bits(tmp_path: Path) -> None:
-    path = written(tmp_path, end("a", 0, 1, hashes=[2**64 - 1, 2**63 + 1]))
+    path = write_file(tmp_path, end("a", 0, 1, hashes=[2**64 - 1, 2**63 + 1]))
     assert read(path)[0].blocks == [(2**64 - 1, 1), (2**63 + 1, 1)]
 
 
 def test_lines_may_be_wrapped(tmp_path: Path) -> None:
     bare, wrapped = end("a", 0, 1), {"timestamp": 3, "event": end("a", 0, 1)}
-    assert read(written(tmp_path, bare)) == read(written(tmp_path, wrapped))
+    assert read(write_file(tmp_path, bare)) == read(write_file(tmp_path, wrapped))
 
 
 def test_a_delay_spans_the_tools_and_the_overlap_of_tools_counts_once(tmp_path: Path) -> None:
-    path = written(
+    path = write_file(
         tmp_path, end("a", 0, 10, "s"), tool("s", 12, 20), tool("s", 15, 30), tool("t", 0, 40), end("b", 50, 5, "s")
     )
     first, second = read(path)
@@ -140,7 +140,7 @@ def test_a_delay_spans_the_tools_and_the_overlap_of_tools_counts_once(tmp_path: 
 
 
 def test_a_child_belongs_to_its_parents_session_and_is_waited_for(tmp_path: Path) -> None:
-    path = written(
+    path = write_file(
         tmp_path,
         end("p0", 0, 10, "p"),
         end("c0", 15, 10, "c", "p"),
@@ -160,24 +160,24 @@ def test_a_child_belongs_to_its_parents_session_and_is_waited_for(tmp_path: Path
 
 
 def test_a_child_without_its_parent_is_a_session_of_its_own(tmp_path: Path) -> None:
-    path = written(tmp_path, end("a", 0, 1, "c", "nobody"), end("b", 5, 1, "d", "nobody"))
+    path = write_file(tmp_path, end("a", 0, 1, "c", "nobody"), end("b", 5, 1, "d", "nobody"))
     assert [(record.session, record.after) for record in read(path)] == [("c", ()), ("d", ())]
 
 
 def test_a_session_without_durations_ends_at_its_events(tmp_path: Path) -> None:
-    path = written(tmp_path, end("a", 0, 10, "s", total_time_ms=None), end("b", 30, 1, "s"))
+    path = write_file(tmp_path, end("a", 0, 10, "s", total_time_ms=None), end("b", 30, 1, "s"))
     assert read(path)[1].delay_ps == 20 * MS
 
 
 def test_a_limit_counts_arrivals_and_not_lines(tmp_path: Path) -> None:
-    assert [record.id for record in read(written(tmp_path, end("b", 5, 1), end("a", 0, 9)), limit=1)] == ["a"]
+    assert [record.id for record in read(write_file(tmp_path, end("b", 5, 1), end("a", 0, 9)), limit=1)] == ["a"]
 
 
 # --- what is wrong ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "problem"),
     [
         (end("a", 0, 1, hashes=[1]), "replay.input_sequence_hashes has 1 entries, but 20 tokens are 2 blocks of 16"),
         (end("a", 0, 1, hashes=[1, -1]), "whole numbers of 64 bits without a sign"),
@@ -194,9 +194,9 @@ def test_a_limit_counts_arrivals_and_not_lines(tmp_path: Path) -> None:
         ([], "Expected `object`, got `array`; a line is one JSON event"),
     ],
 )
-def test_a_wrong_line_is_refused_where_it_is_wrong(tmp_path: Path, wrong: Any, told: str) -> None:
+def test_a_wrong_line_is_refused_where_it_is_wrong(tmp_path: Path, wrong: Any, problem: str) -> None:
     message = refusal(tmp_path, end("z", 0, 1), wrong)
-    assert message.startswith("trace.jsonl line 2: ") and told in message
+    assert message.startswith("trace.jsonl line 2: ") and problem in message
 
 
 def test_two_block_sizes_in_a_file_are_refused(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_two_block_sizes_in_a_file_are_refused(tmp_path: Path) -> None:
     other["request"]["replay"] = {"trace_block_size": 32, "input_length": 20, "input_sequence_hashes": [1]}
     assert "line 2: replay.trace_block_size is 32, but 16 before" in refusal(tmp_path, end("a", 0, 1), other)
     with pytest.raises(HeadwayError, match="trace_block_size is 16, so block_tokens cannot be 512"):
-        read(written(tmp_path, end("a", 0, 1)), block_tokens=512)
+        read(write_file(tmp_path, end("a", 0, 1)), block_tokens=512)
 
 
 def test_a_file_of_tools_alone_is_refused(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_any_value_anywhere_is_read_or_refused_in_a_sentence(
     for name in place[:-1]:
         inner = inner[name]
     inner[place[-1]] = value
-    path = written(tmp_path_factory.getbasetemp(), end("a", 0, 10, "p"), event, end("c", 40, 5, "p"))
+    path = write_file(tmp_path_factory.getbasetemp(), end("a", 0, 10, "p"), event, end("c", 40, 5, "p"))
     try:
         read(path)
     except HeadwayError as error:

@@ -64,11 +64,11 @@ TOKENS = [
 quiet = draws(50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def attempt(path: Path, name: str, told: bool) -> None:
+def attempt(path: Path, name: str, detected: bool) -> None:
     """Read and replay; what goes wrong is one sentence with a place."""
     format = FORMAT.get(name, name)
     try:
-        list(open_trace(path, None if told else format).records)
+        list(open_trace(path, None if detected else format).records)
         spec = trace_spec.parse({"path": str(path), "format": format, "starts": {"rate": "1/s"}, "replay": "think"})
         list(replay.traffic(spec, 1, "m", 10**20, None))
     except HeadwayError as error:
@@ -85,11 +85,11 @@ def test_the_files_are_right_before_they_are_spoilt(tmp_path: Path, name: str) -
 
 @pytest.mark.parametrize("name", FILES)
 @quiet
-@given(cut=st.integers(0, 700), packed=st.booleans(), told=st.booleans())
-def test_truncated(tmp_path: Path, name: str, cut: int, packed: bool, told: bool) -> None:
+@given(cut=st.integers(0, 700), packed=st.booleans(), detected=st.booleans())
+def test_truncated(tmp_path: Path, name: str, cut: int, packed: bool, detected: bool) -> None:
     content = FILES[name].encode()
     (tmp_path / "t").write_bytes(gzip.compress(content, mtime=0)[:cut] if packed else content[:cut])
-    attempt(tmp_path / "t", name, told)
+    attempt(tmp_path / "t", name, detected)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -99,7 +99,7 @@ def test_reordered(tmp_path: Path, name: str, order: list[int], twice: bool) -> 
     lines = FILES[name].splitlines(keepends=True)
     shuffled = "".join(lines[at] for at in order if at < len(lines))
     (tmp_path / "t").write_text(shuffled * (1 + twice))
-    attempt(tmp_path / "t", name, told=False)
+    attempt(tmp_path / "t", name, detected=False)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -118,7 +118,7 @@ def test_mistyped(tmp_path: Path, name: str, line: int, field: int, token: str) 
         cells[field % len(cells)] = token
         lines[line] = ",".join(cells)
     (tmp_path / "t").write_text("\n".join(lines), encoding="latin-1")
-    attempt(tmp_path / "t", name, told=False)
+    attempt(tmp_path / "t", name, detected=False)
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS))
@@ -139,7 +139,7 @@ def test_binary(tmp_path: Path, name: str, content: bytes, packed: bool) -> None
 def test_bytes_spoilt_in_the_middle(tmp_path: Path, name: str, at: int, garbage: bytes) -> None:
     content = FILES[name].encode()
     (tmp_path / "t").write_bytes(content[:at] + garbage + content[at + len(garbage) :])
-    attempt(tmp_path / "t", name, told=False)
+    attempt(tmp_path / "t", name, detected=False)
 
 
 def test_a_line_without_end_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:

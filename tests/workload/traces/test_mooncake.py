@@ -22,15 +22,15 @@ def write(folder: Path, *rows: dict[str, Any]) -> Path:
 
 
 def row(at: float | None, tokens: int = 600, **more: Any) -> dict[str, Any]:
-    found = {"input_length": tokens, "output_length": 3, "hash_ids": list(range(-(-tokens // 512)))} | more
-    return found if at is None else {"timestamp": at} | found
+    records = {"input_length": tokens, "output_length": 3, "hash_ids": list(range(-(-tokens // 512)))} | more
+    return records if at is None else {"timestamp": at} | records
 
 
 def records(path: Path, **options: Any) -> list[Record]:
     return list(open_trace(path, "mooncake", Options(**options)).records)
 
 
-def told(path: Path, **options: Any) -> str:
+def error_of(path: Path, **options: Any) -> str:
     with pytest.raises(HeadwayError) as caught:
         records(path, **options)
     return str(caught.value)
@@ -43,8 +43,8 @@ def test_ids_come_as_runs(tmp_path: Path) -> None:
 
 def test_other_names_of_the_first_fields_are_read(tmp_path: Path) -> None:
     path = write(tmp_path, {"created_time": 1.5, "input_tokens": 600, "output_tokens": 7, "hash_ids": [1, 2]})
-    found = records(path)[0]
-    assert (found.at_ps, found.prompt_tokens, found.output_tokens) == (1_500_000_000, 600, 7)
+    record = records(path)[0]
+    assert (record.at_ps, record.prompt_tokens, record.output_tokens) == (1_500_000_000, 600, 7)
 
 
 def test_sessions_have_turns_that_come_after_a_delay(tmp_path: Path) -> None:
@@ -57,8 +57,8 @@ def test_sessions_have_turns_that_come_after_a_delay(tmp_path: Path) -> None:
     )
     reader = open_trace(path)
     assert reader.info.sessions and reader.info.clock == "trace"
-    found = list(reader.records)
-    assert [(one.session, one.at_ps, one.delay_ps) for one in found] == [
+    records = list(reader.records)
+    assert [(record.session, record.at_ps, record.delay_ps) for record in records] == [
         ("a", 0, None),
         ("a", None, 250 * MS),
         ("7", 40_250_000_000, None),
@@ -69,15 +69,15 @@ def test_sessions_have_turns_that_come_after_a_delay(tmp_path: Path) -> None:
 def test_a_file_without_stamps_leaves_open_when_sessions_begin(tmp_path: Path) -> None:
     reader = open_trace(write(tmp_path, row(None, session_id="a"), row(None, session_id="a", delay=1)))
     assert reader.info.clock == "session"
-    assert [one.at_ps for one in reader.records] == [None, None]
+    assert [record.at_ps for record in reader.records] == [None, None]
 
 
 def test_a_file_without_hash_ids_says_nothing_of_content(tmp_path: Path) -> None:
     line = {"timestamp": 0, "input_length": 5, "output_length": 1}
     reader = open_trace(write(tmp_path, line, line | {"timestamp": 1}), "mooncake")
     assert reader.info.block_tokens is None
-    assert [one.blocks for one in reader.records] == [None, None]
-    assert "has hash_ids, but the first line has none" in told(write(tmp_path, line, line | {"hash_ids": [1]}))
+    assert [record.blocks for record in reader.records] == [None, None]
+    assert "has hash_ids, but the first line has none" in error_of(write(tmp_path, line, line | {"hash_ids": [1]}))
 
 
 def test_agentic_requests_wait_for_those_they_name(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_agentic_requests_wait_for_those_they_name(tmp_path: Path) -> None:
 
 def test_waiting_for_what_is_not_there_is_told_at_its_line(tmp_path: Path) -> None:
     path = write(tmp_path, row(0, request_id="a"), row(1, request_id="b", wait_for=["x"]))
-    assert told(path) == "t.jsonl line 2: wait_for names 'x', but no earlier line has that request_id."
+    assert error_of(path) == "t.jsonl line 2: wait_for names 'x', but no earlier line has that request_id."
 
 
 @pytest.mark.parametrize(
@@ -111,45 +111,47 @@ def test_waiting_for_what_is_not_there_is_told_at_its_line(tmp_path: Path) -> No
     ],
 )
 def test_a_bad_field_of_a_dialect_is_told_by_its_name(tmp_path: Path, more: dict[str, Any], what: str) -> None:
-    assert told(write(tmp_path, row(0), row(1, **more))).startswith(f"t.jsonl line 2: {what}")
+    assert error_of(write(tmp_path, row(0), row(1, **more))).startswith(f"t.jsonl line 2: {what}")
 
 
 # --- the size of blocks ------------------------------------------------------------------------------------------
 
 
-def sized(folder: Path, size: int, lengths: list[int]) -> Path:
+def write_sized(folder: Path, size: int, lengths: list[int]) -> Path:
     rows = [row(at, n, hash_ids=[at * 10_000 + k for k in range(-(-n // size))]) for at, n in enumerate(lengths)]
     return write(folder, *rows)
 
 
 @pytest.mark.parametrize("size", [16, 32, 64, 128, 1024])
 def test_a_file_of_other_blocks_is_refused_with_the_size_that_fits(tmp_path: Path, size: int) -> None:
-    path = sized(tmp_path, size, [10, 3000, 5000])
-    assert told(path).endswith(f"blocks of {size} tokens would fit so far: if they are that, say block_tokens {size}.")
+    path = write_sized(tmp_path, size, [10, 3000, 5000])
+    assert error_of(path).endswith(
+        f"blocks of {size} tokens would fit so far: if they are that, say block_tokens {size}."
+    )
     assert len(records(path, block_tokens=size)) == 3
 
 
 def test_a_mooncake_file_read_with_16_token_blocks_is_refused(tmp_path: Path) -> None:
-    path = sized(tmp_path, 512, [2000, 3000])
+    path = write_sized(tmp_path, 512, [2000, 3000])
     start = "t.jsonl line 1: hash_ids has 4 entries, but 2000 tokens are 125 blocks of 16; blocks of 512 tokens"
-    assert told(path, block_tokens=16).startswith(start)
+    assert error_of(path, block_tokens=16).startswith(start)
 
 
 def test_unusual_sizes_are_named_only_where_no_other_fits(tmp_path: Path) -> None:
-    assert "; blocks of 100 to 102 tokens would fit so far" in told(sized(tmp_path, 100, [5000]))
-    assert "; blocks of 100 tokens would fit so far" in told(sized(tmp_path, 100, [9901]))
+    assert "; blocks of 100 to 102 tokens would fit so far" in error_of(write_sized(tmp_path, 100, [5000]))
+    assert "; blocks of 100 tokens would fit so far" in error_of(write_sized(tmp_path, 100, [9901]))
     one_bad_line = write(tmp_path, row(0, 5000), row(1, 5000, hash_ids=[1]))
-    assert told(one_bad_line).endswith("; no one size of blocks fits all rows so far.")
+    assert error_of(one_bad_line).endswith("; no one size of blocks fits all rows so far.")
 
 
 # --- writing -----------------------------------------------------------------------------------------------------
 
 
-def rewritten(folder: Path, info: Info, given: list[Record]) -> tuple[list[str], Path]:
+def rewritten(folder: Path, info: Info, source: list[Record]) -> tuple[list[str], Path]:
     path = folder / "out.jsonl.gz"
     writer = FORMATS["mooncake"].write
     assert writer is not None
-    return writer(path, info, given), path
+    return writer(path, info, source), path
 
 
 def test_a_dialect_reads_back_as_it_was_written(tmp_path: Path) -> None:
@@ -160,21 +162,21 @@ def test_a_dialect_reads_back_as_it_was_written(tmp_path: Path) -> None:
         row(None, session_id="s", delay=0),
     )
     first = open_trace(source)
-    given = list(first.records)
-    lost, path = rewritten(tmp_path, first.info, given)
+    section = list(first.records)
+    lost, path = rewritten(tmp_path, first.info, section)
     assert lost == []
     again = open_trace(path)
-    assert (list(again.records), again.info) == (given, first.info)
+    assert (list(again.records), again.info) == (section, first.info)
 
 
 def test_local_ids_and_whole_blocks_become_what_the_format_means_by_ids(tmp_path: Path) -> None:
     info = Info("weka", 64, whole_blocks=True, scope=LOCAL, clock="session", sessions=True)
-    given = [
+    source = [
         Record(130, 5, 0, [(1, 2)], session="a"),
         Record(200, 0, 9, [(1, 3)], session="a", delay_ps=7 * MS),
         Record(130, 5, 0, [(1, 2)], session="b"),
     ]
-    lost, path = rewritten(tmp_path, info, given)
+    lost, path = rewritten(tmp_path, info, source)
     assert lost == [
         "the size of its blocks (to read it again, say block_tokens 64)",
         "requests without any output (1 token is written)",
@@ -183,4 +185,4 @@ def test_local_ids_and_whole_blocks_become_what_the_format_means_by_ids(tmp_path
     paths = [again.paths()(number) for number in range(3)]
     assert paths[0].keys[0] == paths[1].keys[0] and paths[0].ends[0] == 128
     assert not set(paths[0].keys) & set(paths[2].keys)
-    assert len({one.keys[-1] for one in paths}) == 3
+    assert len({record.keys[-1] for record in paths}) == 3

@@ -30,36 +30,36 @@ def span(at_ms: float = 0, took_ms: float = 10, **attributes: Any) -> dict[str, 
         "tokens_in": "gen_ai.usage.input_tokens",
         "tokens_out": "gen_ai.usage.output_tokens",
     }
-    given = {"operation": "chat", "tokens_in": 100, "tokens_out": 20, **attributes}
+    source = {"operation": "chat", "tokens_in": 100, "tokens_out": 20, **attributes}
     return {
         "name": "chat m",
         "spanId": f"{at_ms}",
         "startTimeUnixNano": str(START + round(at_ms * MS)),
         "endTimeUnixNano": str(START + round((at_ms + took_ms) * MS)),
-        "attributes": {names.get(name, name): value for name, value in given.items() if value is not None},
+        "attributes": {names.get(name, name): value for name, value in source.items() if value is not None},
     }
 
 
 def otlp(*spans: dict[str, Any]) -> dict[str, Any]:
     """The same spans as OTLP: lists of keys and values, whole numbers as text."""
 
-    def value(one: Any) -> dict[str, Any]:
-        if isinstance(one, list):
-            return {"arrayValue": {"values": [value(item) for item in one]}}
+    def value(record: Any) -> dict[str, Any]:
+        if isinstance(record, list):
+            return {"arrayValue": {"values": [value(item) for item in record]}}
         kinds = {bool: "boolValue", int: "intValue", float: "doubleValue", str: "stringValue"}
-        return {kinds[type(one)]: str(one) if type(one) is int else one}
+        return {kinds[type(record)]: str(record) if type(record) is int else record}
 
     converted = []
-    for one in spans:
-        pairs = [{"key": key, "value": value(item)} for key, item in one["attributes"].items()]
-        converted.append({**one, "attributes": pairs})
+    for record in spans:
+        pairs = [{"key": key, "value": value(item)} for key, item in record["attributes"].items()]
+        converted.append({**record, "attributes": pairs})
     resource = {"attributes": [{"key": "service.name", "value": {"stringValue": "shop"}}]}
     return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": {}, "spans": converted}]}]}
 
 
-def written(folder: Path, *objects: Any, indent: int | None = None) -> Path:
+def write_file(folder: Path, *objects: Any, indent: int | None = None) -> Path:
     path = folder / "spans.json"
-    path.write_text("\n".join(json.dumps(one, indent=indent) for one in objects))
+    path.write_text("\n".join(json.dumps(record, indent=indent) for record in objects))
     return path
 
 
@@ -69,7 +69,7 @@ def read(path: Path, **options: Any) -> list[Record]:
 
 def refusal(folder: Path, *objects: Any) -> str:
     with pytest.raises(HeadwayError) as error:
-        read(written(folder, *objects))
+        read(write_file(folder, *objects))
     return str(error.value)
 
 
@@ -79,20 +79,20 @@ PLAIN = [span(0, conversation="c"), span(50, 5, conversation="c", tokens_in=130)
 
 
 def test_all_shapes_of_a_file_say_the_same(tmp_path: Path) -> None:
-    expected = read(written(tmp_path, *PLAIN))
-    assert [(one.at_ps, one.prompt_tokens, one.kind) for one in expected] == [
+    expected = read(write_file(tmp_path, *PLAIN))
+    assert [(record.at_ps, record.prompt_tokens, record.kind) for record in expected] == [
         (0, 100, "chat"),
         (20 * 10**9, 100, "completion"),
         (50 * 10**9, 130, "chat"),
     ]
-    assert read(written(tmp_path, {"spans": PLAIN})) == expected
-    assert read(written(tmp_path, {"spans": PLAIN}, indent=2)) == expected
-    assert read(written(tmp_path, PLAIN)) == expected
-    assert read(written(tmp_path, {"spans": PLAIN[:1]}, {"spans": PLAIN[1:]})) == expected
+    assert read(write_file(tmp_path, {"spans": PLAIN})) == expected
+    assert read(write_file(tmp_path, {"spans": PLAIN}, indent=2)) == expected
+    assert read(write_file(tmp_path, PLAIN)) == expected
+    assert read(write_file(tmp_path, {"spans": PLAIN[:1]}, {"spans": PLAIN[1:]})) == expected
     for shape in ([otlp(*PLAIN)], [otlp(PLAIN[0]), otlp(*PLAIN[1:])]):
-        found = read(written(tmp_path, *shape))
-        assert {one.extra.pop("service") for one in found} == {"shop"}
-        assert found == expected
+        records = read(write_file(tmp_path, *shape))
+        assert {record.extra.pop("service") for record in records} == {"shop"}
+        assert records == expected
     packed = tmp_path / "packed"
     packed.write_bytes(gzip.compress(json.dumps({"spans": PLAIN}).encode()))
     assert read(packed) == expected
@@ -100,7 +100,7 @@ def test_all_shapes_of_a_file_say_the_same(tmp_path: Path) -> None:
 
 def test_the_format_is_told_where_it_is_safe(tmp_path: Path) -> None:
     for objects, indent in (([{"spans": PLAIN}], 2), ([otlp(*PLAIN)], None), (PLAIN, None)):
-        path = written(tmp_path, *objects, indent=indent)
+        path = write_file(tmp_path, *objects, indent=indent)
         assert FORMAT.tell(path, head(path))
     assert not FORMAT.tell(tmp_path, [b'{"timestamp": 1, "hash_ids": [1]}'])
     assert not FORMAT.tell(tmp_path, [])
@@ -117,16 +117,16 @@ def test_the_format_is_told_where_it_is_safe(tmp_path: Path) -> None:
 )
 def test_stamps_are_read_in_every_writing(tmp_path: Path, start: dict[str, Any], end: dict[str, Any]) -> None:
     attributes = span()["attributes"]
-    path = written(tmp_path, {**start, **end, "attributes": attributes}, span(7))
-    one, two = read(path)
-    assert (one.at_ps, one.extra["duration"], two.at_ps) == (0, 0.005, 7 * 10**9)
+    path = write_file(tmp_path, {**start, **end, "attributes": attributes}, span(7))
+    record, two = read(path)
+    assert (record.at_ps, record.extra["duration"], two.at_ps) == (0, 0.005, 7 * 10**9)
 
 
 # --- what a span says -------------------------------------------------------------------------------------------
 
 
 def test_a_spans_attributes_are_a_requests_fields(tmp_path: Path) -> None:
-    said: dict[str, Any] = {
+    values: dict[str, Any] = {
         "gen_ai.request.model": "m",
         "gen_ai.response.model": "m-2026",
         "gen_ai.request.max_tokens": 512,
@@ -137,8 +137,8 @@ def test_a_spans_attributes_are_a_requests_fields(tmp_path: Path) -> None:
         "gen_ai.provider.name": "p",
         "server.address": "host",
     }
-    for shape in (span(conversation="c", **said), otlp(span(conversation="c", **said))):
-        (record,) = read(written(tmp_path, shape))
+    for shape in (span(conversation="c", **values), otlp(span(conversation="c", **values))):
+        (record,) = read(write_file(tmp_path, shape))
         record.extra.pop("service", None)
         assert (record.model, record.max_tokens, record.session, record.turn) == ("m", 512, "c", 0)
         assert (record.prompt_tokens, record.output_tokens, record.kind, record.blocks) == (100, 20, "chat", None)
@@ -159,17 +159,17 @@ def test_the_former_names_are_read_as_well(tmp_path: Path) -> None:
         "gen_ai.usage.completion_tokens": 4,
         "llm.request.type": "completion",
     }
-    (record,) = read(written(tmp_path, span(operation=None, tokens_in=None, tokens_out=None, **old)))
+    (record,) = read(write_file(tmp_path, span(operation=None, tokens_in=None, tokens_out=None, **old)))
     assert (record.prompt_tokens, record.output_tokens, record.kind) == (30, 4, "completion")
 
 
 def test_a_span_without_an_operation_is_a_call_where_it_tells_tokens(tmp_path: Path) -> None:
-    path = written(tmp_path, span(operation=None), span(1, operation=None, tokens_in=None, tokens_out=None))
+    path = write_file(tmp_path, span(operation=None), span(1, operation=None, tokens_in=None, tokens_out=None))
     assert [record.kind for record in read(path)] == [None]
 
 
 def test_tools_agents_and_failures_are_counted_and_not_requests(tmp_path: Path) -> None:
-    path = written(
+    path = write_file(
         tmp_path,
         span(0),
         span(1, operation="invoke_agent", tokens_in=900),
@@ -181,11 +181,14 @@ def test_tools_agents_and_failures_are_counted_and_not_requests(tmp_path: Path) 
     )
     reader = FORMAT.read(path, Options())
     assert reader.info.extra == {"spans": 7, "requests": 2, "errors": 3, "passed_over": 3}
-    assert [(one.output_tokens, one.extra.get("error")) for one in reader.records] == [(20, None), (0, "_OTHER")]
+    assert [(record.output_tokens, record.extra.get("error")) for record in reader.records] == [
+        (20, None),
+        (0, "_OTHER"),
+    ]
 
 
 def test_a_conversation_goes_on_after_its_previous_call_ended(tmp_path: Path) -> None:
-    path = written(
+    path = write_file(
         tmp_path,
         span(30, 5, conversation="c"),
         span(0, 10, conversation="c"),
@@ -201,14 +204,14 @@ def test_a_conversation_goes_on_after_its_previous_call_ended(tmp_path: Path) ->
 
 
 def test_spans_without_conversations_are_no_sessions(tmp_path: Path) -> None:
-    assert not FORMAT.read(written(tmp_path, span()), Options()).info.sessions
+    assert not FORMAT.read(write_file(tmp_path, span()), Options()).info.sessions
 
 
 # --- what is wrong ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "problem"),
     [
         (span(tokens_in=None), "gen_ai.usage.input_tokens must be given and above 0"),
         (span(tokens_in=-5), "gen_ai.usage.input_tokens must be a whole number between 0"),
@@ -225,9 +228,9 @@ def test_spans_without_conversations_are_no_sessions(tmp_path: Path) -> None:
         ("text", "must be a JSON object"),
     ],
 )
-def test_a_wrong_span_is_refused_where_it_is_wrong(tmp_path: Path, wrong: Any, told: str) -> None:
+def test_a_wrong_span_is_refused_where_it_is_wrong(tmp_path: Path, wrong: Any, problem: str) -> None:
     message = refusal(tmp_path, span(), wrong)
-    assert message.startswith("spans.json line 2: ") and told in message
+    assert message.startswith("spans.json line 2: ") and problem in message
 
 
 def test_a_wrong_span_inside_a_document_is_named(tmp_path: Path) -> None:
@@ -240,7 +243,7 @@ def test_a_wrong_span_inside_a_document_is_named(tmp_path: Path) -> None:
 def test_files_without_calls_and_block_sizes_are_refused(tmp_path: Path) -> None:
     assert "none of its 1 spans is a model call" in refusal(tmp_path, span(operation="execute_tool"))
     with pytest.raises(HeadwayError, match="have no blocks, so block_tokens cannot be given"):
-        read(written(tmp_path, span()), block_tokens=16)
+        read(write_file(tmp_path, span()), block_tokens=16)
 
 
 def test_a_call_months_after_the_first_is_refused(tmp_path: Path) -> None:
@@ -272,7 +275,7 @@ def test_any_value_anywhere_is_read_or_refused_in_a_sentence(
     inner = changed if len(place) == 1 else changed["attributes"]
     inner[place[-1]] = value
     spans = [span(0, conversation="c"), changed, span(50, conversation="c")]
-    path = written(tmp_path_factory.getbasetemp(), *([{"spans": spans}] if nested else spans))
+    path = write_file(tmp_path_factory.getbasetemp(), *([{"spans": spans}] if nested else spans))
     try:
         read(path)
     except HeadwayError as error:
@@ -290,7 +293,7 @@ def test_any_value_in_the_frame_is_read_or_refused_in_a_sentence(
     places = {"resourceSpans": document, "resource": resource, "scopeSpans": resource, "spans": scope}
     places.get(name, scope["spans"][0])[name] = value
     try:
-        read(written(tmp_path_factory.getbasetemp(), document))
+        read(write_file(tmp_path_factory.getbasetemp(), document))
     except HeadwayError as error:
         assert "spans.json" in str(error)
 

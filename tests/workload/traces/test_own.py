@@ -39,7 +39,7 @@ FULL = Record(
 BARE = Record(1, 1, 6_000_000)
 
 
-def opened(path: Path) -> Reader:
+def open_own(path: Path) -> Reader:
     return own.read(path, Options())
 
 
@@ -50,7 +50,7 @@ def test_every_field_survives(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     assert own.write(path, INFO, iter([FULL, BARE])) == []
     assert own.tell(path, head(path))
-    reader = opened(path)
+    reader = open_own(path)
     info = reader.info
     assert (info.format, info.block_tokens, info.sessions) == ("headway", 16, True)
     assert info.extra == {**INFO.extra, "origin": "mooncake"}
@@ -63,7 +63,7 @@ def test_what_was_written_from_it_again_is_the_same_bytes(tmp_path: Path, name: 
         pytest.importorskip("polars")
     first, second = tmp_path / name, tmp_path / f"again-{name}"
     own.write(first, INFO, [FULL, BARE])
-    reader = opened(first)
+    reader = open_own(first)
     own.write(second, reader.info, reader.records)
     assert first.read_bytes() == second.read_bytes()
 
@@ -74,14 +74,14 @@ def test_a_parquet_file_is_read_a_row_group_at_a_time(tmp_path: Path, monkeypatc
     path = tmp_path / "t.parquet"
     records = [Record(number, 1, number * 10) for number in range(1, 51)]
     own.write(path, Info("azure"), iter(records))
-    assert list(opened(path).records) == records
+    assert list(open_own(path).records) == records
 
 
 def test_ids_of_any_64_bits_fit_into_parquet(tmp_path: Path) -> None:
     pytest.importorskip("polars")
     path = tmp_path / "t.parquet"
     own.write(path, INFO, [Record(16, 1, 0, [(2**64 - 2, 1)]), Record(16, 1, 0, [(-1, 1)])])
-    assert [record.blocks for record in opened(path).records] == [[(2**64 - 2, 1)], [(2**64 - 1, 1)]]
+    assert [record.blocks for record in open_own(path).records] == [[(2**64 - 2, 1)], [(2**64 - 1, 1)]]
 
 
 def test_pyarrow_serves_where_polars_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def test_pyarrow_serves_where_polars_is_not_there(tmp_path: Path, monkeypatch: p
     monkeypatch.setitem(sys.modules, "polars", None)
     path = tmp_path / "t.parquet"
     own.write(path, INFO, [FULL, BARE])
-    assert list(opened(path).records) == [FULL, BARE]
+    assert list(open_own(path).records) == [FULL, BARE]
 
 
 def test_without_a_library_for_parquet_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +100,7 @@ def test_without_a_library_for_parquet_the_extra_is_named(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "problem"),
     [
         (lambda text: text.replace('"headway_trace":1', '"headway_trace":9'), "line 1: headway_trace names version 9"),
         (lambda text: text.replace('"clock":"trace"', '"clock":"wall"'), "line 1: this is no header"),
@@ -114,12 +114,12 @@ def test_without_a_library_for_parquet_the_extra_is_named(tmp_path: Path, monkey
         (lambda text: text[:-30], "line 3"),
     ],
 )
-def test_mistakes_are_told_by_file_line_and_field(tmp_path: Path, change: object, told: str) -> None:
+def test_mistakes_are_told_by_file_line_and_field(tmp_path: Path, change: object, problem: str) -> None:
     path = tmp_path / "t.jsonl"
     own.write(path, INFO, [FULL, BARE])
     path.write_text(change(path.read_text()))  # type: ignore[operator]
-    with pytest.raises(HeadwayError, match=told) as caught:
-        list(opened(path).records)
+    with pytest.raises(HeadwayError, match=problem) as caught:
+        list(open_own(path).records)
     assert "t.jsonl" in str(caught.value)
 
 
@@ -144,7 +144,7 @@ def test_damaged_files_give_errors_and_nothing_else(tmp_path: Path, name: str) -
             damaged[rng.randrange(len(damaged))] = rng.randrange(256)
         path.write_bytes(damaged)
         try:
-            list(opened(path).records)
+            list(open_own(path).records)
         except HeadwayError as error:
             assert name in str(error)
 
@@ -156,6 +156,6 @@ def test_any_bytes_after_a_header_give_errors_and_nothing_else(tmp_path: Path, j
     content = b'{"headway_trace":1,"origin":"x"}\n' + junk
     path.write_bytes(gzip.compress(content) if packed else content)
     try:
-        list(opened(path).records)
+        list(open_own(path).records)
     except HeadwayError as error:
         assert "junk.jsonl" in str(error)

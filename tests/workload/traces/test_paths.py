@@ -23,9 +23,9 @@ prompts = st.lists(
 )
 
 
-def common_tokens(one: Prompt, other: Prompt) -> int:
+def common_tokens(record: Prompt, other: Prompt) -> int:
     shared = 0
-    for a, end_a, b, end_b in zip(one.keys, one.ends, other.keys, other.ends, strict=False):
+    for a, end_a, b, end_b in zip(record.keys, record.ends, other.keys, other.ends, strict=False):
         if a != b:
             break
         shared = min(end_a, end_b)
@@ -34,9 +34,9 @@ def common_tokens(one: Prompt, other: Prompt) -> int:
     return shared
 
 
-def common_ids(one: list[int], other: list[int]) -> int:
+def common_ids(record: list[int], other: list[int]) -> int:
     shared = 0
-    while shared < min(len(one), len(other)) and one[shared] == other[shared]:
+    while shared < min(len(record), len(other)) and record[shared] == other[shared]:
         shared += 1
     return shared
 
@@ -57,15 +57,15 @@ def test_whole_blocks_are_shared_where_ids_are_and_the_rest_is_of_its_own(
     rows: list[tuple[list[int], int, int]], scope: str
 ) -> None:
     path = trace(rows, scope).paths()
-    for one, (ids, tail, session) in enumerate(rows):
-        assert path(one).tokens == len(ids) * SIZE + tail
-        assert list(path(one).ends) == sorted(set(path(one).ends))
+    for record, (ids, tail, session) in enumerate(rows):
+        assert path(record).tokens == len(ids) * SIZE + tail
+        assert list(path(record).ends) == sorted(set(path(record).ends))
         for other, (others, _, session_too) in enumerate(rows):
             same_space = scope == GLOBAL or session == session_too
-            wanted = common_ids(ids, others) * SIZE if same_space else 0
-            if one == other:
-                wanted += tail
-            assert common_tokens(path(one), path(other)) == wanted
+            expected = common_ids(ids, others) * SIZE if same_space else 0
+            if record == other:
+                expected += tail
+            assert common_tokens(path(record), path(other)) == expected
 
 
 def test_a_growing_conversation_is_one_run() -> None:
@@ -78,8 +78,8 @@ def test_a_growing_conversation_is_one_run() -> None:
 
 def test_equally_long_system_prompts_are_shared_where_that_is_asked() -> None:
     rows = [([1, 2, 3, 4], 0, 0), ([1, 2, 3, 5], 0, 0), ([1, 2, 3, 4], 0, 1), ([9, 2], 0, 1)]
-    found = trace(rows, LOCAL, pair=(5, 4))  # two whole blocks
-    apart, shared = found.paths(), found.paths(share_system=True)
+    built = trace(rows, LOCAL, pair=(5, 4))  # two whole blocks
+    apart, shared = built.paths(), built.paths(share_system=True)
     assert common_tokens(apart(0), apart(2)) == 0
     assert common_tokens(shared(0), shared(2)) == 2 * SIZE
     assert common_tokens(shared(0), shared(1)) == 3 * SIZE
@@ -87,23 +87,23 @@ def test_equally_long_system_prompts_are_shared_where_that_is_asked() -> None:
 
 
 @given(st.lists(st.integers(0, 5)), st.lists(st.integers(0, 5)), st.integers(0, 9))
-def test_runs_are_cut_and_compared_as_ids_are(one: list[int], other: list[int], count: int) -> None:
-    def expanded(runs: list[tuple[int, int]]) -> list[int]:
+def test_runs_are_cut_and_compared_as_ids_are(record: list[int], other: list[int], count: int) -> None:
+    def expand(runs: list[tuple[int, int]]) -> list[int]:
         return [first + at for first, length in runs for at in range(length)]
 
-    assert expanded(id_runs(one)) == one
-    assert expanded(beginning(id_runs(one), count)) == one[:count]
-    assert expanded(rest(id_runs(one), count)) == one[count:]
+    assert expand(id_runs(record)) == record
+    assert expand(beginning(id_runs(record), count)) == record[:count]
+    assert expand(rest(id_runs(record), count)) == record[count:]
     single = [(block, 1) for block in other]
-    assert shared_blocks(id_runs(one), single) == shared_blocks(single, id_runs(one)) == common_ids(one, other)
+    assert shared_blocks(id_runs(record), single) == shared_blocks(single, id_runs(record)) == common_ids(record, other)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("share_system", [False, True])
 def test_long_agentic_prompts_stay_a_handful_of_runs(traces: Path, share_system: bool) -> None:
-    found = read_trace(traces / "agentic-coding-weka" / "sessions_compact.jsonl.gz")
-    path = found.paths(share_system)
-    assert len(found) == 49_334
-    assert sum(found.counts) == 94_310_647
-    assert sum(len(path(row).keys) for row in range(len(found))) < 8 * len(found)
-    assert all(path(row).tokens == found.prompt_tokens[row] for row in range(0, len(found), 7))
+    trace = read_trace(traces / "agentic-coding-weka" / "sessions_compact.jsonl.gz")
+    path = trace.paths(share_system)
+    assert len(trace) == 49_334
+    assert sum(trace.counts) == 94_310_647
+    assert sum(len(path(row).keys) for row in range(len(trace))) < 8 * len(trace)
+    assert all(path(row).tokens == trace.prompt_tokens[row] for row in range(0, len(trace), 7))

@@ -32,7 +32,7 @@ def test_a_public_trace_is_told_and_read_as_its_notes_say(name: str, traces: Pat
         assert len(trace.sessions) == sessions and trace.info.sessions == (sessions > 0)
     if span is not None:
         assert round(trace.arrival_ps[-1] / 10**12) == span
-    for wanted, column in ((prompt, trace.prompt_tokens), (output, trace.output_tokens)):
-        if wanted is not None:
-            digits = 1 if isinstance(wanted, float) else 0
-            assert round(sum(column) / requests, digits) == wanted
+    for expected, column in ((prompt, trace.prompt_tokens), (output, trace.output_tokens)):
+        if expected is not None:
+            digits = 1 if isinstance(expected, float) else 0
+            assert round(sum(column) / requests, digits) == expected

@@ -50,7 +50,7 @@ def shape(records: Iterable[Record], blocks: bool) -> list[object]:
     rows: list[object] = []
     for record in records:
         ids = [first + at for first, count in record.blocks or () for at in range(count)]
-        same = [numbers.setdefault(one, len(numbers)) for one in ids] if blocks else None
+        same = [numbers.setdefault(row, len(numbers)) for row in ids] if blocks else None
         rows.append((record.at_ps, record.prompt_tokens, record.output_tokens, record.session, same))
     return rows
 
@@ -98,7 +98,7 @@ def test_by_way_of_headway_s_own_format_nothing_more_is_lost(tmp_path: Path, nam
     assert write is not None
     info, records = sample()
     source, own, target = (
-        tmp_path / f"{one}{SUFFIX[kind]}" for one, kind in (("a", name), ("b", "headway"), ("c", name))
+        tmp_path / f"{record}{SUFFIX[kind]}" for record, kind in (("a", name), ("b", "headway"), ("c", name))
     )
     write(source, info, iter(records))
     assert convert(source, own, name, "headway").lost == []
@@ -146,11 +146,11 @@ def peak(folder: str, name: str, count: int) -> int:
     """The bytes held at the highest while `count` requests are written and read."""
     write = FORMATS[name].write
     assert write is not None
-    info, (one,) = Info("mooncake", 512), sample(1)[1]
+    info, (record,) = Info("mooncake", 512), sample(1)[1]
 
     def many(count: int) -> Iterator[Record]:
         for number in range(count):
-            yield replace(one, at_ps=number * MS)
+            yield replace(record, at_ps=number * MS)
 
     def once(count: int) -> None:
         path = Path(folder) / f"{count}{SUFFIX[name]}"
@@ -179,5 +179,5 @@ def test_the_real_conversation_survives_the_way_through_each_format(traces: Path
     path = tmp_path / f"t{SUFFIX[name]}"
     report = convert(source, path, "mooncake", name, Options(limit=1500))
     keeps_blocks = "the blocks of prompts" not in report.lost
-    wanted = list(open_trace(source, "mooncake", Options(limit=1500)).records)
-    assert shape(open_trace(path, name, Options()).records, keeps_blocks) == shape(wanted, keeps_blocks)
+    expected = list(open_trace(source, "mooncake", Options(limit=1500)).records)
+    assert shape(open_trace(path, name, Options()).records, keeps_blocks) == shape(expected, keeps_blocks)

@@ -28,18 +28,18 @@ def read(path: Path, text: str) -> tuple[Info, list[Record]]:
 
 
 def test_times_lengths_and_names_are_read(tmp_path: Path) -> None:
-    info, (one, two, three) = read(tmp_path / "t.jsonl", LINES)
+    info, (row, two, three) = read(tmp_path / "t.jsonl", LINES)
     assert info.sessions and info.block_tokens == 16 and info.whole_blocks
-    assert [record.at_ps for record in (one, two, three)] == [10**12, 1_050_500_000_000, 1_200_000_000_000]
-    assert (one.prompt_tokens, one.output_tokens, one.shared_prefix_tokens) == (512, 128, 250)
+    assert [record.at_ps for record in (row, two, three)] == [10**12, 1_050_500_000_000, 1_200_000_000_000]
+    assert (row.prompt_tokens, row.output_tokens, row.shared_prefix_tokens) == (512, 128, 250)
     assert two.shared_prefix_tokens == 100 and two.extra == {"prefix_group": "abc", "prefix_len": 250}
     assert (three.session, three.extra) == ("c", {"adapter": "a"})
 
 
 def test_requests_of_one_prefix_share_its_full_blocks_and_nothing_else(tmp_path: Path) -> None:
-    _, (one, two, three) = read(tmp_path / "t.jsonl", LINES)
-    assert one.blocks is not None and two.blocks is not None and three.blocks is not None
-    (prefix, own), (other,), (alone,) = one.blocks, two.blocks, three.blocks
+    _, (record, two, three) = read(tmp_path / "t.jsonl", LINES)
+    assert record.blocks is not None and two.blocks is not None and three.blocks is not None
+    (prefix, own), (other,), (alone,) = record.blocks, two.blocks, three.blocks
     assert prefix == (other[0], 15) and other[1] == 6  # 250 // 16 and 100 // 16
     assert own[1] == 32 - 15 and alone[1] == 8
     ids = [set(range(first, first + count)) for first, count in (prefix, own, alone)]
@@ -74,7 +74,7 @@ def test_a_declared_prefix_without_a_name_is_named_by_its_last_block(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "problem"),
     [
         ('{"ts": -1, "prompt_tokens": 5, "gen_tokens": 5}', "ts counts ms"),
         ('{"ts": 1e300, "prompt_tokens": 5, "gen_tokens": 5}', "ts counts ms"),
@@ -86,8 +86,8 @@ def test_a_declared_prefix_without_a_name_is_named_by_its_last_block(tmp_path: P
         ('{"ts": 0, "prompt_tokens": 5, "gen_tok', "truncated"),
     ],
 )
-def test_mistakes_are_told_by_file_line_and_field(tmp_path: Path, line: str, told: str) -> None:
-    with pytest.raises(HeadwayError, match=f"t.jsonl line 2: .*{told}"):
+def test_mistakes_are_told_by_file_line_and_field(tmp_path: Path, line: str, problem: str) -> None:
+    with pytest.raises(HeadwayError, match=f"t.jsonl line 2: .*{problem}"):
         read(tmp_path / "t.jsonl", f"# first\n{line}\n")
 
 

@@ -35,7 +35,7 @@ def small(path: Path, rates: str = RATES, lengths: str = LENGTHS) -> Path:
     return folder(path, {"chunk-3-trace.csv": rates, "chunk-3-dataset.json": lengths})
 
 
-def drawn(path: Path, **options: object) -> list[Record]:
+def draw_records(path: Path, **options: object) -> list[Record]:
     return list(servegen.read(path, Options(**options)).records)  # type: ignore[arg-type]
 
 
@@ -44,7 +44,7 @@ def seconds(records: list[Record]) -> list[float]:
 
 
 def test_a_window_has_as_many_requests_as_its_rate_says_and_silence_has_none(tmp_path: Path) -> None:
-    at = seconds(drawn(small(tmp_path)))
+    at = seconds(draw_records(small(tmp_path)))
     assert len(at) == 90 and at == sorted(at)
     assert sum(time < 600 for time in at) == 30 and sum(1200 <= time < 1800 for time in at) == 60
 
@@ -52,7 +52,7 @@ def test_a_window_has_as_many_requests_as_its_rate_says_and_silence_has_none(tmp
 def test_every_client_is_a_tenant_with_lengths_of_its_own(tmp_path: Path) -> None:
     path = small(tmp_path)
     folder(path, {"chunk-12-trace.csv": RATES, "chunk-12-dataset.json": LENGTHS.replace("10:", "77:")})
-    records = drawn(path)
+    records = draw_records(path)
     assert {(record.tenant, record.output_tokens) for record in records} == {("client-3", 10), ("client-12", 77)}
     assert seconds(records) == sorted(seconds(records))
 
@@ -69,10 +69,10 @@ def test_the_stretch_and_other_clients_change_no_request(tmp_path: Path) -> None
             if record.tenant == "client-3"
         ]
 
-    whole = own(drawn(path), 0)
-    assert own(drawn(both), 0) == whole
-    assert own(drawn(path, start=300, duration="20m"), 300) == [one for one in whole if 300 <= one[0] < 1500]
-    assert own(drawn(path, seed=1), 0) != whole
+    whole = own(draw_records(path), 0)
+    assert own(draw_records(both), 0) == whole
+    assert own(draw_records(path, start=300, duration="20m"), 300) == [row for row in whole if 300 <= row[0] < 1500]
+    assert own(draw_records(path, seed=1), 0) != whole
 
 
 def test_an_archive_gives_what_its_folder_gives(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_an_archive_gives_what_its_folder_gives(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "t.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "language", "language")
     assert servegen.tell(tmp_path / "t.tar.gz", []) and servegen.tell(path, [])
-    assert drawn(tmp_path / "t.tar.gz") == drawn(path)
+    assert draw_records(tmp_path / "t.tar.gz") == draw_records(path)
 
 
 @pytest.mark.parametrize(("law", "shape"), [("Gamma", 0.25), ("Gamma", 4.0), ("Weibull", 0.7), ("Weibull", 1.5)])
@@ -91,7 +91,7 @@ def test_gaps_follow_the_law(law: str, shape: float) -> None:
     mean = math.fsum(gaps) / len(gaps)
     cv2 = math.fsum((gap - mean) ** 2 for gap in gaps) / len(gaps) / mean**2
     g = math.gamma
-    wanted = 1 / shape if law == "Gamma" else g(1 + 2 / shape) / g(1 + 1 / shape) ** 2 - 1
+    expected = 1 / shape if law == "Gamma" else g(1 + 2 / shape) / g(1 + 1 / shape) ** 2 - 1
     moments = {  # of gaps with mean 1: second, third, fourth
         "Gamma": [math.prod(1 + step / shape for step in range(order)) for order in (2, 3, 4)],
         "Weibull": [g(1 + order / shape) / g(1 + 1 / shape) ** order for order in (2, 3, 4)],
@@ -99,7 +99,7 @@ def test_gaps_follow_the_law(law: str, shape: float) -> None:
     second, third, fourth = moments
     # Delta method for m2 / m1^2: gradient (-2 m2, 1), covariance of the first two sample moments.
     variance = 4 * second**2 * (second - 1) - 4 * second * (third - second) + fourth - second**2
-    assert abs(cv2 - wanted) < 5 * math.sqrt(variance / len(gaps)) + 1e-3
+    assert abs(cv2 - expected) < 5 * math.sqrt(variance / len(gaps)) + 1e-3
 
 
 def test_images_and_reasoning_are_told(tmp_path: Path) -> None:
@@ -107,10 +107,10 @@ def test_images_and_reasoning_are_told(tmp_path: Path) -> None:
         '{"0": {"text_tokens": "{7: 1.0}", "image_tokens": "{500: 1.0}", "image_count": "{2: 1.0}", '
         '"audio_tokens": "{0: 1.0}", "audio_count": "{0: 1.0}", "output_tokens": "{3: 1.0}"}}'
     )
-    record = drawn(small(tmp_path / "image", lengths=image))[0]
+    record = draw_records(small(tmp_path / "image", lengths=image))[0]
     assert record.prompt_tokens == 1007 and record.extra == {"text_tokens": 7, "image_tokens": 1000}
     reason = LENGTHS.replace('"output', '"reason_ratio": "{0.5: 1.0}", "output')
-    record = drawn(small(tmp_path / "reason", lengths=reason))[0]
+    record = draw_records(small(tmp_path / "reason", lengths=reason))[0]
     assert (record.kind, record.extra) == ("reasoning", {"reason_ratio": 0.5})
 
 
@@ -119,7 +119,7 @@ def test_lengths_are_those_of_the_window_in_force(tmp_path: Path) -> None:
     lengths = (
         f'{{"0": {fields.format(5)}, "1200": {fields.format(9)}, "1800": {fields.replace("{0}: 1.0", "").format()}}}'
     )
-    records = drawn(small(tmp_path, lengths=lengths))
+    records = draw_records(small(tmp_path, lengths=lengths))
     assert [record.prompt_tokens for record in records] == [5] * 30 + [9] * 60
 
 
@@ -133,7 +133,7 @@ def test_clients_without_lengths_are_left_out_and_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rates", "lengths", "told"),
+    ("rates", "lengths", "problem"),
     [
         ("0,1,1,Gamma,1", LENGTHS, "chunk-3-trace.csv line 1: 5 values"),
         (RATES + "1200,0,0,,0,0", LENGTHS, "line 4: the window start must be a multiple of 600 s after the last"),
@@ -153,22 +153,22 @@ def test_clients_without_lengths_are_left_out_and_told(tmp_path: Path) -> None:
         (RATES, LENGTHS.replace("{10: 1.0}", "{10: 1.0}" + " " * (5 << 20)), "more than 4 MiB"),
     ],
 )
-def test_mistakes_are_told_by_file_and_place(tmp_path: Path, rates: str, lengths: str, told: str) -> None:
-    with pytest.raises(HeadwayError, match=told):
-        drawn(small(tmp_path, rates, lengths))
+def test_mistakes_are_told_by_file_and_place(tmp_path: Path, rates: str, lengths: str, problem: str) -> None:
+    with pytest.raises(HeadwayError, match=problem):
+        draw_records(small(tmp_path, rates, lengths))
 
 
 def test_folders_without_clients_or_lengths_and_two_models_are_refused(tmp_path: Path) -> None:
     with pytest.raises(HeadwayError, match=r"holds no chunk-\*-trace.csv"):
-        drawn(folder(tmp_path / "empty", {}))
+        draw_records(folder(tmp_path / "empty", {}))
     with pytest.raises(HeadwayError, match="no lengths to draw requests from"):
-        drawn(folder(tmp_path / "rates", {"chunk-0-trace.csv": RATES}))
+        draw_records(folder(tmp_path / "rates", {"chunk-0-trace.csv": RATES}))
     small(tmp_path / "two" / "a")
     small(tmp_path / "two" / "b")
     with pytest.raises(HeadwayError, match="name one of the folders"):
-        drawn(tmp_path / "two")
+        draw_records(tmp_path / "two")
     with pytest.raises(HeadwayError, match="nothing to draw"):
-        drawn(small(tmp_path / "late"), start=10_000)
+        draw_records(small(tmp_path / "late"), start=10_000)
 
 
 def test_damaged_archives_give_errors_and_nothing_else(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_damaged_archives_give_errors_and_nothing_else(tmp_path: Path) -> None:
         path.write_bytes(hurt)
         servegen.tell(path, [])
         try:
-            drawn(path)
+            draw_records(path)
         except HeadwayError as error:
             assert str(error)
 
@@ -222,15 +222,15 @@ def rates(path: Path, start: int, stop: int) -> Iterator[tuple[str, float]]:
 @pytest.mark.parametrize("name", ["reason_deepseek-r1", "multimodal_mm-image"])
 def test_an_hour_of_the_real_data_has_the_requests_of_each_client(traces: Path, name: str) -> None:
     path = traces / "servegen" / f"{name}.tar.gz"
-    records = drawn(path, start=43_200, duration=3600)
-    wanted: dict[str, float] = {}
+    records = draw_records(path, start=43_200, duration=3600)
+    expected: dict[str, float] = {}
     for client, rate in rates(path, 43_200, 46_800):
-        wanted[client] = wanted.get(client, 0.0) + rate * 600
-    found = dict.fromkeys(wanted, 0)
+        expected[client] = expected.get(client, 0.0) + rate * 600
+    requests = dict.fromkeys(expected, 0)
     for record in records:
         assert record.tenant is not None
-        found[record.tenant.removeprefix("client-")] += 1
-    assert found == {client: round(count) for client, count in wanted.items()}
+        requests[record.tenant.removeprefix("client-")] += 1
+    assert requests == {client: round(count) for client, count in expected.items()}
     assert seconds(records) == sorted(seconds(records)) and seconds(records)[-1] < 3600
 
 
@@ -251,14 +251,14 @@ def test_lengths_of_the_real_data_are_those_of_its_histograms(traces: Path) -> N
                 mean = math.fsum(value * share for value, share in shares.items())
                 moments[name][0] += count * mean
                 moments[name][1] += count * math.fsum((value - mean) ** 2 * share for value, share in shares.items())
-    records = drawn(path, start=start, duration=stop - start)
-    found = {
+    records = draw_records(path, start=start, duration=stop - start)
+    requests = {
         "input_tokens": math.fsum(record.prompt_tokens for record in records),
         "output_tokens": math.fsum(record.output_tokens for record in records),
         "reason_ratio": math.fsum(record.extra["reason_ratio"] for record in records),
     }
     for name, (total, variance) in moments.items():
-        assert abs(found[name] - total) < 4 * math.sqrt(variance), name
+        assert abs(requests[name] - total) < 4 * math.sqrt(variance), name
 
 
 def test_only_what_is_drawn_takes_a_start_and_a_duration(tmp_path: Path) -> None:

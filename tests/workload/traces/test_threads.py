@@ -37,9 +37,9 @@ def prompts(*rows: list[int]) -> paths.Threads:
 
 
 def test_a_request_continues_the_latest_owner_of_its_deepest_block() -> None:
-    found = prompts([1, 2], [1, 2, 3], [7], [1, 2, 4], [1, 2, 3, 5], [1, 2, 4, 6])
-    assert list(found.parent) == [-1, 0, -1, 1, 1, 3]
-    assert list(found.session) == [0, 0, 1, 0, 0, 0] and found.count == 2
+    threads = prompts([1, 2], [1, 2, 3], [7], [1, 2, 4], [1, 2, 3, 5], [1, 2, 4, 6])
+    assert list(threads.parent) == [-1, 0, -1, 1, 1, 3]
+    assert list(threads.session) == [0, 0, 1, 0, 0, 0] and threads.count == 2
 
 
 def test_a_block_of_a_tenth_of_the_requests_is_a_root_that_nobody_continues() -> None:
@@ -76,12 +76,12 @@ def test_runs_give_what_single_blocks_give(rows: list[list[int]]) -> None:
 def test_the_figures_of_the_public_traces_are_found(name: str, traces: Path) -> None:
     sessions, turns_wanted, shares, gaps_wanted, capped = FIGURES[name]
     trace = read_trace(traces / "mooncake" / name)
-    found = derive(len(trace), trace.runs)
-    assert found.count == sessions
+    threads = derive(len(trace), trace.runs)
+    assert threads.count == sessions
     turns = [0] * sessions
     gaps = []
-    for row, parent in enumerate(found.parent):
-        turns[found.session[row]] += 1
+    for row, parent in enumerate(threads.parent):
+        turns[threads.session[row]] += 1
         if parent >= 0:
             gaps.append(trace.arrival_ps[row] - trace.arrival_ps[parent])
     found_turns = [percentile(turns, percent) for percent in (50, 90, 99, 100)]

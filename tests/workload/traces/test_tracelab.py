@@ -25,7 +25,7 @@ HEADER = "session_id,arrival_time,round_idx,prefix_len,input_len,output_len,tool
 OTHER = "id,input_len,output_len,arrival_time,round_idx,tool_wait_after_ms,prefix_len"
 
 
-def made(index: int, prefix: int, append: int, *events: tuple[str, str], **more: Any) -> dict[str, Any]:
+def make_round(index: int, prefix: int, append: int, *events: tuple[str, str], **more: Any) -> dict[str, Any]:
     return {
         "session_id": "s",
         "round_index": index,
@@ -38,9 +38,9 @@ def made(index: int, prefix: int, append: int, *events: tuple[str, str], **more:
     }
 
 
-def written(folder: Path, *rounds: Any) -> Path:
+def write_file(folder: Path, *rounds: Any) -> Path:
     path = folder / "rounds.jsonl"
-    path.write_text("\n".join(json.dumps(one) for one in rounds))
+    path.write_text("\n".join(json.dumps(record) for record in rounds))
     return path
 
 
@@ -70,8 +70,8 @@ def test_the_example_has_two_sessions_and_nineteen_rounds(traces: Path) -> None:
     records = list(reader.records)
     raw = [json.loads(line) for line in (traces / REAL).read_text().splitlines()]
     assert len(records) == 19 and len({record.session for record in records}) == 2
-    assert [record.prompt_tokens for record in records] == [one["input_tokens_total"] for one in raw]
-    assert [record.output_tokens for record in records] == [one["output_tokens"] for one in raw]
+    assert [record.prompt_tokens for record in records] == [row["input_tokens_total"] for row in raw]
+    assert [record.output_tokens for record in records] == [row["output_tokens"] for row in raw]
     assert [record.turn for record in records] == [*range(10), *range(9)]
     assert records[0].at_ps == records[10].at_ps == 0
 
@@ -102,7 +102,9 @@ def test_the_format_is_told_in_all_its_forms(traces: Path) -> None:
 
 
 def test_ids_are_new_beyond_the_prefix_and_for_the_block_that_was_not_full(tmp_path: Path) -> None:
-    path = written(tmp_path, made(0, 0, 40), made(1, 40, 30), made(2, 20, 4), made(3, 500, 1))
+    path = write_file(
+        tmp_path, make_round(0, 0, 40), make_round(1, 40, 30), make_round(2, 20, 4), make_round(3, 500, 1)
+    )
     assert [record.blocks for record in read(path)] == [
         [(0, 3)],
         [(0, 2), (3, 3)],
@@ -112,13 +114,13 @@ def test_ids_are_new_beyond_the_prefix_and_for_the_block_that_was_not_full(tmp_p
 
 
 def test_blocks_may_be_of_another_size(tmp_path: Path) -> None:
-    path = written(tmp_path, made(0, 0, 40), made(1, 40, 30))
+    path = write_file(tmp_path, make_round(0, 0, 40), make_round(1, 40, 30))
     assert FORMAT.read(path, Options(block_tokens=8)).info.block_tokens == 8
     assert [record.blocks for record in read(path, block_tokens=8)] == [[(0, 5)], [(0, 5), (5, 4)]]
 
 
 def test_every_session_counts_its_ids_from_the_start(tmp_path: Path) -> None:
-    path = written(tmp_path, made(0, 0, 40), made(0, 0, 40, session_id="t"), made(1, 32, 1))
+    path = write_file(tmp_path, make_round(0, 0, 40), make_round(0, 0, 40, session_id="t"), make_round(1, 32, 1))
     assert [record.blocks for record in read(path)] == [[(0, 3)], [(0, 3)], [(0, 2), (3, 1)]]
 
 
@@ -126,11 +128,11 @@ def test_every_session_counts_its_ids_from_the_start(tmp_path: Path) -> None:
 
 
 def test_a_round_begins_with_its_last_input_and_ends_with_its_last_output(tmp_path: Path) -> None:
-    path = written(
+    path = write_file(
         tmp_path,
-        made(0, 0, 9, ("user_message", "20.000"), ("text", "21.000"), ("tool_call", "22.000")),
-        made(1, 9, 9, ("tool_result", "22.500"), ("tool_result", "25.000"), ("text", "26.000")),
-        made(2, 9, 9, ("user_message", "24.000")),
+        make_round(0, 0, 9, ("user_message", "20.000"), ("text", "21.000"), ("tool_call", "22.000")),
+        make_round(1, 9, 9, ("tool_result", "22.500"), ("tool_result", "25.000"), ("text", "26.000")),
+        make_round(2, 9, 9, ("user_message", "24.000")),
     )
     records = read(path)
     assert [record.at_ps for record in records] == [0, 5000 * MS, 5000 * MS]
@@ -139,7 +141,7 @@ def test_a_round_begins_with_its_last_input_and_ends_with_its_last_output(tmp_pa
 
 def test_without_stamps_the_longest_tool_counts(tmp_path: Path) -> None:
     tools = [{"tool_wall_latency_ms": 5}, {"tool_wall_latency_ms": 9}, {"tool_wall_latency_ms": None}]
-    records = read(written(tmp_path, made(0, 0, 9, tools=tools), made(1, 0, 9, timing_events=None)))
+    records = read(write_file(tmp_path, make_round(0, 0, 9, tools=tools), make_round(1, 0, 9, timing_events=None)))
     assert [(record.at_ps, record.delay_ps) for record in records] == [(None, 0), (None, 9 * MS)]
 
 
@@ -156,14 +158,14 @@ def test_without_stamps_the_longest_tool_counts(tmp_path: Path) -> None:
 def test_the_columns_of_the_replay_file_are_told_by_name(tmp_path: Path, lines: tuple[str, ...]) -> None:
     path = table(tmp_path, *lines)
     assert FORMAT.read(path, Options()).info.clock == "trace"
-    one, two, three = read(path)
-    assert [(r.session, r.turn, r.prompt_tokens, r.output_tokens) for r in (one, two, three)] == [
+    record, two, three = read(path)
+    assert [(r.session, r.turn, r.prompt_tokens, r.output_tokens) for r in (record, two, three)] == [
         ("7", 0, 40, 5),
         ("7", 1, 70, 6),  # input_len is what was appended
         ("8", 0, 16, 7),
     ]
-    assert (one.at_ps, two.at_ps, three.at_ps) == (0, None, 1500 * MS)
-    assert (one.delay_ps, two.delay_ps, three.delay_ps) == (0, 250_500_000_000, 0)
+    assert (record.at_ps, two.at_ps, three.at_ps) == (0, None, 1500 * MS)
+    assert (record.delay_ps, two.delay_ps, three.delay_ps) == (0, 250_500_000_000, 0)
     assert two.blocks == [(0, 2), (3, 3)]
 
 
@@ -183,25 +185,31 @@ def test_rows_with_times_of_their_own_keep_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "problem"),
     [
-        (made(1, 0, 5), "round 1 of session 's' comes after round 2; sort the file by session and round"),
-        (made(3, -1, 5), "prefix_tokens must lie between 0"),
-        (made(3, 0, 0), "prefix_tokens and newly_append_tokens must lie between 1"),
-        (made(3, 0, 5, output_tokens=-2), "output_tokens must lie between 0"),
-        (made(3, 0, 5, output_tokens=None), "Expected `int`, got `null` - at `$.output_tokens`"),
-        (made(3, 4, 5, input_tokens_total=8), "input_tokens_total is 8, but prefix and append tokens are 4 and 5"),
-        (made(3, 4, 5, ("text", "99.000")), "timing_events[0].timestamp '2026-06-01T05:40:99.000Z' is not a time"),
+        (make_round(1, 0, 5), "round 1 of session 's' comes after round 2; sort the file by session and round"),
+        (make_round(3, -1, 5), "prefix_tokens must lie between 0"),
+        (make_round(3, 0, 0), "prefix_tokens and newly_append_tokens must lie between 1"),
+        (make_round(3, 0, 5, output_tokens=-2), "output_tokens must lie between 0"),
+        (make_round(3, 0, 5, output_tokens=None), "Expected `int`, got `null` - at `$.output_tokens`"),
+        (
+            make_round(3, 4, 5, input_tokens_total=8),
+            "input_tokens_total is 8, but prefix and append tokens are 4 and 5",
+        ),
+        (
+            make_round(3, 4, 5, ("text", "99.000")),
+            "timing_events[0].timestamp '2026-06-01T05:40:99.000Z' is not a time",
+        ),
         ({"round_index": 1}, "Object missing required field `session_id`"),
     ],
 )
-def test_a_wrong_round_is_refused_where_it_is_wrong(tmp_path: Path, wrong: Any, told: str) -> None:
-    message = refusal(written(tmp_path, made(2, 0, 5), wrong))
-    assert message.startswith("rounds.jsonl line 2: ") and told in message
+def test_a_wrong_round_is_refused_where_it_is_wrong(tmp_path: Path, wrong: Any, problem: str) -> None:
+    message = refusal(write_file(tmp_path, make_round(2, 0, 5), wrong))
+    assert message.startswith("rounds.jsonl line 2: ") and problem in message
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "problem"),
     [
         ("a,0,0,0,4,5", "6 values where the header names 7 columns"),
         ("a,0,x,0,4,5,0", "round_idx must be a whole number between 0"),
@@ -214,9 +222,9 @@ def test_a_wrong_round_is_refused_where_it_is_wrong(tmp_path: Path, wrong: Any, 
         (",2,0,0,4,5,0", "session_id is empty"),
     ],
 )
-def test_a_wrong_row_is_refused_where_it_is_wrong(tmp_path: Path, line: str, told: str) -> None:
+def test_a_wrong_row_is_refused_where_it_is_wrong(tmp_path: Path, line: str, problem: str) -> None:
     message = refusal(table(tmp_path, HEADER, "z,1,0,0,4,5,0", line))
-    assert message.startswith("replay.csv line 3: ") and told in message
+    assert message.startswith("replay.csv line 3: ") and problem in message
 
 
 def test_a_header_without_a_column_and_an_empty_file_are_refused(tmp_path: Path) -> None:
@@ -232,12 +240,14 @@ JSON = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dicti
 
 
 @draws(100)
-@given(key=st.sampled_from([*made(0, 1, 1), "tools", "model"]), value=JSON)
+@given(key=st.sampled_from([*make_round(0, 1, 1), "tools", "model"]), value=JSON)
 def test_any_value_anywhere_is_read_or_refused_in_a_sentence(
     tmp_path_factory: pytest.TempPathFactory, key: str, value: Any
 ) -> None:
-    changed = made(1, 4, 5, ("user_message", "20.000"), ("text", "21.000")) | {key: value}
-    path = written(tmp_path_factory.getbasetemp(), made(0, 0, 9), changed, made(2, 9, 9, ("text", "22.000")))
+    changed = make_round(1, 4, 5, ("user_message", "20.000"), ("text", "21.000")) | {key: value}
+    path = write_file(
+        tmp_path_factory.getbasetemp(), make_round(0, 0, 9), changed, make_round(2, 9, 9, ("text", "22.000"))
+    )
     try:
         read(path)
     except HeadwayError as error:
@@ -260,7 +270,7 @@ def test_any_row_is_read_or_refused_in_a_sentence(tmp_path_factory: pytest.TempP
 def test_any_bytes_are_read_or_refused_in_a_sentence(
     tmp_path_factory: pytest.TempPathFactory, cut: int, junk: bytes, packed: bool
 ) -> None:
-    text = json.dumps(made(0, 4, 5, ("user_message", "20.000"))).encode()
+    text = json.dumps(make_round(0, 4, 5, ("user_message", "20.000"))).encode()
     text = text[:cut] + junk + text[cut + len(junk) :]
     path = tmp_path_factory.getbasetemp() / "bytes.jsonl"
     path.write_bytes(gzip.compress(text)[:-5] if packed else text)

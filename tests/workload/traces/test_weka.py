@@ -48,15 +48,15 @@ def read(path: Path, **options: Any) -> list[Record]:
     return list(open_trace(path, FORMAT.name, Options(**options)).records)
 
 
-def written(folder: Path, *sessions: Any) -> Path:
+def write_file(folder: Path, *sessions: Any) -> Path:
     path = folder / "sessions.jsonl"
-    path.write_text("\n".join(json.dumps(one) for one in sessions))
+    path.write_text("\n".join(json.dumps(record) for record in sessions))
     return path
 
 
 def refusal(folder: Path, *sessions: Any) -> str:
     with pytest.raises(HeadwayError) as error:
-        read(written(folder, *sessions))
+        read(write_file(folder, *sessions))
     return str(error.value)
 
 
@@ -97,10 +97,12 @@ def test_the_published_set_has_the_counts_and_means_of_its_description(traces: P
 
 def test_the_compact_form_and_the_published_files_say_the_same(traces: Path) -> None:
     published = read(traces / RAW)
-    compact = [one for one in read(traces / COMPACT, limit=2000) if one.session in {r.session for r in published}]
+    compact = [
+        record for record in read(traces / COMPACT, limit=2000) if record.session in {r.session for r in published}
+    ]
     assert len(published) > 200
-    for one, other in zip(published, compact, strict=True):
-        assert (one.blocks, one.delay_ps, one.after, one.extra) == (
+    for record, other in zip(published, compact, strict=True):
+        assert (record.blocks, record.delay_ps, record.after, record.extra) == (
             [tuple(run) for run in other.blocks or ()],
             other.delay_ps,
             other.after,
@@ -109,11 +111,11 @@ def test_the_compact_form_and_the_published_files_say_the_same(traces: Path) -> 
 
 
 def test_in_the_published_set_a_sub_agent_starts_right_after_the_answer_that_asked_for_it(traces: Path) -> None:
-    gaps, seen = [], set()
+    gaps, visited = [], set()
     for record in read(traces / COMPACT):
         name = (record.session, record.extra.get("agent"))
-        if name[1] is not None and name not in seen:
-            seen.add(name)
+        if name[1] is not None and name not in visited:
+            visited.add(name)
             gaps.append(seconds(record))
     gaps.sort()
     assert len(gaps) == 63
@@ -133,28 +135,28 @@ def test_the_format_is_told_of_files_and_folders(traces: Path, tmp_path: Path) -
 
 def test_a_request_comes_its_think_time_after_the_one_before(tmp_path: Path) -> None:
     first = request(0, api_time=2.5, ttft=0.5, stop="tool_use", think_time=0)
-    path = written(tmp_path, session(first, request(10, think_time=7.25), request(30)))
-    one, two, three = read(path)
-    assert (one.at_ps, seconds(one), one.turn, one.id, one.after) == (0, 0, 0, None, ())
-    assert one.extra == {"api_time": 2.5, "ttft": 0.5, "stop": "tool_use", "tool_tokens": 100, "system_tokens": 30}
-    assert (one.session, one.model, one.kind, one.blocks) == ("s", "m", "agentic", [(1, 2)])
+    path = write_file(tmp_path, session(first, request(10, think_time=7.25), request(30)))
+    record, two, three = read(path)
+    assert (record.at_ps, seconds(record), record.turn, record.id, record.after) == (0, 0, 0, None, ())
+    assert record.extra == {"api_time": 2.5, "ttft": 0.5, "stop": "tool_use", "tool_tokens": 100, "system_tokens": 30}
+    assert (record.session, record.model, record.kind, record.blocks) == ("s", "m", "agentic", [(1, 2)])
     assert (seconds(two), two.at_ps, two.after) == (7.25, 10 * PS_PER_SECOND, ())
     assert seconds(three) == 20  # neither think time nor the previous api_time is known
 
 
 def test_a_missing_think_time_is_the_gap_to_the_previous_end(tmp_path: Path) -> None:
-    path = written(tmp_path, session(request(0, api_time=4), request(10), request(10.5, api_time=1)))
-    assert [seconds(one) for one in read(path)] == [0, 6, 0.5]
+    path = write_file(tmp_path, session(request(0, api_time=4), request(10), request(10.5, api_time=1)))
+    assert [seconds(record) for record in read(path)] == [0, 6, 0.5]
 
 
 def test_ids_that_jump_become_runs_and_prompts_below_a_block_have_none(tmp_path: Path) -> None:
     jumping = request(0, tokens=300, hash_ids=[1, 2, 9, 10])
-    path = written(tmp_path, session(jumping, request(1, tokens=63), {**request(2), "type": "s"}))
-    assert [one.blocks for one in read(path)] == [[(1, 2), (9, 2)], [], [(1, 2)]]
+    path = write_file(tmp_path, session(jumping, request(1, tokens=63), {**request(2), "type": "s"}))
+    assert [record.blocks for record in read(path)] == [[(1, 2), (9, 2)], [], [(1, 2)]]
 
 
 def test_an_answer_of_no_tokens_is_kept(tmp_path: Path) -> None:
-    assert [one.output_tokens for one in read(written(tmp_path, session(request(0, out=0))))] == [0]
+    assert [record.output_tokens for record in read(write_file(tmp_path, session(request(0, out=0))))] == [0]
 
 
 # --- sub-agents -------------------------------------------------------------------------------------------------
@@ -162,7 +164,7 @@ def test_an_answer_of_no_tokens_is_kept(tmp_path: Path) -> None:
 
 def test_a_parent_waits_for_the_sub_agents_that_ended_before_it(tmp_path: Path) -> None:
     inner = (request(0, first=50, api_time=2), request(5, first=50, api_time=3, think_time=3))
-    path = written(
+    path = write_file(
         tmp_path,
         session(
             request(0, api_time=4),
@@ -171,19 +173,19 @@ def test_a_parent_waits_for_the_sub_agents_that_ended_before_it(tmp_path: Path) 
             request(40, think_time=9),
         ),
     )
-    parent, one, two, joined, last = read(path)
-    assert [r.at_ps for r in (one, two, joined)] == [at * PS_PER_SECOND for at in (5, 10, 30)]
-    assert (seconds(one), one.after, one.extra["agent"]) == (1, (), "a")
+    parent, record, two, joined, last = read(path)
+    assert [r.at_ps for r in (record, two, joined)] == [at * PS_PER_SECOND for at in (5, 10, 30)]
+    assert (seconds(record), record.after, record.extra["agent"]) == (1, (), "a")
     assert (seconds(two), two.after) == (3, ())
     assert joined.after == (parent.id, two.id)
     assert seconds(joined) == 17  # from the sub-agent's last end at 13
     assert joined.extra["think_time"] == 26
     assert (seconds(last), last.after) == (9, ())
-    assert len({r.session for r in (parent, one, joined)}) == 1
+    assert len({r.session for r in (parent, record, joined)}) == 1
 
 
 def test_sub_agents_of_one_spawn_branch_off_the_same_request(tmp_path: Path) -> None:
-    path = written(
+    path = write_file(
         tmp_path,
         session(
             request(0, api_time=4),
@@ -192,14 +194,14 @@ def test_sub_agents_of_one_spawn_branch_off_the_same_request(tmp_path: Path) -> 
             request(20, think_time=16),
         ),
     )
-    parent, one, two, joined = read(path)
-    assert (one.after, two.after) == ((), (parent.id,))
-    assert joined.after == (parent.id, one.id, two.id)
+    parent, record, two, joined = read(path)
+    assert (record.after, two.after) == ((), (parent.id,))
+    assert joined.after == (parent.id, record.id, two.id)
     assert seconds(joined) == 9
 
 
 def test_a_sub_agent_without_a_duration_runs_beside_its_parent(tmp_path: Path) -> None:
-    path = written(
+    path = write_file(
         tmp_path,
         session(
             request(0, api_time=1),
@@ -209,24 +211,24 @@ def test_a_sub_agent_without_a_duration_runs_beside_its_parent(tmp_path: Path) -
         ),
     )
     by_time = read(path)
-    assert [one.extra.get("agent") for one in by_time] == [None, "a", None, "a", None]
-    parent, one, beside, two, joined = by_time
+    assert [record.extra.get("agent") for record in by_time] == [None, "a", None, "a", None]
+    parent, record, beside, two, joined = by_time
     assert (beside.after, seconds(beside)) == ((parent.id,), 9)
-    assert two.after == (one.id,)
+    assert two.after == (record.id,)
     assert (joined.after, seconds(joined)) == ((beside.id, two.id), 13)
 
 
 def test_what_a_request_waits_for_always_comes_before_it(traces: Path) -> None:
-    seen: set[str] = set()
+    visited: set[str] = set()
     for record in read(traces / COMPACT):
-        assert set(record.after) <= seen
+        assert set(record.after) <= visited
         if record.id is not None:
-            seen.add(record.id)
+            visited.add(record.id)
 
 
 def test_a_sub_agent_says_how_long_its_own_system_prompt_is(tmp_path: Path) -> None:
     own = {**agent(5, request(0), duration_ms=None), "tool_tokens": 7, "system_tokens": 8}
-    extra = read(written(tmp_path, session(request(0), own)))[1].extra
+    extra = read(write_file(tmp_path, session(request(0), own)))[1].extra
     assert (extra["tool_tokens"], extra["system_tokens"]) == (7, 8)
 
 
@@ -244,16 +246,16 @@ def test_a_folder_is_read_in_order_of_names(tmp_path: Path) -> None:
     for name in ("b", "a"):
         (tmp_path / f"{name}.json").write_text(json.dumps(session(request(0), id=name)))
     (tmp_path / "README.md").write_text("not a session")
-    assert [one.session for one in read(tmp_path)] == ["a", "b"]
+    assert [record.session for record in read(tmp_path)] == ["a", "b"]
     assert FORMAT.tell(tmp_path, [])
 
 
 def test_a_limit_stops_in_the_middle_of_a_session(tmp_path: Path) -> None:
-    assert len(read(written(tmp_path, session(request(0), request(1), request(2))), limit=2)) == 2
+    assert len(read(write_file(tmp_path, session(request(0), request(1), request(2))), limit=2)) == 2
 
 
 def test_global_ids_mean_the_same_in_every_session(tmp_path: Path) -> None:
-    path = written(tmp_path, session(request(0), hash_id_scope="global"))
+    path = write_file(tmp_path, session(request(0), hash_id_scope="global"))
     assert FORMAT.read(path, Options()).info.scope == "trace"
 
 
@@ -261,7 +263,7 @@ def test_global_ids_mean_the_same_in_every_session(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "problem"),
     [
         (session({**request(0), "in": "x"}), "line 1: Expected `int`, got `str` - at `$.requests[0].in`"),
         (session(request(0), request(1, tokens=0)), "line 1 requests[1]: in must lie between 1"),
@@ -285,23 +287,23 @@ def test_global_ids_mean_the_same_in_every_session(tmp_path: Path) -> None:
         ([1, 2], "line 1: Expected `object`, got `array`"),
     ],
 )
-def test_a_wrong_session_is_refused_where_it_is_wrong(tmp_path: Path, wrong: Any, told: str) -> None:
+def test_a_wrong_session_is_refused_where_it_is_wrong(tmp_path: Path, wrong: Any, problem: str) -> None:
     message = refusal(tmp_path, wrong)
-    assert message.startswith("sessions.jsonl line 1") and told in message
+    assert message.startswith("sessions.jsonl line 1") and problem in message
 
 
 def test_sessions_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
-    one = session(request(0))
-    assert "line 2: id 's' was a session's already, at sessions.jsonl line 1" in refusal(tmp_path, one, one)
+    record = session(request(0))
+    assert "line 2: id 's' was a session's already, at sessions.jsonl line 1" in refusal(tmp_path, record, record)
     other = session(request(0, tokens=32, hash_ids=[1]), id="t", block_size=32)
-    assert "line 2: block_size is 32, but 64 in the first session" in refusal(tmp_path, one, other)
+    assert "line 2: block_size is 32, but 64 in the first session" in refusal(tmp_path, record, other)
     shared = session(request(0), id="t", hash_id_scope="global")
-    assert "line 2: hash_id_scope is 'global', but 'local'" in refusal(tmp_path, one, shared)
+    assert "line 2: hash_id_scope is 'global', but 'local'" in refusal(tmp_path, record, shared)
 
 
 def test_another_block_size_than_the_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(HeadwayError, match="block_size is 64, so block_tokens cannot be 16"):
-        read(written(tmp_path, session(request(0))), block_tokens=16)
+        read(write_file(tmp_path, session(request(0))), block_tokens=16)
 
 
 def test_an_empty_folder_and_an_empty_file_are_refused(tmp_path: Path) -> None:
@@ -335,7 +337,7 @@ def test_any_value_anywhere_is_read_or_refused_in_a_sentence(
 ) -> None:
     changed = json.loads(json.dumps(GOOD))
     changed["requests"][at][key] = value
-    path = written(tmp_path_factory.getbasetemp(), changed)
+    path = write_file(tmp_path_factory.getbasetemp(), changed)
     try:
         read(path)
     except HeadwayError as error:
@@ -360,6 +362,6 @@ def test_any_bytes_are_read_or_refused_in_a_sentence(
 
 def test_think_times_after_an_answer_that_was_not_timed_do_not_overlap(tmp_path: Path) -> None:
     turns = (request(0, api_time=2), request(10, think_time=8), request(20, think_time=18), request(25, think_time=23))
-    records = list(read(written(tmp_path, session(*turns))))
+    records = list(read(write_file(tmp_path, session(*turns))))
     assert [seconds(record) for record in records[1:]] == [8, 10, 5]
     assert [record.extra.get("think_time") for record in records[1:]] == [None, 18, 23]

@@ -100,7 +100,8 @@ class _Writer:
         row["request_id"] = self._id(record)
         row["arrival_time_us"] = at_us
         row.update(tenant_id=record.tenant or "", slo_class=record.slo_class or "", model=record.model or "")
-        row["output_tokens"] = output = _output(record)
+        failed = record.output_tokens == 1 and record.extra.get("output_tokens") == 0
+        row["output_tokens"] = output = 0 if failed else record.output_tokens
         self._lengths(row, record, state)
         if record.kind and not (record.kind == "reasoning" and record.extra.get("reason_ratio")):
             lost.add("kinds of requests")
@@ -171,10 +172,6 @@ class _Writer:
                 lost.add("the delay before a session's first turn")
         elif not (0 < state.end_us <= at_us and at_us - state.end_us == think_us):  # else the measured end tells it
             row["think_time_us"] = think_us
-
-
-def _output(record: Record) -> int:
-    return 0 if record.output_tokens == 1 and record.extra.get("output_tokens") == 0 else record.output_tokens
 
 
 def _cell(value: Any) -> Any:

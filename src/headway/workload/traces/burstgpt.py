@@ -42,7 +42,7 @@ def read(path: pathlib.Path, options: Options) -> Reader:
 
 def _records(path: pathlib.Path, info: Info) -> Iterator[Record]:
     ends: OrderedDict[str, int] = OrderedDict()  # of each session's last answer
-    for place, row, at_ps in stamped_rows(path, COLUMNS, _stamp_ps):
+    for place, row, at_ps in stamped_rows(path, COLUMNS, _seconds):
         output = parse_length(row, "Response tokens", place, least=0)
         if not output:
             info.extra["failures"] += 1
@@ -64,7 +64,7 @@ def _add_session(record: Record, row: Row, ends: OrderedDict[str, int], place: s
     assert record.at_ps is not None
     elapsed_ps = None
     if row.get(ELAPSED, "") not in NO_SESSION:
-        elapsed_ps = _seconds(row[ELAPSED], ELAPSED, place)
+        elapsed_ps = _seconds(row[ELAPSED], place, ELAPSED)
         record.extra["elapsed_s"] = elapsed_ps / PS_PER_SECOND
     name = row[SESSION]
     if name in NO_SESSION:
@@ -78,11 +78,7 @@ def _add_session(record: Record, row: Row, ends: OrderedDict[str, int], place: s
             ends.popitem(last=False)
 
 
-def _stamp_ps(text: str, place: str) -> int:
-    return _seconds(text, "Timestamp", place)
-
-
-def _seconds(text: str, name: str, place: str) -> int:
+def _seconds(text: str, place: str, name: str = COLUMNS[0]) -> int:
     seconds = exact(text)
     if seconds is None or not 0 <= seconds <= LAST_PS:
         raise HeadwayError(f"{place}: {name} must be a time in seconds, got {text[:40]!r}.")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from headway.workload.traces.blocks import rest
 from headway.workload.traces.record import LOCAL, Info, Record
 from headway.workload.traces.writing import Losses
 
@@ -62,18 +63,11 @@ def group_of(record: Record, info: Info) -> str | None:
     if isinstance(name, str) and name:
         return name
     count = record.shared_prefix_tokens // info.block_tokens if info.block_tokens else 0
-    last = _block(record.blocks or (), count - 1) if count else None
-    if last is None:
+    left = rest(record.blocks or (), count - 1) if count else []
+    if not left:
         return None
+    last = left[0][0]
     return f"block-{last}" if info.scope != LOCAL or record.session is None else f"{record.session}-block-{last}"
-
-
-def _block(runs: Iterable[tuple[int, int]], index: int) -> int | None:
-    for first, count in runs:
-        if index < count:
-            return first + index
-        index -= count
-    return None
 
 
 class NamedLosses(Losses):
