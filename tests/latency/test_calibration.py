@@ -77,7 +77,7 @@ def test_the_measured_steps_are_read() -> None:
     samples = read_steps(MEASURED, H200)
     assert len(samples) == 970
     assert {sample.shape for sample in samples} == {"llama-3.1-8b", "llama-3.2-1b", "llama-70b-tp4-shard", "qwen2.5-7b"}
-    assert max(len(sample.step.chunks) for sample in samples) == 32
+    assert max(len(sample.chunks) for sample in samples) == 32
 
 
 def changed(**values: Any) -> Callable[[list[Row]], list[Row]]:

@@ -54,15 +54,27 @@ class Answer:
         final = b"" if usage is None else b"data: " + self.head + b'[],"usage":' + encode(usage) + b"}\n\n"
         return final + DONE
 
-    def choice(self) -> dict[str, Any]:
+    def content(self) -> dict[str, Any]:
+        """All of the answer, as its choice has it."""
+        raise NotImplementedError
+
+    def logprobs(self, start: int, end: int) -> dict[str, Any]:
         raise NotImplementedError
 
     def whole(self, usage: dict[str, Any], more: dict[str, Any]) -> bytes:
+        script = self.script
         document = {"id": self.id, "object": self.object, "created": self.created, "model": self.model}
+        choice = {
+            "index": 0,
+            **self.content(),
+            "logprobs": None if self.request.logprobs is None else self.logprobs(0, script.tokens),
+            "finish_reason": script.reason,
+            "stop_reason": script.stop_reason,
+        }
         return encode(
             {
                 **document,
-                "choices": [self.choice()],
+                "choices": [choice],
                 "service_tier": None,
                 "system_fingerprint": None,
                 "usage": usage,
@@ -87,7 +99,7 @@ class ChatAnswer(Answer):
             delta = b'{"content":' + encode(piece) + b"}"
         else:
             delta = encode({"tool_calls": [self._call(piece, number == 0)]})
-        probs = b"null" if self.request.logprobs is None else encode({"content": [self._logprob(number)]})
+        probs = b"null" if self.request.logprobs is None else encode(self.logprobs(number, number + 1))
         end = b"null}" if not last else encode(script.reason) + b',"stop_reason":' + encode(script.stop_reason) + b"}"
         return self.event(b'{"index":0,"delta":' + delta + b',"logprobs":' + probs + b',"finish_reason":' + end, usage)
 
@@ -98,6 +110,9 @@ class ChatAnswer(Answer):
             return {"index": 0, "function": {"arguments": piece}}
         return {"index": 0, "id": call.id, "type": "function", "function": {"name": call.name, "arguments": piece}}
 
+    def logprobs(self, start: int, end: int) -> dict[str, Any]:
+        return {"content": [self._logprob(number) for number in range(start, end)]}
+
     def _logprob(self, number: int) -> dict[str, Any]:
         entries = [
             {"token": text, "logprob": value, "bytes": list(text.encode())}
@@ -105,7 +120,7 @@ class ChatAnswer(Answer):
         ]
         return {**entries[0], "top_logprobs": entries[: self.request.logprobs]}
 
-    def choice(self) -> dict[str, Any]:
+    def content(self) -> dict[str, Any]:
         script = self.script
         message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None, "reasoning": None}
         if script.call is None:
@@ -113,16 +128,7 @@ class ChatAnswer(Answer):
         else:
             function = {"name": script.call.name, "arguments": script.text(script.tokens)}
             message["tool_calls"] = [{"id": script.call.id, "type": "function", "function": function}]
-        probs = None
-        if self.request.logprobs is not None:
-            probs = {"content": [self._logprob(number) for number in range(script.tokens)]}
-        return {
-            "index": 0,
-            "message": message,
-            "logprobs": probs,
-            "finish_reason": script.reason,
-            "stop_reason": script.stop_reason,
-        }
+        return {"message": message}
 
 
 class CompletionAnswer(Answer):
@@ -130,13 +136,13 @@ class CompletionAnswer(Answer):
 
     def token(self, number: int, last: bool, usage: dict[str, Any] | None) -> bytes:
         script = self.script
-        probs = b"null" if self.request.logprobs is None else encode(self._logprobs(number, number + 1))
+        probs = b"null" if self.request.logprobs is None else encode(self.logprobs(number, number + 1))
         text = encode(script.piece(number))
         end = (encode(script.reason), encode(script.stop_reason)) if last else (b"null", b"null")
         choice = b'{"index":0,"text":%b,"logprobs":%b,"finish_reason":%b,"stop_reason":%b}' % (text, probs, *end)
         return self.event(choice, usage)
 
-    def _logprobs(self, start: int, end: int) -> dict[str, Any]:
+    def logprobs(self, start: int, end: int) -> dict[str, Any]:
         choices = [candidates(self.request, number) for number in range(start, end)]
         tokens = [ranked[0][0] for ranked in choices]
         return {
@@ -146,15 +152,8 @@ class CompletionAnswer(Answer):
             "top_logprobs": [dict(ranked) for ranked in choices],
         }
 
-    def choice(self) -> dict[str, Any]:
-        script = self.script
-        return {
-            "index": 0,
-            "text": script.text(script.tokens),
-            "logprobs": None if self.request.logprobs is None else self._logprobs(0, script.tokens),
-            "finish_reason": script.reason,
-            "stop_reason": script.stop_reason,
-        }
+    def content(self) -> dict[str, Any]:
+        return {"text": self.script.text(self.script.tokens)}
 
 
 class EmbeddingAnswer(Answer):

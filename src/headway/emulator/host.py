@@ -50,6 +50,7 @@ class Host:
         self.aliases = Aliases()
         self.tasks: set[asyncio.Task[None]] = set()
         self.replicas = [self._replica(index) for index in range(len(setup.engines))]
+        self.by_name = {replica.name: replica for replica in self.replicas}
         for replica in self.replicas:
             self.room.on_tick.append(replica.figures.freeze)
         if settings.events is not None:
@@ -119,15 +120,13 @@ class Host:
         task.add_done_callback(self.tasks.discard)
 
     def find_replica(self, name: str) -> Replica:
-        for replica in self.replicas:
-            if replica.name == name:
-                return replica
-        known = ", ".join(replica.name for replica in self.replicas)
-        raise HeadwayError(f"faults.replica: there is no {name!r}; there are {known}.")
+        if name not in self.by_name:
+            raise HeadwayError(f"faults.replica: there is no {name!r}; there are {', '.join(self.by_name)}.")
+        return self.by_name[name]
 
     def index_of(self, name: Any) -> int:
         """Of a replica that has computed a prompt; -1 where it is none of these."""
-        return next((replica.index for replica in self.replicas if replica.name == name), -1)
+        return self.by_name[name].index if name in self.by_name else -1
 
     def describe(self, replica: Replica) -> Json:
         description: Json = {

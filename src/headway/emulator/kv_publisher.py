@@ -1,8 +1,8 @@
-"""What a replica tells of its KV cache, over ZMQ, as vLLM does: blocks that are stored, with their tokens, and removed,
-in numbered batches, of which the last can be asked for again.
+"""A replica's KV events over ZMQ, in vLLM's format: blocks that are stored, with their tokens, and removed, in numbered
+batches, of which the last can be asked for again.
 
-The simulator's cache is the truth: prompt blocks are told with the step that computed them, generated ones when their
-request ends, and what makes room when it goes.
+The simulator's cache is the truth: prompt blocks are published with the step that computed them, generated ones when
+their request ends, and removed ones when they are evicted.
 """
 
 from __future__ import annotations

@@ -238,7 +238,7 @@ class Replica:
         if self.heal is not None:
             self.heal.cancel()
             self.heal = None
-        self._recover(returns=fault.mode != "crash")  # who is gone already stays so
+        self._recover(returns=fault.mode != "crash")  # one that has crashed stays so
         self.fault = fault
         self.left = fault.tokens if fault.mode == "crash-after-tokens" else fault.requests or 0
         if fault.mode == "slow":
@@ -265,7 +265,7 @@ class Replica:
             log.warning("%s cannot listen on port %d again: %s", self.name, self.port, error)
 
     def crash(self) -> None:
-        """It is gone, and its port with it; after a while, where that is said, a new one stands there."""
+        """Break all connections and stop listening; with `seconds` in the fault, a new engine starts after that."""
         for sink in self.room.crash(self.index):
             if isinstance(sink, Flight):
                 sink.over = True

@@ -144,7 +144,9 @@ class Room:
         transfer = None if source < 0 else self.instances[source].transfer
         link = None if source < 0 else self.cluster.outgoing.get(source)
         if transfer is None or link is None:
-            transfer, link = UNSEEN, self._wire(index)
+            if index not in self.wires:
+                self.wires[index] = self.cluster.links.add(FAST, 0)
+            transfer, link = UNSEEN, self.wires[index]
         unlike = TransferSetup(
             transfer.bandwidth, transfer.latency_ps, transfer.token_bytes, transfer.grain_tokens, first_token=False
         )
@@ -152,11 +154,6 @@ class Room:
         job.awaits = Handover(prefill, job, max(source, 0), index, link, unlike, Incoming(None))
         job.awaits.computed = True
         job.started, job.prefilled = True, job.request.prompt_tokens  # it was elsewhere
-
-    def _wire(self, index: int) -> int:
-        if index not in self.wires:
-            self.wires[index] = self.cluster.links.add(FAST, 0)
-        return self.wires[index]
 
     def cancel(self, index: int, job: Job) -> None:
         """The client of a request has gone. It leaves with the step that is under way, or at once where it waits."""
@@ -269,7 +266,7 @@ class Room:
         self._settle(at)
 
     def _hand_out(self, instance: Instance, at: int) -> None:
-        """The tokens of a step that has just ended, to whom they are for."""
+        """Hand the tokens of a step that has just ended to their sinks."""
         steps, sinks = instance.batch.steps, self.sinks
         for job in instance.batch.running:
             if job.ends_at_step >= 0 and (sink := sinks.get(job)) is not None:

@@ -8,7 +8,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from headway.errors import HeadwayError
 from headway.evolve.cache import Cache, Key, Record
 from headway.evolve.evaluation import PLAY, Case
 from headway.evolve.fitness import COMPLETED
@@ -113,12 +112,3 @@ def policies_key(bundle: Bundle) -> str:
     if digested == policies:
         return bundle.id
     return blake2b(msgspec.json.encode(digested, order="sorted"), digest_size=8).hexdigest()
-
-
-def baselines(bench: Bench, baseline: Bundle, cases: Sequence[Case]) -> list[dict[str, float | None]]:
-    """The baseline's figures in each case. That it fails is no candidate's fault, and so an error."""
-    records = bench.records([PlannedRun(baseline, case) for case in cases])
-    for case, record in zip(cases, records, strict=True):
-        if record.error is not None:
-            raise HeadwayError(f"baseline: {case.label}: {record.error}")
-    return [record.figures for record in records]

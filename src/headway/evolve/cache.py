@@ -1,7 +1,7 @@
 """Figures of runs made already, by policies, scenario and seed: in memory, and in a folder where one is named.
 
 A record is written to a file of its own and put into place at once, so that any number of processes may share a folder:
-whoever reads sees a whole record or none, and two that write the same write the same.
+a reader sees a whole record or none, and two processes that write one record write the same bytes.
 """
 
 from __future__ import annotations

@@ -155,15 +155,8 @@ def evolve_with_model(
         task = WritingTask(chosen.for_search(), start, dialogue, recorded, folder, cache, runner, on_judged, say)
         judged = judge(load_engine(dialogue.engine).search(task), chosen, cache, runner)
         journal.keep(0, judged)
-        conclusion = conclude(
-            judged,
-            chosen,
-            stage=dialogue.stages[0],
-            builtins=builtins,
-            cache=cache,
-            runner=runner,
-            progress=None if progress is None else progress.final,
-        )
+        final = None if progress is None else progress.final
+        conclusion = conclude(judged, chosen, dialogue.stages[0], builtins, cache, runner, final)
     journal.conclude(conclusion.document(), conclusion.winner)
     return conclusion
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from headway.errors import HeadwayError
-from headway.evolve.bench import Bench, PlannedRun, Progress, baselines
+from headway.evolve.bench import Bench, PlannedRun, Progress
 from headway.evolve.cache import Cache, Record
 from headway.evolve.evaluation import Case, Evaluation
 from headway.evolve.feedback import feedback
@@ -138,13 +138,18 @@ def _late(deadline_s: float | None) -> Record:
 
 
 def _bases(suite: Suite, bench: Bench, cases: Sequence[Case]) -> list[dict[str, float | None]]:
-    """The baseline's figures, which must have all that the objectives ask for."""
-    bases = baselines(bench, Bundle("baseline", suite.baseline), cases)
-    for case, figures in zip(cases, bases, strict=True):
+    """The baseline's figures in each case, which must have all that the objectives ask for. That it fails is no
+    candidate's fault, and so an error."""
+    baseline = Bundle("baseline", suite.baseline)
+    records = bench.records([PlannedRun(baseline, case) for case in cases])
+    for case, record in zip(cases, records, strict=True):
+        if record.error is not None:
+            raise HeadwayError(f"baseline: {case.label}: {record.error}")
+    for case, record in zip(cases, records, strict=True):
         for objective in suite.objectives:
-            if objective.value(figures) is None:
+            if objective.value(record.figures) is None:
                 raise HeadwayError(f"objectives: {objective.name!r} has no figure in {case.label} under the baseline.")
-    return bases
+    return [record.figures for record in records]
 
 
 def _words(trials: Sequence[Trial], bench: Bench, cases: Sequence[Case], until: float) -> dict[int, tuple[int, str]]:

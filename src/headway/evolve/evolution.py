@@ -115,14 +115,8 @@ def evolve(
     )
     with runner_of(workers, ray) as runner:
         search = Search(searcher, chosen, plan.size, journal=journal, runner=runner, progress=progress)
-        conclusion = conclude(
-            search.run(evaluations),
-            chosen,
-            stage=plan.stages[0],
-            builtins=builtins,
-            cache=search.cache,
-            runner=runner,
-            progress=None if progress is None else progress.final,
-        )
+        judged = search.run(evaluations)
+        final = None if progress is None else progress.final
+        conclusion = conclude(judged, chosen, plan.stages[0], builtins, search.cache, runner, final)
     journal.conclude(conclusion.document(), conclusion.winner)
     return conclusion

@@ -1,4 +1,4 @@
-"""An evaluation in words, for a language model that is to do better, or for whoever reads along.
+"""An evaluation in words, for a language model that is to do better, and for people.
 
 Below 6 KB, and in a form that the filters of frameworks leave alone: they blank long runs of letters and digits, and
 what looks like a password or an access token.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from headway.evolve.evaluation import CaseResult, Evaluation
-from headway.evolve.fitness import mean
+from headway.evolve.fitness import mean, share
 from headway.evolve.objectives import COMPLEXITY, PRIMARY
 from headway.evolve.suite import Suite
 
@@ -45,13 +45,13 @@ def feedback(suite: Suite, name: str, evaluation: Evaluation, worst: tuple[int, 
     if worst is not None:
         place, words = worst
         case = evaluation.cases[place]
-        lines += ["", f"# The worst case: {case.case}, seed {case.seed} ({_share(case.gains[PRIMARY])})", "", words]
+        lines += ["", f"# The worst case: {case.case}, seed {case.seed} ({share(case.gains[PRIMARY])})", "", words]
     return cut_lines(harmless("\n".join(lines)))
 
 
 def _scores(suite: Suite, fitness: dict[str, float]) -> str:
-    values = ", ".join(f"{objective.name} {_share(fitness[objective.name])}" for objective in suite.objectives)
-    text = f"Gain over the baseline (above 0 is better): primary {_share(fitness[PRIMARY])}; {values}."
+    values = ", ".join(f"{objective.name} {share(fitness[objective.name])}" for objective in suite.objectives)
+    text = f"Gain over the baseline (above 0 is better): primary {share(fitness[PRIMARY])}; {values}."
     return f"{text} Complexity {fitness[COMPLEXITY]:.0f}."
 
 
@@ -63,7 +63,7 @@ def _table(suite: Suite, evaluation: Evaluation) -> list[str]:
         "|---" * (1 + len(names) + len(COLUMNS)) + "|",
     ]
     for name, cases in workloads[:MOST_ROWS]:
-        cells = [_share(_gain(cases, objective)) for objective in names]
+        cells = [share(_gain(cases, objective)) for objective in names]
         cells += [_cell(cases, path, form) for path, form in COLUMNS.values()]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     if len(workloads) > MOST_ROWS:
@@ -78,10 +78,6 @@ def _gain(cases: Sequence[CaseResult], objective: str) -> float:
 def _cell(cases: Sequence[CaseResult], path: str, form: str) -> str:
     values = [value for case in cases if (value := case.figures.get(path)) is not None]
     return form.format(mean(values)) if values else "none"
-
-
-def _share(value: float) -> str:
-    return f"{value:+.1%}".replace("%", " %")
 
 
 def harmless(text: str) -> str:

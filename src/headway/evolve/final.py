@@ -1,4 +1,4 @@
-"""How a search ends: the winner against every built-in policy, on cases that nobody has looked at before."""
+"""How a search ends: the winner against every built-in policy, on held-out cases."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import Struct
 from headway.evolve.cache import Cache
 from headway.evolve.evaluate import evaluate_many
 from headway.evolve.evaluation import Evaluation
-from headway.evolve.fitness import Gain, over, over_baseline
+from headway.evolve.fitness import Gain, over, over_baseline, share
 from headway.evolve.journal import Judged
 from headway.evolve.objectives import PRIMARY
 from headway.evolve.selection import Selection, select
@@ -97,7 +97,6 @@ class Conclusion(Struct, frozen=True):
 def conclude(
     judged: Sequence[Judged],
     suite: Suite,
-    *,
     stage: str = "routing",
     builtins: Sequence[str] | None = None,
     cache: Cache | None = None,
@@ -176,10 +175,6 @@ def verdict(conclusion: Conclusion) -> str:
     known = first.generation == 0 and first.parent is None and not first.mutations
     start = " It is one that the search started from." if known else ""
     return f"On the held-out part the winner is {where} ({words}): it {outcome}. {worst}{start}"
-
-
-def share(value: float) -> str:
-    return f"{100 * value:+.1f} %"
 
 
 def points(value: float) -> str:

@@ -79,6 +79,10 @@ def mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
+def share(value: float) -> str:
+    return f"{100 * value:+.1f} %"
+
+
 # Evaluations of several seeds, compared in pairs: the k-th seeds of all workloads together are one replicate.
 
 Values = Mapping[str, Sequence[float]]  # a number for each seed, by workload
@@ -111,8 +115,8 @@ def over_baseline(evaluation: Evaluation) -> Gain:
 
 def over(evaluation: Evaluation, other: Evaluation, objectives: Sequence[Objective]) -> Gain | None:
     """How far one candidate is ahead of another: the mean of the differences of their primary gains, case by case under
-    the same seeds. Where chance alone decides that favours neither, as a mean of ratios would. A workload's is told as
-    a share of the other's figures. None where either has failed."""
+    the same seeds; a mean of ratios would favour one of them where only chance differs. That of a workload is a share
+    of the other's figures. None if either has failed."""
     if not evaluation.ok or not other.ok:
         return None
     theirs = {(case.case, case.seed): case for case in other.cases}

@@ -14,7 +14,7 @@ from headway.errors import HeadwayError
 from headway.evolve.cache import Cache
 from headway.evolve.dialogue import WritingTask
 from headway.evolve.evaluate import evaluate
-from headway.evolve.evaluation import Case, CaseResult, Evaluation
+from headway.evolve.evaluation import Case, Evaluation
 from headway.evolve.model import Model, Prompt, code_in
 from headway.evolve.objectives import PRIMARY
 from headway.evolve.primer import primer, task
@@ -72,10 +72,15 @@ class Adapter:
         if self.progress is not None:
             self.progress(self.calls)
         return self._batch(
-            outputs=[_output(case) for case in evaluation.cases],
+            outputs=[
+                {"case": case.case, "seed": case.seed, "figures": case.figures, "error": case.error}
+                for case in evaluation.cases
+            ],
             scores=[case.gains[PRIMARY] for case in evaluation.cases],
             trajectories=traces,
-            objective_scores=[_objectives(case) for case in evaluation.cases],
+            objective_scores=[
+                {name: gain for name, gain in case.gains.items() if name != PRIMARY} for case in evaluation.cases
+            ],
             num_metric_calls=len(batch),
         )
 
@@ -95,14 +100,6 @@ class Adapter:
 
     def _evaluate(self, bundle: Bundle, cases: Sequence[Case], explain: bool) -> Evaluation:
         return evaluate(bundle, self.suite, cases=cases, cache=self.cache, runner=self.runner, told=explain)
-
-
-def _output(case: CaseResult) -> Json:
-    return {"case": case.case, "seed": case.seed, "figures": case.figures, "error": case.error}
-
-
-def _objectives(case: CaseResult) -> dict[str, float]:
-    return {name: gain for name, gain in case.gains.items() if name != PRIMARY}
 
 
 def templates(suite: Suite, stages: Sequence[str]) -> dict[str, str]:

@@ -90,8 +90,7 @@ RULES: Final[dict[str, Node]] = {
 }
 
 
-# What a routing rule decides in situations that are made up: whether two rules differ can so be told before either is
-# simulated.
+# What a routing rule decides in made-up situations: this shows whether two rules differ before either is simulated.
 
 SITUATIONS: Final = 200
 KV_BLOCKS: Final = 4096

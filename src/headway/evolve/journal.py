@@ -4,10 +4,10 @@
     batches/0000.json   the candidates of a batch and their evaluations, in the order that they were asked for
     cache/              figures of single runs
     best.yaml           the best bundle, and
-    result.json         what is told in the end
+    result.json         the conclusion
 
-A searcher does the same under the same seed, so that what is written need not hold its state: it is asked again, and
-told what is written. A batch is put into place at once, so that an interruption loses that batch at most.
+A searcher does the same under the same seed, so that the files need not hold its state: it is asked again, and given
+the written batches. A batch is put into place at once, so that an interruption loses that batch at most.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a disposable process may use, and how the system is told so.
+"""What a disposable process may use, and how the system enforces it.
 
 Memory, CPU time, files and processes are limited by the system itself; where pyseccomp is installed (Linux), system
 calls that a simulation has no use for are refused as well: a file can be read, but not written, and there is neither a
@@ -77,7 +77,7 @@ def confine(limits: Limits) -> None:
     ):
         with contextlib.suppress(OSError, ValueError, AttributeError):  # a system that has not got this one
             resource.setrlimit(getattr(resource, name), (soft, hard))
-    signal.alarm(ceil(limits.deadline_s) + 1)  # should nobody be left to end it
+    signal.alarm(ceil(limits.deadline_s) + 1)  # in case its zygote is gone
     control(PR_SET_NO_NEW_PRIVS, 1)
     calls = sieve()
     if calls is not None:
@@ -97,12 +97,7 @@ def control(option: int, value: int) -> None:
     """Linux's prctl; elsewhere nothing."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
-            _libc().prctl(option, value, 0, 0, 0)
-
-
-@cache
-def _libc() -> Any:
-    return ctypes.CDLL(None)
+            ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 @cache

@@ -149,17 +149,16 @@ class Numeric:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.trials = [self.study.ask(self.distributions) for _ in range(count)]
-        return [self._bundle(trial) for trial in self.trials]
+        generation, bundles = self.template.generation + self.generation, []
+        for trial in self.trials:
+            values = {dimension: dimension.nearest(trial.params[dimension.name]) for dimension in self.space}
+            bundles.append(with_values(self.template, values, f"{self.template.name} {trial.number}", generation))
+        return bundles
 
     def tell(self, judged: Sequence[tuple[Bundle, Evaluation]]) -> None:
         for trial, (_, evaluation) in zip(self.trials, judged, strict=True):
             self.study.tell(trial, [evaluation.fitness[name] for name in self.targets])
         self.generation += 1
-
-    def _bundle(self, trial: Any) -> Bundle:
-        values = {dimension: dimension.nearest(trial.params[dimension.name]) for dimension in self.space}
-        name = f"{self.template.name} {trial.number}"
-        return with_values(self.template, values, name, self.template.generation + self.generation)
 
     def _sampler(self, name: Sampler, seed: int, batch: int) -> Any:
         samplers = self.optuna.samplers

@@ -1,7 +1,7 @@
 """Search by OpenEvolve: a language model edits a program of policies, and islands of programs are kept.
 
 OpenEvolve's course cannot be repeated, seed or not, and its own record is not relied on: the evaluator writes every
-program that came through, and these are judged again by whoever asked.
+program that came through, and the caller judges these again.
 """
 
 from __future__ import annotations
@@ -113,10 +113,13 @@ def settings(folder_task: Task, suite: Suite, stages: Sequence[str], iterations:
 
 
 class Client:
-    """A model as OpenEvolve talks to one. What goes wrong is written down, since OpenEvolve only logs it."""
+    """A model as OpenEvolve talks to one, and makes one in each of its processes. What goes wrong is written down,
+    since OpenEvolve only logs it."""
 
-    def __init__(self, model: Model, folder: str, name: str) -> None:
-        self.answerer, self.folder, self.model = model, folder, name  # OpenEvolve logs what is called `model`
+    model = "model"  # OpenEvolve logs it as the name
+
+    def __init__(self, config: Any, answerer: Model, folder: str) -> None:
+        self.answerer, self.folder = answerer, folder
 
     async def generate(self, prompt: str, **kwargs: Any) -> str:
         return self._answer([{"role": "user", "content": prompt}])
@@ -131,11 +134,6 @@ class Client:
             with (Path(self.folder) / ERRORS).open("a", encoding="utf-8") as file:
                 file.write(cut(str(error), 500) + "\n")
             raise
-
-
-def client(config: Any, model: Model, folder: str, name: str) -> Client:
-    """What OpenEvolve makes its clients with, in each of its processes."""
-    return Client(model, folder, name)
 
 
 def search(task: WritingTask) -> list[Bundle]:
@@ -162,7 +160,10 @@ def search(task: WritingTask) -> list[Bundle]:
     programs: dict[str, Any] = {}
     if left > 0:
         with _restore_process(lambda count: task.progress(1 + count), iterations - left):
-            config = _config(package, document, partial(client, model=task.model, folder=str(folder), name="model"))
+            config = package.config.Config.from_dict(document)
+            client = partial(Client, answerer=task.model, folder=str(folder))
+            config.llm.models = [package.config.LLMModelConfig(name="model", weight=1.0, init_client=client)]
+            config.llm.evaluator_models = list(config.llm.models)
             with contextlib.redirect_stderr(io.StringIO()):  # what it logs goes to its folder as well
                 controller = package.OpenEvolve(
                     str(folder / PROGRAM), str(folder / EVALUATOR), config=config, output_dir=str(folder)
@@ -227,13 +228,6 @@ def errors(folder: Path) -> list[str]:
     """Why prompts got no answer, a line each."""
     file = folder / ERRORS
     return file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-
-
-def _config(package: Any, document: Json, make: Callable[..., Client]) -> Any:
-    config = package.config.Config.from_dict(document)
-    config.llm.models = [package.config.LLMModelConfig(name="model", weight=1.0, init_client=make)]
-    config.llm.evaluator_models = list(config.llm.models)
-    return config
 
 
 def _checkpoint(folder: Path) -> Path | None:

@@ -99,7 +99,7 @@ SCORE: Final = "combined_score"
 FEATURES: Final = {"cached": "cache.token_hit_ratio", "uneven": "balance.cv"}  # what a grid of programs is laid out by
 OPENEVOLVE: Final = "openevolve.evaluation_result"
 SKYDISCOVER: Final = "skydiscover.evaluation.evaluation_result"
-PASSES: Final = -9.0  # stage 1 of a suite without a cascade: whoever works at all
+PASSES: Final = -9.0  # stage 1 of a suite without a cascade: a program that works at all
 SOURCE: Final = '''\
 """Judges a program of policies. Made by headway; see initial_program.py for the program."""
 

@@ -8,8 +8,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headway.evolve.final import Conclusion, Contestant, points, share
-from headway.evolve.fitness import Gain
+from headway.evolve.final import Conclusion, Contestant, points
+from headway.evolve.fitness import Gain, share
 from headway.evolve.objectives import COMPLEXITY, PRIMARY
 from headway.evolve.selection import SHOWN
 from headway.evolve.texts import readable

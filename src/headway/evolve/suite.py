@@ -121,7 +121,7 @@ def presets() -> list[str]:
 
 
 def _suite(data: Any, source: str, folder: Path | None) -> Suite:
-    """Every section read strictly; mistakes in a file are told after its name."""
+    """Every section read strictly; errors begin with the file's name."""
     try:
         if not isinstance(data, dict):
             raise HeadwayError(f"a suite is a mapping with 'objectives' and 'train', this is {shown(data)}.")

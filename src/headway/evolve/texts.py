@@ -1,4 +1,4 @@
-"""Policies as texts that somebody can rewrite: a bundle's sources by stage, and a bundle of such sources."""
+"""Policies as texts that a model or a person can rewrite: a bundle's sources by stage, and a bundle of such sources."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from msgspec import Struct
 from headway.config.wording import one_line
 from headway.errors import HeadwayError
 from headway.evolve.limits import Limits
-from headway.evolve.zygote import CHUNK, HEADER, frame_of, is_whole
+from headway.evolve.zygote import CHUNK, HEADER, frame_of, is_whole, write_all
 from headway.experiment.jobs import Job, available
 from headway.experiment.runner import Runner, runner_of
 
@@ -123,10 +123,8 @@ class Zygote:
         """Hand it a task; False where it is there no more."""
         self.place, self._received = place, bytearray()
         self.until = time.monotonic() + deadline_s + GRACE_S
-        rest = memoryview(frame)
         try:
-            while rest:
-                rest = rest[os.write(self._in, rest) :]
+            write_all(self._in, frame)
         except BrokenPipeError:
             return False
         return True

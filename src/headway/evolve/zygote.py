@@ -62,7 +62,7 @@ def main(parent: int) -> None:
     os.dup2(nothing, 0)
     os.dup2(2, 1)  # nothing that is printed here may get among the answers
     os.close(nothing)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent decides
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     control(PR_SET_CHILD_SUBREAPER, 1)
     _warm_up()
@@ -73,7 +73,7 @@ def main(parent: int) -> None:
         zygote = Zygote(parent, tasks)
         while (text := zygote.next()) is not None:
             call, arguments, limits, folder = json.loads(text)
-            _write(answers, zygote.attend(Task(call, arguments, Limits(**limits), folder)))
+            write_all(answers, zygote.attend(Task(call, arguments, Limits(**limits), folder)))
 
 
 def _warm_up() -> None:
@@ -161,7 +161,7 @@ class Zygote:
                     return written, False
             elif self.bell in ready:
                 os.read(self.bell, CHUNK)
-                if _dead(child):  # while somebody that it left behind keeps the pipe open
+                if _dead(child):  # while a process that it left behind keeps the pipe open
                     written += _rest(reading, most)  # it may have written after the poll, and then died
                     return (written, False) if len(written) <= most else (None, False)
         return written, True
@@ -201,7 +201,7 @@ def _live(call: Callable[..., Any], task: Task, writing: int) -> NoReturn:
             os._exit(WANT_OF_MEMORY)
         answer = frame_of(failure("error", f"{one_line(error)}."))
     try:
-        _write(writing, answer)
+        write_all(writing, answer)
     finally:
         os._exit(0)
 
@@ -240,14 +240,14 @@ def _of_memory(error: BaseException | None) -> bool:
     return False
 
 
-def _write(end: int, data: bytes) -> None:
+def write_all(end: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(end, rest) :]
 
 
 def _rest(reading: int, most: int) -> bytes:
-    """What is in a pipe now, as far as anybody wants to know it."""
+    """What is in a pipe now, up to a little more than `most`."""
     os.set_blocking(reading, False)
     rest = b""
     with contextlib.suppress(BlockingIOError):

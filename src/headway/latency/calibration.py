@@ -32,15 +32,6 @@ FEWEST_OF_A_KIND: Final = 8  # steps that only decode, and steps that compute pr
 HELD_OUT: Final = 4  # every so-manyth step is held out
 
 
-class Sample(Struct, frozen=True):
-    shape: str
-    step: Step
-
-    @property
-    def phase(self) -> str:
-        return ("mixed" if self.step.decodes else "prefill") if self.step.chunks else "decode"
-
-
 class PhaseError(Struct, frozen=True):
     """Of steps that were held out: absolute error relative to what was measured."""
 
@@ -103,36 +94,36 @@ def calibrate(
 ) -> Calibration:
     """Constants fitted to the steps of a file. The limits of the card are those of its spec sheet, unless they were
     measured; the constants are those of a fit to all steps, the errors those of one that had not seen them."""
-    samples = read_steps(path, gpu, model)
+    steps = read_steps(path, gpu, model)
     limits = memory_tb_s or gpu.bandwidth / 1e12, tflops or float(gpu.flops) / 1e12
-    held = [sample for number, sample in enumerate(samples) if number % HELD_OUT == HELD_OUT - 1]
-    fitted = [sample.step for number, sample in enumerate(samples) if number % HELD_OUT != HELD_OUT - 1]
+    held = [step for number, step in enumerate(steps) if number % HELD_OUT == HELD_OUT - 1]
+    fitted = [step for number, step in enumerate(steps) if number % HELD_OUT != HELD_OUT - 1]
     blind = fit(fitted, *limits, progress=progress)
-    constants = fit([sample.step for sample in samples], *limits, start=blind, progress=progress)
-    sequences = [past + new for sample in samples for new, past in sample.step.chunks]
-    sequences += [sample.step.context // sample.step.decodes for sample in samples if sample.step.decodes]
-    tokens = [sample.step.decodes + sum(new for new, _ in sample.step.chunks) for sample in samples]
+    constants = fit(steps, *limits, start=blind, progress=progress)
+    sequences = [past + new for step in steps for new, past in step.chunks]
+    sequences += [step.context // step.decodes for step in steps if step.decodes]
+    tokens = [step.decodes + sum(new for new, _ in step.chunks) for step in steps]
     return Calibration(
         gpu.name,
         constants,
-        tuple(_error(phase, held, blind) for phase in PHASES if any(sample.phase == phase for sample in held)),
-        len(samples),
+        tuple(_error(phase, held, blind) for phase in PHASES if any(step.phase == phase for step in held)),
+        len(steps),
         (min(tokens), max(tokens)),
         (min(sequences), max(sequences)),
-        tuple(dict.fromkeys(sample.shape for sample in samples)),
+        tuple(dict.fromkeys(step.shape for step in steps)),
     )
 
 
-def read_steps(path: str | Path, gpu: Gpu, model: str | None = None) -> list[Sample]:
+def read_steps(path: str | Path, gpu: Gpu, model: str | None = None) -> list[Step]:
     """The steps of a file, refused where they cannot be or do not suffice."""
     rows = read_rows(path, COLUMNS if model is not None else ("shape", *COLUMNS))
     parts: dict[str, Shard] = {}
-    samples = [_sample(row, place, gpu, model, parts) for place, row in rows]
-    _check_enough(samples, str(path))
-    return samples
+    steps = [_step(row, place, gpu, model, parts) for place, row in rows]
+    _check_enough(steps, str(path))
+    return steps
 
 
-def _sample(row: dict[str, Any], where: str, gpu: Gpu, model: str | None, parts: dict[str, Shard]) -> Sample:
+def _step(row: dict[str, Any], where: str, gpu: Gpu, model: str | None, parts: dict[str, Shard]) -> Step:
     name = model if model is not None else row["shape"]
     if name not in parts:
         parts[name] = shard(read_model(name, f"{where}, shape"), 1)
@@ -154,7 +145,7 @@ def _sample(row: dict[str, Any], where: str, gpu: Gpu, model: str | None, parts:
             f"{where}, median_ms: {us / 1000:g} ms is less than a {gpu.name} takes to read weights and KV cache "
             f"({least / 1000:.3g} ms); is it in milliseconds, and of this GPU and model?"
         )
-    return Sample(name, Step(part, decodes, context, chunks, us))
+    return Step(part, decodes, context, chunks, us, name)
 
 
 def _chunks(row: dict[str, Any], where: str, count: int, new: int) -> tuple[Chunk, ...]:
@@ -179,18 +170,18 @@ def _chunks(row: dict[str, Any], where: str, count: int, new: int) -> tuple[Chun
     return tuple((short + (place < over), past) for place in range(count))
 
 
-def _check_enough(samples: Sequence[Sample], path: str) -> None:
-    decode = sum(sample.phase == "decode" for sample in samples)
-    prompts = len(samples) - decode
-    if len(samples) < FEWEST or decode < FEWEST_OF_A_KIND or prompts < FEWEST_OF_A_KIND:
+def _check_enough(steps: Sequence[Step], path: str) -> None:
+    decode = sum(step.phase == "decode" for step in steps)
+    prompts = len(steps) - decode
+    if len(steps) < FEWEST or decode < FEWEST_OF_A_KIND or prompts < FEWEST_OF_A_KIND:
         raise HeadwayError(
-            f"{path}: {len(samples)} steps ({decode} that only decode, {prompts} with prompts) are too few to fit to; "
+            f"{path}: {len(steps)} steps ({decode} that only decode, {prompts} with prompts) are too few to fit to; "
             f"it takes at least {FEWEST}, {FEWEST_OF_A_KIND} of either kind, over many batch sizes and lengths."
         )
 
 
-def _error(phase: str, held: Sequence[Sample], constants: Constants) -> PhaseError:
-    errors = sorted(abs(sample.step.error(constants)) for sample in held if sample.phase == phase)
+def _error(phase: str, held: Sequence[Step], constants: Constants) -> PhaseError:
+    errors = sorted(abs(step.error(constants)) for step in held if step.phase == phase)
     count = len(errors)
     return PhaseError(phase, count, errors[count // 2], errors[count * 9 // 10], errors[-1])
 

@@ -59,6 +59,11 @@ class Step(Struct, frozen=True):
     context: int
     chunks: tuple[Chunk, ...]
     us: float
+    shape: str = ""  # the model's name
+
+    @property
+    def phase(self) -> str:
+        return ("mixed" if self.decodes else "prefill") if self.chunks else "decode"
 
     def error(self, gpu: Constants) -> float:
         """Of a prediction, relative to what was measured."""

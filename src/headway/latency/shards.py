@@ -95,16 +95,12 @@ def kv_blocks(
     part = share(utilization, f"{where}.utilization")
     offered = int(gpu.memory * tp * part)
     place = f"{tp} × {gpu.name} offers {{}} at {float(part * 100):g} % utilisation; raise tp or choose a larger GPU."
-    if model.weight_bytes > offered:
-        needed, available = _gigabytes(model.weight_bytes, offered)
-        raise HeadwayError(f"{where}: {model.name} needs {needed} of weights but {place.format(available)}")
-    block = model.kv_bytes_per_token * block_tokens
-    blocks = (offered - model.weight_bytes) // block
-    if blocks < 1:
-        needed, available = _gigabytes(model.weight_bytes + block, offered)
-        raise HeadwayError(
-            f"{where}: {model.name} needs {needed} for its weights and one KV block but {place.format(available)}"
-        )
+    weights, block = model.weight_bytes, model.kv_bytes_per_token * block_tokens
+    for size, what in ((weights, "of weights"), (weights + block, "for its weights and one KV block")):
+        if size > offered:
+            needed, available = _gigabytes(size, offered)
+            raise HeadwayError(f"{where}: {model.name} needs {needed} {what} but {place.format(available)}")
+    blocks = (offered - weights) // block
     if blocks > MOST_BLOCKS:
         raise HeadwayError(f"{where}: room for {blocks:,} KV blocks is more than {MOST_BLOCKS:,}; set gpu_blocks.")
     return blocks

@@ -28,7 +28,7 @@ MEGA = 1e6  # bytes a microsecond in a terabyte a second, and operations in a te
 
 
 class Constants(Struct, frozen=True):
-    """Of one GPU, whatever the model. Times in microseconds; what is said of a layer holds for each of them."""
+    """Of one GPU, for any model. Times in microseconds; a constant "a layer" counts once for each layer."""
 
     weights_tb_s: Annotated[float, Doc("reading weights in a matmul", type="TB/s")]
     matmul_tflops: Annotated[float, Doc("computing in a matmul", type="TFLOP/s")]
