@@ -116,10 +116,8 @@ class Client:
     """A model as OpenEvolve talks to one, and makes one in each of its processes. What goes wrong is written down,
     since OpenEvolve only logs it."""
 
-    model = "model"  # OpenEvolve logs it as the name
-
     def __init__(self, config: Any, answerer: Model, folder: str) -> None:
-        self.answerer, self.folder = answerer, folder
+        self.answerer, self.folder, self.model = answerer, folder, "model"  # OpenEvolve logs the last as the name
 
     async def generate(self, prompt: str, **kwargs: Any) -> str:
         return self._answer([{"role": "user", "content": prompt}])
