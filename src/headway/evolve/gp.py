@@ -7,7 +7,7 @@ every node, so that of two rules that are worth the same the shorter one lives o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial, reduce
 from random import Random
 from types import SimpleNamespace
 from typing import Final
@@ -34,17 +34,11 @@ from headway.types import Json
 
 
 def _sum(*terms: Node) -> Node:
-    total = terms[0]
-    for term in terms[1:]:
-        total = call("add", total, term)
-    return total
+    return reduce(partial(call, "add"), terms)
 
 
 def _times(*factors: Node) -> Node:
-    product = factors[0]
-    for factor in factors[1:]:
-        product = call("multiply", product, factor)
-    return product
+    return reduce(partial(call, "multiply"), factors)
 
 
 def _spare() -> Node:
@@ -204,7 +198,7 @@ class Islands:
             bundles += [self._propose(tree, -1, name, None, ()) for name, tree in list(RULES.items())[:count]]
         while len(bundles) < count:
             island = len(bundles) * len(self.populations) // count if self.generation else -1
-            bundles.append(self._child(island, len(bundles)))
+            bundles.append(self._propose_child(island, len(bundles)))
         return bundles
 
     def tell(self, judged: Sequence[tuple[Bundle, Evaluation]]) -> None:
@@ -223,18 +217,18 @@ class Islands:
         for place, rule in enumerate(best):
             self.populations[(place + 1) % len(best)].append(rule)
 
-    def _child(self, island: int, number: int) -> Bundle:
+    def _propose_child(self, island: int, number: int) -> Bundle:
         """A rule that decides otherwise than all before it, or differs from them at least."""
         draw = stream(self.seed, f"evolve.gp.{self.generation}.{number}")
         breeder = Breeder(draw, BRANCHING[max(island, 0) % 2] if island >= 0 else BRANCHING[number % 2])
         for left in reversed(range(TRIES)):
-            tree, parent, how = self._breed(breeder, island)
-            if self._new(tree, strict=left > TRIES // 3) or not left:
+            tree, parent, how = self._draw_child(breeder, island)
+            if self._is_new(tree, strict=left > TRIES // 3) or not left:
                 break
         name = f"rule {self.generation}.{number}"
         return self._propose(tree, island, name, parent, (how,))
 
-    def _breed(self, breeder: Breeder, island: int) -> tuple[Node, str | None, str]:
+    def _draw_child(self, breeder: Breeder, island: int) -> tuple[Node, str | None, str]:
         if island < 0:
             known = list(RULES.values())
             if breeder.draw.random() < 0.3:
@@ -252,7 +246,7 @@ class Islands:
             what = f"{what}, {more}"
         return tree, parent.bundle, what
 
-    def _new(self, tree: Node, strict: bool) -> bool:
+    def _is_new(self, tree: Node, strict: bool) -> bool:
         source = source_of(tree)
         if source in self._proposed:
             return False

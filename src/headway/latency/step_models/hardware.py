@@ -42,25 +42,6 @@ class Hardware:
     step long.
     """
 
-    __slots__ = (
-        "_beside",
-        "_beside_row",
-        "_chunks",
-        "_decode",
-        "_decodes",
-        "_factor",
-        "_host",
-        "_kv",
-        "_mixed",
-        "_mixed_kv",
-        "_sequences",
-        "_tokens",
-        "_unscaled",
-        "host_ps",
-        "part",
-        "profile",
-    )
-
     def __init__(self, profile: Profile, part: Shard, host_ps: int, factor: Fraction = Fraction(1)) -> None:
         self.profile, self.part, self.host_ps = profile, part, host_ps
         self._factor, self._unscaled = factor, factor == 1
