@@ -18,7 +18,7 @@ from canned import DONE, Canned, event, stream
 
 from headway.conformance import router_checks
 from headway.conformance.checked_engines import Engines
-from headway.conformance.conformance_run import filled
+from headway.conformance.conformance_run import fill_in
 from headway.conformance.router_checks import CHECKS, FAILED, PASSED, UNKNOWN, Bench, series, turned_away
 from headway.conformance.router_client import Router
 from headway.errors import HeadwayError
@@ -77,11 +77,11 @@ def test_an_engine_asked_directly_holds_nothing_back_but_is_no_router(engines: E
 
 
 def test_a_command_has_its_places_filled_in_and_others_left() -> None:
-    words = filled("router --workers {engines} --port {port} --x '{y}'", {"engines": "http://a http://b", "port": 80})
+    words = fill_in("router --workers {engines} --port {port} --x '{y}'", {"engines": "http://a http://b", "port": 80})
     assert words == ["router", "--workers", "http://a", "http://b", "--port", "80", "--x", "{y}"]
     for wrong in ("", "'open"):
         with pytest.raises(HeadwayError, match="--start"):
-            filled(wrong, {})
+            fill_in(wrong, {})
 
 
 def test_a_page_of_metrics_is_read() -> None:
@@ -116,7 +116,7 @@ def test_a_count_that_is_split_over_engines_is_one_count(monkeypatch: pytest.Mon
     )
     monkeypatch.setattr(router_checks, "overload", lambda bench: None)
     monkeypatch.setattr(router_checks, "COUNT_S", 0.0)
-    outcome, detail = router_checks.counted(Bench(None, None, "http://127.0.0.1:1/metrics"))  # type: ignore[arg-type]
+    outcome, detail = router_checks.count_refusals(Bench(None, None, "http://127.0.0.1:1/metrics"))  # type: ignore[arg-type]
     assert (outcome, detail) == (PASSED, "errors_total grew by 12")
 
 
@@ -126,7 +126,7 @@ def test_events_that_a_router_cuts_anywhere_are_counted_all_the_same() -> None:
         router = Canned(stream(text[:at], text[at:]))
         answer = Router(router.url, "m").ask("anything")
         router.stop()
-        assert (answer.tokens, answer.done, answer.whole, answer.error) == (2, True, True, False)
+        assert (answer.tokens, answer.complete, answer.whole, answer.error) == (2, True, True, False)
 
 
 def test_a_router_that_answers_nobody_does_not_pass_for_honest(

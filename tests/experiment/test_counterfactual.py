@@ -15,7 +15,7 @@ from conftest import Run
 from headway.errors import HeadwayError
 from headway.experiment.counterfactual import counterfactuals, forced_run
 from headway.experiment.explain import explain
-from headway.experiment.run import finished, prepare
+from headway.experiment.run import prepare, run_prepared
 from headway.report.explain import explanation
 from headway.results import store
 from headway.results.records import best_alternatives
@@ -160,7 +160,7 @@ def test_a_policy_that_remembers_is_told_where_the_request_went() -> None:
         turns = [row for row in range(len(was)) if was["session"][row] == was["session"][0]]
         assert len(turns) > 1
         prepared = prepare(Scenario.load(given), routing=routing)
-        now = finished(prepared, forced={0: ("instance-2", None)}).requests
+        now = run_prepared(prepared, forced={0: ("instance-2", None)}).requests
         assert was["instance"][0] != 2
         assert now["instance"][0] == now["instance"][turns[1]] == 2
 

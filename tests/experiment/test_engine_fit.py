@@ -13,7 +13,7 @@ import yaml
 import headway as package
 from conftest import Run
 from headway.errors import HeadwayError
-from headway.experiment.notes import unmeasured
+from headway.experiment.notes import note_unmeasured
 from headway.results.recorded import COLUMNS
 from headway.scenario.scenario import Scenario
 from headway.types import PS_PER_SECOND
@@ -54,7 +54,7 @@ def test_a_spec_sheet_that_was_matched_counts_as_measured_up_to_the_longest_requ
     tmp_path: Path, headway: Run
 ) -> None:
     scenario = {**SCENARIO, "cluster": {**SCENARIO["cluster"], "gpu": "h100"}}
-    assert "not calibrated" in str(unmeasured(Scenario.load(scenario)))
+    assert "not calibrated" in str(note_unmeasured(Scenario.load(scenario)))
     mine = tmp_path / "mine.yaml"
     package.calibrate_run(engine(tmp_path / "engine.csv", "1ms"), scenario, mine)
     found = package.hardware(str(mine))
@@ -66,7 +66,7 @@ def test_a_spec_sheet_that_was_matched_counts_as_measured_up_to_the_longest_requ
     def said(tokens: int) -> str | None:
         latency = {"model": "hardware", "profile": str(mine)}
         cluster = {**scenario["cluster"], "latency": latency, "max_batch_tokens": tokens}
-        return unmeasured(Scenario.load({**scenario, "cluster": cluster}))
+        return note_unmeasured(Scenario.load({**scenario, "cluster": cluster}))
 
     assert said(640) is None
     assert said(641) == "mine was measured up to 640 tokens in a step; 641 is beyond that."

@@ -314,10 +314,10 @@ def test_twice_the_load_brings_twice_the_requests(name: str) -> None:
     load = load_of(scenario)
     assert (load.unit, float(load.base)) == (unit, base)
     resolved = scenario.resolved()
-    twice = {**resolved, "workload": load.scaled(resolved["workload"], load.base * 2)}
+    twice = {**resolved, "workload": load.scale(resolved["workload"], load.base * 2)}
     once_came, twice_came = (figures(one)["arrivals_per_s"] for one in (resolved, twice))
     assert twice_came == pytest.approx(2 * once_came, rel=0.1)
-    assert load.scaled(resolved["workload"], load.base) == resolved["workload"]
+    assert load.scale(resolved["workload"], load.base) == resolved["workload"]
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_the_load_of_a_trace_is_its_speed_or_that_of_its_sessions(
     scenario = Scenario.load({"workload": {"trace": trace}})
     load = load_of(scenario)
     assert load.unit == unit
-    thrice = load.scaled(scenario.resolved()["workload"], load.base * 3)["trace"]
+    thrice = load.scale(scenario.resolved()["workload"], load.base * 3)["trace"]
     for key, value in changed.items():
         assert thrice[key] == value if not isinstance(value, dict) else value.items() <= thrice[key].items()
     assert figures({**scenario.resolved(), "workload": {"trace": thrice}})["requests"]["completed"]
@@ -498,7 +498,7 @@ def test_targets_are_read_in_several_ways() -> None:
     assert targets(["latency.ttft.p99<=1500ms", "slo.attainment>0.95"], loaded) == expected
     assert targets("queue-wait-mean<1ms", loaded)[1] == Target("completed", ">=", 0.99)
     assert targets(None, loaded) == (Target("attainment", ">=", 0.99),)
-    assert [one.written() for one in expected] == ["ttft_p99<=1500ms", "attainment>0.95"]
+    assert [one.describe() for one in expected] == ["ttft_p99<=1500ms", "attainment>0.95"]
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

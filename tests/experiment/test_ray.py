@@ -19,7 +19,7 @@ from headway.errors import HeadwayError, InvariantError
 from headway.evolve.limits import Limits
 from headway.evolve.worker import Failure, Task, confined_many
 from headway.experiment.jobs import Job
-from headway.experiment.ray_runner import _Batch
+from headway.experiment.ray_runner import _Sending
 from headway.experiment.runner import runner_of
 from installed import need
 from ray_cluster import OTHER, lose, two_machines, when
@@ -150,9 +150,9 @@ def test_all_results_arrive_though_a_machine_is_lost(
     runner: Any, cluster: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost: list[int] = []
-    lose_job = _Batch._lose
+    lose_job = _Sending._lose
 
-    def counted(self: _Batch, place: int, error: Exception) -> None:
+    def counted(self: _Sending, place: int, error: Exception) -> None:
         lost.append(place)
         lose_job(self, place, error)
 
@@ -165,7 +165,7 @@ def test_all_results_arrive_though_a_machine_is_lost(
     def there() -> list[Path]:
         return list(tmp_path.glob(f"at-{OTHER}-*"))
 
-    monkeypatch.setattr(_Batch, "_lose", counted)
+    monkeypatch.setattr(_Sending, "_lose", counted)
     thread = when(lambda: there() and len(list(tmp_path.glob("begun-*"))) == 2, plug)
     found = results(runner, jobs(runner_jobs.at_machine, 12, str(tmp_path)))
     thread.join()

@@ -11,8 +11,8 @@ import pytest
 
 import runner_jobs
 from headway.errors import HeadwayError
-from headway.experiment.jobs import Job
-from headway.experiment.runner import AHEAD, Processes, runner_of
+from headway.experiment.jobs import AHEAD, Job
+from headway.experiment.runner import Processes, runner_of
 from ray_cluster import when
 
 

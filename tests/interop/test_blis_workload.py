@@ -49,8 +49,8 @@ def spec(*clients: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 def there_and_back(document: dict[str, Any]) -> Any:
     found = import_workload(document, "x")
-    workload = WorkloadSpec(**found.scenario["workload"])
-    return export_workload(workload, found.scenario.get("seed", {}).get("workload", 0)).document
+    workload = WorkloadSpec(**found.document["workload"])
+    return export_workload(workload, found.document.get("seed", {}).get("workload", 0)).document
 
 
 SPECS = [
@@ -98,7 +98,7 @@ def test_bounded_lengths_are_shifted_by_their_prefix_exactly(
     params = {"mean": mean, "std_dev": std, "min": low, "max": low + more}
     lengths = {"type": "gaussian", "params": params}
     document = spec(client(input_distribution=lengths, prefix_group="g" if prefix else "", prefix_length=prefix))
-    found = import_workload(document, "x").scenario["workload"]["tenants"]["a"]
+    found = import_workload(document, "x").document["workload"]["tenants"]["a"]
     assert found["prompt_tokens"]["mean"] == mean + prefix
     assert there_and_back(document)["clients"][0]["input_distribution"] == lengths
 
@@ -108,7 +108,7 @@ def test_logarithms_come_back_to_ten_digits() -> None:
     workload = WorkloadSpec(requests=10, rate="1/s", prompt_tokens=lengths)
     document = export_workload(workload).document
     assert document["clients"][0]["input_distribution"]["type"] == "pareto_lognormal"
-    assert import_workload(document, "x").scenario["workload"]["prompt_tokens"] == lengths
+    assert import_workload(document, "x").document["workload"]["prompt_tokens"] == lengths
 
 
 def test_prefix_groups_become_clients_and_one_tenant_again() -> None:
@@ -119,7 +119,7 @@ def test_prefix_groups_become_clients_and_one_tenant_again() -> None:
     assert out.notes == ["default: its 4 prefix groups become 4 clients."]
     shares = [one["rate_fraction"] for one in out.document["clients"]]
     assert shares == pytest.approx([0.48, 0.24, 0.16, 0.12])
-    back = WorkloadSpec(**import_workload(out.document, "x").scenario["workload"])
+    back = WorkloadSpec(**import_workload(out.document, "x").document["workload"])
     (tenant,) = back.senders()
     assert tenant.name == "default"
     assert tenant.prompt_tokens == lengths
@@ -140,7 +140,7 @@ def test_some_sessions_without_the_prefix_are_a_client_of_their_own() -> None:
 def test_a_closed_loop_has_users_and_not_a_rate() -> None:
     loop = client(name="default", concurrency=8, think_time_us=2_000_000, timeout=300_000_000)
     del loop["rate_fraction"], loop["timeout"]
-    found = import_workload(spec(loop, aggregate_rate=0), "x").scenario["workload"]
+    found = import_workload(spec(loop, aggregate_rate=0), "x").document["workload"]
     assert found["closed_loop"] == {"concurrency": 8, "think_time": "2s"}
     assert found["timeout"] == "300s"  # of BLIS's clients that wait for their answers, unless they say otherwise
     assert "rate" not in found
@@ -205,7 +205,7 @@ def test_what_changes_no_request_is_told() -> None:
 
 def test_an_old_specification_has_its_classes_renamed() -> None:
     found = import_workload(spec(client(slo_class="realtime"), version="1"), "x")
-    assert found.scenario["workload"]["tenants"]["a"]["priority"] == "critical"
+    assert found.document["workload"]["tenants"]["a"]["priority"] == "critical"
     with pytest.raises(HeadwayError, match="only versions 1 and 2"):
         import_workload(spec(client(), version="3"), "x")
 

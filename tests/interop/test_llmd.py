@@ -51,8 +51,8 @@ def profile(*types: str, **weights: float) -> Any:
 def test_a_profile_that_goes_out_and_comes_back_is_the_same(routing: dict[str, Any]) -> None:
     out = export_profile(routing)
     back = import_config(yaml.safe_load(out.text), "x")
-    assert meant(back.routing) == meant(routing)
-    assert export_profile(back.routing).text == out.text
+    assert meant(back.document["policies"]["routing"]) == meant(routing)
+    assert export_profile(back.document["policies"]["routing"]).text == out.text
 
 
 def test_the_default_profile_is_llm_ds_own() -> None:
@@ -132,7 +132,7 @@ def test_a_configuration_of_llm_ds_guides_is_read() -> None:
         """
     )
     found = import_config(document, "epp.yaml")
-    assert found.routing == {
+    assert found.document["policies"]["routing"] == {
         "name": "weighted",
         "scorers": {
             "queue-depth": 2,
@@ -157,10 +157,10 @@ def test_without_profiles_all_plugins_are_one() -> None:
     document = profile("queue-scorer", "kv-cache-utilization-scorer", "weighted-random-picker")
     del document["schedulingProfiles"]
     found = import_config(document, "x")
-    assert found.routing["scorers"] == {"queue-depth": 1, "kv-utilization": 1}
-    assert found.routing["picker"] == "weighted-random"
+    assert found.document["policies"]["routing"]["scorers"] == {"queue-depth": 1, "kv-utilization": 1}
+    assert found.document["policies"]["routing"]["picker"] == "weighted-random"
     nothing = import_config(config("featureGates: [flowControl]"), "x")
-    assert meant(nothing.routing) == meant({"name": "weighted"})
+    assert meant(nothing.document["policies"]["routing"]) == meant({"name": "weighted"})
     assert "featureGates" in nothing.notes[0]
 
 
@@ -170,7 +170,7 @@ def test_one_of_several_profiles_is_chosen_by_name() -> None:
     with pytest.raises(HeadwayError, match=r"say --profile, one of default, prefill"):
         import_config(document, "x")
     found = import_config(document, "x", "prefill")
-    assert found.routing["scorers"] == {"queue-depth": 4}
+    assert found.document["policies"]["routing"]["scorers"] == {"queue-depth": 4}
     assert "only the profile prefill" in found.notes[0]
     with pytest.raises(HeadwayError, match="none is called 'decode'"):
         import_config(document, "x", "decode")
@@ -226,7 +226,7 @@ def test_a_scorer_twice_or_without_weight_is_told() -> None:
         import_config(two, "x")
     none = profile("queue-scorer", "kv-cache-utilization-scorer", **{"queue-scorer": 0})
     found = import_config(none, "x")
-    assert found.routing["scorers"] == {"kv-utilization": 1}
+    assert found.document["policies"]["routing"]["scorers"] == {"kv-utilization": 1}
     assert "queue-scorer has the weight 0 and is left out." in found.notes
 
 

@@ -19,7 +19,7 @@ import headway
 from conftest import ROOT
 from drawing import draws
 from headway.errors import HeadwayError
-from headway.experiment.notes import unmeasured
+from headway.experiment.notes import note_unmeasured
 from headway.latency import build, read_gpu, read_model
 from headway.latency.base import scale_model
 from headway.latency.scattered import smooth
@@ -176,11 +176,11 @@ def test_leaping_and_walking_end_every_request_at_the_same_picosecond_and_the_ru
     leapt = headway.simulate(scenario).requests["finished_ps"]
     assert leapt == headway.simulate({**scenario, "leap": False}).requests["finished_ps"]
     assert leapt == headway.simulate({**scenario, "leap": "random-cuts"}).requests["finished_ps"]
-    said = str(unmeasured(Scenario.load(scenario)))
+    said = str(note_unmeasured(Scenario.load(scenario)))
     assert "kernels measured alone" in said and "sglang" in said and "on h200_sxm" in said
     assert "16,384" not in said
     scenario["cluster"]["max_batch_tokens"] = 20_000
-    assert "chunks of more than 16,384 tokens" in str(unmeasured(Scenario.load(scenario)))
+    assert "chunks of more than 16,384 tokens" in str(note_unmeasured(Scenario.load(scenario)))
 
 
 @needed

@@ -20,7 +20,7 @@ import headway
 from drawing import draws
 from headway.cli import status
 from headway.errors import HeadwayError
-from headway.experiment.notes import unmeasured
+from headway.experiment.notes import note_unmeasured
 from headway.latency import build, read_gpu, read_model
 from headway.latency.base import FOREVER, Chunk, scale_model
 from headway.latency.fit import Step, fit
@@ -356,7 +356,7 @@ def test_times_that_were_never_measured_are_said_to_be_so(cluster: dict[str, Any
     scenario = headway.Scenario.load(
         {"workload": {"rate": "1/s", "requests": 1}, "cluster": {"latency": {"model": "hardware"}, **cluster}}
     )
-    said = unmeasured(scenario)
+    said = note_unmeasured(scenario)
     assert said is None if sentence is None else said is not None and sentence in said
 
 

@@ -15,7 +15,7 @@ import headway
 from conftest import ROOT
 from drawing import draws
 from headway.errors import HeadwayError
-from headway.experiment.notes import unmeasured
+from headway.experiment.notes import note_unmeasured
 from headway.latency import build, read_gpu, read_model
 from headway.latency.base import FOREVER, scale_model
 from headway.latency.step_models.step_table import StepTable
@@ -165,7 +165,7 @@ def test_steps_beyond_the_table_are_noted() -> None:
     def said(**cluster: Any) -> str | None:
         workload = {"requests": 1, "rate": "1/s"}
         latency = {"model": "table", "rows": ROWS}
-        return unmeasured(Scenario.load({"workload": workload, "cluster": {**cluster, "latency": latency}}))
+        return note_unmeasured(Scenario.load({"workload": workload, "cluster": {**cluster, "latency": latency}}))
 
     assert said(max_batch_tokens=300, max_batch_size=5) is None
     assert "at most 300 tokens of a prompt and 5 decodes" in str(said(max_batch_tokens=301, max_batch_size=5))

@@ -12,7 +12,7 @@ pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 from canned import DONE, Canned, event, stream, whole
 
 from headway.load.asking import Ask
-from headway.load.open_loop import load
+from headway.load.driver import load
 
 SCENARIO = {
     "seed": 3,

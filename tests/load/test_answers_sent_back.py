@@ -15,7 +15,7 @@ from emulated import Emulated
 from headway.load import conversations
 from headway.load.asking import Ask
 from headway.load.conversations import Conversations
-from headway.load.open_loop import load
+from headway.load.driver import load
 from headway.load.prompt_texts import Texts
 from headway.scenario.scenario import Scenario
 from headway.types import Path, Request
@@ -87,7 +87,7 @@ def test_a_shorter_answer_or_a_longer_prompt_is_made_up_for_by_the_next_words() 
     for tokens, new in ((20 + 10, 20), (20 + 4, 26), (23 + 10, 17), (60, 1)):
         talks = Conversations(Texts())
         talks.ask(first.request)
-        talks.ended(first, "an answer", tokens)
+        talks.record_answer(first, "an answer", tokens)
         said = talks.ask(second.request)
         assert said[1] == "an answer" and words(said[::2]) == [20, new]
 
@@ -96,7 +96,7 @@ def test_a_turn_whose_answer_did_not_come_or_said_nothing_goes_on_with_made_up_w
     first, second = plan()
     talks = Conversations(Texts())
     talks.ask(first.request)
-    talks.ended(first)
+    talks.record_answer(first)
     assert words(talks.ask(second.request)) == [50]
 
 
@@ -104,9 +104,9 @@ def test_a_turn_that_is_sent_again_says_the_same_again() -> None:
     first, second = plan()
     talks = Conversations(Texts())
     talks.ask(first.request)
-    talks.ended(first, "an answer", 30)
+    talks.record_answer(first, "an answer", 30)
     said = talks.ask(second.request)
-    talks.ended(second)
+    talks.record_answer(second)
     assert talks.ask(second.request) == said
 
 
@@ -116,7 +116,7 @@ def test_what_is_remembered_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None
     for number in range(40):
         request = Request(number, 0, 20, Path((7,), (20,)), session=f"s{number}")
         talks.ask(request)
-        talks.ended(Planned(request, 10, 100 + number), "an answer", 30)
+        talks.record_answer(Planned(request, 10, 100 + number), "an answer", 30)
     second = Request(50, 0, 50, Path((7, 139, 8), (20, 30, 50)), session="s39", turn=1)
     forgotten = Request(51, 0, 50, Path((7, 100, 8), (20, 30, 50)), session="s0", turn=1)
     assert words(talks.ask(second)[::2]) == [20, 20] and words(talks.ask(forgotten)) == [50]

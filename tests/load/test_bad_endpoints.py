@@ -11,8 +11,8 @@ pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 from canned import DONE, STREAM, Canned, event, stream
 
 from headway.load.asking import Ask
+from headway.load.driver import load
 from headway.load.line import LINE
-from headway.load.open_loop import load
 
 SCENARIO = {
     "seed": 3,

@@ -19,8 +19,7 @@ from emulated import Emulated
 from headway import simulate
 from headway.errors import HeadwayError
 from headway.load.asking import Ask
-from headway.load.driver import Driver, drive
-from headway.load.open_loop import load
+from headway.load.driver import Driver, drive, load
 from headway.results.result import Result
 from headway.workload.traffic import OpenLoop
 

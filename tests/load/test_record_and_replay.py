@@ -16,7 +16,7 @@ from emulated import Emulated
 from headway import simulate
 from headway.errors import HeadwayError
 from headway.load.asking import Ask
-from headway.load.open_loop import load
+from headway.load.driver import load
 from headway.results.result import Result
 from headway.workload.traces import open_trace
 

@@ -17,7 +17,7 @@ from headway.config.documents import parse_yaml
 from headway.config.keys import keys_of, write
 from headway.config.tables import default_text, find_section
 from headway.errors import HeadwayError
-from headway.experiment.notes import unmeasured
+from headway.experiment.notes import note_unmeasured
 from headway.latency import MODELS
 from headway.latency.gpus import Gpu, gpus
 from headway.latency.shapes import ModelFigures, models
@@ -164,7 +164,7 @@ def test_presets_stay_as_they_were_published() -> None:
 def test_the_default_preset_is_served_by_a_card_that_was_measured() -> None:
     assert Scenario.load().name == DEFAULT
     assert Scenario.load().cluster.latency_section() == {"model": "hardware"}
-    assert unmeasured(Scenario.load()) is None
+    assert note_unmeasured(Scenario.load()) is None
 
 
 def test_all_shared_prompts_of_the_default_are_about_twice_what_an_instance_can_cache() -> None:

@@ -19,7 +19,7 @@ from headway.gateway.live_policies import read_policies
 from headway.results.result import Result
 from headway.scenario.scenario import Scenario
 from headway.twin.check import HITS, SPREAD, TTFT, Pair, Twin, twin
-from headway.twin.live_cluster import check, gateway_file, meanwhile, pace, taken, tick_s
+from headway.twin.live_cluster import check, gateway_file, meanwhile, pace, tick_s, wait_until_applied
 from headway.types import PS_PER_SECOND
 
 WORKLOAD = {
@@ -100,7 +100,7 @@ def test_policies_that_the_gateway_refuses_are_told(tmp_path: Path) -> None:
             return said
 
     with pytest.raises(HeadwayError, match=r"^policies: are odd\.$"):
-        taken(Router())  # type: ignore[arg-type]
+        wait_until_applied(Router())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("routing", ["least-loaded", "round-robin", {"name": "least-loaded"}, {"name": "weighted"}])

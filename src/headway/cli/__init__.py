@@ -1,4 +1,4 @@
-"""The command line. `status` runs one command; `verbs` lists the verbs, each in a module of its own.
+"""The command line. `status` runs one command; `verbs` lists the verbs and the modules that have them.
 
 What is imported here is paid for by every command, `headway --version` included.
 """

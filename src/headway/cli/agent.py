@@ -9,7 +9,8 @@ from cyclopts import Parameter
 
 from headway import __version__
 from headway.cli.etcd import EtcdChoice
-from headway.cli.page import say
+from headway.cli.options import flag, read_key
+from headway.cli.page import log_to_stderr, say
 from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
@@ -23,16 +24,13 @@ def agent(
     etcd: EtcdChoice,
     advertise: Annotated[str | None, Parameter(help="Its URL from the gateways, where that is another.")] = None,
     id: Annotated[str | None, Parameter(help="Its name; host and port of its URL if left out.")] = None,
-    model: Annotated[
-        list[str] | None, Parameter(negative="", help="A model it serves, repeat for more; asked of it if left out.")
-    ] = None,
+    model: Annotated[list[str] | None, flag("A model it serves, repeat for more; asked of it if left out.")] = None,
     role: Literal["both", "prefill", "decode"] = "both",
     pool: str = "default",
     heartbeat: Annotated[str, Parameter(help="How often it says how it fares; a lease lasts for three.")] = "5s",
     drain: Annotated[str, Parameter(help="How long the engine may take to end its requests at SIGTERM.")] = "30s",
     changes: Annotated[
-        list[str] | None,
-        Parameter(name="--set", negative="", help="More that a file says of a backend, as in max_batch_size=128."),
+        list[str] | None, flag("More that a file says of a backend, as in max_batch_size=128.", "--set")
     ] = None,
     engine_key_env: Annotated[
         str | None, Parameter(help="The environment variable with the key that the engine wants.")
@@ -49,7 +47,6 @@ def agent(
 ) -> None:
     """Register the engine beside it in etcd, and write load, power and readiness at every heartbeat until it ends."""
     import asyncio
-    import logging
 
     settings = etcd.settings()
     from headway.config.units import positive_seconds
@@ -60,7 +57,7 @@ def agent(
     from headway.gateway.membership.node_agent import Agent, Registration, advertised_url
     from headway.http.address import Address
 
-    _check_key(engine_key_env)
+    read_key(engine_key_env, "--engine-key-env")  # only whether it is there
     near = Address(engine, "--engine")
     url = advertised_url(engine, advertise, settings.endpoints)
     far = Address(url, "--advertise")
@@ -83,7 +80,7 @@ def agent(
         None if gauge is None else Meter(gauge, max(beat_s, WINDOW_S)),
         beat_s,
     )
-    logging.basicConfig(format="headway: %(message)s", level=logging.INFO)
+    log_to_stderr()
     say(f"{name} at {url}; Ctrl-C or SIGTERM ends it")
     asyncio.run(_until_told(running, drain_s))
 
@@ -94,24 +91,17 @@ async def _until_told(running: Agent, drain_s: float) -> None:
     await running.run(end_signal(), drain_s)
 
 
-def _check_key(variable: str | None) -> None:
-    import os
-
-    if variable is not None and not os.environ.get(variable):
-        raise HeadwayError(f"--engine-key-env: the environment variable {variable} is not set.")
-
-
-def _changes(given: list[str]) -> dict[str, Any]:
+def _changes(texts: list[str]) -> dict[str, Any]:
     from headway.config.documents import parse_yaml
     from headway.gateway.membership.node import optional
 
-    found: dict[str, Any] = {}
-    for text in given:
+    keys: dict[str, Any] = {}
+    for text in texts:
         key, equals, value = text.partition("=")
         if not equals:
             raise HeadwayError(f"--set: expected a key and its value, as in max_batch_size=128, got {text!r}.")
-        found[key] = parse_yaml(value, f"--set {key}")
-    return optional(found, "--set")
+        keys[key] = parse_yaml(value, f"--set {key}")
+    return optional(keys, "--set")
 
 
 def _gauge(gpus: str | None, file: Path | None, command: str | None) -> Gauge | None:
@@ -125,9 +115,10 @@ def _gauge(gpus: str | None, file: Path | None, command: str | None) -> Gauge | 
         return ReadingsCommand(command)
     if gpus is None:
         return Nvml.find()
-    if not all(one.strip().isdecimal() for one in gpus.split(",")):
+    cards = gpus.split(",")
+    if not all(card.strip().isdecimal() for card in cards):
         raise HeadwayError(f"--gpus: expected numbers of cards such as 0,1, got {gpus!r}.")
-    found = Nvml.find([int(one) for one in gpus.split(",")])
-    if found is None:
+    gauge = Nvml.find([int(card) for card in cards])
+    if gauge is None:
         raise HeadwayError("--gpus: NVML finds no cards here; install nvidia-ml-py beside NVIDIA's driver.")
-    return found
+    return gauge

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from headway.cli.options import output_to
 from headway.cli.page import AsJson, Page, say
 from headway.errors import HeadwayError
 from headway.types import Json
@@ -21,9 +22,7 @@ def calibrate(
     ],
     /,
     *,
-    output: Annotated[
-        Path, Parameter(name=("--output", "-o"), help="Write the profile to this file, which ends in .yaml.")
-    ],
+    output: Annotated[Path, output_to("Write the profile to this file, which ends in .yaml.")],
     scenario: Annotated[
         str | None, Parameter(help="What simulates the engine's run; the file is then that run, request by request.")
     ] = None,
@@ -39,40 +38,23 @@ def calibrate(
 ) -> Page | Json:
     """Fit a hardware profile to measured step times, or match one with an engine's run; print its held-out error."""
     from headway.experiment.calibrate import HOST
-    from headway.experiment.calibrate import calibrate as fit
+    from headway.experiment.calibrate import calibrate as fit_steps
+    from headway.experiment.engine_fit import calibrate_run
+    from headway.report import validation
     from headway.report.progress import Bar
-    from headway.report.validation import calibration_report as report
 
     example = shlex.join(["headway", "hardware", "show", str(output)])
     if scenario is not None:
-        return _of_run(
-            file, scenario, output, {"--gpu": gpu, "--model": model, "--host": host}, as_of, as_json, example
-        )
+        for option, value in {"--gpu": gpu, "--model": model, "--host": host}.items():
+            if value is not None:
+                raise HeadwayError(f"{option}: the scenario says it; leave it out with --scenario.")
+        with Bar(None, "runs") as bar:
+            run_fit = calibrate_run(file, scenario, output, as_of, progress=bar.update)
+        say(f"wrote {output}")
+        return run_fit.summary() if as_json else Page([validation.of_run(run_fit)], example)
     if gpu is None:
         say(f"no --gpu: the steps are taken for those of an {USUAL}")
     with Bar(None, "rounds of the fit") as bar:
-        found = fit(file, gpu or USUAL, model, output, host or HOST, as_of, progress=bar.update)
+        fit = fit_steps(file, gpu or USUAL, model, output, host or HOST, as_of, progress=bar.update)
     say(f"wrote {output}")
-    return found.summary() if as_json else Page([report(found)], example)
-
-
-def _of_run(
-    file: Path,
-    scenario: str,
-    output: Path,
-    given: dict[str, str | None],
-    as_of: str | None,
-    as_json: bool,
-    example: str,
-) -> Page | Json:
-    from headway.experiment.engine_fit import calibrate_run
-    from headway.report.progress import Bar
-    from headway.report.validation import of_run
-
-    for option, value in given.items():
-        if value is not None:
-            raise HeadwayError(f"{option}: the scenario says it; leave it out with --scenario.")
-    with Bar(None, "runs") as bar:
-        found = calibrate_run(file, scenario, output, as_of, progress=bar.update)
-    say(f"wrote {output}")
-    return found.summary() if as_json else Page([of_run(found)], example)
+    return fit.summary() if as_json else Page([validation.calibration_report(fit)], example)

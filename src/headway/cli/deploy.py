@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from headway.cli.etcd import EtcdChoice
+from headway.cli.options import flag, needs
 from headway.cli.page import AsJson, Page, Verdict, say
 from headway.errors import HeadwayError
 from headway.types import Json
@@ -47,29 +48,26 @@ def deploy(
     canary: Annotated[
         str | None, Parameter(help="Let it decide on this share of sessions alone, as in 5%, beside those in force.")
     ] = None,
-    dry_run: Annotated[bool, Parameter(negative="", help="Show what would change, and change nothing.")] = False,
-    yes: Annotated[bool, Parameter(name=("--yes", "-y"), negative="", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, flag("Show what would change, and change nothing.")] = False,
+    yes: Annotated[bool, flag("Do not ask.", "--yes", "-y")] = False,
     wait: Annotated[str, Parameter(help="How long the gateway may take.")] = "30s",
     as_json: AsJson = False,
 ) -> Page | Json | Verdict:
     """Check policies, show how they differ from those of a live gateway, swap them and wait until they are in force."""
-    try:
+    with needs("gateway", "deploy"):
         from headway.config.units import positive_seconds
         from headway.gateway.deploy import read_bundle
-    except ImportError as error:
-        raise HeadwayError(f"deploy: {error.name} is not installed; install headway[gateway].") from None
     wait_s, share = positive_seconds(wait, "--wait"), None if canary is None else share_of(canary)
     change = (target := target_of(to, admin, key_env, etcd)).change(read_bundle(bundle), share)
-    found: Json = {"where": change.where, "diff": change.diff, "deployed": False, "said": None}
+    document: Json = {"where": change.where, "diff": change.diff, "deployed": False, "said": None}
     if not change.diff:
-        found["said"] = "nothing would change" if dry_run else "nothing changes"
-    elif not dry_run and (yes or agreed(change.diff)):
-        found |= {"deployed": True, "said": target.carry_out(change, wait_s)}
+        document["said"] = "nothing would change" if dry_run else "nothing changes"
+    elif not dry_run and (yes or confirm(change.diff)):
+        document |= {"deployed": True, "said": target.carry_out(change, wait_s)}
     if as_json:
-        return found
-    asked = not (yes or dry_run or not change.diff)
-    parts = [] if asked else [change.diff.rstrip("\n")] if change.diff else []
-    return Page([], "\n".join([*parts, *([found["said"]] if found["said"] else [])]) or None)
+        return document
+    diff = change.diff.rstrip("\n") if yes or dry_run else ""  # who was asked has seen it
+    return Page([], "\n".join(filter(None, (diff, document["said"]))) or None)
 
 
 def target_of(to: Path | None, admin: str | None, key_env: str, etcd: Etcd) -> Target:
@@ -98,7 +96,7 @@ def share_of(text: str) -> float:
     return share
 
 
-def agreed(diff: str) -> bool:
+def confirm(diff: str) -> bool:
     if not sys.stdin.isatty():
         raise HeadwayError("--yes: there is nobody to be asked; say --yes to deploy, or --dry-run to look.")
     say(diff)

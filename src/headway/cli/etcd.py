@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from headway.errors import HeadwayError
+from headway.cli.options import needs
 
 if TYPE_CHECKING:
     from headway.gateway.membership.etcd_settings import EtcdSettings
@@ -32,24 +32,11 @@ class EtcdChoice:
     def settings(self) -> EtcdSettings:
         from headway.config.section import read
 
-        try:
+        with needs("gateway", "etcd", " for the gateway"):
             from headway.gateway.membership.etcd_client import Etcd  # noqa: F401  (tells at once what is missing)
             from headway.gateway.membership.etcd_settings import EtcdSettings
-        except ImportError as error:
-            raise HeadwayError(
-                f"etcd: {error.name} is not installed; install headway[gateway] for the gateway."
-            ) from None
-        given: dict[str, Any] = {
-            "endpoints": self.etcd,
-            "prefix": self.prefix,
-            "user": self.etcd_user,
-            "password_env": self.etcd_password_env,
-            "ca": _text(self.etcd_ca),
-            "cert": _text(self.etcd_cert),
-            "key": _text(self.etcd_key),
-        }
-        return read(EtcdSettings, {key: value for key, value in given.items() if value is not None}, "etcd")
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path.expanduser())
+        section = {"endpoints": self.etcd, "prefix": self.prefix}
+        for name, value in asdict(self).items():
+            if name.startswith("etcd_") and value is not None:
+                section[name.removeprefix("etcd_")] = str(value.expanduser() if isinstance(value, Path) else value)
+        return read(EtcdSettings, section, "etcd")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import astuple, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from headway.cli.choice import RayCluster, Workers
+from headway.cli.options import RayCluster, Workers, output_to
 from headway.cli.page import AsJson, Page, say
 from headway.errors import HeadwayError
 from headway.types import Json
 
 if TYPE_CHECKING:
+    from headway.evolve.final import Conclusion
     from headway.evolve.model import Model
 
 
@@ -94,9 +97,8 @@ def evolve(
     ray: RayCluster = None,
     output: Annotated[
         Path | None,
-        Parameter(
-            name=("--output", "-o"),
-            help="Write each batch to this folder as it is done, and the best bundle; a search that is there goes on.",
+        output_to(
+            "Write each batch to this folder as it is done, and the best bundle; a search that is there goes on."
         ),
     ] = None,
     talk: Annotated[Talk | None, Parameter(name="*")] = None,
@@ -111,41 +113,22 @@ def evolve(
 
     if evaluations < 1:
         raise HeadwayError(f"--evaluations: one candidate at least is wanted, got {evaluations}.")
-    stages = tuple(one.strip() for one in stage.split(","))
+    stages = tuple(name.strip() for name in stage.split(","))
     talk = talk or Talk()
     if sampler is not None and engine != "numeric":
         raise HeadwayError(f"--sampler: {engine} has none; leave it out, or take --engine numeric.")
+    search: Callable[..., Conclusion]
     if asks_model(engine):
         if batch is not None:
             raise HeadwayError(f"--batch: {engine} has no batches; leave it out.")
         dialogue = Dialogue(engine, template, stages, seed, evaluations)
-        model = talk.open_model(engine)
-        with EvolveProgress() as progress:
-            found = evolve_with_model(
-                suite,
-                model,
-                dialogue,
-                builtins=builtins,
-                workers=workers,
-                ray=ray,
-                output=output,
-                progress=progress,
-                say=say,
-            )
+        search = partial(evolve_with_model, suite, talk.open_model(engine), dialogue, say=say)
     else:
         talk.check_absent(engine)
         plan = Plan(engine, sampler or "tpe", template, stages, seed, batch)
-        with EvolveProgress() as progress:
-            found = run_search(
-                suite,
-                plan,
-                evaluations=evaluations,
-                builtins=builtins,
-                workers=workers,
-                ray=ray,
-                output=output,
-                progress=progress,
-            )
+        search = partial(run_search, suite, plan, evaluations=evaluations)
+    with EvolveProgress() as progress:
+        conclusion = search(builtins=builtins, workers=workers, ray=ray, output=output, progress=progress)
     if output is not None:
-        say(f"wrote best.yaml, result.json and {found.candidates:,} evaluations to {output}")
-    return found.document() if as_json else Page(report(found))
+        say(f"wrote best.yaml, result.json and {conclusion.candidates:,} evaluations to {output}")
+    return conclusion.document() if as_json else Page(report(conclusion))

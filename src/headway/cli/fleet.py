@@ -28,8 +28,8 @@ def list_nodes(*, etcd: EtcdChoice, as_json: AsJson = False) -> Page | Json:
     """Print every node that is registered or cordoned, with its load as its agent tells it."""
     from headway.report.live_tables import listing
 
-    found = _do(etcd, lambda fleet: fleet.nodes())
-    return {"nodes": found} if as_json else Page([listing(found)])
+    nodes = _do(etcd, lambda fleet: fleet.nodes())
+    return {"nodes": nodes} if as_json else Page([listing(nodes)])
 
 
 @fleet.command
@@ -83,12 +83,13 @@ def policy(
     from headway.report.live_tables import policies
 
     wait_s = positive_seconds(wait, "--wait")
-    given = None if file is None else load_policies(file)
-    found = _do(etcd, lambda fleet: fleet.policy() if given is None else fleet.push(given, wait_s))
-    refused = [name for name, one in found["gateways"].items() if not one.get("accepted")]
-    if given is not None and not found["gateways"]:
+    pushed = None if file is None else load_policies(file)
+    document = _do(etcd, lambda fleet: fleet.policy() if pushed is None else fleet.push(pushed, wait_s))
+    replies = document["gateways"].values()
+    if pushed is not None and not replies:
         say("no gateway has answered yet")
-    return Verdict(found if as_json else Page([policies(found)]), 1 if given is not None and refused else 0)
+    refused = pushed is not None and not all(reply.get("accepted") for reply in replies)
+    return Verdict(document if as_json else Page([policies(document)]), 1 if refused else 0)
 
 
 def _do(choice: EtcdChoice, act: Callable[[EtcdFleet], Awaitable[Result]]) -> Result:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+from headway.cli.options import output_to
 from headway.cli.page import Page, say
 from headway.cli.trace_files import Files
 from headway.errors import HeadwayError
 from headway.types import Json
 
+if TYPE_CHECKING:
+    from headway.interop.translation import Translation
+
 export = App(name="export", help="Write policies and workloads as other projects read them.", help_format="plaintext")
 import_ = App(name="import", help="Read policies and workloads that other projects wrote.", help_format="plaintext")
 
-Out = Annotated[Path | None, Parameter(name=("--output", "-o"), help="Write to this file instead of printing.")]
+Out = Annotated[Path | None, output_to("Write to this file instead of printing.")]
 
 
 @export.command(name="llm-d")
@@ -28,11 +32,9 @@ def export_llmd(
     output: Out = None,
 ) -> Page | None:
     """Write a weighted profile as llm-d's EndpointPickerConfig; what differs there is told on stderr."""
-    from headway.interop.llmd import export_profile
-    from headway.interop.sources import routing_of
+    from headway.interop.llmd import export_profile, routing_of
 
-    found = export_profile(routing_of(source))
-    return _give(found.text, found.notes, output)
+    return _give(export_profile(routing_of(source)), output)
 
 
 @import_.command(name="llm-d")
@@ -47,8 +49,7 @@ def import_llmd(
     from headway.config.documents import read_yaml
     from headway.interop.llmd import import_config
 
-    found = import_config(read_yaml(file), file.name, profile)
-    return _give(found.text, found.notes, output)
+    return _give(import_config(read_yaml(file), file.name, profile), output)
 
 
 @export.command(name="blis")
@@ -59,18 +60,16 @@ def export_blis(
     output: Out = None,
 ) -> Page | Json | None:
     """Write a scenario's workload as a workload specification of BLIS, or a trace as its TraceV2."""
-    from headway.interop.sources import is_scenario
+    from headway.interop.blis_export import export_workload, is_scenario
 
     if not is_scenario(source):
         if output is None:
             raise HeadwayError("--output: a TraceV2 is two files, X.yaml and X.csv; say where, as in -o X.")
         return Files(format="blis").rewrite(source, output)
-    from headway.interop.blis_export import export_workload
     from headway.scenario.scenario import Scenario
 
     scenario = Scenario.load(source)
-    found = export_workload(scenario.workload, scenario.seed.workload)
-    return _give(found.text, found.notes, output)
+    return _give(export_workload(scenario.workload, scenario.seed.workload), output)
 
 
 @import_.command(name="blis")
@@ -81,24 +80,20 @@ def import_blis(
     output: Out = None,
 ) -> Page | Json | None:
     """Read a workload specification of BLIS as the workload of a scenario, or its TraceV2 as a trace of Headway."""
-    from headway.interop.sources import is_trace
+    from headway.config.documents import read_yaml
+    from headway.interop.blis_import import import_workload, is_trace
 
     if is_trace(file):
         if output is None:
             raise HeadwayError("--output: say where the trace is to be written, as in -o trace.jsonl.")
         return Files(read_format="blis", format="headway").rewrite(file, output)
-    from headway.config.documents import read_yaml
-    from headway.interop.blis_import import import_workload
-
-    found = import_workload(read_yaml(file), file.name)
-    return _give(found.text, found.notes, output)
+    return _give(import_workload(read_yaml(file), file.name), output)
 
 
-def _give(text: str, notes: list[str], output: Path | None) -> Page | None:
-    for note in notes:
-        say(note)
+def _give(translation: Translation, output: Path | None) -> Page | None:
+    say(*translation.notes)
     if output is None:
-        return Page([], text.rstrip("\n"))
-    output.write_text(text, encoding="utf-8")
+        return Page([], translation.text.rstrip("\n"))
+    output.write_text(translation.text, encoding="utf-8")
     say(f"wrote {output}")
     return None

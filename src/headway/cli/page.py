@@ -33,25 +33,25 @@ class Page(NamedTuple):
 class Verdict(NamedTuple):
     """What a verb shows, and the exit status that goes with it."""
 
-    shown: Page | Json
+    page: Page | Json
     status: int
 
 
-def text_of(shown: Page | Json, console: Console) -> str:
-    if not isinstance(shown, Page):
+def text_of(page: Page | Json, console: Console) -> str:
+    if not isinstance(page, Page):
         from headway.results.store import clean
 
-        document = clean(shown)
+        document = clean(page)
         text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
         return (text if _prints(text) else json.dumps(document, indent=2)) + "\n"
     with console.capture() as captured:
-        for part in shown.parts:
+        for part in page.parts:
             console.print(part, soft_wrap=bool(getattr(part, "no_wrap", False)))  # source stays as it is
     text = captured.get()
-    # Tables are padded to their width, which nobody wants in a file.
+    # Tables are padded to their width, which a file should not be.
     text = text if console.is_terminal else "".join(f"{row.rstrip()}\n" for row in text.splitlines())
-    if shown.line is not None:
-        text += f"{shown.line}\n"
+    if page.line is not None:
+        text += f"{page.line}\n"
     return text if _prints(text) else text.translate(PLAIN)
 
 
@@ -64,7 +64,15 @@ def _prints(text: str) -> bool:
     return True
 
 
-def say(message: str) -> None:
-    if sys.stderr is not None:
-        with contextlib.suppress(OSError):  # the exit status still tells
-            print(f"headway: {message}", file=sys.stderr)
+def say(*messages: str | None) -> None:
+    """Print each message that is there to stderr."""
+    for message in messages:
+        if message is not None and sys.stderr is not None:
+            with contextlib.suppress(OSError):  # the exit status still tells
+                print(f"headway: {message}", file=sys.stderr)
+
+
+def log_to_stderr() -> None:
+    import logging
+
+    logging.basicConfig(level=logging.INFO, format="headway: %(message)s", stream=sys.stderr)

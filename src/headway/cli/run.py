@@ -1,14 +1,14 @@
-"""`headway run`: one scenario, simulated, or read where it has been before."""
+"""`headway run` and `headway workload`: one scenario, simulated, or its workload looked at before that."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Parameter
+from cyclopts import App, Parameter
 
-from headway.cli.choice import AS_IT_IS, Choice, ScenarioFile
+from headway.cli.options import AS_IT_IS, Choice, RunOutput, ScenarioFile, Trace, flag
 from headway.cli.page import AsJson, Page, say
 from headway.errors import HeadwayError
 from headway.types import Json
@@ -17,7 +17,34 @@ if TYPE_CHECKING:
     from headway.results.result import Result
     from headway.scenario.scenario import Scenario
 
-Trace = Literal["minimal", "decisions", "full"]
+workload = App(name="workload", help="Look at the workload of a scenario.", help_format="plaintext")
+
+
+@workload.command
+def preview(
+    scenario: ScenarioFile = None,
+    /,
+    *,
+    requests: Annotated[int, Parameter(help="How many requests to look at, from the first on.")] = 10_000,
+    html: Annotated[Path | None, Parameter(help="Write a page for a browser to this file.")] = None,
+    choice: Choice = AS_IT_IS,
+    as_json: AsJson = False,
+) -> Page | Json:
+    """Print a workload's rate over time, lengths, sessions and prefix sharing before anything is simulated."""
+    from headway.experiment.look import preview as describe
+    from headway.report import workload_tables as tables
+    from headway.report.html import write
+    from headway.report.progress import Bar
+
+    if requests < 1:
+        raise HeadwayError(f"--requests: look at one request at least, got {requests}.")
+    loaded = choice.load(scenario)
+    with Bar(None, "drawing requests"):
+        document = describe(loaded, requests=requests)
+    if html is not None:
+        write(html, tables.preview_page(document))
+        say(f"wrote {html}")
+    return document if as_json else Page([tables.preview_report(document)])
 
 
 def run(
@@ -25,20 +52,24 @@ def run(
     /,
     *,
     choice: Choice = AS_IT_IS,
-    output: Annotated[
-        Path | None, Parameter(name=("--output", "-o"), help="Write the run's files to this folder.")
-    ] = None,
+    output: RunOutput = None,
     trace: Annotated[
         Trace, Parameter(help="What is written down beside the requests: every decision, or everything.")
     ] = "minimal",
     counterfactuals: Annotated[
         int, Parameter(help="Force another target on so many requests, one at a time, and tell what that gives.")
     ] = 0,
-    again: Annotated[bool, Parameter(negative="", help="Simulate even if the folder has this run already.")] = False,
+    again: Annotated[bool, flag("Simulate even if the folder has this run already.")] = False,
     as_json: AsJson = False,
 ) -> Page | Json:
     """Simulate a scenario and print what its users would see."""
-    from headway.experiment.notes import lost_prefixes, note, unmeasured, unscaled, unstruck
+    from headway.experiment.notes import (
+        note_idle_autoscaler,
+        note_lost_prefixes,
+        note_missed_faults,
+        note_no_figures,
+        note_unmeasured,
+    )
     from headway.experiment.run import about
     from headway.report.run import run_report
     from headway.results import store
@@ -52,16 +83,12 @@ def run(
     if output is not None:
         store.check(output)
     level: Trace = "decisions" if counterfactuals and trace == "minimal" else trace
-    result = done(loaded, level, counterfactuals, None if again else output, output)
+    result = _run(loaded, level, counterfactuals, output, again)
     routing = result.scenario["policies"]["routing"]
-    beside = [lost_prefixes(loaded.cluster, {routing["name"]: routing}), unscaled(loaded), unmeasured(loaded)]
-    for said in (*beside, unstruck(loaded, [result.summary()])):
-        if said is not None:
-            say(said)
+    say(note_lost_prefixes(loaded.cluster, {routing["name"]: routing}), note_idle_autoscaler(loaded))
+    say(note_unmeasured(loaded), note_missed_faults(loaded, [result.summary()]))
     if as_json:
-        said = note(result.summary(), loaded.warmup)
-        if said is not None:
-            say(said)
+        say(note_no_figures(result.summary(), loaded.warmup))
         return {"run": about(loaded), **result.summary()}
     next_line = ["headway", "compare", *([scenario] if scenario else [])]
     for change in choice.changes or ():
@@ -72,26 +99,24 @@ def run(
     return Page([report, "Which routing policy serves this best?"], shlex.join(next_line))
 
 
-def done(loaded: Scenario, trace: Trace, counterfactuals: int, there: Path | None, output: Path | None) -> Result:
-    """The run, read from the folder that has it `there`, or simulated; and what is written of it."""
-    from headway.experiment.counterfactual import counterfactuals as forced
-    from headway.experiment.run import simulate
-    from headway.experiment.tracing import kept
+def _run(loaded: Scenario, trace: Trace, counterfactuals: int, output: Path | None, again: bool) -> Result:
+    """Read the run from the folder if it has it, else simulate it and write it there."""
+    from headway.experiment.counterfactual import counterfactuals as force_others
+    from headway.experiment.run import read_run, simulate
     from headway.report.progress import Bar, RunProgress
     from headway.results import store
 
-    result = None if there is None else kept(there, loaded.key(), trace)
-    read = result is not None
-    if result is None:
+    result = None if output is None or again else read_run(output, loaded.key(), trace)
+    if result is not None:
+        say(f"{output} has this run already; it was read (--again simulates it anew)")
+    else:
         with RunProgress(loaded.workload.requests) as progress:
             result = simulate(loaded, trace=trace, progress=progress)
-    else:
-        say(f"{there} has this run already; it was read (--again simulates it anew)")
-    if output is not None and not read:  # whatever becomes of the rest
-        say(f"wrote {', '.join(result.save(output))} to {output}")
+        if output is not None:  # whatever becomes of the rest
+            say(f"wrote {', '.join(result.save(output))} to {output}")
     if output is not None and counterfactuals:
         with Bar(None, "runs with another choice") as bar:
-            result.counterfactuals = forced(result, counterfactuals, progress=bar.update)
+            result.counterfactuals = force_others(result, counterfactuals, progress=bar.update)
         store.add(output, "counterfactuals", result.counterfactuals)
         say(f"wrote {len(result.counterfactuals)} counterfactuals to {output}")
     return result

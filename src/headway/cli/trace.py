@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from headway.cli.options import flag
 from headway.cli.page import AsJson, Page
 from headway.cli.trace_files import AS_IT_COMES, AS_THEY_ARE, Drawn, Files, In, Out, at_least_one
 from headway.config.wording import shown
@@ -20,7 +22,7 @@ FORMATS = (
     "headway, mooncake, azure, burstgpt, bailian, weka, servegen, dynamo, tracelab, routesim, blis, otel or records"
 )
 
-Values = Annotated[list[str] | None, Parameter(negative="", help="Of this one; repeat for more.")]
+Values = Annotated[list[str] | None, flag("Of this one; repeat for more.")]
 
 
 @trace.command
@@ -29,8 +31,7 @@ def inspect(
     /,
     *,
     format: Annotated[
-        str | None,
-        Parameter(help=f"The trace's format, where it cannot be told safely: {FORMATS}."),
+        str | None, Parameter(help=f"The trace's format, where it cannot be told safely: {FORMATS}.")
     ] = None,
     capacity: Annotated[
         str, Parameter(help="Cache sizes in the trace's own blocks, separated by commas; inf is unlimited.")
@@ -54,7 +55,7 @@ def inspect(
     counts = [_whole(part, "--instances", 100_000) for part in instances.split(",")]
     at_least_one(("--block-tokens", block_tokens), ("--limit", limit))
     with Bar(None, "requests") as bar:
-        found = inspect_trace(
+        figures = inspect_trace(
             file,
             format=format,
             capacities=sizes,
@@ -62,12 +63,10 @@ def inspect(
             order=order,
             block_tokens=block_tokens,
             limit=limit,
-            seed=drawn.seed,
-            start=drawn.start,
-            duration=drawn.duration,
+            **asdict(drawn),
             progress=bar.update,
         )
-    return found if as_json else Page([report(found, file.name)], snippet(found, str(file), block_tokens, limit))
+    return figures if as_json else Page([report(figures, file.name)], snippet(figures, str(file), block_tokens, limit))
 
 
 def _blocks(text: str) -> int | None:
@@ -82,8 +81,8 @@ def _whole(text: str, where: str, most: int) -> int:
     return number
 
 
-def _given(**values: object) -> Json:
-    """What was said on the command line."""
+def _drop_unset(**values: object) -> Json:
+    """The options that the command line has."""
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -140,8 +139,8 @@ def scale(
 
     A shorter prompt is cut to the blocks it still fills, a longer one goes on with content of its own.
     """
-    given = _given(rate=rate, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
-    return files.rewrite(source, target, [{"scale": given}])
+    factors = _drop_unset(rate=rate, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+    return files.rewrite(source, target, [{"scale": factors}])
 
 
 @trace.command(name="slice")
@@ -154,20 +153,18 @@ def slice_(
     end: Annotated[str | None, Parameter(help="and before this one.")] = None,
     requests: Annotated[str | None, Parameter(help="Requests by number, as in 0:1000, the last not included.")] = None,
     sessions: Annotated[str | None, Parameter(help="Sessions by number, as in 0:100, the last not included.")] = None,
-    whole_sessions: Annotated[
-        bool, Parameter(negative="", help="Keep the sessions that begin inside, with all their turns.")
-    ] = False,
+    whole_sessions: Annotated[bool, flag("Keep the sessions that begin inside, with all their turns.")] = False,
     files: Files = AS_THEY_ARE,
 ) -> Page | Json:
     """Keep a piece of a trace; its times then count from the piece's start."""
-    given = _given(
+    bounds = _drop_unset(
         start=start,
         end=end,
         requests=_range(requests, "--requests"),
         sessions=_range(sessions, "--sessions"),
         whole_sessions=whole_sessions,
     )
-    return files.rewrite(source, target, [{"slice": given}])
+    return files.rewrite(source, target, [{"slice": bounds}])
 
 
 @trace.command
@@ -181,8 +178,7 @@ def merge(
     other_block_tokens: Annotated[int | None, Parameter(help="Tokens of a block of OTHER.")] = None,
     offset: Annotated[str | None, Parameter(help="How much later OTHER starts, as in 10m.")] = None,
     one_trace: Annotated[
-        bool,
-        Parameter(negative="", help="Both are pieces of one trace: equal names and block ids mean the same in both."),
+        bool, flag("Both are pieces of one trace: equal names and block ids mean the same in both.")
     ] = False,
     files: Files = AS_THEY_ARE,
 ) -> Page | Json:
@@ -190,8 +186,8 @@ def merge(
     from headway.workload.transforms.rewrite import check_target
 
     check_target(target, source, other)
-    given = _given(path=str(other), format=other_from, block_tokens=other_block_tokens, offset=offset)
-    return files.rewrite(source, target, [{"merge": {**given, "apart": not one_trace}}])
+    keys = _drop_unset(path=str(other), format=other_from, block_tokens=other_block_tokens, offset=offset)
+    return files.rewrite(source, target, [{"merge": {**keys, "apart": not one_trace}}])
 
 
 @trace.command(name="filter")
@@ -205,7 +201,7 @@ def filter_(
     kind: Values = None,
     slo_class: Values = None,
     session: Values = None,
-    turn: Annotated[list[int] | None, Parameter(negative="", help="Of this turn; repeat for more.")] = None,
+    turn: Annotated[list[int] | None, flag("Of this turn; repeat for more.")] = None,
     min_turn: Annotated[int | None, Parameter(help="The first turn to keep, from 0.")] = None,
     max_turn: Annotated[int | None, Parameter(help="The last turn to keep, from 0.")] = None,
     min_prompt_tokens: Annotated[int | None, Parameter(help="The shortest prompt to keep.")] = None,
@@ -215,7 +211,7 @@ def filter_(
     files: Files = AS_THEY_ARE,
 ) -> Page | Json:
     """Keep the requests for which everything given holds; bounds are included."""
-    given = _given(
+    conditions = _drop_unset(
         model=model,
         tenant=tenant,
         kind=kind,
@@ -229,7 +225,7 @@ def filter_(
         min_output_tokens=min_output_tokens,
         max_output_tokens=max_output_tokens,
     )
-    return files.rewrite(source, target, [{"filter": given}])
+    return files.rewrite(source, target, [{"filter": conditions}])
 
 
 @trace.command
@@ -255,11 +251,11 @@ def anonymise(
     seed: Annotated[
         str | None, Parameter(help="Pseudonyms that are the same in every file made with this secret, not numbers.")
     ] = None,
-    keep_models: Annotated[bool, Parameter(negative="", help="Leave the models' names.")] = False,
+    keep_models: Annotated[bool, flag("Leave the models' names.")] = False,
     files: Files = AS_THEY_ARE,
 ) -> Page | Json:
     """Rename sessions, requests, tenants, models and blocks, and drop all that only the source knows."""
-    return files.rewrite(source, target, [{"anonymise": _given(seed=seed, keep_models=keep_models)}])
+    return files.rewrite(source, target, [{"anonymise": _drop_unset(seed=seed, keep_models=keep_models)}])
 
 
 @trace.command
@@ -282,9 +278,7 @@ def assign(
     target: Out,
     /,
     *,
-    tenant: Annotated[
-        list[str], Parameter(negative="", help="A tenant, as in crawler:1:batch: name, weight, class; repeat for more.")
-    ],
+    tenant: Annotated[list[str], flag("A tenant, as in crawler:1:batch: name, weight, class; repeat for more.")],
     seed: Annotated[int, Parameter(help="Of the lots.")] = 0,
     files: Files = AS_THEY_ARE,
 ) -> Page | Json:
@@ -293,7 +287,7 @@ def assign(
     for text in tenant:
         name, _, rest = text.partition(":")
         weight, _, slo_class = rest.partition(":")
-        tenants[name] = _given(weight=weight or None, slo_class=slo_class or None)
+        tenants[name] = _drop_unset(weight=weight or None, slo_class=slo_class or None)
     return files.rewrite(source, target, [{"assign": {"tenants": tenants, "seed": seed}}])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -63,16 +63,10 @@ class Files:
         from headway.workload.transforms.rewrite import rewrite
 
         at_least_one(("--block-tokens", self.block_tokens), ("--limit", self.limit))
-        transforms = [make(name, given, name) for step in steps for name, given in step.items()]
-        options = Options(
-            block_tokens=self.block_tokens,
-            limit=self.limit,
-            seed=drawn.seed,
-            start=drawn.start,
-            duration=drawn.duration,
-        )
+        transforms = [make(name, keys, name) for step in steps for name, keys in step.items()]
+        options = Options(block_tokens=self.block_tokens, limit=self.limit, **asdict(drawn))
         with Bar(None, "requests") as bar:
-            done = rewrite(
+            counts = rewrite(
                 source,
                 target,
                 transforms,
@@ -81,20 +75,20 @@ class Files:
                 options=options,
                 progress=bar.update,
             )
-        for note in done.notes:
+        for note in counts.notes:
             say(f"{source.name}: {note}")
-        for phrase in done.lost:
-            say(f"{target.name}: the {done.format} format cannot express {phrase}.")
+        for phrase in counts.lost:
+            say(f"{target.name}: the {counts.format} format cannot express {phrase}.")
         if self.as_json:
-            return {"in": str(source), "out": str(target), **msgspec.to_builtins(done)}
-        of = f" of {done.read:,}" if done.written < done.read else ""
-        return Page([], f"wrote {done.written:,}{of} requests to {target} in {done.format} format")
+            return {"in": str(source), "out": str(target), **msgspec.to_builtins(counts)}
+        of = f" of {counts.read:,}" if counts.written < counts.read else ""
+        return Page([], f"wrote {counts.written:,}{of} requests to {target} in {counts.format} format")
 
 
 AS_THEY_ARE = Files()
 
 
-def at_least_one(*given: tuple[str, int | None]) -> None:
-    for name, value in given:
+def at_least_one(*options: tuple[str, int | None]) -> None:
+    for name, value in options:
         if value is not None and value < 1:
             raise HeadwayError(f"{name}: must be at least 1, got {value}.")

@@ -17,35 +17,35 @@ from headway.errors import HeadwayError
 VERBS = (
     "trace:trace",
     "run:run",
-    "plan:plan",
-    "policy:policy",
-    "explain:explain",
-    "report:report",
-    "sweep:sweep",
+    "experiments:plan",
+    "catalogues:policy",
+    "run_folders:explain",
+    "run_folders:report",
+    "experiments:sweep",
     "evolve:evolve",
-    "summarize:summarize",
-    "timeline:timeline",
-    "hardware:hardware",
+    "run_folders:summarize",
+    "run_folders:timeline",
+    "catalogues:hardware",
     "calibrate:calibrate",
-    "validate:validate",
-    "serve:serve",
+    "run_folders:validate",
+    "serving:serve",
     "deploy:deploy",
-    "epp:epp",
+    "serving:epp",
     "interop:export",
     "interop:import_",
-    "emulate:emulate",
-    "load:load",
-    "twin:twin",
-    "conformance:conformance",
+    "live_engines:emulate",
+    "live_engines:load",
+    "live_engines:twin",
+    "live_engines:conformance",
     "kvd:kvd",
     "agent:agent",
     "fleet:fleet",
-    "replay:replay",
-    "key:key",
-    "workload:workload",
-    "compare:compare",
-    "controls:controls",
-    "policies:policies",
+    "serving:replay",
+    "serving:key",
+    "run:workload",
+    "experiments:compare",
+    "experiments:controls",
+    "catalogues:policies",
 )
 
 app = App(
@@ -60,18 +60,17 @@ for verb in VERBS:
 
 
 def answer(arguments: list[str]) -> tuple[str, int]:
-    """Run a verb, and return what to print on stdout and the exit status. Standard output is for that alone: what
-    anybody else prints meanwhile, such as a policy of the user's own, goes to standard error."""
+    """Run a verb, and return what to print on stdout and the exit status. Stdout is for that alone: what a policy of
+    the user prints meanwhile goes to stderr."""
     console = Console(highlight=False, file=sys.stdout)
     if arguments[0] in app.help_flags:
         app.resolved_commands()  # the overview shows the first line of every verb that is loaded
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            shown = app(
+            reply = app(
                 arguments, console=console, exit_on_error=False, print_error=False, result_action="return_value"
             )
     except CycloptsError as error:
         raise HeadwayError(" ".join(str(error).split()) + " (headway --help tells more.)") from None
-    code = shown.status if isinstance(shown, Verdict) else 0
-    shown = shown.shown if isinstance(shown, Verdict) else shown
-    return "" if shown is None else text_of(shown, console), code  # the help prints itself
+    page, code = reply if isinstance(reply, Verdict) else (reply, 0)
+    return "" if page is None else text_of(page, console), code  # the help prints itself

@@ -43,7 +43,7 @@ class Report(Struct):
         return all(finding.outcome != FAILED for finding in self.findings)
 
     def summary(self) -> Json:
-        counts = {name: sum(one.outcome == name for one in self.findings) for name in (PASSED, FAILED)}
+        counts = {name: sum(finding.outcome == name for finding in self.findings) for name in (PASSED, FAILED)}
         return {"router": self.router, "checks": msgspec.to_builtins(self.findings), **counts}
 
 
@@ -70,17 +70,17 @@ def conformance(
         for address in behind.urls:
             say(f"an engine at {address}")
         if url is not None and start is None:
-            found = Router(url, model or behind.model, key)
+            router = Router(url, model or behind.model, key)
             say(f"waiting until the router at {url} serves a request")
-            if not wait_until_up(found, START_S):
+            if not wait_until_up(router, START_S):
                 raise HeadwayError(f"{url}: serves no request; point the router at the engines above.")
-            return Report(url, run_checks(Bench(found, behind, metrics), progress))
-        return _started(start or OWN, url, behind, model, metrics, key, progress)
+            return Report(url, run_checks(Bench(router, behind, metrics), progress))
+        return _start_and_check(start or OWN, url, behind, model, metrics, key, progress)
     finally:
         behind.stop()
 
 
-def _started(
+def _start_and_check(
     command: str,
     url: str | None,
     behind: Engines,
@@ -103,21 +103,21 @@ def _started(
         if "{metrics_port}" in command or "{config}" in command:
             metrics = metrics or f"http://127.0.0.1:{metrics_port}/metrics"
         with Path(folder, "words").open("w+") as words:
-            process = _run(filled(command, values), words)
+            process = _run(fill_in(command, values), words)
             try:
-                found = Router(url or f"http://127.0.0.1:{port}", model or behind.model, key)
-                if not wait_until_up(found, START_S, lambda: process.poll() is None):
+                router = Router(url or f"http://127.0.0.1:{port}", model or behind.model, key)
+                if not wait_until_up(router, START_S, lambda: process.poll() is None):
                     words.seek(0)
                     last = (words.read().strip().splitlines() or ["it said nothing"])[-1]
                     raise HeadwayError(f"--start: the router serves no request: {last[-300:]}")
-                return Report(command, run_checks(Bench(found, behind, metrics), progress))
+                return Report(command, run_checks(Bench(router, behind, metrics), progress))
             finally:
                 _end(process)
 
 
-def filled(command: str, values: dict[str, object]) -> list[str]:
+def fill_in(command: str, values: dict[str, object]) -> list[str]:
     """The command's words; only the places that are known are filled in."""
-    text = re.sub(r"\{(\w+)\}", lambda found: str(values.get(found[1], found[0])), command)
+    text = re.sub(r"\{(\w+)\}", lambda match: str(values.get(match[1], match[0])), command)
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -166,10 +166,10 @@ def free_port() -> int:
 SIGNS = {PASSED: "✓", FAILED: "✗"}
 
 
-def conformance_report(found: Report) -> RenderableType:
-    parts: list[RenderableType] = [Text(found.router, style="bold"), ""]
-    for finding in found.findings:
+def conformance_report(report: Report) -> RenderableType:
+    parts: list[RenderableType] = [Text(report.router, style="bold"), ""]
+    for finding in report.findings:
         parts.append(Text(f"{SIGNS.get(finding.outcome, '–')} {finding.check}"))
         parts.append(Text(f"  {finding.detail}"))
-    passed = sum(one.outcome == PASSED for one in found.findings)
-    return Group(*parts, "", Text(f"{passed} of {len(found.findings)} passed"))
+    passed = sum(finding.outcome == PASSED for finding in report.findings)
+    return Group(*parts, "", Text(f"{passed} of {len(report.findings)} passed"))

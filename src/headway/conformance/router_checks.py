@@ -53,18 +53,18 @@ class Bench(Struct):
 def affinity(bench: Bench, api: str) -> tuple[str, str]:
     """Prompts that begin alike go where the first of them went."""
     homes: dict[int, int | None] = {}
-    kept = whole = 0
+    hits = whole = 0
     for turn in range(4):
         for group in range(6):
             prompt = text(f"{api} group {group}") + f" and question {turn}"
             target = bench.served_by(lambda prompt=prompt: bench.router.ask(prompt, 2, api))  # type: ignore[misc]
             if turn:
                 whole += 1
-                kept += target is not None and target == homes[group]
+                hits += target is not None and target == homes[group]
             homes[group] = target
     used = len({home for home in homes.values() if home is not None})
-    detail = f"{kept} of {whole} went where the last with the same beginning went; engines in use: {used}"
-    return (PASSED if kept >= 0.9 * whole else FAILED), detail
+    detail = f"{hits} of {whole} went where the last with the same beginning went; engines in use: {used}"
+    return (PASSED if hits >= 0.9 * whole else FAILED), detail
 
 
 def cold_spread(bench: Bench) -> tuple[str, str]:
@@ -73,9 +73,9 @@ def cold_spread(bench: Bench) -> tuple[str, str]:
     prompts = COLD * len(before)
     for number in range(prompts):
         bench.router.ask(text(f"cold {number}"), 1)
-    got = [new - old for old, new in zip(before, bench.engines.counts(), strict=True)]
-    detail = f"{prompts} cold prompts, one at a time: engines got {', '.join(map(str, got))}"
-    return (PASSED if max(got) <= MOST_COLD and min(got) > 0 else FAILED), detail
+    requests = [new - old for old, new in zip(before, bench.engines.counts(), strict=True)]
+    detail = f"{prompts} cold prompts, one at a time: engines got {', '.join(map(str, requests))}"
+    return (PASSED if max(requests) <= MOST_COLD and min(requests) > 0 else FAILED), detail
 
 
 def first_token(bench: Bench) -> tuple[str, str]:
@@ -83,9 +83,9 @@ def first_token(bench: Bench) -> tuple[str, str]:
     if not answer.pieces:
         return FAILED, f"no content came (status {answer.status})"
     spread = 1000 * (answer.pieces[-1][0] - answer.pieces[0][0])
-    made = (answer.tokens - 1) * STEP_MS
-    detail = f"the first of 20 tokens came {spread:.0f} ms before the last; the engine made them over {made} ms"
-    return (PASSED if answer.tokens >= 20 and spread >= 0.7 * made else FAILED), detail
+    expected = (answer.tokens - 1) * STEP_MS
+    detail = f"the first of 20 tokens came {spread:.0f} ms before the last; the engine made them over {expected} ms"
+    return (PASSED if answer.tokens >= 20 and spread >= 0.7 * expected else FAILED), detail
 
 
 def one_by_one(bench: Bench) -> tuple[str, str]:
@@ -104,10 +104,10 @@ def cancel(bench: Bench) -> tuple[str, str]:
     if answer.tokens < 3:
         return FAILED, f"no answer began (status {answer.status})"
 
-    def told() -> bool:
+    def abandoned() -> bool:
         return any(how == "abandoned" for _, how in bench.engines.ended[ended:])
 
-    if bench.engines.until(told, 5.0):
+    if bench.engines.until(abandoned, 5.0):
         return PASSED, f"the engine heard of it, {time.monotonic() - begun:.1f} s after the request"
     bench.engines.until(lambda: len(bench.engines.ended) > ended, 20.0)
     return FAILED, "the engine went on generating for nobody"
@@ -118,19 +118,19 @@ def engine_dies(bench: Bench) -> tuple[str, str]:
     engines = bench.engines
     with ThreadPoolExecutor(1) as pool:
         before = engines.counts()
-        asked = pool.submit(bench.router.ask, text("engine dies"), 60)
+        reply = pool.submit(bench.router.ask, text("engine dies"), 60)
         engines.until(lambda: engines.counts() != before, ARRIVE_S)
         struck = next((at for at, (old, new) in enumerate(zip(before, engines.counts(), strict=True)) if new > old), 0)
         time.sleep(8 * STEP_MS / 1000)
         engines.strike("crash", struck, seconds=GONE_S)
-        answer = asked.result()
+        answer = reply.result()
     engines.wait_until_back()
     if not answer.tokens:
         return FAILED, f"no answer began (status {answer.status})"
     end = "an error event" if answer.error else "a broken connection" if not answer.whole else "an end like any other"
     if answer.tokens >= 60:
         end = "all its tokens"
-    honest = answer.tokens >= 60 or ((answer.error or not answer.whole) and not answer.done)
+    honest = answer.tokens >= 60 or ((answer.error or not answer.whole) and not answer.complete)
     return (PASSED if honest else FAILED), f"after {answer.tokens} of 60 tokens the client saw {end}"
 
 
@@ -140,9 +140,9 @@ def others_serve(bench: Bench) -> tuple[str, str]:
     struck = bench.served_by(lambda: bench.router.ask(prompt, 2))
     engines.strike("crash", struck or 0, seconds=GONE_S)
     after = [bench.router.ask(f"{prompt} question {number}", 2) for number in range(6)]
-    served = sum(one.status == 200 and one.tokens == 2 for one in after)
+    served = sum(answer.status == 200 and answer.tokens == 2 for answer in after)
     engines.wait_until_back()
-    statuses = ", ".join(str(one) for one in sorted({one.status for one in after}))
+    statuses = ", ".join(map(str, sorted({answer.status for answer in after})))
     detail = f"{served} of 6 requests for a prompt of the engine that had gone were served (status {statuses})"
     return (PASSED if served == 6 else FAILED), detail
 
@@ -165,7 +165,7 @@ def overload(bench: Bench) -> tuple[str, str]:
     return (PASSED if set(statuses) <= {429, 503} else FAILED), detail
 
 
-def counted(bench: Bench) -> tuple[str, str]:
+def count_refusals(bench: Bench) -> tuple[str, str]:
     """What is turned away is in the router's metrics."""
     if bench.metrics is None:
         return UNKNOWN, "no page of metrics was named"
@@ -180,10 +180,11 @@ def counted(bench: Bench) -> tuple[str, str]:
         if turned_away(name):
             metric = name.partition("{")[0]
             grown[metric] = grown.get(metric, 0.0) + value - before.get(name, 0.0)
-    told = [name for name, by in grown.items() if by >= SHEDS]
-    if not told:
+    counters = [name for name, by in grown.items() if by >= SHEDS]
+    if not counters:
         return FAILED, f"{SHEDS} requests were turned away, and no counter of such grew by as many"
-    return PASSED, f"{min(told, key=len)} grew by {grown[min(told, key=len)]:g}"
+    shortest = min(counters, key=len)
+    return PASSED, f"{shortest} grew by {grown[shortest]:g}"
 
 
 def turned_away(name: str) -> bool:
@@ -216,15 +217,15 @@ CHECKS: Final[dict[str, Callable[[Bench], tuple[str, str]]]] = {
     "a stream whose engine dies does not look complete": engine_dies,
     "requests go elsewhere while an engine is gone": others_serve,
     "overload is answered": overload,
-    "what is turned away is counted": counted,
+    "what is turned away is counted": count_refusals,
 }
 
 
 def run_checks(bench: Bench, progress: Callable[[int, int], None] | None = None) -> list[Finding]:
-    found = []
+    findings = []
     for number, (name, check) in enumerate(CHECKS.items()):
         if progress is not None:
             progress(number, len(CHECKS))
         outcome, detail = check(bench)
-        found.append(Finding(name, outcome, detail))
-    return found
+        findings.append(Finding(name, outcome, detail))
+    return findings

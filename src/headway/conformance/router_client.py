@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from headway.http.address import Address
 from headway.http.client import HttpClient, NoAnswer, Stream
+from headway.types import Json
 
 CONTENT: Final = re.compile(rb'"(?:content|text)": ?"[^"]')
 WAIT_S: Final = 30.0
@@ -21,7 +22,7 @@ PLAIN: Final = {"accept-encoding": "identity"}
 class Answer(Struct):
     status: int = 0
     pieces: list[tuple[float, int]] = []  # when content came, and how many tokens of it
-    done: bool = False  # the stream said that it was complete
+    complete: bool = False  # the stream said that it was
     error: bool = False  # it said that it was not
     whole: bool = False  # HTTP's own end has come
     fields: dict[str, str] = {}
@@ -35,7 +36,7 @@ class Answer(Struct):
         count = len(CONTENT.findall(lines))
         if count:
             self.pieces.append((time.monotonic(), count))
-        self.done = self.done or b"data: [DONE]" in lines
+        self.complete = self.complete or b"data: [DONE]" in lines
         self.error = self.error or b'"error"' in lines
 
 
@@ -48,10 +49,11 @@ class Router:
 
     def ask(self, prompt: str, tokens: int = 4, api: str = "chat", leave_after: int | None = None) -> Answer:
         """A stream of so many tokens. `leave_after` so many the client goes."""
-        path, said = ("/v1/chat/completions", {"messages": [{"role": "user", "content": prompt}]})
-        if api == "completions":
-            path, said = "/v1/completions", {"prompt": prompt}  # type: ignore[dict-item]
-        body = {"model": self.model, "max_tokens": tokens, "stream": True, "ignore_eos": True, **said}
+        body: Json = {"model": self.model, "max_tokens": tokens, "stream": True, "ignore_eos": True}
+        if api == "chat":
+            path, body["messages"] = "/v1/chat/completions", [{"role": "user", "content": prompt}]
+        else:
+            path, body["prompt"] = "/v1/completions", prompt
         fields = {"content-type": "application/json", **PLAIN}
         if self.key is not None:
             fields["authorization"] = f"Bearer {self.key}"

@@ -27,7 +27,7 @@ def fewest(ask: Ask[int], low: int, high: int, guess: int) -> int | None:
     while no + 1 < yes:
         if_yes = max(number // 2, low) if no < low else (no + number) // 2
         if_no = min(max(2 * number, 1), high) if yes > high else (number + yes) // 2
-        if ask(number, [one for one in (if_no, if_yes) if no < one < yes and one != number]):
+        if ask(number, [next_ for next_ in (if_no, if_yes) if no < next_ < yes and next_ != number]):
             yes, number = number, if_yes
         else:
             no, number = number, if_no
@@ -41,7 +41,7 @@ def highest(ask: Ask[Fraction], load: Load, digits: int, tolerance: float) -> tu
     no: Fraction | None = None
     value, most = load.base, load.most(FURTHEST)
     while yes is None or no is None:
-        double, half = min(value * 2, most), load.rounded(value / 2, digits)
+        double, half = min(value * 2, most), load.round(value / 2, digits)
         if ask(value, [double] * (no is None) + [half] * (yes is None)):
             yes = value
             if no is None and value >= most:
@@ -82,27 +82,24 @@ class Mixes:
         best = self._first()
         if best is None:
             return self._of_all(None) if every else None
-        columns = list(self._cheaper(best, self._order[:-1])) if self._many() else []
+        columns = list(self._cheaper(best, self._order[:-1])) if len(self._pools) > 1 else []
         for place, part in enumerate(columns):
             top = self._top(part, best)
-            tops = [self._top(later, best) for later in columns[place + 1 : place + 1 + AHEAD]]
-            if top is not None and self._judge(top, [one for one in tops if one is not None]):
+            tops = [self._top(column, best) for column in columns[place + 1 : place + 1 + AHEAD]]
+            if top is not None and self._judge(top, [later for later in tops if later is not None]):
                 best = self._line(top, self._order[-1], top[self._order[-1]]) or best
         if every:
             return self._of_all(best)
-        return self._settled(best)
+        return self._descend(best)
 
     def below(self, counts: Counts) -> list[Counts]:
         """The mixes of one replica less."""
-        found = []
+        smaller = []
         for place, pool in enumerate(self._pools):
             less = _with(counts, place, counts[place] - 1)
             if counts[place] > pool.low and self._space.serves(less):
-                found.append(less)
-        return found
-
-    def _many(self) -> bool:
-        return len(self._pools) > 1
+                smaller.append(less)
+        return smaller
 
     def _judge(self, counts: Counts, ahead: Sequence[Counts] = ()) -> bool:
         """As far as is known already, or else by asking."""
@@ -110,34 +107,34 @@ class Mixes:
             return False
         if any(_within(other, counts) for other in self._yes):
             return True
-        found = self._ask(counts, [one for one in ahead if self._space.serves(one)])
-        (self._yes if found else self._no).append(counts)
-        return found
+        answer = self._ask(counts, [mix for mix in ahead if self._space.serves(mix)])
+        (self._yes if answer else self._no).append(counts)
+        return answer
 
     def _first(self) -> Counts | None:
         """Any mix that will do, and none the worse for one replica less of any: of one pool alone, or of all."""
         low = tuple(pool.low for pool in self._pools)
         whole = max(1, sum(self._space.now()))
         for place in range(len(self._pools)):
-            found = self._line(low, place, whole)
-            if found is not None:
-                return found
-        found = tuple(pool.high for pool in self._pools)
-        if not self._many() or not self._judge(found):
+            alone = self._line(low, place, whole)
+            if alone is not None:
+                return alone
+        mix = tuple(pool.high for pool in self._pools)
+        if len(self._pools) == 1 or not self._judge(mix):
             return None
         for place, now in enumerate(self._space.now()):
-            found = self._line(found, place, now) or found
-        return found
+            mix = self._line(mix, place, now) or mix
+        return mix
 
     def _line(self, counts: Counts, place: int, guess: int) -> Counts | None:
         """The fewest of one pool, up to its most, with those of the others given."""
         pool = self._pools[place]
 
         def ask(number: int, ahead: Sequence[int]) -> bool:
-            return self._judge(_with(counts, place, number), [_with(counts, place, one) for one in ahead])
+            return self._judge(_with(counts, place, number), [_with(counts, place, next_) for next_ in ahead])
 
-        found = fewest(ask, pool.low, pool.high, guess)
-        return None if found is None else _with(counts, place, found)
+        number = fewest(ask, pool.low, pool.high, guess)
+        return None if number is None else _with(counts, place, number)
 
     def _cheaper(self, best: Counts, places: Sequence[int], counts: Counts | None = None) -> Iterator[Counts]:
         """Every better choice for these pools, with the fewest of the others."""
@@ -149,10 +146,10 @@ class Mixes:
             return
         place = places[0]
         for number in range(self._pools[place].low, self._pools[place].high + 1):
-            one = _with(counts, place, number)
-            if self._space.key(one) >= self._space.key(best):
+            mix = _with(counts, place, number)
+            if self._space.key(mix) >= self._space.key(best):
                 return
-            yield from self._cheaper(best, places[1:], one)
+            yield from self._cheaper(best, places[1:], mix)
 
     def _top(self, counts: Counts, best: Counts) -> Counts | None:
         """The largest mix of a column that would be better than the best so far; None where none is."""
@@ -168,7 +165,7 @@ class Mixes:
                 high = middle - 1
         return _with(counts, last, low)
 
-    def _settled(self, best: Counts) -> Counts:
+    def _descend(self, best: Counts) -> Counts:
         """Down to where one replica less of any pool answers no, asked in earnest."""
         while True:
             below = sorted(self.below(best), key=self._space.key)
@@ -181,8 +178,8 @@ class Mixes:
         """The best of all cheaper mixes, each asked for."""
         bound = tuple(pool.high for pool in self._pools) if best is None else best
         cheaper = sorted(filter(self._space.serves, self._cheaper(bound, self._order)), key=self._space.key)
-        found = (one for place, one in enumerate(cheaper) if self._ask(one, cheaper[place + 1 : place + 1 + AHEAD]))
-        return next(found, best)
+        good = (mix for place, mix in enumerate(cheaper) if self._ask(mix, cheaper[place + 1 : place + 1 + AHEAD]))
+        return next(good, best)
 
 
 def _with(counts: Counts, place: int, number: int) -> Counts:
@@ -190,4 +187,4 @@ def _with(counts: Counts, place: int, number: int) -> Counts:
 
 
 def _within(smaller: Counts, larger: Counts) -> bool:
-    return all(one <= other for one, other in zip(smaller, larger, strict=True))
+    return all(few <= many for few, many in zip(smaller, larger, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -30,18 +31,16 @@ def calibrate(
     duration_ps(host, "host")
     if output is not None:
         check(Path(output))
-    turns = 0
+    rounds = count(1)
 
     def turn(_number: int, _loss: float) -> None:
-        nonlocal turns
-        turns += 1
         if progress is not None:
-            progress(turns)
+            progress(next(rounds))
 
-    found = steps.calibrate(file, card, model, progress=turn)
+    fit = steps.calibrate(file, card, model, progress=turn)
     if output is not None:
-        write(Path(output), found.document(f"steps of {Path(file).name}", as_of or NOT_TOLD, host))
-    return found
+        write(Path(output), fit.document(f"steps of {Path(file).name}", as_of or NOT_TOLD, host))
+    return fit
 
 
 def check(path: Path) -> None:

@@ -34,96 +34,91 @@ def check_policy(file: str | Path, stage: str | None = None) -> Json:
     if not is_bundle(document):
         name, scorers = policy_config(path, document)
         spec = {"name": name or "weighted", **({} if scorers is None else {"scorers": scorers})}
-        found, wrong = _policy("routing", spec, str(file))
-        return _document(str(file), None, [found], wrong)
+        return _document(str(file), None, [_policy("routing", spec, str(file))])
     bundle = Bundle.read(path)
-    both = [_policy(one, spec, f"{file} policies.{one}") for one, spec in bundle.policies.items()]
+    policies = [_policy(each, spec, f"{file} policies.{each}") for each, spec in bundle.policies.items()]
     about = {"name": bundle.name, "id": bundle.id, "generation": bundle.generation, "parent": bundle.parent}
-    return _document(str(file), about, [one for one, _ in both], [wrong for _, some in both for wrong in some])
+    return _document(str(file), about, policies)
 
 
-def _document(file: str, bundle: Json | None, policies: list[Json | None], rejections: list[Json]) -> Json:
+def _document(file: str, bundle: Json | None, policies: list[tuple[Json | None, list[Json]]]) -> Json:
+    rejections = [rejection for _, rejections in policies for rejection in rejections]
     return {
         "file": file,
         "ok": not rejections,
         "bundle": bundle,
-        "policies": [one for one in policies if one is not None],
+        "policies": [policy for policy, _ in policies if policy is not None],
         "rejections": rejections,
     }
 
 
 def _source(file: str, source: str, stage: str | None) -> Json:
-    wanted = stage or stage_of(source)
-    if wanted is None:
+    stage = stage or stage_of(source)
+    if stage is None:
         wrong = check(source, "routing")  # what is wrong for every stage comes first
         if wrong and wrong[0].construct != "routing":
-            return _document(file, None, [], [_rejection(file, "routing", None, one) for one in wrong])
+            return _document(file, None, [(None, [_rejection(file, "routing", None, fault) for fault in wrong])])
         raise HeadwayError(f"{file}: no function of it is that of one stage; say with --stage which it is for.")
-    found, rejections = _policy(wanted, {"name": "code", "source": source}, file)
-    return _document(file, None, [found], rejections)
+    return _document(file, None, [_policy(stage, {"name": "code", "source": source}, file)])
 
 
 def _policy(stage: str, spec: Any, where: str) -> tuple[Json | None, list[Json]]:
     """What a policy is, or else what is wrong with it."""
-    name, given = registry.split(spec, f"policies.{stage}")
+    name, parameters = registry.split(spec, f"policies.{stage}")
+    written = name in WRITTEN
     try:
-        if name in WRITTEN and (wrong := _refused(stage, name, given, where)):
+        if written and (wrong := _rejections(stage, name, parameters, where)):
             return None, wrong
-        made = registry.build(stage, spec, f"policies.{stage}")
+        policy = registry.build(stage, spec, f"policies.{stage}")
     except HeadwayError as error:
         return None, [_mistake(where, stage, error)]
-    entry = made.entry
-    written = name in WRITTEN
-    found = {
+    entry = policy.entry
+    about = {
         "stage": stage,
         "name": entry.name,
         "form": name if written else "parameters",
-        "parameters": _written(made) if written else _filed(made),
+        "parameters": _code_parameters(policy) if written else _file_parameters(policy),
         "signals": {"exact": list(entry.exact), "reported": list(entry.reported)},
         "complexity": complexity(stage, spec),
         "source": source_of(stage, spec) if written else None,
     }
-    return found, []
+    return about, []
 
 
-def _refused(stage: str, name: str, given: Json, where: str) -> list[Json]:
+def _rejections(stage: str, name: str, parameters: Json, where: str) -> list[Json]:
     """What of a text the language does not have; of a tree with its place there."""
     if name == "code":
-        source = source_of(stage, {"name": name, **given})
-        return [_rejection(where, stage, None, one) for one in check(source, stage)]
-    made = tree_source(given.get("tree"), stage)
-    return [_rejection(f"{where}:", stage, made.place(one.line), one) for one in check(made.text, stage)]
+        source = source_of(stage, {"name": name, **parameters})
+        return [_rejection(where, stage, None, fault) for fault in check(source, stage)]
+    tree = tree_source(parameters.get("tree"), stage)
+    return [_rejection(f"{where}:", stage, tree.place(fault.line), fault) for fault in check(tree.text, stage)]
 
 
-def _written(made: Any) -> list[Json]:
-    program = made.program
+def _code_parameters(policy: Any) -> list[Json]:
+    values = policy.program.values
     return [
-        {"name": one.name, "value": program.values[one.name], "low": one.low, "high": one.high}
-        for one in program.parameters
+        {"name": each.name, "value": values[each.name], "low": each.low, "high": each.high}
+        for each in policy.program.parameters
     ]
 
 
-def _filed(made: Any) -> list[Json]:
-    return [
-        {
-            "name": one.name,
-            "value": getattr(made, one.name),
-            "low": one.bounds.low if one.bounds else None,
-            "high": one.bounds.high if one.bounds else None,
-        }
-        for one in made.entry.parameters
-    ]
+def _file_parameters(policy: Any) -> list[Json]:
+    rows = []
+    for each in policy.entry.parameters:
+        low, high = (each.bounds.low, each.bounds.high) if each.bounds else (None, None)
+        rows.append({"name": each.name, "value": getattr(policy, each.name), "low": low, "high": high})
+    return rows
 
 
-def _rejection(where: str, stage: str, place: str | None, one: Any) -> Json:
-    at = f"line {one.line}" if place is None else place
+def _rejection(where: str, stage: str, place: str | None, fault: Any) -> Json:
+    at = f"line {fault.line}" if place is None else place
     return {
         "stage": stage,
         "place": at,
-        "line": one.line,
-        "construct": one.construct,
-        "why": one.why,
-        "text": f"{where} {at}: {one.construct}: {one.why}",
+        "line": fault.line,
+        "construct": fault.construct,
+        "why": fault.why,
+        "text": f"{where} {at}: {fault.construct}: {fault.why}",
     }
 
 

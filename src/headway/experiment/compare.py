@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final
@@ -12,13 +12,12 @@ from msgspec.structs import replace
 
 from headway.config.wording import shown, suggest
 from headway.errors import HeadwayError
-from headway.experiment.contenders import WHERE, Contender, contenders, copied, place_of
+from headway.experiment.contenders import WHERE, Contender, contenders, copy_for_seed, place_of
 from headway.experiment.jobs import Job, strange
 from headway.experiment.notes import COPIES, moves_prefixes, pairs_by_prefix
-from headway.experiment.paired import Noise, check_seeds, mean_summary, paired_rows, seeded
-from headway.experiment.run import simulate
-from headway.experiment.runner import Runner, runner_of
-from headway.experiment.tracing import check_trace
+from headway.experiment.paired import Noise, check_seeds, mean_summary, paired_rows, with_seed
+from headway.experiment.run import check_trace, simulate
+from headway.experiment.runner import Progress, Runner, run_jobs, runner_of
 from headway.experiment.verdict import saving, verdict
 from headway.policies import registry
 from headway.policies.registry import DEFAULT_POLICIES
@@ -27,7 +26,6 @@ from headway.results.ranking import figure, rank
 from headway.scenario.scenario import DEFAULT, Scenario, Source
 from headway.types import Json
 
-Progress = Callable[[int, int], None]  # runs done so far, runs in all
 PLAIN: Final = {**DEFAULT_POLICIES, "routing": "round-robin"}  # who the best is measured against, by stage
 PER: Final = {"tenant": "tenants", "class": "classes"}  # whom a comparison can tell apart: a summary's section
 
@@ -52,13 +50,13 @@ class Comparison(Struct, frozen=True):
     def best(self) -> str:
         return next((name for name, _ in self.ranked if name not in self.oracles), self.ranked[0][0])
 
-    def per(self, whom: str) -> list[Json]:
+    def per(self, group: str) -> list[Json]:
         """A row for each policy and tenant, or class, best policy first: their own figures. Empty where there is only
         one of them."""
-        section = PER.get(whom)
+        section = PER.get(group)
         if section is None:
-            raise HeadwayError(f"per: there are no figures per {shown(whom)}.{suggest(whom, PER)}")
-        return [{"policy": name, **group} for name, summary in self.ranked for group in summary.get(section, [])]
+            raise HeadwayError(f"per: there are no figures per {shown(group)}.{suggest(group, PER)}")
+        return [{"policy": name, **row} for name, summary in self.ranked for row in summary.get(section, [])]
 
     def summary(self, per: str | None = None) -> Json:
         """The document that `headway compare --json` prints."""
@@ -84,19 +82,19 @@ class Comparison(Struct, frozen=True):
 
     def __getitem__(self, name: str) -> Json:
         """The summary of a policy by its label, or by its bare name where that says which."""
-        found = _called(name, [known for known, _ in self.ranked])
-        if found is None:
+        label = _find_label(name, [known for known, _ in self.ranked])
+        if label is None:
             raise KeyError(name)
-        return dict(self.ranked)[found]
+        return dict(self.ranked)[label]
 
 
-def _called(name: str, labels: Sequence[str]) -> str | None:
+def _find_label(name: str, labels: Sequence[str]) -> str | None:
     """The label that is meant: in full, or by its bare name where that says which."""
-    wanted = registry.canonical(name)
-    for known in labels:
-        if known in (name, wanted):
-            return known
-    alike = [known for known in labels if known.partition("(")[0] == wanted]
+    canonical = registry.canonical(name)
+    for label in labels:
+        if label in (name, canonical):
+            return label
+    alike = [label for label in labels if label.partition("(")[0] == canonical]
     return alike[0] if len(alike) == 1 else None
 
 
@@ -140,7 +138,7 @@ def compare(
     this process; text may name several, separated by commas. The others run on `workers` processes, all cores unless
     told otherwise, or on the Ray cluster at the address `ray`, and what they print goes to standard error.
     """
-    chosen = None if by is None else figure(by)
+    by = None if by is None else figure(by)
     check_seeds(seeds)
     check_trace(trace)
     if trace != "minimal" and output is None:
@@ -149,14 +147,14 @@ def compare(
     if output is not None:
         study.check(output, "comparison")
     resolved = loaded.resolved()
-    found = contenders(loaded, policies, stage)
-    tasks = [(resolved, one) for one in found]
+    chosen = contenders(loaded, policies, stage)
+    tasks = [(resolved, contender) for contender in chosen]
     if stage == "routing" and moves_prefixes(loaded.cluster):
-        for one in [one for one in found if pairs_by_prefix(one.spec)]:
-            found.append(replace(one, name=f"{one.name}(copies)"))
-            tasks.append((with_copies(resolved), found[-1]))
-    base = _baseline(baseline, [one.name for one in found], stage)
-    entries = [] if output is None else _begin(Path(output), resolved, found, stage, seeds, base)
+        copies = [replace(each, name=f"{each.name}(copies)") for each in chosen if pairs_by_prefix(each.spec)]
+        tasks += [(with_copies(resolved), contender) for contender in copies]
+        chosen += copies
+    base = _baseline(baseline, [contender.name for contender in chosen], stage)
+    entries = [] if output is None else _begin(Path(output), resolved, chosen, stage, seeds, base)
     folders = [Path(output or ".") / entry["folder"] for entry in entries]
     try:
         with runner_of(workers, ray) as runner:
@@ -164,36 +162,34 @@ def compare(
     finally:
         if output is not None:
             study.clear_parts(Path(output))
-    made = _judged(resolved, runs, found, chosen, stage, base, measured=baseline is not None)
+    comparison = _judge(resolved, runs, chosen, by, stage, base, measured=baseline is not None)
     if output is not None:
-        said, rows = made.verdict, made.paired
-        study.write(output, "comparison", resolved, entries, stage=stage, verdict=said, baseline=base, paired=rows)
-    return made
+        sentence, rows = comparison.verdict, comparison.paired
+        study.write(output, "comparison", resolved, entries, stage=stage, verdict=sentence, baseline=base, paired=rows)
+    return comparison
 
 
-def _begin(output: Path, resolved: Json, found: list[Contender], stage: str, seeds: int, baseline: str) -> list[Json]:
+def _begin(output: Path, resolved: Json, chosen: list[Contender], stage: str, seeds: int, baseline: str) -> list[Json]:
     """The runs of a study that is about to be written; those of the comparison that was there before are gone."""
     study.remove_runs(output)
     study.clear_parts(output)
-    names = study.folders([one.name for one in found])
+    folders = study.folders([contender.name for contender in chosen])
     entries = [
-        study.run_entry(name, one.name, one.oracle, seeds=seeds, aside=one.aside)
-        for name, one in zip(names, found, strict=True)
+        study.run_entry(folder, contender.name, contender.oracle, seeds=seeds, aside=contender.aside)
+        for folder, contender in zip(folders, chosen, strict=True)
     ]
     study.write(output, "comparison", resolved, entries, stage=stage, verdict=study.UNFINISHED, baseline=baseline)
     return entries
 
 
-def _baseline(wanted: str | None, labels: list[str], stage: str) -> str:
-    """Whom the others are measured against."""
-    if wanted is None:
+def _baseline(name: str | None, labels: list[str], stage: str) -> str:
+    """The label of the policy that the others are measured against."""
+    if name is None:
         return PLAIN[stage] if PLAIN[stage] in labels else labels[0]
-    found = _called(wanted, labels)
-    if found is None:
-        raise HeadwayError(
-            f"baseline: no policy of this comparison is called {shown(wanted)}.{suggest(wanted, labels)}"
-        )
-    return found
+    label = _find_label(name, labels)
+    if label is None:
+        raise HeadwayError(f"baseline: no policy of this comparison is called {shown(name)}.{suggest(name, labels)}")
+    return label
 
 
 def _run_seeds(
@@ -205,47 +201,47 @@ def _run_seeds(
     trace: str,
 ) -> dict[str, list[Json]]:
     """The summaries of each contender, seed by seed; the run of the first seed goes to its folder."""
-    many = [
-        (seeded(resolved, number), one if seeds == 1 else copied(one))
-        for resolved, one in tasks
+    cells = [
+        (with_seed(resolved, number), contender if seeds == 1 else copy_for_seed(contender))
+        for resolved, contender in tasks
         for number in range(seeds)
     ]
-    kept = {place * seeds: folder for place, folder in enumerate(folders)}
-    found = run_all(many, runner, progress, kept, trace)
-    return {one.name: found[place * seeds : (place + 1) * seeds] for place, (_, one) in enumerate(tasks)}
+    first_seeds = {place * seeds: folder for place, folder in enumerate(folders)}
+    summaries = run_all(cells, runner, progress, first_seeds, trace)
+    return {task[1].name: summaries[place * seeds : (place + 1) * seeds] for place, task in enumerate(tasks)}
 
 
-def _judged(
+def _judge(
     resolved: Json,
     runs: dict[str, list[Json]],
-    found: list[Contender],
+    chosen: list[Contender],
     by: str | None,
     stage: str,
     baseline: str,
     measured: bool,
 ) -> Comparison:
     several = len(runs[baseline]) > 1
-    aside = {one.name: one.aside for one in found if one.aside is not None}
+    aside = {contender.name: contender.aside for contender in chosen if contender.aside is not None}
     ranked = rank([(name, mean_summary(its)) for name, its in runs.items()], by)
     ranked.sort(key=lambda pair: place_of(aside.get(pair[0])))
     choices = [pair for pair in ranked if pair[0] not in aside]
-    oracles = tuple(one.name for one in found if one.oracle)
+    oracles = tuple(contender.name for contender in chosen if contender.oracle)
     noise = Noise(runs) if several else None
     plain = baseline if measured else PLAIN[stage]
-    said = verdict(choices, resolved, oracles, by, plain, noise)
+    sentence = verdict(choices, resolved, oracles, by, plain, noise)
     if stage == "scaling" and by is None:
-        said += saving(choices, resolved, plain, noise)
+        sentence += saving(choices, resolved, plain, noise)
     rows = paired_rows(runs, baseline, by) if several else None
-    return Comparison(resolved, ranked, said, oracles, by, stage, len(runs[baseline]), baseline, rows, runs, aside)
+    return Comparison(resolved, ranked, sentence, oracles, by, stage, len(runs[baseline]), baseline, rows, runs, aside)
 
 
 def with_copies(resolved: Json) -> Json:
     """The scenario, but that prefixes stay where they are computed."""
-    found = deepcopy(resolved)
-    for one in found["cluster"].get("deployments", {"": found["cluster"]}).values():
-        if "transfer" in one:
-            one["transfer"][COPIES] = True
-    return found
+    changed = deepcopy(resolved)
+    for deployment in changed["cluster"].get("deployments", {"": changed["cluster"]}).values():
+        if "transfer" in deployment:
+            deployment["transfer"][COPIES] = True
+    return changed
 
 
 def _summary(resolved: Json, policies: Json, folder: Path | None, trace: str) -> Json:
@@ -265,23 +261,14 @@ def run_all(
 ) -> list[Json]:
     """The summary of each scenario under its contender, in order; the runs at the places of `folders` are written
     there. A policy that lives in the caller's own program, which no other process could find, runs here."""
-    done: dict[int, Json] = {}
-    kept = folders or {}
     jobs = [
         Job(
-            one.name,
+            contender.name,
             _summary,
-            (resolved, one.policies, kept.get(place), trace),
-            home=strange(resolved["policies"]) or strange(one.policies),
+            (resolved, contender.policies, (folders or {}).get(place), trace),
+            home=strange(resolved["policies"]) or strange(contender.policies),
             folder=2,
         )
-        for place, (resolved, one) in enumerate(tasks)
+        for place, (resolved, contender) in enumerate(tasks)
     ]
-
-    def finish(place: int, summary: Json) -> None:
-        done[place] = summary
-        if progress is not None:
-            progress(len(done), len(jobs))
-
-    runner.run(jobs, finish, WHERE)
-    return [done[place] for place in range(len(jobs))]
+    return run_jobs(runner, jobs, WHERE, progress)

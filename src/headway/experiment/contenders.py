@@ -63,34 +63,34 @@ def contenders(scenario: Scenario, policies: Any = None, stage: str = "routing")
         aside = {entry.name: entry.kind for entry in entries if entry.kind in ASIDE}
         chosen = names if registry.canonical(own_name) in names else [own, *names]
     else:
-        chosen = references.absolute(each(policies))
+        chosen = references.absolute(list_items(policies, WHERE))
     if not chosen:
         known = ", ".join(registry.names(stage))
         raise HeadwayError(f"{WHERE}: name at least one {stage} policy. Known: {known}.")
-    found: list[Contender] = []
+    entrants: list[Contender] = []
     for spec in chosen:
-        one = _one(stage, spec, own)
-        name = _distinct(one.name, [other.name for other in found])
+        entrant = _contender(stage, spec, own)
+        name = _distinct(entrant.name, [other.name for other in entrants])
         kind = aside.get(spec) if isinstance(spec, str) and spec != registry.canonical(own_name) else None
-        found.append(replace(one, name=name, stage=stage, aside=kind))
-    return found
+        entrants.append(replace(entrant, name=name, stage=stage, aside=kind))
+    return entrants
 
 
-def _one(stage: str, spec: Any, own: Any) -> Contender:
+def _contender(stage: str, spec: Any, own: Any) -> Contender:
     if isinstance(spec, str) and spec.endswith(BUNDLES):
         spec = Bundle.read(spec)
     if isinstance(spec, Bundle):
-        return _bundled(stage, spec)
-    return _named(stage, spec, own) if isinstance(spec, str | Mapping) else _own(stage, spec)
+        return _of_bundle(stage, spec)
+    return _of_spec(stage, spec, own) if isinstance(spec, str | Mapping) else _of_object(stage, spec)
 
 
-def _bundled(stage: str, bundle: Bundle) -> Contender:
+def _of_bundle(stage: str, bundle: Bundle) -> Contender:
     """A bundle brings the policies of all its stages, whichever is compared."""
     if stage not in bundle.policies:
         raise HeadwayError(f"{WHERE}: the bundle {shown(bundle.name)} has no policy of stage {stage}.")
-    made = [registry.build(one, spec, f"{bundle.name}: policies.{one}") for one, spec in bundle.policies.items()]
-    beside = {one: spec for one, spec in bundle.policies.items() if one != stage}
-    oracle = any(registry.entry_of(one).oracle for one in made)
+    built = [registry.build(each, spec, f"{bundle.name}: policies.{each}") for each, spec in bundle.policies.items()]
+    beside = {each: spec for each, spec in bundle.policies.items() if each != stage}
+    oracle = any(registry.entry_of(policy).oracle for policy in built)
     return Contender(bundle.name, bundle.policies[stage], oracle, stage, beside)
 
 
@@ -99,15 +99,15 @@ def place_of(aside: str | None) -> int:
     return 0 if aside is None else 1 + ASIDE.index(aside)
 
 
-def copied(one: Contender) -> Contender:
-    """The same policy for one seed more: an object of the caller's own may remember the run before."""
-    if isinstance(one.spec, str | Mapping | type):
-        return one
+def copy_for_seed(contender: Contender) -> Contender:
+    """The same policy for another seed: an object of the caller's own may remember the run before."""
+    if isinstance(contender.spec, str | Mapping | type):
+        return contender
     try:
-        return replace(one, spec=deepcopy(one.spec))
+        return replace(contender, spec=deepcopy(contender.spec))
     except Exception as error:
         text = f"a copy for each seed could not be made: {one_line(error)}; give a class, or one seed"
-        raise HeadwayError(f"{WHERE}: {one.name}: {text}.") from error
+        raise HeadwayError(f"{WHERE}: {contender.name}: {text}.") from error
 
 
 def _stands_alone(entry: registry.Entry, pairs: bool) -> bool:
@@ -115,45 +115,46 @@ def _stands_alone(entry: registry.Entry, pairs: bool) -> bool:
     return not entry.blank and (pairs or not getattr(entry.make, "pairs", False))
 
 
-def each(policies: Any) -> list[Any]:
-    """A list of policies from a list, from a single one, or from text: "a,b,{name: c, parameter: 1}"."""
-    if isinstance(policies, str):
+def list_items(values: Any, where: str) -> list[Any]:
+    """A list from a list, from a single value, or from text: "a,b,{name: c, parameter: 1}"."""
+    if isinstance(values, str):
         # The inside of a YAML list, so that it takes mappings too.
-        return [item for item in parse_yaml(f"[{policies}]", WHERE) if item is not None]
-    if isinstance(policies, Mapping) or not isinstance(policies, Iterable):
-        return [policies]
-    return list(policies)
+        return [item for item in parse_yaml(f"[{values}]", where) if item is not None]
+    if isinstance(values, Mapping) or not isinstance(values, Iterable):
+        return [values]
+    return list(values)
 
 
-def _named(stage: str, spec: str | Mapping[str, Any], own: Any) -> Contender:
+def _of_spec(stage: str, spec: str | Mapping[str, Any], own: Any) -> Contender:
     name, parameters = registry.split(dict(spec) if isinstance(spec, Mapping) else spec, WHERE)
     chosen: Any = {"name": name, **parameters} if parameters else name
     own_name, own_parameters = registry.split(own, f"policies.{stage}")
     if not parameters and registry.canonical(name) == registry.canonical(own_name):
         chosen = own
-        parameters = _changed(registry.find(stage, name, WHERE), own_parameters)
-    made = registry.build(stage, chosen, WHERE)  # first, since it tells best what is wrong
-    return Contender(label(name, parameters), chosen, registry.entry_of(made).oracle)
+        parameters = _diff_from_defaults(registry.find(stage, name, WHERE), own_parameters)
+    policy = registry.build(stage, chosen, WHERE)  # first, since it tells best what is wrong
+    return Contender(label(name, parameters), chosen, registry.entry_of(policy).oracle)
 
 
-def _own(stage: str, given: Any) -> Contender:
-    made = own_policy(stage, given, WHERE)
-    entry = registry.own_entry(made)
+def _of_object(stage: str, spec: Any) -> Contender:
+    policy = own_policy(stage, spec, WHERE)
+    entry = registry.own_entry(policy)
+    name = type(policy).__name__
     if entry is not None:
-        parameters = {parameter.name: getattr(made, parameter.name) for parameter in entry.parameters}
-        return Contender(label(entry.name, _changed(entry, parameters)), given, registry.entry_of(made).oracle)
-    return Contender(type(made).__name__, given, registry.entry_of(made).oracle)
+        parameters = {parameter.name: getattr(policy, parameter.name) for parameter in entry.parameters}
+        name = label(entry.name, _diff_from_defaults(entry, parameters))
+    return Contender(name, spec, registry.entry_of(policy).oracle)
 
 
-def _changed(entry: registry.Entry, parameters: Json) -> Json:
+def _diff_from_defaults(entry: registry.Entry, parameters: Json) -> Json:
     """The parameters that are not as the catalogue has them."""
     defaults = {parameter.name: parameter.default for parameter in entry.parameters}
-    found = {}
+    changed = {}
     for key, value in parameters.items():
         default = defaults.get(key.replace("-", "_"))
         if value != default and sorted(_brief(key, value)) != sorted(_brief(key, default)):
-            found[key] = value
-    return found
+            changed[key] = value
+    return changed
 
 
 def label(name: str, parameters: Json) -> str:
@@ -174,11 +175,11 @@ def stage_label(stage: str, spec: str | Json) -> str:
     """The label of a resolved policy: what is not as in the catalogue, and a weighted one's scorers always."""
     name, parameters = registry.split(spec, f"policies.{stage}")
     try:
-        shown = _changed(registry.find(stage, name, WHERE), parameters)
+        changed = _diff_from_defaults(registry.find(stage, name, WHERE), parameters)
     except HeadwayError:  # a policy of the caller's program
         return label(name, parameters)
     scorers = {"scorers": parameters["scorers"]} if "scorers" in parameters else {}
-    return label(name, {**shown, **scorers})
+    return label(name, {**changed, **scorers})
 
 
 def _brief(key: str, value: Any) -> list[str]:
@@ -203,17 +204,13 @@ def _part(stage: str, spec: Any) -> str:
     """A scorer, filter or picker: its name, its weight, and what of it is not as in the catalogue."""
     name, parameters = registry.split(spec, WHERE)
     weight = parameters.pop("weight", None)
-    changed = _changed(registry.find(stage, name, WHERE), parameters)
+    changed = _diff_from_defaults(registry.find(stage, name, WHERE), parameters)
     words = [_short(name)]
     if weight is not None:
         words[0] += f":{weight:g}" if isinstance(weight, float) else f":{weight}"
     return " ".join([*words, *(f"{key}={value}" for key, value in changed.items())])
 
 
-def _distinct(name: str, taken: list[str]) -> str:
-    count = 2
-    candidate = name
-    while candidate in taken:
-        candidate = f"{name}#{count}"
-        count += 1
-    return candidate
+def _distinct(name: str, others: list[str]) -> str:
+    numbered = (f"{name}#{count}" for count in range(2, len(others) + 3))
+    return next(candidate for candidate in (name, *numbered) if candidate not in others)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from headway.experiment.compare import run_all
-from headway.experiment.contenders import Contender, contenders
-from headway.experiment.runner import runner_of
+from headway.experiment.contenders import contenders
+from headway.experiment.runner import Progress, runner_of
 from headway.results.ranking import value
 from headway.scenario.scenario import DEFAULT, Scenario, Source
 from headway.types import Json
 from headway.workload.traces import Options, open_trace
-
-Progress = Callable[[int, int], None]  # runs done so far, runs in all
 
 BASE: Final = "lmetric"
 CAPPED: Final = "capped"
@@ -144,16 +142,17 @@ def controls(
     resolved["policies"]["routing"] = BASE
     missing = _uncappable(resolved["workload"])
     ran = [control for control in CONTROLS if control.name != CAPPED or missing is None]
-    chosen = dict(zip(ran, contenders(loaded, [control.routing for control in ran]), strict=True))
-    tasks: list[tuple[Json, Contender]] = [
-        (_capped(resolved) if control.name == CAPPED else resolved, one) for control, one in chosen.items()
+    chosen = contenders(loaded, [control.routing for control in ran])
+    tasks = [
+        (_cap_turns(resolved) if control.name == CAPPED else resolved, contender)
+        for control, contender in zip(ran, chosen, strict=True)
     ]
     with runner_of(workers) as runner:
         summaries = run_all(tasks, runner, progress)
     return Controls(resolved, dict(zip([control.name for control in ran], summaries, strict=True)), missing)
 
 
-def _capped(resolved: Json) -> Json:
+def _cap_turns(resolved: Json) -> Json:
     """The scenario with its trace cut to the first turns of each session."""
     workload = resolved["workload"]
     steps = [*(workload["trace"].get("transforms") or []), {"cap": {"max_turns": MAX_TURNS}}]

@@ -6,15 +6,15 @@ by the policy, which has been told where the request went. A decision is worth a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from msgspec import Struct
 
 from headway.errors import HeadwayError
 from headway.experiment.jobs import Job
-from headway.experiment.run import finished, prepare
-from headway.experiment.runner import runner_of
+from headway.experiment.run import prepare, run_prepared
+from headway.experiment.runner import Progress, run_jobs, runner_of
 from headway.experiment.verdict import has_slo
 from headway.results.decisions import Decision
 from headway.results.ranking import figure, value
@@ -24,7 +24,6 @@ from headway.scenario.scenario import Scenario
 from headway.streams import stream
 from headway.types import Json
 
-Progress = Callable[[int, int], None]  # runs done so far, runs in all
 WHERE: Final = "counterfactuals"
 
 
@@ -33,14 +32,6 @@ class Pair(Struct, frozen=True):
 
     target: int
     prefill: int = -1
-
-
-class Place(Struct, frozen=True):
-    """An instance as far as it matters who may stand in for whom."""
-
-    id: str
-    pool: str | None
-    role: str | None
 
 
 class Outcome(Struct, frozen=True):
@@ -70,54 +61,48 @@ def counterfactuals(
     if result.decisions is None:
         raise HeadwayError(f'{WHERE}: the decisions of this run were not traced; simulate it with trace="decisions".')
     if result.key() == "":
-        told = "a policy of it is an object of your program, which cannot be run again"
-        raise HeadwayError(f"{WHERE}: {told}; give it by name or as path/to/file.py:Class.")
+        wrong = "a policy of it is an object of your program, which cannot be run again"
+        raise HeadwayError(f"{WHERE}: {wrong}; give it by name or as path/to/file.py:Class.")
     if count < 1 or (alternatives is not None and alternatives < 1):
         raise HeadwayError(f"{WHERE}: take one decision and one alternative at least.")
     by = figure(objective or ("slo.goodput_ratio" if has_slo(result.scenario) else "latency.e2e.mean"))
-    places = _places(result)
-    chosen = _drawn(result, count) if requests is None else _named(result, requests)
-    tried = [(one, pair) for one in chosen for pair in others(one, places)[:alternatives]]
-    found: dict[int, Outcome] = {}
-
-    def finish(place: int, what: Any) -> None:
-        found[place] = what
-        if progress is not None:
-            progress(len(found), len(tried))
-
+    instances = result.instances()
+    chosen = _draw(result, count) if requests is None else _find(result, requests)
+    tried = [(decision, pair) for decision in chosen for pair in others(decision, instances)[:alternatives]]
     jobs = []
-    for one, pair in tried:
-        forced = (places[pair.target].id, None if pair.prefill < 0 else places[pair.prefill].id)
-        jobs.append(Job(f"request {one.request}", forced_run, (result.scenario, one.request, forced, by)))
+    for decision, pair in tried:
+        forced = (instances[pair.target]["id"], None if pair.prefill < 0 else instances[pair.prefill]["id"])
+        arguments = (result.scenario, decision.request, forced, by)
+        jobs.append(Job(f"request {decision.request}", forced_run, arguments))
     with runner_of(workers) as runner:
-        runner.run(jobs, finish, WHERE)
+        outcomes: list[Outcome] = run_jobs(runner, jobs, WHERE, progress)
     was = value(result.summary(), by)
     return [
         Counterfactual(
-            request=one.request,
-            at_ps=one.at_ps,
-            chosen=one.target,
+            request=decision.request,
+            at_ps=decision.at_ps,
+            chosen=decision.target,
             alternative=pair.target,
-            ttft_ps=one.ttft_ps,
-            alternative_ttft_ps=found[place].ttft_ps,
-            e2e_ps=one.e2e_ps,
-            alternative_e2e_ps=found[place].e2e_ps,
+            ttft_ps=decision.ttft_ps,
+            alternative_ttft_ps=outcome.ttft_ps,
+            e2e_ps=decision.e2e_ps,
+            alternative_e2e_ps=outcome.e2e_ps,
             objective=by,
             value=was,
-            alternative_value=found[place].value,
-            chosen_prefill=one.prefill,
+            alternative_value=outcome.value,
+            chosen_prefill=decision.prefill,
             alternative_prefill=pair.prefill,
-            cached_tokens=one.cached_tokens,
-            alternative_cached_tokens=found[place].cached_tokens,
+            cached_tokens=decision.cached_tokens,
+            alternative_cached_tokens=outcome.cached_tokens,
         )
-        for place, (one, pair) in enumerate(tried)
+        for (decision, pair), outcome in zip(tried, outcomes, strict=True)
     ]
 
 
 def forced_run(scenario: Json, request: int, to: tuple[str, str | None], by: str) -> Outcome:
     """What becomes of a request, and of the objective, in a run in which it is sent there."""
     try:
-        result = finished(prepare(Scenario.load(scenario)), forced={request: to})
+        result = run_prepared(prepare(Scenario.load(scenario)), forced={request: to})
     except HeadwayError as error:
         raise HeadwayError(f"{WHERE}: with request {request} sent to {to[0]}: {error}") from error
     columns = result.requests.column
@@ -131,7 +116,7 @@ def forced_run(scenario: Json, request: int, to: tuple[str, str | None], by: str
     )
 
 
-def others(decision: Decision, places: dict[int, Place]) -> list[Pair]:
+def others(decision: Decision, instances: dict[int, Json]) -> list[Pair]:
     """The alternatives to a decision, the best first by the latency model, then by how busy they are. Of a pair one
     half is changed at a time."""
     best = {}
@@ -139,48 +124,46 @@ def others(decision: Decision, places: dict[int, Place]) -> list[Pair]:
         estimate = decision.estimated_ttft_ps[place]
         best[candidate] = (estimate if estimate >= 0 else decision.inflight[place], candidate)
     ranked = sorted(decision.candidates, key=best.__getitem__)
-    first = [one for one in ranked if _alike(places, one, decision.judged)]
+    first = [index for index in ranked if _alike(instances, index, decision.judged)]
     if decision.prefill < 0:
-        return [Pair(one) for one in first]
-    second = [one for one in ranked if _alike(places, one, decision.target)]
-    return [Pair(decision.target, one) for one in first] + [Pair(one, decision.prefill) for one in second]
+        return [Pair(index) for index in first]
+    second = [index for index in ranked if _alike(instances, index, decision.target)]
+    return [Pair(decision.target, index) for index in first] + [Pair(index, decision.prefill) for index in second]
 
 
-def _alike(places: dict[int, Place], one: int, chosen: int) -> bool:
+def _alike(instances: dict[int, Json], index: int, chosen: int) -> bool:
     """Whether an instance could do what the chosen one does. Where a request is computed whole that is any that does
     both, of whatever pool."""
-    if one == chosen or one not in places:
+    if index == chosen or index not in instances:
         return False
-    mine, its = places[chosen], places[one]
-    return mine.role == its.role and (mine.role is None or mine.pool == its.pool)
+    mine, its = instances[chosen], instances[index]
+    role = mine.get("role")
+    return role == its.get("role") and (role is None or mine.get("pool") == its.get("pool"))
 
 
-def _places(result: Result) -> dict[int, Place]:
-    return {index: Place(one["id"], one.get("pool"), one.get("role")) for index, one in result.instances().items()}
-
-
-def _drawn(result: Result, count: int) -> list[Decision]:
+def _draw(result: Result, count: int) -> list[Decision]:
     """So many first decisions on requests that count, each as likely as another; the same for the same run."""
     assert result.decisions is not None
-    warmup, seen = result.scenario["warmup"], set()
+    warmup, earlier = result.scenario["warmup"], set()
     places = []
     for place, (request, candidates) in enumerate(result.decisions.choices()):
-        if request >= warmup and request not in seen and candidates > 1:
+        if request >= warmup and request not in earlier and candidates > 1:
             places.append(place)
-        seen.add(request)
+        earlier.add(request)
     draw = stream(result.scenario["seed"]["simulation"], WHERE)
     drawn = sorted(draw.sample(places, min(count, len(places))))
     return [result.decisions[place] for place in drawn]
 
 
-def _named(result: Result, requests: Sequence[int]) -> list[Decision]:
+def _find(result: Result, requests: Sequence[int]) -> list[Decision]:
+    """The first decision on each of these requests."""
     assert result.decisions is not None
-    wanted = dict.fromkeys(requests)
-    found: dict[int, Decision] = {}
+    numbers = dict.fromkeys(requests)
+    decisions: dict[int, Decision] = {}
     for place, (request, _) in enumerate(result.decisions.choices()):
-        if request in wanted and request not in found:
-            found[request] = result.decisions[place]
-    missing = [str(request) for request in wanted if request not in found]
+        if request in numbers and request not in decisions:
+            decisions[request] = result.decisions[place]
+    missing = [str(request) for request in numbers if request not in decisions]
     if missing:
         raise HeadwayError(f"{WHERE}: no instance was chosen for request {', '.join(missing)}.")
-    return [found[request] for request in wanted]
+    return [decisions[request] for request in numbers]

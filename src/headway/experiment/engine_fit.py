@@ -6,7 +6,7 @@ One run cannot tell these two well apart, so both are held near where they were.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import exp, fsum, log
 from pathlib import Path
 from typing import Any, Final
@@ -16,17 +16,16 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from headway.config.units import duration_ps
-from headway.control.journal import Forced
 from headway.errors import HeadwayError
-from headway.experiment import linear_fit, validate
+from headway.experiment import linear_fit
 from headway.experiment.calibrate import NOT_TOLD, check, write
+from headway.experiment.engine_run import EngineRun, log_error
 from headway.experiment.linear_fit import LinearFit
-from headway.experiment.run import finished, prepare
 from headway.experiment.validate import Validation
 from headway.latency.gpus import Gpu, read_gpu
 from headway.latency.profiles import Profile, read_profile
 from headway.latency.step_cost import Constants
-from headway.results.recorded import Served, served_requests
+from headway.results.recorded import Served
 from headway.scenario.scenario import Scenario, Source
 from headway.types import Json
 
@@ -72,30 +71,32 @@ def calibrate_run(
     if loaded.cluster.latency_section().get("model") == LINEAR:
         linear_fit.check(loaded)
         return linear_fit.fit(recorded, loaded, output, as_of, progress)
-    real, forced = validate.answered(recorded), validate.placement(recorded, loaded)
+    engine = EngineRun(recorded, loaded, progress)
     profile, gpu = _profile(loaded)
     least = log(max(_nearness(profile.constants, gpu), 1e-3))
-    runs = 0
+    origin = (log(max(profile.host_ps, LEAST_HOST_PS)), 0.0)
 
     def run(at: Point) -> list[Served]:
-        nonlocal runs
-        found = _simulated(loaded, profile, at, forced)
-        validate.check_same(found, real, str(recorded))
-        runs += 1
-        if progress is not None:
-            progress(runs)
-        return found
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "trial.yaml"
+            file.write_text(_document(profile, at, None, "", NOT_TOLD), encoding="utf-8")
+            data = loaded.resolved()
+            data["cluster"]["latency"] = {"model": "hardware", "profile": str(file)}
+            return engine.simulate(Scenario.load(data))
 
-    origin = (log(max(profile.host_ps, LEAST_HOST_PS)), 0.0)
+    def loss(ours: list[Served], at: Point) -> float:
+        held = HOLD * (abs(at[0] - origin[0]) + abs(at[1] - origin[1]))
+        return held + fsum(log_error(mine, other) for mine, other in engine.pairs(ours)) / len(engine.requests)
+
     first = run(origin)
-    at = _matched(run, first, real, origin, least)
-    before, after = (validate.errors(one, real, recorded) for one in (first, run(at)))
-    longest = max(one.prompt_tokens + one.output_tokens for one in real)
+    at = _search(lambda at: loss(run(at), at), loss(first, origin), origin, least)
+    before, after = engine.validate(first), engine.validate(run(at))
+    longest = max(request.prompt_tokens + request.output_tokens for request in engine.requests)
     model = loaded.cluster.shape().name
     text = _document(profile, at, after, Path(recorded).name, as_of or NOT_TOLD, longest, (model,))
     if output is not None:
         write(Path(output), text)
-    return EngineFit(text, exp(at[0]) / 1e9, exp(at[1]), runs, before, after)
+    return EngineFit(text, exp(at[0]) / 1e9, exp(at[1]), engine.runs, before, after)
 
 
 def _profile(loaded: Scenario) -> tuple[Profile, Gpu]:
@@ -118,26 +119,9 @@ def _nearness(constants: Constants, gpu: Gpu) -> float:
     return max(memory, max(constants.matmul_tflops, constants.prefill_tflops) * 1e12 / float(gpu.flops))
 
 
-def _simulated(loaded: Scenario, profile: Profile, at: Point, forced: Forced) -> list[Served]:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "trial.yaml"
-        file.write_text(_document(profile, at, None, "", NOT_TOLD), encoding="utf-8")
-        data = loaded.resolved()
-        data["cluster"]["latency"] = {"model": "hardware", "profile": str(file)}
-        return served_requests(finished(prepare(Scenario.load(data)), forced=forced))
-
-
-def _matched(
-    run: Callable[[Point], list[Served]], first: list[Served], real: Sequence[Served], origin: Point, least: float
-) -> Point:
+def _search(loss: Callable[[Point], float], best: float, at: Point, least: float) -> Point:
     """A search in ever smaller steps along both logarithms: what a request waits for changes by leaps, so that slopes
     tell little. The host's time alone is tried first."""
-
-    def loss(ours: list[Served], at: Point) -> float:
-        held = HOLD * (abs(at[0] - origin[0]) + abs(at[1] - origin[1]))
-        return held + fsum(validate.apart(mine, other) for mine, other in validate.seen(ours, real)) / len(real)
-
-    at, best = origin, loss(first, origin)
     for turns, (far, wide) in enumerate(STEPS):
         ways = [(far, 0.0), (-far, 0.0)]
         if turns >= HOST_ALONE:
@@ -146,10 +130,10 @@ def _matched(
         while better:
             better = False
             for host, scale in ways:
-                tried = (at[0] + host, max(at[1] + scale, least))
-                found = loss(run(tried), tried)
-                if found < best:
-                    at, best, better = tried, found, True
+                candidate = (at[0] + host, max(at[1] + scale, least))
+                value = loss(candidate)
+                if value < best:
+                    at, best, better = candidate, value, True
                     break
     return at
 
@@ -157,7 +141,7 @@ def _matched(
 def _document(
     profile: Profile,
     at: Point,
-    found: Validation | None,
+    errors: Validation | None,
     name: str,
     as_of: str,
     longest: int = 1,
@@ -170,9 +154,9 @@ def _document(
         rate = key.endswith(("_tb_s", "_tflops"))
         constants[key] = value / scale if rate else value * scale if key.endswith("_us") else value
     error = dict(profile.error)
-    if found is not None:
-        for kind, rows in found.latency.items():
-            worst = max((abs(one["error"]) for one in rows.values() if one["error"] is not None), default=0.0)
+    if errors is not None:
+        for kind, rows in errors.latency.items():
+            worst = max((abs(row["error"]) for row in rows.values() if row["error"] is not None), default=0.0)
             error[f"{kind.upper()}, requests held out"] = f"within {100 * worst:.1f} % at mean, p50, p90, p95 and p99"
     content: dict[str, Any] = {
         "format": 1,

@@ -20,30 +20,30 @@ def engines(cluster: Cluster) -> list[EngineSetup]:
     """
     if cluster.deployments is None:
         return _halves(cluster, 0, "", "default", ()) or _equal(cluster, 0, "instance", "default", ())
-    found: list[EngineSetup] = []
-    for name, one in cluster.deployments.items():
-        halves = _halves(one, len(found), f"{name}-", name, one.names())
-        found += halves or _equal(one, len(found), name, name, one.names())
-    return found
+    setups: list[EngineSetup] = []
+    for name, deployment in cluster.deployments.items():
+        halves = _halves(deployment, len(setups), f"{name}-", name, deployment.names())
+        setups += halves or _equal(deployment, len(setups), name, name, deployment.names())
+    return setups
 
 
 def _halves(spec: Engines, first: int, before: str, pool: str, serves: tuple[str, ...]) -> list[EngineSetup]:
     """The instances of a disaggregated deployment; none where it is not."""
-    found: list[EngineSetup] = []
+    setups: list[EngineSetup] = []
     for role, half in spec.halves().items():
-        engines = _equal(half, first + len(found), f"{before}{role}", pool, serves)
+        engines = _equal(half, first + len(setups), f"{before}{role}", pool, serves)
         for engine in engines:
             engine.view.role = role
             if role == "prefill":
                 engine.transfer = _transfer(spec.transfer, half)
-        found += engines
-    return found
+        setups += engines
+    return setups
 
 
 def _equal(spec: Engines, first: int, name: str, pool: str, serves: tuple[str, ...]) -> list[EngineSetup]:
     shape, card, blocks, model = spec.shape(), spec.card(), spec.kv_blocks(), spec.latency_model()
     capacity = capacity_score(shape, card, spec.tp)
-    found = [
+    setups = [
         EngineSetup(
             InstanceView(
                 first + number,
@@ -57,7 +57,7 @@ def _equal(spec: Engines, first: int, name: str, pool: str, serves: tuple[str, .
                 capacity=capacity,
                 adapter_slots=None if spec.adapters is None else spec.adapters.slots,
                 serves=serves,
-                tier_blocks={} if spec.kv.tiers is None else {name: one.blocks for name, one in spec.kv.tiers.items()},
+                tier_blocks={name: tier.blocks for name, tier in (spec.kv.tiers or {}).items()},
             ),
             model,
             idle_watts=card.idle_watts * spec.tp,
@@ -70,24 +70,24 @@ def _equal(spec: Engines, first: int, name: str, pool: str, serves: tuple[str, .
         )
         for number in range(spec.bounds()[1])
     ]
-    for engine in found[spec.instances :]:  # a place where one may come to stand
+    for engine in setups[spec.instances :]:  # a place where one may come to stand
         engine.view.state = "stopped"
-    return found
+    return setups
 
 
 def pools(cluster: Cluster, build: Callable[[Any, str], Any]) -> list[PoolSetup]:
     """The pools that are scaled, each with its policy, over the places that `engines` gives their instances."""
-    found: list[PoolSetup] = []
+    setups: list[PoolSetup] = []
     first = 0
-    for name, one in cluster.by_name().items():
+    for name, deployment in cluster.by_name().items():
         where = "cluster" if cluster.deployments is None else f"cluster.deployments.{name}"
-        for role, half in (one.halves() or {"": one}).items():
+        for role, half in (deployment.halves() or {"": deployment}).items():
             low, high = half.bounds()
-            id = list(cluster.scaling_pools())[len(found)]
+            id = list(cluster.scaling_pools())[len(setups)]
             policy = build(half.scaling, f"{where}.{role}.scaling" if role else f"{where}.scaling")
-            found.append(PoolSetup(id, name, first, half.instances, low, high, policy))
+            setups.append(PoolSetup(id, name, first, half.instances, low, high, policy))
             first += high
-    return found
+    return setups
 
 
 def _transfer(spec: Transfer, prefill: Engines) -> TransferSetup:
@@ -114,11 +114,11 @@ def engine_room(source: Source | None, changes: Iterable[str] = ()) -> tuple[Clu
     data = load_data(DEFAULT if source is None else source, tuple(changes))
     scenario = validate({"workload": ANY, **data})
     kv = scenario.cluster.kv
-    found = [engine for engine in engines(scenario.cluster) if engine.view.state == "ready"]
-    for index, engine in enumerate(found):
+    ready = [engine for engine in engines(scenario.cluster) if engine.view.state == "ready"]
+    for index, engine in enumerate(ready):
         engine.view.index = index
     setup = ClusterSetup(
-        engines=found,
+        engines=ready,
         block_tokens=kv.block_tokens,
         prefix_caching=kv.prefix_caching,
         leap=False,

@@ -13,11 +13,10 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from headway.config.documents import parse_yaml
 from headway.config.wording import cut, join_words, shown
 from headway.errors import HeadwayError
 from headway.experiment.contenders import label as policy_label
-from headway.experiment.contenders import stage_label
+from headway.experiment.contenders import list_items, stage_label
 from headway.policies import registry
 from headway.scenario import overrides
 from headway.scenario.references import absolute
@@ -81,24 +80,24 @@ def flat(value: Any) -> str:
 def axes(vary: Vary, base: Scenario) -> list[Axis]:
     """What is varied, from texts such as "workload.rate=20..80:10" or from a mapping of paths to values. A number
     without a unit takes that of the scenario's own value."""
-    given = vary if isinstance(vary, Mapping) else dict(_split(text) for text in _once(vary))
+    texts = vary if isinstance(vary, Mapping) else dict(_split(text) for text in _once(vary))
     resolved = base.resolved()
-    found = []
-    for path, values in given.items():
+    varied = []
+    for path, text in texts.items():
         where = f"{WHERE} {cut(path)}"
-        listing = _items(values, where)
-        if not listing:
+        items = list_items(text, where)
+        if not items:
             raise HeadwayError(f"{where}: name at least one value, as in workload.rate=20..80:10.")
         unit = _unit(_at(resolved, path.split(".")))
-        made = [_with_unit(one, unit) for item in listing for one in _expanded(item, unit, where)]
-        counts = Counter(map(flat, made))
+        values = [_with_unit(value, unit) for item in items for value in _expand(item, unit, where)]
+        counts = Counter(map(flat, values))
         twice = next((text for text, count in counts.items() if count > 1), None)
         if twice is not None:
             raise HeadwayError(f"{where}: {shown(twice)} is there twice; keep one of them.")
-        found.append(Axis(path, made))
-    if not found:
+        varied.append(Axis(path, values))
+    if not varied:
         raise HeadwayError(f"{WHERE}: name at least one key and its values, as in workload.rate=20..80:10.")
-    return found
+    return varied
 
 
 def _once(vary: str | Iterable[str]) -> list[str]:
@@ -121,17 +120,7 @@ def _split(text: str) -> tuple[str, str]:
     return path, values
 
 
-def _items(values: Any, where: str) -> list[Any]:
-    """A list from a list, a single value, or text: "a,b,{name: c, parameter: 1}"."""
-    if isinstance(values, str):
-        # The inside of a YAML list, so that it takes mappings too.
-        return [item for item in parse_yaml(f"[{values}]", where) if item is not None]
-    if isinstance(values, Mapping) or not isinstance(values, Iterable):
-        return [values]
-    return list(values)
-
-
-def _expanded(item: Any, unit: str, where: str) -> list[Any]:
+def _expand(item: Any, unit: str, where: str) -> list[Any]:
     """The values of a range such as 20/s..80/s:10/s; anything else is itself."""
     match = RANGE.fullmatch(item.strip()) if isinstance(item, str) else None
     ends = [] if match is None else [_quantity(match[place]) for place in (1, 2)]
@@ -150,7 +139,7 @@ def _expanded(item: Any, unit: str, where: str) -> list[Any]:
     if (high - low) / stride > MOST:
         raise HeadwayError(f"{where}: the range {shown(item)} has more than {MOST:,} values; take a larger step.")
     count = int((high - low) / stride) + 1
-    return [_written(low + place * stride, units[0] if units else unit) for place in range(count)]
+    return [_quantity_text(low + place * stride, units[0] if units else unit) for place in range(count)]
 
 
 def _quantity(text: Any) -> tuple[Decimal, str] | None:
@@ -159,7 +148,7 @@ def _quantity(text: Any) -> tuple[Decimal, str] | None:
     return None if match is None else (Decimal(match[1].replace("_", "")), match[2].strip())
 
 
-def _written(number: Decimal, unit: str) -> Any:
+def _quantity_text(number: Decimal, unit: str) -> Any:
     plain = format(number.normalize(), "f")
     if unit:
         return f"{plain}{unit}"
@@ -169,13 +158,13 @@ def _written(number: Decimal, unit: str) -> Any:
 def _with_unit(value: Any, unit: str) -> Any:
     if not unit or isinstance(value, bool) or not isinstance(value, int | float):
         return value
-    return _written(Decimal(str(value)), unit)
+    return _quantity_text(Decimal(str(value)), unit)
 
 
 def _unit(value: Any) -> str:
     """The unit of a scenario's value; empty where it has none."""
-    found = _quantity(value) if isinstance(value, str) else None
-    return "" if found is None else found[1]
+    quantity = _quantity(value) if isinstance(value, str) else None
+    return "" if quantity is None else quantity[1]
 
 
 def _at(data: Any, keys: Sequence[str]) -> Any:
@@ -191,34 +180,34 @@ def _at(data: Any, keys: Sequence[str]) -> Any:
 # --- points -----------------------------------------------------------------------------------------------------------
 
 
-def points(data: Json, found: Sequence[Axis]) -> list[Point]:
+def points(data: Json, varied: Sequence[Axis]) -> list[Point]:
     """Every scenario of the grid over a plain mapping, the last key varying fastest; the first wrong one is told."""
-    count = prod(len(axis.values) for axis in found)
+    count = prod(len(axis.values) for axis in varied)
     if count > MOST:
         raise HeadwayError(f"{WHERE}: a grid of {count:,} points is too large; it may have {MOST:,}.")
-    return [_point(data, found, values) for values in product(*(axis.values for axis in found))]
+    return [_point(data, varied, values) for values in product(*(axis.values for axis in varied))]
 
 
-def _point(data: Json, found: Sequence[Axis], values: Sequence[Any]) -> Point:
+def _point(data: Json, varied: Sequence[Axis], values: Sequence[Any]) -> Point:
     changed: Json = deepcopy(data)
     texts = []
-    for axis, value in zip(found, values, strict=True):
+    for axis, value in zip(varied, values, strict=True):
         where = f"{WHERE} {cut(axis.path)}"
         overrides.put(changed, axis.keys, deepcopy(absolute(value)), where)
         texts.append(axis.text(value))
-    label = ", ".join(f"{name}={text}" for name, text in zip(names(found), texts, strict=True))
+    label = ", ".join(f"{name}={text}" for name, text in zip(names(varied), texts, strict=True))
     try:
         scenario = validate(changed)
     except HeadwayError as error:
-        whole = ", ".join(f"{axis.path}={text}" for axis, text in zip(found, texts, strict=True))
+        whole = ", ".join(f"{axis.path}={text}" for axis, text in zip(varied, texts, strict=True))
         raise HeadwayError(f"{WHERE} {cut(whole)}: {error}") from None
-    decided = [text for axis, text in zip(found, texts, strict=True) if axis.stage is not None]
+    decided = [text for axis, text in zip(varied, texts, strict=True) if axis.stage is not None]
     policy = " + ".join(decided) or stage_label("routing", scenario.policies.explicit("routing"))
-    vary = {axis.path: value for axis, value in zip(found, values, strict=True)}
+    vary = {axis.path: value for axis, value in zip(varied, values, strict=True)}
     return Point(vary, label, policy, scenario)
 
 
-def names(found: Sequence[Axis]) -> list[str]:
+def names(varied: Sequence[Axis]) -> list[str]:
     """The axes by their last keys, or in full where these are alike."""
-    last = [axis.keys[-1] for axis in found]
-    return [axis.path if last.count(name) > 1 else name for axis, name in zip(found, last, strict=True)]
+    last = [axis.keys[-1] for axis in varied]
+    return [axis.path if last.count(name) > 1 else name for axis, name in zip(varied, last, strict=True)]

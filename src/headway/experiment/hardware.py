@@ -33,24 +33,24 @@ def hardware(name: str | None = None, model: str = MODEL, tp: int = 1) -> Json:
     """All profiles, or one by its name or file with its constants and the times of a few steps of a model."""
     if name is None:
         entries = gpus().entries
-        return {"profiles": [_about(read_profile(one, gpu, "gpu"), gpu) for one, gpu in entries.items()]}
+        return {"profiles": [_about(read_profile(each, gpu, "gpu"), gpu) for each, gpu in entries.items()]}
     profile, gpu = _find(name)
     constants = {
         name: {"value": getattr(profile.constants, name), "unit": key.doc.type, "of": key.doc.meaning}
         for name, key in keys_of(Constants).items()
     }
-    asked = step_times(name, model, tp)
+    times = step_times(name, model, tp)
     steps = [
         {
             "decodes": decodes,
             "context": CONTEXT if decodes else 0,
             "chunks": [list(chunk) for chunk in chunks],
-            "gpu_ms": asked.step_ms([CONTEXT] * decodes, chunks),
+            "gpu_ms": times.step_ms([CONTEXT] * decodes, chunks),
         }
         for decodes, chunks in EXAMPLES
     ]
-    doubts = asked.hardware.doubts(max(decodes + sum(new for new, _ in chunks) for decodes, chunks in EXAMPLES))
-    examples = {"model": asked.model.name, "tp": tp, "note": doubts, "steps": steps}
+    doubts = times.hardware.doubts(max(decodes + sum(new for new, _ in chunks) for decodes, chunks in EXAMPLES))
+    examples = {"model": times.model.name, "tp": tp, "note": doubts, "steps": steps}
     return {**_about(profile, gpu), "constants": constants, "examples": examples}
 
 
@@ -60,15 +60,15 @@ def _find(name: str) -> tuple[Profile, Gpu | None]:
         profile = read_profile(name, next(iter(table.entries.values())), "profile")
         known = plain(profile.gpu)
         return profile, table.entries.get(table.aliases.get(known, known))
-    wanted = plain(name)
-    wanted = table.aliases.get(wanted, wanted)
-    if wanted not in table.entries:
+    key = plain(name)
+    key = table.aliases.get(key, key)
+    if key not in table.entries:
         raise HeadwayError(
-            f"no hardware profile is called {name!r}.{suggest(wanted, table.entries)} "
+            f"no hardware profile is called {name!r}.{suggest(key, table.entries)} "
             "`headway hardware list` has all; a file that ends in .yaml will do."
         )
-    gpu = read_gpu(wanted, "gpu")
-    return read_profile(wanted, gpu, "profile"), gpu
+    gpu = read_gpu(key, "gpu")
+    return read_profile(key, gpu, "profile"), gpu
 
 
 def _about(profile: Profile, gpu: Gpu | None) -> Json:

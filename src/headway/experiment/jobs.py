@@ -13,7 +13,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.context import BaseContext, SpawnContext, SpawnProcess
 from multiprocessing.process import BaseProcess
@@ -29,13 +30,13 @@ from headway.policies import registry
 PR_SET_PDEATHSIG = 1  # Linux: the signal a process gets when its parent ends
 
 
-def available(wanted: int | None) -> int:
-    """How many workers there may be: as many as wanted, or one a core; a daemon may have none beside itself."""
-    if wanted is not None and wanted < 1:
-        raise HeadwayError(f"workers: one process at least, got {wanted}.")
+def available(workers: int | None) -> int:
+    """How many workers there may be: that many, or one a core; a daemonic process may have none beside itself."""
+    if workers is not None and workers < 1:
+        raise HeadwayError(f"workers: one process at least, got {workers}.")
     if multiprocessing.current_process().daemon:
         return 1
-    return wanted or cores()
+    return workers or cores()
 
 
 def cores() -> int:
@@ -48,7 +49,7 @@ def pool_of(size: int) -> ProcessPoolExecutor:
 
 
 @contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
+def defer_interrupts() -> Iterator[None]:
     """Ctrl-C waits until workers have been started: amid a fork Python would lose it, and the worker would tell of it.
     They begin with it put off as well."""
     masks = hasattr(signal, "pthread_sigmask")
@@ -144,12 +145,32 @@ class Job(Struct, frozen=True):
     folder: int | None = None
 
 
-def first_failed(failed: Mapping[int, Exception], under_way: Iterable[int]) -> Exception | None:
-    """The error to raise of a batch whose jobs were begun in order: that of the first job that has one, once none
-    before it is under way, so that it is the same however many run at a time."""
-    if not failed or any(place < min(failed) for place in under_way):
-        return None
-    return failed[min(failed)]
+class Batch:
+    """Jobs under way at a runner: how often each was lost with its process, and the errors of those that failed."""
+
+    def __init__(self, jobs: Sequence[Job], finished: Finished, where: str, lost: Lost | None) -> None:
+        self.jobs, self.finished, self.where, self.lost = jobs, finished, where, lost
+        self.losses = [0] * len(jobs)
+        self.under_way: dict[Any, int] = {}  # by what the runner has of each: the place of the job
+        self.failed: dict[int, Exception] = {}
+
+    def fill(self, waiting: deque[int], slots: int, send: Callable[[Job], Any]) -> None:
+        """Send jobs that wait, as many as the slots have room for; none once a job has failed."""
+        while waiting and not self.failed and len(self.under_way) < AHEAD * slots:
+            sent = send(self.jobs[waiting[0]])
+            self.under_way[sent] = waiting.popleft()
+
+    def raise_first(self) -> None:
+        """Raise the error of the first job that failed, once none before it is under way. Jobs are begun in order, so
+        it is the same however many run at a time."""
+        if self.failed and not any(place < min(self.failed) for place in self.under_way.values()):
+            raise self.failed[min(self.failed)]
+
+    def give_up(self, place: int, sentence: str) -> None:
+        """Report a job that was lost every time."""
+        if self.lost is None:
+            raise HeadwayError(f"{self.where}: {sentence}.") from None
+        self.lost(place, f"{sentence}.")
 
 
 def strange(spec: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -25,14 +26,14 @@ NOTHING = Targets()
 
 def life_setup(scenario: Scenario, setup: ClusterSetup, build: Callable[[Any, str], Any]) -> LifeSetup | None:
     """None where the instances are all there from beginning to end."""
-    found = pools(scenario.cluster, build)
-    said = scenario.scaling is not None or bool(scenario.faults)
-    if not said and static(found) and not any(pool.scales() for pool in scenario.cluster.scaling_pools().values()):
+    scaled = pools(scenario.cluster, build)
+    named = scenario.scaling is not None or bool(scenario.faults)
+    if not named and static(scaled) and not any(pool.scales() for pool in scenario.cluster.scaling_pools().values()):
         return None
     scaling = Scaling() if scenario.scaling is None else scenario.scaling
     places = {engine.view.id: engine.view.index for engine in setup.engines}
     return LifeSetup(
-        pools=found,
+        pools=scaled,
         provisioning=draws(scaling.provisioning, "scaling.provisioning"),
         loading=draws(scaling.model_load, "scaling.model_load"),
         seed=derive(scenario.seed.simulation, "scaling"),
@@ -71,28 +72,29 @@ def autoscaler(scenario: Scenario, setup: ClusterSetup, life: LifeSetup) -> Auto
         model, role = views[0].model, views[0].role
         low, high = pool.minimum, pool.maximum
         watches.append(PoolView(pool.id, model, role, low, high, views, block_tokens=setup.block_tokens))
-    promised = Promised(scenario.slo, scenario.workload.slos())
     policies = [pool.scaling for pool in life.pools]
+    met = partial(met_slo, scenario.slo, scenario.workload.slos())
     scaling = life.scaling
-    return Autoscaler(watches, policies, scaling.interval_ps, scaling.triggers, scaling.window_ps, promised.met)
+    return Autoscaler(watches, policies, scaling.interval_ps, scaling.triggers, scaling.window_ps, met)
 
 
-class Promised:
-    """What requests are promised, and whether it was kept."""
-
-    def __init__(self, slo: Targets, tenants: dict[str, Targets]) -> None:
-        self.slo = slo
-        self.tenants = tenants
-
-    def met(self, request: Request, first_ps: int, now_ps: int, outcome: str, output_tokens: int) -> bool | None:
-        """Whether a request that has ended met its SLO; None where it has none."""
-        slo = self.tenants.get(request.tenant, self.slo)
-        if slo == NOTHING:
-            return None
-        if outcome != "completed":
-            return False
-        return (
-            (slo.ttft_ps is None or 0 <= first_ps - request.arrival_ps <= slo.ttft_ps)
-            and (slo.tpot_ps is None or now_ps - first_ps <= slo.tpot_ps * (output_tokens - 1))
-            and (slo.e2e_ps is None or now_ps - request.arrival_ps <= slo.e2e_ps)
-        )
+def met_slo(
+    common: Targets,
+    tenants: dict[str, Targets],
+    request: Request,
+    first_ps: int,
+    now_ps: int,
+    outcome: str,
+    output_tokens: int,
+) -> bool | None:
+    """Whether a request that has ended met the SLO of its tenant, or the common one; None where there is none."""
+    slo = tenants.get(request.tenant, common)
+    if slo == NOTHING:
+        return None
+    if outcome != "completed":
+        return False
+    return (
+        (slo.ttft_ps is None or 0 <= first_ps - request.arrival_ps <= slo.ttft_ps)
+        and (slo.tpot_ps is None or now_ps - first_ps <= slo.tpot_ps * (output_tokens - 1))
+        and (slo.e2e_ps is None or now_ps - request.arrival_ps <= slo.e2e_ps)
+    )

@@ -17,14 +17,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from headway.config.units import fine_duration
-from headway.control.journal import Forced
 from headway.errors import HeadwayError
-from headway.experiment import validate
 from headway.experiment.calibrate import write
-from headway.experiment.run import finished, prepare
+from headway.experiment.engine_run import EngineRun, residuals
 from headway.experiment.validate import Validation
 from headway.latency.fit import damped_step
-from headway.results.recorded import Served, served_requests
+from headway.results.recorded import Served
 from headway.scenario.scenario import Scenario
 from headway.types import Json
 
@@ -69,42 +67,30 @@ def fit(
     progress: Callable[[int], None] | None = None,
 ) -> LinearFit:
     """The scenario simulates what the engine served, and its durations are where the search starts."""
-    real, forced = validate.answered(recorded), validate.placement(recorded, loaded)
-    given = {key: value for key, value in loaded.resolved()["cluster"]["latency"].items() if key != "model"}
-    sizes = {key: float(fine_duration(value, f"{WHERE}.{key}")) for key, value in given.items()}
+    engine = EngineRun(recorded, loaded, progress)
+    durations = {key: value for key, value in loaded.resolved()["cluster"]["latency"].items() if key != "model"}
+    sizes = {key: float(fine_duration(value, f"{WHERE}.{key}")) for key, value in durations.items()}
     origin = {key: log(size) for key, size in sizes.items() if size}
-    runs = 0
 
     def section(at: Point) -> Json:
         return {
             "model": "linear",
-            **{key: _written(at[key], key) if key in at else value for key, value in given.items()},
+            **{key: _duration_text(at[key], key) if key in at else value for key, value in durations.items()},
         }
 
     def run(at: Point) -> list[Served]:
-        nonlocal runs
-        found = _simulated(loaded, section(at), forced)
-        validate.check_same(found, real, str(recorded))
-        runs += 1
-        if progress is not None:
-            progress(runs)
-        return found
+        return engine.simulate(replace(loaded, cluster=replace(loaded.cluster, latency=section(at))))
 
-    def residuals(at: Point) -> Residuals:
-        each, means = validate.residuals(validate.seen(run(at), real))
-        return [*((one, 1.0 / len(each)) for one in each), *((one, MEANS) for one in means)]
+    def weigh(at: Point) -> Residuals:
+        each, means = residuals(engine.pairs(run(at)))
+        return [*((error, 1.0 / len(each)) for error in each), *((error, MEANS) for error in means)]
 
-    at = Search(residuals, origin).run()
-    before, after = (validate.errors(run(one), real, recorded) for one in (origin, at))
+    at = Search(weigh, origin).run()
+    before, after = (engine.validate(run(point)) for point in (origin, at))
     text = _document(section(at), after, Path(recorded).name, as_of)
     if output is not None:
         write(Path(output), text)
-    return LinearFit(section(at), text, runs, before, after)
-
-
-def _simulated(loaded: Scenario, latency: Json, forced: Forced) -> list[Served]:
-    cluster = replace(loaded.cluster, latency=latency)
-    return served_requests(finished(prepare(replace(loaded, cluster=cluster)), forced=forced))
+    return LinearFit(section(at), text, engine.runs, before, after)
 
 
 class Search:
@@ -114,8 +100,8 @@ class Search:
     def __init__(self, residuals: Callable[[Point], Residuals], origin: Point) -> None:
         self.residuals, self.origin, self.keys = residuals, origin, list(origin)
         self.at = origin
-        self.found = residuals(origin)
-        self.best = self._loss(self.found, origin)
+        self.errors = residuals(origin)
+        self.best = self._loss(self.errors, origin)
 
     def run(self) -> Point:
         for _ in range(CYCLES):
@@ -127,17 +113,17 @@ class Search:
                 break
         return self.at
 
-    def _loss(self, found: Residuals, at: Point) -> float:
+    def _loss(self, errors: Residuals, at: Point) -> float:
         held = HOLD * fsum((at[key] - self.origin[key]) ** 2 for key in self.keys)
-        return held + fsum(weight * (sqrt(1.0 + (one / USUAL) ** 2) - 1.0) for one, weight in found)
+        return held + fsum(weight * (sqrt(1.0 + (error / USUAL) ** 2) - 1.0) for error, weight in errors)
 
-    def _taken(self, tried: Point) -> bool:
-        """Whether it is better there, and then it is there."""
-        found = self.residuals(tried)
-        value = self._loss(found, tried)
+    def _move(self, to: Point) -> bool:
+        """Go there if that is better, and say whether it is."""
+        errors = self.residuals(to)
+        value = self._loss(errors, to)
         if value >= self.best:
             return False
-        self.at, self.found, self.best = tried, found, value
+        self.at, self.errors, self.best = to, errors, value
         return True
 
     def _follow(self) -> None:
@@ -145,7 +131,7 @@ class Search:
         for _ in range(ROUNDS):
             before = self.best
             slopes = [self._slope(key) for key in self.keys]
-            while damping < MOST_DAMPING and not self._taken(self._step(slopes, damping)):
+            while damping < MOST_DAMPING and not self._move(self._step(slopes, damping)):
                 damping *= 5
             damping = max(damping / 10, 1e-3)
             if before - self.best < ENOUGH * before:
@@ -153,26 +139,26 @@ class Search:
 
     def _slope(self, key: str) -> list[float]:
         moved = self.residuals(self.at | {key: self.at[key] + NUDGE})
-        return [(new - old) / NUDGE for (new, _), (old, _) in zip(moved, self.found, strict=True)]
+        return [(new - old) / NUDGE for (new, _), (old, _) in zip(moved, self.errors, strict=True)]
 
     def _step(self, slopes: list[list[float]], damping: float) -> Point:
         """Where a weighted least-squares fit of the slopes would have it, at most so far away."""
-        weights = [weight / (USUAL**2 * sqrt(1.0 + (one / USUAL) ** 2)) for one, weight in self.found]
+        weights = [weight / (USUAL**2 * sqrt(1.0 + (error / USUAL) ** 2)) for error, weight in self.errors]
         moved = [self.at[key] - self.origin[key] for key in self.keys]
-        moves = damped_step(slopes, [one for one, _ in self.found], weights, moved, HOLD, damping).tolist()
+        moves = damped_step(slopes, [error for error, _ in self.errors], weights, moved, HOLD, damping).tolist()
         return {key: self.at[key] + min(max(move, -FAR), FAR) for key, move in zip(self.keys, moves, strict=True)}
 
     def _try(self, step: float) -> None:
         """All together, each for itself, and one more where another is less."""
         ways = [dict.fromkeys(self.keys, step), *({key: step} for key in self.keys)]
-        ways += [{one: step, other: -step} for one, other in combinations(self.keys, 2)]
+        ways += [{key: step, other: -step} for key, other in combinations(self.keys, 2)]
         for way in ways:
             for sign in (1, -1):
-                while self._taken(self.at | {key: self.at[key] + sign * far for key, far in way.items()}):
+                while self._move(self.at | {key: self.at[key] + sign * far for key, far in way.items()}):
                     pass
 
 
-def _written(value: float, key: str) -> str:
+def _duration_text(value: float, key: str) -> str:
     """A duration of four digits."""
     ps = exp(value)
     for unit, size in UNITS:
@@ -181,13 +167,11 @@ def _written(value: float, key: str) -> str:
     return f"{ps:.4g}ps" if key == FINE else f"{max(1, round(ps))}ps"
 
 
-def _document(latency: Json, found: Validation, name: str, as_of: str | None) -> str:
+def _document(latency: Json, errors: Validation, name: str, as_of: str | None) -> str:
     lines = [f"# Fitted to the recorded run of an engine ({name})" + (f", as of {as_of}." if as_of else ".")]
-    for kind, rows in found.latency.items():
-        told = [
-            f"{statistic} {100 * one['error']:+.1f} %" for statistic, one in rows.items() if one["error"] is not None
-        ]
-        lines.append(f"# {kind.upper()} of requests that were held out: {', '.join(told)}")
+    for kind, rows in errors.latency.items():
+        known = [f"{name} {100 * row['error']:+.1f} %" for name, row in rows.items() if row["error"] is not None]
+        lines.append(f"# {kind.upper()} of requests that were held out: {', '.join(known)}")
     return "\n".join(lines) + "\n" + yaml.safe_dump({"cluster": {"latency": latency}}, sort_keys=False)
 
 

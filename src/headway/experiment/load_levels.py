@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from fractions import Fraction
+from functools import reduce
 from math import floor, log10, sqrt
-from typing import Any, Final
+from operator import getitem
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
@@ -25,7 +27,13 @@ from headway.workload.clients import MOST_USERS
 WHERE: Final = "workload"
 FASTEST: Final = 1_000_000  # a trace's speed
 SUFFIX: Final = {"rate": "/s", "users": " users", "speed": " × speed", "load": " × load"}
-Change = Callable[[Json, Fraction], None]  # of a resolved workload, in place
+
+
+class Change(NamedTuple):
+    """A value of a resolved workload that grows with the load: where it is, and what it is under so much more."""
+
+    path: tuple[str, ...]
+    scale: Callable[[Any, Fraction], Any]
 
 
 class Load(Struct, frozen=True):
@@ -36,7 +44,7 @@ class Load(Struct, frozen=True):
     changes: list[Change]
     why_not: str | None = None  # it cannot be scaled
 
-    def scaled(self, workload: Json, value: Fraction) -> Json:
+    def scale(self, workload: Json, value: Fraction) -> Json:
         """A resolved workload under another load."""
         if value == self.base:
             return workload
@@ -44,10 +52,12 @@ class Load(Struct, frozen=True):
             raise HeadwayError(self.why_not)
         changed = deepcopy(workload)
         for change in self.changes:
-            change(changed, value / self.base)
+            *parents, key = change.path
+            section: Any = reduce(getitem, parents, changed)
+            section[key] = change.scale(section[key], value / self.base)
         return changed
 
-    def rounded(self, value: float | Fraction, digits: int) -> Fraction:
+    def round(self, value: float | Fraction, digits: int) -> Fraction:
         """A load near this one that is short to write: whole users, or so many digits."""
         if self.unit == "users":
             return Fraction(max(1, round(value)))
@@ -57,15 +67,15 @@ class Load(Struct, frozen=True):
     def most(self, times: int) -> Fraction:
         """So many times the load of the scenario, or the most that there can be."""
         limit = {"users": MOST_USERS, "speed": FASTEST}.get(self.unit)
-        found = self.base * times
-        return found if limit is None else max(self.base, min(found, Fraction(limit)))
+        most = self.base * times
+        return most if limit is None else max(self.base, min(most, Fraction(limit)))
 
     def middle(self, low: Fraction, high: Fraction, digits: int) -> Fraction | None:
         """The load in the geometric middle; None where there is none between them."""
-        found = self.rounded(sqrt(low * high), digits)
-        return found if low < found < high else None
+        middle = self.round(sqrt(low * high), digits)
+        return middle if low < middle < high else None
 
-    def written(self, value: Fraction) -> str:
+    def describe(self, value: Fraction) -> str:
         return f"{float(value):,.6g}{SUFFIX[self.unit]}"
 
 
@@ -74,94 +84,48 @@ def load_of(scenario: Scenario) -> Load:
     trace = scenario.workload.resolved().get("trace")
     if trace is not None:
         return _of_trace(trace)
-    found: list[tuple[str, Fraction, Change]] = []
-    shared = False
+    parts: list[tuple[str, Fraction, Change]] = []
     for tenant in scenario.workload.senders():
-        name = None if scenario.workload.tenants is None else tenant.name
+        at = () if scenario.workload.tenants is None else ("tenants", tenant.name)
         if tenant.closed_loop is not None:
-            found.append(("users", Fraction(tenant.closed_loop.concurrency), _users(name)))
+            users = Fraction(tenant.closed_loop.concurrency)
+            parts.append(("users", users, Change((*at, "closed_loop", "concurrency"), _scale_count)))
         elif tenant.rate is None:
             wrong = "instants as recorded have no rate that could be scaled; give a rate, which stretches them"
             return Load("load", Fraction(1), [], f"{tenant.places['arrival']}: {wrong}.")
         elif tenant.arrival.interval is not None:
-            found.append(("rate", tenant.rate, _interval(name)))
-        elif tenant.given_rate is not None:
-            found.append(("rate", tenant.rate, _own_rate(name)))
-        else:
-            found.append(("rate", tenant.rate, _nothing if shared else _own_rate(None)))
-            shared = True
-    units = {unit: None for unit, _, _ in found}
-    changes = [change for _, _, change in found]
-    if len(units) > 1:
+            parts.append(("rate", tenant.rate, Change((*at, "arrival", "interval"), _scale_interval)))
+        else:  # its own rate, or its share of the common one
+            path = ("rate",) if tenant.given_rate is None else (*at, "rate")
+            parts.append(("rate", tenant.rate, Change(path, _scale_rate)))
+    units = {unit for unit, _, _ in parts}
+    changes = list(dict.fromkeys(change for _, _, change in parts))  # the common rate once
+    if len(units) > 1 or (units == {"users"} and len(parts) > 1):  # users of each tenant are rounded by themselves
         return Load("load", Fraction(1), changes)
-    unit = next(iter(units))
-    base = sum((each for _, each, _ in found), Fraction(0))
-    if unit == "users" and len(found) > 1:  # each rounds for itself
-        return Load("load", Fraction(1), changes)
-    return Load(unit, base, changes)
+    return Load(units.pop(), sum((each for _, each, _ in parts), Fraction(0)), changes)
 
 
 def _of_trace(trace: Json) -> Load:
     starts = trace.get("starts") or {}
     if starts.get("rate") is not None:
-        return Load("rate", rate(starts["rate"], f"{WHERE}.trace.starts.rate"), [_starts_rate])
+        base = rate(starts["rate"], f"{WHERE}.trace.starts.rate")
+        return Load("rate", base, [Change(("trace", "starts", "rate"), _scale_rate)])
     if starts.get("users") is not None:
-        return Load("users", Fraction(starts["users"]), [_starts_users])
-    return Load("speed", Fraction(str(trace["speed"])), [_speed])
+        return Load("users", Fraction(starts["users"]), [Change(("trace", "starts", "users"), _scale_count)])
+    return Load("speed", Fraction(str(trace["speed"])), [Change(("trace", "speed"), _scale_speed)])
 
 
-def rate_text(found: Fraction) -> str:
-    """A rate as a scenario has it, to twelve digits."""
-    return f"{float(found):.12g}/s"
+def _scale_rate(text: str, factor: Fraction) -> str:
+    return f"{float(rate(text, WHERE) * factor):.12g}/s"
 
 
-def _at(workload: Json, tenant: str | None) -> Json:
-    found: Json = workload if tenant is None else workload["tenants"][tenant]
-    return found
+def _scale_interval(text: str, factor: Fraction) -> str:
+    return f"{max(1, round(duration_ps(text, WHERE) / factor))}ps"
 
 
-def _nothing(workload: Json, factor: Fraction) -> None:
-    """For a tenant whose share of the common rate has been scaled with it."""
+def _scale_count(count: int, factor: Fraction) -> int:
+    return max(1, round(count * factor))
 
 
-def _own_rate(tenant: str | None) -> Change:
-    def change(workload: Json, factor: Fraction) -> None:
-        keys = _at(workload, tenant)
-        keys["rate"] = rate_text(rate(keys["rate"], f"{WHERE}.rate") * factor)
-
-    return change
-
-
-def _interval(tenant: str | None) -> Change:
-    def change(workload: Json, factor: Fraction) -> None:
-        arrival = _at(workload, tenant)["arrival"]
-        arrival["interval"] = f"{max(1, round(duration_ps(arrival['interval'], WHERE) / factor))}ps"
-
-    return change
-
-
-def _users(tenant: str | None) -> Change:
-    def change(workload: Json, factor: Fraction) -> None:
-        loop = _at(workload, tenant)["closed_loop"]
-        loop["concurrency"] = _whole(loop["concurrency"] * factor)
-
-    return change
-
-
-def _starts_rate(workload: Json, factor: Fraction) -> None:
-    starts: Any = workload["trace"]["starts"]
-    starts["rate"] = rate_text(rate(starts["rate"], WHERE) * factor)
-
-
-def _starts_users(workload: Json, factor: Fraction) -> None:
-    starts: Any = workload["trace"]["starts"]
-    starts["users"] = _whole(starts["users"] * factor)
-
-
-def _speed(workload: Json, factor: Fraction) -> None:
-    trace: Any = workload["trace"]
-    trace["speed"] = float(Fraction(str(trace["speed"])) * factor)
-
-
-def _whole(value: Fraction) -> int:
-    return max(1, round(value))
+def _scale_speed(speed: float, factor: Fraction) -> float:
+    return float(Fraction(str(speed)) * factor)

@@ -33,8 +33,8 @@ def preview(scenario: Source = DEFAULT, *, requests: int = REQUESTS, overrides: 
     if requests < 1:
         raise HeadwayError(f"requests: look at one request at least, got {requests}.")
     loaded = Scenario.load(scenario, overrides)
-    found = look(loaded.workload, loaded.seed.workload, loaded.cluster.default_model(), requests)
-    return {"scenario": loaded.name, **found}
+    figures = look(loaded.workload, loaded.seed.workload, loaded.cluster.default_model(), requests)
+    return {"scenario": loaded.name, **figures}
 
 
 def inspect_trace(
@@ -86,7 +86,7 @@ def convert_trace(
 ) -> Json:
     """Write a trace anew, changed by `transforms` (as in a scenario: `[{"cap": {"max_turns": 8}}]`), in the format
     `to` (told from the target's name otherwise), and tell how many requests there were and what was lost."""
-    done = rewrite(
+    counts = rewrite(
         pathlib.Path(source),
         pathlib.Path(target),
         parse(transforms, "transforms"),
@@ -95,7 +95,7 @@ def convert_trace(
         options=_options(block_tokens, limit, seed, start, duration),
         progress=progress,
     )
-    return {"in": str(source), "out": str(target), **to_builtins(done)}
+    return {"in": str(source), "out": str(target), **to_builtins(counts)}
 
 
 def _options(

@@ -1,4 +1,4 @@
-"""What must be said beside figures that mean nothing: why there are none."""
+"""Sentences to print beside figures: why there are none, or why they say less than they seem to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headway.scenario.scenario import Scenario
 COPIES = "keep_prefill_copy"
 
 
-def note(summary: Mapping[str, Any], warmup: int) -> str | None:
+def note_no_figures(summary: Mapping[str, Any], warmup: int) -> str | None:
     """Why a run has no figures; None where it has some."""
     requests = summary["requests"]
     arrived = requests["arrived"]
@@ -29,7 +29,7 @@ def note(summary: Mapping[str, Any], warmup: int) -> str | None:
     return None
 
 
-def unscaled(scenario: Scenario, compared: bool = False) -> str | None:
+def note_idle_autoscaler(scenario: Scenario, compared: bool = False) -> str | None:
     """Why an autoscaler, or those `compared`, can do nothing; None where they can, or where there is none."""
     pools = scenario.cluster.scaling_pools().values()
     specs = [scenario.policies.scaling if pool.scaling is None else pool.scaling for pool in pools]
@@ -51,7 +51,7 @@ def unscaled(scenario: Scenario, compared: bool = False) -> str | None:
     return None
 
 
-def unmeasured(scenario: Scenario) -> str | None:
+def note_unmeasured(scenario: Scenario) -> str | None:
     """What to say of step times that were never measured; None where all were, or where they are the user's own."""
     notes: dict[str, None] = {}
     for pool in scenario.cluster.scaling_pools().values():
@@ -67,30 +67,34 @@ def _is_static(spec: Any) -> bool:
     return isinstance(name, str) and registry.canonical(name) == DEFAULT_POLICIES["scaling"]
 
 
-def unstruck(scenario: Scenario, summaries: Iterable[Mapping[str, Any]]) -> str | None:
+def note_missed_faults(scenario: Scenario, summaries: Iterable[Mapping[str, Any]]) -> str | None:
     """What to say of faults that struck nothing in any of the runs; None where all did in one."""
-    given = len(scenario.faults)
-    if not given:
+    faults = len(scenario.faults)
+    if not faults:
         return None
     struck = max(sum(summary["scaling"]["faults"].values()) for summary in summaries)
-    if struck == given:
+    if struck == faults:
         return None
-    which = "The fault" if given == 1 else f"{given - struck} of {given} faults"
+    which = "The fault" if faults == 1 else f"{faults - struck} of {faults} faults"
     return f"{which} struck nothing: its instance was not there then, or the run was over before."
 
 
 def moves_prefixes(cluster: Cluster) -> bool:
     """Whether prompts are computed apart, and nothing of them stays there."""
-    return any(one.architecture == "disaggregated" and not one.transfer.keep_prefill_copy for one in cluster.pools())
+    return any(pool.architecture == "disaggregated" and not pool.transfer.keep_prefill_copy for pool in cluster.pools())
 
 
 def pairs_by_prefix(spec: Any) -> bool:
     """Whether a routing policy chooses pairs, and one of them by what is cached there."""
-    made = registry.build("routing", spec, "policies.routing") if isinstance(spec, str | dict) else spec
-    return bool(getattr(made, "pairs", False) and getattr(made, "seeks_prefixes", False))
+    policy = _build_routing(spec)
+    return bool(getattr(policy, "pairs", False) and getattr(policy, "seeks_prefixes", False))
 
 
-def lost_prefixes(cluster: Cluster, routing: Mapping[str, Any]) -> str | None:
+def _build_routing(spec: Any) -> Any:
+    return registry.build("routing", spec, "policies.routing") if isinstance(spec, str | dict) else spec
+
+
+def note_lost_prefixes(cluster: Cluster, routing: Mapping[str, Any]) -> str | None:
     """What to say of policies, by name, that send prompts where their prefixes are computed to instances which do not
     keep them; None where there is nothing to say."""
     moved = moves_prefixes(cluster)
@@ -105,7 +109,7 @@ def lost_prefixes(cluster: Cluster, routing: Mapping[str, Any]) -> str | None:
 
 def _seeks_prefixes(spec: Any) -> bool:
     """Whether prompts go where they are believed cached: a pair says so, any other reads an index of prefixes."""
-    made = registry.build("routing", spec, "policies.routing") if isinstance(spec, str | dict) else spec
-    entry = registry.own_entry(made)
+    policy = _build_routing(spec)
+    entry = registry.own_entry(policy)
     reads = entry is not None and "prefix_index" in entry.exact
-    return bool(getattr(made, "seeks_prefixes", reads))
+    return bool(getattr(policy, "seeks_prefixes", reads))

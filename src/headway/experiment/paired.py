@@ -23,9 +23,9 @@ from headway.types import Json
 MOST: Final = 1000
 
 
-def seeded(resolved: Json, number: int) -> Json:
+def with_seed(resolved: Json, number: int) -> Json:
     """A resolved scenario under its n-th seed, from 0 on: workload, simulation and jitter are counted up together, so
-    that whoever runs under the same number meets the same requests and the same luck."""
+    that runs under the same number meet the same requests and the same luck."""
     if not number:
         return resolved
     seeds = {name: (value + number + 2**63) % 2**64 - 2**63 for name, value in resolved["seed"].items()}
@@ -43,8 +43,8 @@ def check_seeds(seeds: int) -> None:
 def mean_summary(summaries: Sequence[Json]) -> Json:
     """A summary whose figures are means over runs, None where one of them has none. A tenant or a section that only
     some have is the mean of those. What is neither number nor section stays where all agree on it."""
-    found: Json = _mean(list(summaries))
-    return found
+    mean: Json = _mean(list(summaries))
+    return mean
 
 
 def _mean(values: list[Any]) -> Any:
@@ -96,16 +96,16 @@ BASELINE: Final = "baseline"
 def difference(its: Sequence[Json], base: Sequence[Json], figure: str) -> tuple[Interval, str] | None:
     """The mean of a figure's paired differences, and the word for it: better, worse, within noise where the interval
     holds 0, no difference where every pair is exactly equal. None where a run has no such figure."""
-    pairs = [(value(one, figure), value(other, figure)) for one, other in zip(its, base, strict=True)]
+    pairs = [(value(mine, figure), value(other, figure)) for mine, other in zip(its, base, strict=True)]
     apart = [mine - other for mine, other in pairs if mine is not None and other is not None]
     if len(apart) < len(pairs):
         return None
-    found = mean_of(apart)
+    mean = mean_of(apart)
     if not any(apart):
-        return found, SAME
-    if found.low is None or found.high is None or found.low <= 0 <= found.high:
-        return found, NOISE
-    return found, "better" if (found.mean > 0) == (direction(figure) == "high") else "worse"
+        return mean, SAME
+    if mean.low is None or mean.high is None or mean.low <= 0 <= mean.high:
+        return mean, NOISE
+    return mean, "better" if (mean.mean > 0) == (direction(figure) == "high") else "worse"
 
 
 def paired_rows(runs: Runs, baseline: str, by: str | None = None) -> list[Json]:
@@ -117,11 +117,10 @@ def paired_rows(runs: Runs, baseline: str, by: str | None = None) -> list[Json]:
 def _row(name: str, figure: str, its: Sequence[Json], base: Sequence[Json], is_base: bool) -> Json:
     mean = interval([value(summary, figure) for summary in its])
     row: Json = {"policy": name, "figure": figure, "mean": None if mean is None else mean.mean}
-    found = None if is_base else difference(its, base, figure)
-    if found is None:
-        word = BASELINE if is_base else None
-        return {**row, "delta": None, "low": None, "high": None, "word": word}
-    apart, word = found
+    estimate = None if is_base else difference(its, base, figure)
+    if estimate is None:
+        return {**row, "delta": None, "low": None, "high": None, "word": BASELINE if is_base else None}
+    apart, word = estimate
     return {**row, "delta": apart.mean, "low": apart.low, "high": apart.high, "word": word}
 
 
@@ -133,8 +132,8 @@ class Noise:
         self.seeds = len(next(iter(runs.values())))
 
     def hides(self, name: str, other: str, figure: str) -> bool:
-        found = difference(self.runs[name], self.runs[other], figure)
-        return found is None or found[1] in (NOISE, SAME)
+        estimate = difference(self.runs[name], self.runs[other], figure)
+        return estimate is None or estimate[1] in (NOISE, SAME)
 
     def shows(self, name: str, other: str) -> bool:
         """Whether any headline figure of any seed differs."""

@@ -7,7 +7,7 @@ from fractions import Fraction
 from math import ceil, log10
 from typing import Any, Final, Literal
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from headway.config.wording import join_words, shown, suggest
 from headway.errors import HeadwayError
@@ -76,14 +76,14 @@ class Plan(Struct, frozen=True):
         return {
             "scenario": self.scenario["name"],
             "find": self.find,
-            "slo": [{"figure": one.figure, "sign": one.sign, "limit": one.limit} for one in self.targets],
+            "slo": [to_builtins(target) for target in self.targets],
             "seeds": self.seeds,
             "runs": self.runs,
             "pools": [
                 {"name": pool.name, "gpus": pool.gpus, "usd_per_hour": pool.usd_per_hour} for pool in self.space.pools
             ],
-            "answer": self.described(self.answer),
-            "less": [self.described(one) for one in self.less],
+            "answer": self.describe(self.answer),
+            "less": [self.describe(judged) for judged in self.less],
             "load": {
                 "unit": self.load.unit,
                 "given": float(self.load.base),
@@ -91,35 +91,35 @@ class Plan(Struct, frozen=True):
                 "breaks": None if self.breaks is None else float(self.breaks),
             },
             "curve": self.curve,
-            "tried": [self.described(one) for one in self.tried],
+            "tried": [self.describe(judged) for judged in self.tried],
             "notes": self.notes,
             "verdict": self.verdict,
         }
 
-    def described(self, one: Judged) -> Json:
+    def describe(self, judged: Judged) -> Json:
         """A cluster under a load, with the mean of each target over the seeds and its 95 % interval."""
         return {
-            "replicas": self.space.replicas(one.counts),
-            "gpus": self.space.gpus(one.counts),
-            "usd_per_hour": self.space.usd_per_hour(one.counts),
-            "load": float(one.load),
-            "meets": one.meets(),
-            "seeds_met": one.seeds_met,
-            "seeds_run": one.seeds_run,
-            "figures": {target.figure: self.estimate(one, target) for target in self.targets},
+            "replicas": self.space.replicas(judged.counts),
+            "gpus": self.space.gpus(judged.counts),
+            "usd_per_hour": self.space.usd_per_hour(judged.counts),
+            "load": float(judged.load),
+            "meets": judged.meets(),
+            "seeds_met": judged.seeds_met,
+            "seeds_run": judged.seeds_run,
+            "figures": {target.figure: self.estimate(judged, target) for target in self.targets},
         }
 
-    def estimate(self, one: Judged, target: Target) -> Json:
+    def estimate(self, judged: Judged, target: Target) -> Json:
         """The figure of a target: mean, interval, the value of each seed, and whether the whole interval lies on one
         side of the limit."""
-        values = one.figures[target.figure]
-        found = interval(values, target.share)
-        if found is None:
+        values = judged.figures[target.figure]
+        mean = interval(values, target.share)
+        if mean is None:
             return {"mean": None, "low": None, "high": None, "clear": None, "seeds": values}
         clear = None
-        if found.low is not None and found.high is not None:
-            clear = not found.low <= target.limit <= found.high or found.low == found.high
-        return {"mean": found.mean, "low": found.low, "high": found.high, "clear": clear, "seeds": values}
+        if mean.low is not None and mean.high is not None:
+            clear = not mean.low <= target.limit <= mean.high or mean.low == mean.high
+        return {"mean": mean.mean, "low": mean.low, "high": mean.high, "clear": clear, "seeds": values}
 
 
 def _verdict(plan: Plan) -> str:
@@ -128,26 +128,26 @@ def _verdict(plan: Plan) -> str:
     many = sum(plan.counts) != 1
     gpus = space.gpus(plan.counts)
     size = f"{gpus:,} GPU{'s' * (gpus != 1)}, {space.usd_per_hour(plan.counts):,.2f} USD/h"
-    figures = join_words([_estimated(plan, plan.answer, target) for target in plan.targets])
+    figures = join_words([_describe_estimate(plan, target) for target in plan.targets])
     seeds = "its one seed" if plan.seeds == 1 else f"all {plan.seeds} seeds"
-    keep = f"keep{'s' * (not many)} the SLO at {load.written(plan.answer.load)} under {seeds}"
-    said = [f"{space.written(plan.counts)} ({size}) {keep}: {figures}."]
-    for one in plan.less:
-        other = f"With {space.written(one.counts)}" if plan.find == "replicas" else f"At {load.written(one.load)}"
-        said.append(f"{other} it is kept under {one.seeds_met} of {one.seeds_run}.")
+    keep = f"keep{'s' * (not many)} the SLO at {load.describe(plan.answer.load)} under {seeds}"
+    sentences = [f"{space.describe(plan.counts)} ({size}) {keep}: {figures}."]
+    for less in plan.less:
+        other = f"With {space.describe(less.counts)}" if plan.find == "replicas" else f"At {load.describe(less.load)}"
+        sentences.append(f"{other} it is kept under {less.seeds_met} of {less.seeds_run}.")
     if plan.find == "replicas" and plan.holds is not None and plan.breaks is not None:
         spare = 100 * float(plan.holds / load.base - 1)
-        said.append(f"The load could rise by {spare:.0f} %, to {load.written(plan.holds)}.")
-    return " ".join(said)
+        sentences.append(f"The load could rise by {spare:.0f} %, to {load.describe(plan.holds)}.")
+    return " ".join(sentences)
 
 
-def _estimated(plan: Plan, one: Judged, target: Target) -> str:
-    found = plan.estimate(one, target)
-    text = f"{target.figure} {target.describe_value(found['mean'])}"
-    if found["low"] is None or found["low"] == found["high"]:
+def _describe_estimate(plan: Plan, target: Target) -> str:
+    estimate = plan.estimate(plan.answer, target)
+    text = f"{target.figure} {target.describe_value(estimate['mean'])}"
+    if estimate["low"] is None or estimate["low"] == estimate["high"]:
         return text
-    low, high = (target.describe_value(found[name]) for name in ("low", "high"))
-    doubt = "" if found["clear"] else ", across the limit"
+    low, high = (target.describe_value(estimate[name]) for name in ("low", "high"))
+    doubt = "" if estimate["clear"] else ", across the limit"
     return f"{text} (95 % interval {low.rpartition(' ')[0]} to {high}{doubt})"
 
 
@@ -177,11 +177,11 @@ def plan(
     loaded = Scenario.load(scenario, overrides)
     _check(find, seeds, tolerance, points)
     load, space = load_of(loaded), space_of(loaded, vary, max_replicas)
-    wanted = targets(slo, loaded)
+    bounds = targets(slo, loaded)
     if find == "load" and load.why_not is not None:
         raise HeadwayError(load.why_not)
-    with Trials(space, load, wanted, seeds, workers, progress) as trials:
-        return _Planner(loaded, find, trials, tolerance, points, every).found()
+    with Trials(space, load, bounds, seeds, workers, progress) as trials:
+        return _Planner(loaded, find, trials, tolerance, points, every).run()
 
 
 def _check(find: str, seeds: int, tolerance: float, points: int) -> None:
@@ -209,19 +209,21 @@ class _Planner:
         self.points = points
         self.every = every
 
-    def found(self) -> Plan:
+    def run(self) -> Plan:
         base, trials = self.load.base, self.trials
         holds = breaks = None
         less: list[Candidate] = []
         if self.find == "replicas":
-            mixes = Mixes(
-                lambda one, ahead: trials.meets(_at(one, base), [_at(each, base) for each in ahead]), self.space
-            )
+
+            def meets(mix: Counts, ahead: Sequence[Counts]) -> bool:
+                return trials.meets(Candidate(mix, base), [Candidate(later, base) for later in ahead])
+
+            mixes = Mixes(meets, self.space)
             counts = mixes.cheapest(self.every)
             if counts is None:
                 raise too_few(trials)
-            answer = _at(counts, base)
-            less = [_at(one, base) for one in mixes.below(counts)]
+            answer = Candidate(counts, base)
+            less = [Candidate(mix, base) for mix in mixes.below(counts)]
             if self.points and self.load.why_not is None:
                 holds, breaks = self._knee(counts)
         else:
@@ -229,11 +231,11 @@ class _Planner:
             holds, breaks = self._knee(counts)
             if holds is None:
                 raise too_much(trials, counts)
-            answer = _at(counts, holds)
-            less = [] if breaks is None else [_at(counts, breaks)]
-        drawn = [_at(counts, value) for value in self._loads(holds)]
-        trials.complete([answer, *less, *drawn])
-        judged = {one: self._judged(one) for one, _ in trials.used}
+            answer = Candidate(counts, holds)
+            less = [] if breaks is None else [Candidate(counts, breaks)]
+        curve = [Candidate(counts, value) for value in self._loads(holds)]
+        trials.complete([answer, *less, *curve])
+        judged = {candidate: self._judge(candidate) for candidate, _ in trials.used}
         return Plan(
             scenario=self.space.resolved,
             find=self.find,
@@ -243,11 +245,11 @@ class _Planner:
             load=self.load,
             counts=counts,
             answer=judged[answer],
-            less=[judged[one] for one in less],
+            less=[judged[candidate] for candidate in less],
             holds=holds,
             breaks=breaks,
-            curve=[self._drawn(one) for one in drawn],
-            tried=sorted(judged.values(), key=lambda one: (one.load, self.space.key(one.counts))),
+            curve=[self._point(candidate) for candidate in curve],
+            tried=sorted(judged.values(), key=lambda tried: (tried.load, self.space.key(tried.counts))),
             runs=len(trials.used),
             notes=notes(self.scenario, trials, answer, holds, breaks, self.trusts()),
         )
@@ -258,7 +260,7 @@ class _Planner:
 
     def _knee(self, counts: Counts) -> tuple[Fraction | None, Fraction | None]:
         def ask(value: Fraction, ahead: Sequence[Fraction]) -> bool:
-            return self.trials.meets(_at(counts, value), [_at(counts, one) for one in ahead])
+            return self.trials.meets(Candidate(counts, value), [Candidate(counts, next_) for next_ in ahead])
 
         return highest(ask, self.load, self.digits, self.tolerance)
 
@@ -269,33 +271,29 @@ class _Planner:
         steps = max(1, self.points - 1)
         shares = [FROM + (TO - FROM) * step / steps for step in range(self.points)]
         nearest = min(range(self.points), key=lambda place: abs(shares[place] - 1))
-        found = [
-            knee if place == nearest else self.load.rounded(knee * share, self.digits)
+        loads = {
+            knee if place == nearest else self.load.round(knee * share, self.digits)
             for place, share in enumerate(shares)
-        ]
-        return sorted(set(found))
+        }
+        return sorted(loads)
 
-    def _judged(self, one: Candidate) -> Judged:
-        runs = self.trials.of(one)
+    def _judge(self, candidate: Candidate) -> Judged:
+        runs = self.trials.of(candidate)
         figures = {target.figure: [target.value(run) for run in runs] for target in self.trials.targets}
-        met = sum(self.trials.kept(run) for run in runs)
-        return Judged(one.counts, one.load, met, len(runs), figures)
+        met = sum(self.trials.meets_targets(run) for run in runs)
+        return Judged(candidate.counts, candidate.load, met, len(runs), figures)
 
-    def _drawn(self, one: Candidate) -> Json:
+    def _point(self, candidate: Candidate) -> Json:
         """A point of the curve: means over the seeds."""
-        runs, judged = self.trials.of(one), self._judged(one)
+        runs, judged = self.trials.of(candidate), self._judge(candidate)
         values: dict[str, list[Any]] = {name: [figure_of(run, name) for run in runs] for name in CURVE}
         values["arrivals_per_s"] = [run["arrivals_per_s"] for run in runs]
         values["throughput_per_s"] = [run["throughput"]["requests_per_s"] for run in runs]
         values["goodput_per_s"] = [run["slo"]["goodput_requests_per_s"] for run in runs]
-        means = {name: interval(found) for name, found in values.items()}
+        means = {name: interval(each) for name, each in values.items()}
         return {
-            "load": float(one.load),
+            "load": float(candidate.load),
             "meets": judged.meets(),
             "seeds_met": judged.seeds_met,
-            **{name: None if found is None else found.mean for name, found in means.items()},
+            **{name: None if mean is None else mean.mean for name, mean in means.items()},
         }
-
-
-def _at(counts: Counts, load: Fraction) -> Candidate:
-    return Candidate(counts, load)

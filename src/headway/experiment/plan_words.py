@@ -8,7 +8,7 @@ from typing import Final
 from headway.config.wording import join_words
 from headway.errors import HeadwayError
 from headway.experiment.bracket import FURTHEST
-from headway.experiment.notes import unmeasured
+from headway.experiment.notes import note_unmeasured
 from headway.experiment.space import Counts, scales
 from headway.experiment.trials import Candidate, Trials
 from headway.scenario.scenario import Scenario
@@ -27,13 +27,13 @@ def too_few(trials: Trials) -> HeadwayError:
     run = trials.of(top)[-1]
     less = _idle(trials, run)
     if less >= QUIET:
-        idle = Candidate(top.counts, load.rounded(load.base / less, 4))
+        idle = Candidate(top.counts, load.round(load.base / less, 4))
         if not trials.meets(idle):
             alone = f"even at 1/{less} of the load, where requests are as good as alone"
-            found = _missed(trials, trials.of(idle)[-1])
-            return HeadwayError(f"slo: no number of replicas keeps it: {alone}, {found}; ask for less.")
-    size = space.written(top.counts)
-    return HeadwayError(f"max: {size} do not keep the SLO: {_missed(trials, run)}; raise it, or ask for less.")
+            misses = _describe_misses(trials, trials.of(idle)[-1])
+            return HeadwayError(f"slo: no number of replicas keeps it: {alone}, {misses}; ask for less.")
+    size = space.describe(top.counts)
+    return HeadwayError(f"max: {size} do not keep the SLO: {_describe_misses(trials, run)}; raise it, or ask for less.")
 
 
 def _idle(trials: Trials, run: Json) -> int:
@@ -47,21 +47,21 @@ def _idle(trials: Trials, run: Json) -> int:
 
 def too_much(trials: Trials, counts: Counts) -> HeadwayError:
     """Why there is no load that a cluster holds."""
-    loads = sorted({one.load for one, _ in trials.used})
+    loads = sorted({candidate.load for candidate, _ in trials.used})
     runs = {load: trials.of(Candidate(counts, load))[-1] for load in loads}
-    told = [load for load, run in runs.items() if run["requests"]["completed"] >= SAMPLE] or loads
-    alone = f"not even {trials.load.written(told[0])}"
-    found = _missed(trials, runs[told[0]])
-    return HeadwayError(f"slo: this cluster keeps it under no load, {alone}: {found}; ask for less.")
+    lowest = next((load for load, run in runs.items() if run["requests"]["completed"] >= SAMPLE), loads[0])
+    misses = _describe_misses(trials, runs[lowest])
+    least = f"not even {trials.load.describe(lowest)}"
+    return HeadwayError(f"slo: this cluster keeps it under no load, {least}: {misses}; ask for less.")
 
 
-def _missed(trials: Trials, run: Json) -> str:
-    missed = [target for target in trials.targets if not target.met(run)]
-    told = [
+def _describe_misses(trials: Trials, run: Json) -> str:
+    misses = [
         f"{target.figure} is {target.describe_value(target.value(run))}, not {target.describe_limit()}"
-        for target in missed
+        for target in trials.targets
+        if not target.met(run)
     ]
-    return join_words(told)
+    return join_words(misses)
 
 
 def notes(
@@ -73,32 +73,32 @@ def notes(
     trusts: bool,
 ) -> list[str]:
     """What a reader of the answer should know."""
-    found = []
+    sentences = []
     if trusts:
-        found.append(
+        sentences.append(
             "Mixes smaller than one that broke the SLO were not run; where it broke by chance, --every finds them."
         )
     workload, load, runs = scenario.workload, trials.load, trials.of(answer)
-    if (doubts := unmeasured(scenario)) is not None:
-        found.append(doubts)
+    if (doubts := note_unmeasured(scenario)) is not None:
+        sentences.append(doubts)
     if scales(scenario.cluster, scenario.resolved()["policies"]):
-        found.append("The autoscaler is left aside: a plan is of clusters that keep their size.")
+        sentences.append("The autoscaler is left aside: a plan is of clusters that keep their size.")
     if load.why_not is not None:
-        found.append(f"No curve: {load.why_not}")
+        sentences.append(f"No curve: {load.why_not}")
     if len(runs) > 1 and all(run == runs[0] for run in runs):
-        found.append("All seeds gave the same run: nothing in it is drawn, and one seed says as much.")
+        sentences.append("All seeds gave the same run: nothing in it is drawn, and one seed says as much.")
     if holds is not None and breaks is None:
         cure = "give the workload more requests, or ask for more"
-        found.append(f"Nothing up to {load.written(holds)} breaks the SLO in a run so short; {cure}.")
+        sentences.append(f"Nothing up to {load.describe(holds)} breaks the SLO in a run so short; {cure}.")
     short = _short(runs[0])
     if short is not None and load.unit != "users":
-        found.append(short)
+        sentences.append(short)
     profiles = [tenant.profile.__struct_config__.tag for tenant in workload.senders() if tenant.closed_loop is None]
     if holds is not None and workload.duration is None and any(tag != "constant" for tag in profiles):
-        found.append(
+        sentences.append(
             "The workload ends after so many requests: a higher load sees less of its profile; say a duration."
         )
-    return found
+    return sentences
 
 
 def _short(run: Json) -> str | None:
@@ -109,5 +109,5 @@ def _short(run: Json) -> str | None:
     span_s = run["requests"]["arrived"] / came
     if span_s >= LONG * longest / 1000:
         return None
-    said = f"Requests come for {span_s:,.3g} s and take up to {longest / 1000:,.3g} s, too short for a queue to build"
-    return f"{said}: in the long run less load is held; give the workload more requests."
+    short = f"Requests come for {span_s:,.3g} s and take up to {longest / 1000:,.3g} s, too short for a queue to build"
+    return f"{short}: in the long run less load is held; give the workload more requests."

@@ -7,7 +7,7 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Self
 from headway import __version__
 from headway.config.wording import one_line, shown
 from headway.errors import HeadwayError
-from headway.experiment.jobs import AHEAD, RETRIES, Finished, Job, Lost, available, first_failed
+from headway.experiment.jobs import RETRIES, Batch, Finished, Job, Lost, available
 from headway.results import study
 
 CLIENT: Final = "ray://"
@@ -44,7 +44,7 @@ class Origin(NamedTuple):
     path: list[str]
 
 
-class Sent(NamedTuple):
+class Reply(NamedTuple):
     """What came of a job: its value, and the files that it wrote, by their places beside its folder."""
 
     value: Any
@@ -58,13 +58,13 @@ class RayRunner:
     away = True
 
     def __init__(self, address: str, workers: int | None = None) -> None:
-        self.address = _checked(address)
+        self.address = _check_address(address)
         self.workers = None if workers is None else available(workers)
         self.ray = _library()
         self._ours = False
         self._call: Any = None
         self._slots = 0
-        self._asked = 0.0
+        self._looked_at = 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -81,15 +81,15 @@ class RayRunner:
     def slots(self) -> int:
         """The cores of the cluster as it is now: machines come and go."""
         self._connect()
-        if not self._slots or time.monotonic() - self._asked > LOOK_S:
+        if not self._slots or time.monotonic() - self._looked_at > LOOK_S:
             cores = int(self.ray.cluster_resources().get("CPU", 1))
-            self._slots, self._asked = max(1, min(cores, self.workers or cores)), time.monotonic()
+            self._slots, self._looked_at = max(1, min(cores, self.workers or cores)), time.monotonic()
         return self._slots
 
     def run(self, jobs: Sequence[Job], finished: Finished, where: str, lost: Lost | None = None) -> None:
         if any(not job.home for job in jobs):
             self._connect()
-            _Batch(self, jobs, finished, where, lost).run()
+            _Sending(self, Batch(jobs, finished, where, lost)).run()
         for place, job in enumerate(jobs):
             if job.home:
                 finished(place, job.call(*job.arguments))
@@ -106,75 +106,60 @@ class RayRunner:
         if not self.ray.is_initialized():
             _start(self.ray, self.address, self.workers)
             self._ours = True
-        self._call = self.ray.remote(num_cpus=1, max_retries=0)(carried_out)
+        self._call = self.ray.remote(num_cpus=1, max_retries=0)(carry_out)
 
 
-class _Batch:
-    """Jobs on their way. Ray is not asked to repeat what is lost: how often that happened is for us to know."""
+class _Sending:
+    """A batch on its way. Ray does not repeat what is lost: how often that happened is for us to know."""
 
-    def __init__(
-        self, runner: RayRunner, jobs: Sequence[Job], finished: Finished, where: str, lost: Lost | None
-    ) -> None:
-        self.runner = runner
-        self.ray = runner.ray
-        self.jobs = jobs
-        self.finished = finished
-        self.where = where
-        self.lost = lost
-        self.losses = dict.fromkeys(range(len(jobs)), 0)
-        self.waiting = deque(place for place, job in enumerate(jobs) if not job.home)
-        self.under_way: dict[Any, int] = {}
-        self.failed: dict[int, Exception] = {}
+    def __init__(self, runner: RayRunner, batch: Batch) -> None:
+        self.runner, self.ray, self.batch = runner, runner.ray, batch
+        self.waiting = deque(place for place, job in enumerate(batch.jobs) if not job.home)
 
     def run(self) -> None:
+        batch = self.batch
         try:
-            while self.waiting or self.under_way:
-                while self.waiting and not self.failed and len(self.under_way) < AHEAD * self.runner.slots:
-                    place = self.waiting.popleft()
-                    self.under_way[self.runner.send(self.jobs[place])] = place
-                for sent in self.ray.wait(list(self.under_way), num_returns=1, timeout=LOOK_S)[0]:
+            while self.waiting or batch.under_way:
+                batch.fill(self.waiting, self.runner.slots, self.runner.send)
+                for sent in self.ray.wait(list(batch.under_way), num_returns=1, timeout=LOOK_S)[0]:
                     self._take(sent)
-                error = first_failed(self.failed, self.under_way.values())
-                if error is not None:
-                    raise error
+                batch.raise_first()
         except BaseException:
-            for sent in self.under_way:
+            for sent in batch.under_way:
                 self.ray.cancel(sent, force=True)
             raise
 
     def _take(self, sent: Any) -> None:
-        place = self.under_way.pop(sent)
+        place = self.batch.under_way.pop(sent)
         kinds = self.ray.exceptions
         try:
-            found: Sent = self.ray.get(sent)
+            reply: Reply = self.ray.get(sent)
         except kinds.RayTaskError as error:
-            self.failed[place] = _own(error)
+            self.batch.failed[place] = _own(error)
             return
         except kinds.TaskCancelledError:
             raise KeyboardInterrupt from None
         except kinds.RayError as error:
             self._lose(place, error)
             return
-        job = self.jobs[place]
-        if job.folder is not None and found.files:
-            study.adopt(Path(job.arguments[job.folder]).parent, found.files)
-        self.finished(place, found.value)
+        job = self.batch.jobs[place]
+        if job.folder is not None and reply.files:
+            study.adopt(Path(job.arguments[job.folder]).parent, reply.files)
+        self.batch.finished(place, reply.value)
 
     def _lose(self, place: int, error: Exception) -> None:
-        self.losses[place] += 1
-        if self.losses[place] <= RETRIES:
-            time.sleep(PAUSE_S * self.losses[place])  # the cluster may still have to notice what is gone
+        losses = self.batch.losses
+        losses[place] += 1
+        if losses[place] <= RETRIES:
+            time.sleep(PAUSE_S * losses[place])  # the cluster may still have to notice what is gone
             self.waiting.append(place)
             return
         lines = str(error).splitlines() or [""]
-        times = f"each of the {RETRIES + 1} times that {self.jobs[place].name} was run"
-        told = f"its process on the Ray cluster was lost {times}: {one_line(lines[0])}"
-        if self.lost is None:
-            raise HeadwayError(f"{self.where}: {told}.")
-        self.lost(place, f"{told}.")
+        times = f"each of the {RETRIES + 1} times that {self.batch.jobs[place].name} was run"
+        self.batch.give_up(place, f"its process on the Ray cluster was lost {times}: {one_line(lines[0])}")
 
 
-def carried_out(origin: Origin, call: str, arguments: tuple[Any, ...], folder: int | None) -> Sent:
+def carry_out(origin: Origin, call: str, arguments: tuple[Any, ...], folder: int | None) -> Reply:
     """A job, on the machine that it was sent to. A folder that it writes is made here and travels back."""
     sys.stdout = sys.stderr
     if origin.version != __version__:
@@ -183,34 +168,28 @@ def carried_out(origin: Origin, call: str, arguments: tuple[Any, ...], folder: i
     if Path(origin.folder).is_dir():  # what is named by a path from there
         os.chdir(origin.folder)
     sys.path += [place for place in origin.path if place not in sys.path]
-    function = _function(call)
+    module, _, name = call.partition(":")
+    function = getattr(import_module(module), name)
     if folder is None or arguments[folder] is None:
-        return Sent(function(*arguments), {})
+        return Reply(function(*arguments), {})
     with TemporaryDirectory(prefix="headway-") as place:
         beside = Path(place)
-        given = [*arguments]
-        given[folder] = beside / Path(arguments[folder]).name
-        value = function(*given)
+        changed = [*arguments]
+        changed[folder] = beside / Path(arguments[folder]).name
+        value = function(*changed)
         files = [file for file in sorted(beside.rglob("*")) if file.is_file()]
-        return Sent(value, {file.relative_to(beside).as_posix(): file.read_bytes() for file in files})
-
-
-def _function(call: str) -> Callable[..., Any]:
-    module, _, name = call.partition(":")
-    found: Callable[..., Any] = getattr(import_module(module), name)
-    return found
+        return Reply(value, {file.relative_to(beside).as_posix(): file.read_bytes() for file in files})
 
 
 def _own(error: Any) -> Exception:
     """What a job raised, as it raised it."""
-    cause = error.cause
     if NO_HEADWAY in str(error):
         return HeadwayError("--ray: a machine of the cluster has no headway; install this version on all of them.")
-    found: Exception = cause if isinstance(cause, Exception) else error
-    return found
+    cause: Exception = error.cause if isinstance(error.cause, Exception) else error
+    return cause
 
 
-def _checked(address: str) -> str:
+def _check_address(address: str) -> str:
     """An address that Ray can understand."""
     host, _, port = address.removeprefix(CLIENT).rpartition(":")
     if address in ("auto", "local") or (host and port.isdigit() and 0 < int(port) < 1 << 16):
@@ -251,22 +230,22 @@ def _knock(ray: Any, address: str) -> None:
     try:
         socket.create_connection((host, int(port)), KNOCK_S).close()
     except OSError as error:
-        told = error.strerror or one_line(error, kind=False)
+        why = error.strerror or one_line(error, kind=False)
         where = f"{host}:{port}"
-        asked = "" if where in address else f", which is {where} to Ray"
-        raise HeadwayError(f"--ray: nobody answers at {shown(address)}{asked} ({told}).") from None
+        alias = "" if where in address else f", which is {where} to Ray"
+        raise HeadwayError(f"--ray: nobody answers at {shown(address)}{alias} ({why}).") from None
 
 
 def _hush(loud: bool) -> None:
     """What Ray has to say of its machines goes to standard error if anywhere: it would print it among our results."""
     worker: Any = import_module("ray._private.worker")
-    printed = getattr(worker, "print_to_stdstream", None)
-    if printed is None or getattr(printed, "hushed", False):
+    original = getattr(worker, "print_to_stdstream", None)
+    if original is None or getattr(original, "hushed", False):
         return
 
-    def hushed(data: dict[str, Any], *arguments: Any, **options: Any) -> None:
+    def print_to_stderr(data: dict[str, Any], *arguments: Any, **options: Any) -> None:
         if loud:
-            printed({**data, "is_err": True}, *arguments, **options)
+            original({**data, "is_err": True}, *arguments, **options)
 
-    setattr(hushed, "hushed", True)  # noqa: B010
-    worker.print_to_stdstream = hushed
+    setattr(print_to_stderr, "hushed", True)  # noqa: B010
+    worker.print_to_stdstream = print_to_stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -16,23 +16,26 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from headway import __version__
-from headway.config.wording import one_line, shown
+from headway.config.wording import one_line, shown, suggest
 from headway.control.journal import UNFORCED, Forced
 from headway.errors import HeadwayError, InvariantError
 from headway.experiment.engines import engines
 from headway.experiment.life import autoscaler, life_setup
-from headway.experiment.tracing import Explain, check_trace, journals
 from headway.latency.base import Estimator
 from headway.policies import registry
+from headway.policies.context import Context
 from headway.policies.queues import Ticket
+from headway.results import store
 from headway.results.decision_log import DecisionLog
 from headway.results.recorder import PoolFacts, RunFacts
 from headway.results.result import Result
+from headway.results.store import TRACES
 from headway.scenario.scenario import DEFAULT, STAGES, Scenario, Source
 from headway.sim.setup import ClusterSetup
 from headway.sim.simulation import Simulation
 from headway.streams import derive, stream
-from headway.types import Json, Request
+from headway.types import Delay, Json, Priority, Reject, Request, Route
+from headway.views.cluster import ClusterView
 from headway.views.events import Finished, FirstToken, Routed
 from headway.workload.traffic import Traffic
 
@@ -41,9 +44,9 @@ from headway.workload.traffic import Traffic
 LIBRARIES = tuple(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
-def told(error: BaseException, policies: Iterable[Any]) -> HeadwayError | None:
+def blame_policy(error: BaseException, policies: Iterable[Any]) -> HeadwayError | None:
     """The sentence for an error that comes from one of these policies, if it is the user's own; None where it is our
-    own mistake, or that of whoever called us."""
+    own mistake, or the caller's."""
     parts = [part for policy in policies for part in (policy, *getattr(policy, "_parts", ()))]
     modules = {type(part).__module__ for part in parts if registry.outside(type(part))}
     steps = list(traceback.walk_tb(error.__traceback__))
@@ -51,13 +54,13 @@ def told(error: BaseException, policies: Iterable[Any]) -> HeadwayError | None:
     if not theirs:
         return None
     frame, line = steps[theirs[-1]]
-    asked, _ = steps[theirs[0]]
+    entry, _ = steps[theirs[0]]
     in_hand = [_request(ours) for ours, _ in reversed(steps[: theirs[0]])]
-    request = next(filter(None, (*in_hand, _request(asked))), None)
+    request = next(filter(None, (*in_hand, _request(entry))), None)
     at = "" if request is None else f", at request {request.id}"
-    place = f"{_shown(frame.f_code.co_filename)} line {line}, in {_function(frame)}"
-    if _owner(frame) != _owner(asked):
-        place += f", called from {_function(asked)}"
+    place = f"{_relative(frame.f_code.co_filename)} line {line}, in {_function(frame)}"
+    if _owner(frame) != _owner(entry):
+        place += f", called from {_function(entry)}"
     return HeadwayError(f"{place}: {one_line(error)}{at}.")
 
 
@@ -83,7 +86,7 @@ def _theirs(frame: FrameType, modules: set[str]) -> bool:
 
 
 def _request(frame: FrameType) -> Request | None:
-    """The request that a function has in its hands, itself, in an event or as a ticket."""
+    """The request that a function has as a local variable: itself, in an event or as a ticket."""
     for value in frame.f_locals.values():
         if isinstance(value, Request):
             return value
@@ -92,9 +95,49 @@ def _request(frame: FrameType) -> Request | None:
     return None
 
 
-def _shown(file: str) -> str:
+def _relative(file: str) -> str:
     near = os.path.relpath(file) if Path(file).exists() else file
     return file if near.startswith(os.pardir) else near
+
+
+# What a run writes down beside its requests, and what else follows its decisions. Levels of a trace:
+#   minimal     nothing more
+#   decisions   every decision with what it rested on, and how full the GPUs were over time
+#   full        also how each batch changes, and what moves between the stores of KV blocks
+
+Explain = Callable[[Request, Route], None]  # called with every routing decision, which has a scorecard then
+
+
+class Explainer:
+    """A journal that passes routing decisions on."""
+
+    def __init__(self, explain: Explain) -> None:
+        self.explain = explain
+
+    def bind(self, context: Context, cluster: ClusterView, reported: Collection[str]) -> None:
+        pass
+
+    def on_refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None:
+        pass
+
+    def on_routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None:
+        self.explain(request, route)
+
+    def on_stopped(self, instance: int) -> None:
+        pass
+
+
+def check_trace(trace: str) -> None:
+    if trace not in TRACES:
+        raise HeadwayError(f"trace: there is no level {shown(trace)}.{suggest(str(trace), TRACES)}")
+
+
+def read_run(folder: Path, key: str, trace: str) -> Result | None:
+    """A run that this version has written there, whole and with as much of it as is asked for; None without one."""
+    try:
+        return Result.load(folder) if store.has(folder, key, trace) else None
+    except HeadwayError:  # its files were changed
+        return None
 
 
 ROUTER_STAGES = ("admission", "priority", "routing", "flow")
@@ -133,10 +176,10 @@ def simulate(
         scheduler=scheduler,
         scaling=scaling,
     )
-    return finished(prepared, trace, explain=explain, progress=progress)
+    return run_prepared(prepared, trace, explain=explain, progress=progress)
 
 
-def finished(
+def run_prepared(
     prepared: Prepared,
     trace: str = "minimal",
     *,
@@ -144,7 +187,7 @@ def finished(
     forced: Forced = UNFORCED,
     progress: Progress | None = None,
 ) -> Result:
-    """What came of a run. A decision that is `forced` is taken out of the policy's hands."""
+    """Simulate a prepared scenario. Decisions that are `forced` are not the policy's."""
     log = None if trace == "minimal" else DecisionLog()
     prepared.setup.trace = trace
     try:
@@ -153,7 +196,7 @@ def finished(
     except (HeadwayError, InvariantError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        mistake = told(error, prepared.policies.values())
+        mistake = blame_policy(error, prepared.policies.values())
         if mistake is None:
             raise
         raise mistake from error
@@ -188,40 +231,36 @@ class Prepared(Struct, frozen=True):
         streams = partial(stream, seed)
         return Simulation(
             self.setup,
-            **{stage: made for stage, made in self.policies.items() if stage != "scaling"},
+            **{stage: policy for stage, policy in self.policies.items() if stage != "scaling"},
             rng=streams,
             estimator=estimator,
-            journals=journals(log, explain, 1 + len(self.further)),
+            journals=[
+                [*([] if log is None else [log.journal(router)]), *([] if explain is None else [Explainer(explain)])]
+                for router in range(1 + len(self.further))
+            ],
             forced=forced,
             further=self.further,
             autoscaler=None if self.setup.life is None else autoscaler(self.scenario, self.setup, self.setup.life),
         )
 
 
-def prepare(
-    scenario: Scenario,
-    *,
-    admission: Any = None,
-    priority: Any = None,
-    flow: Any = None,
-    routing: Any = None,
-    scheduler: Any = None,
-    scaling: Any = None,
-) -> Prepared:
-    """All of a run that comes before its first event. Policies are given as to `simulate`."""
-    given = {"admission": admission, "priority": priority, "flow": flow, "routing": routing}
-    given |= {"scheduler": scheduler, "scaling": scaling}
-    named = {stage: _plain(spec) for stage, spec in given.items() if isinstance(spec, str | Mapping)}
+def prepare(scenario: Scenario, **specs: Any) -> Prepared:
+    """All of a run that comes before its first event. Policies are given by stage, as to `simulate`."""
+    named = {
+        stage: spec if isinstance(spec, str) else dict(spec)
+        for stage, spec in specs.items()
+        if isinstance(spec, str | Mapping)
+    }
+    own = {stage: spec for stage, spec in specs.items() if stage not in named and spec is not None}
     scenario = replace(scenario, policies=replace(scenario.policies, **named))
     resolved = scenario.resolved()
     policies: dict[str, Any] = {}
     for stage in STAGES:
-        if given[stage] is None or stage in named:
-            policies[stage] = scenario.policies.build(stage)
+        if stage in own:
+            policies[stage] = own_policy(stage, own[stage], stage)
+            resolved["policies"][stage] = describe_policy(policies[stage])
         else:
-            policies[stage] = own_policy(stage, given[stage], stage)
-            resolved["policies"][stage] = described(policies[stage])
-    own = {stage: spec for stage, spec in given.items() if stage not in named and spec is not None}
+            policies[stage] = scenario.policies.build(stage)
     further = [router_policies(scenario, own) for _ in range(scenario.routers.count - 1)]
     setup = cluster_setup(scenario)
     setup.life = life_setup(scenario, setup, partial(pool_policy, scenario, own.get("scaling")))
@@ -230,18 +269,18 @@ def prepare(
 
 def router_policies(scenario: Scenario, own: Mapping[str, Any]) -> list[Any]:
     """The policies of one router more, in the order of its stages: an object of the caller's own is copied."""
-    objects = {stage: given for stage, given in own.items() if stage in ROUTER_STAGES and not isinstance(given, type)}
+    objects = {stage: spec for stage, spec in own.items() if stage in ROUTER_STAGES and not isinstance(spec, type)}
     try:
-        found = deepcopy(objects)  # at once, so that what they share stays shared
+        policies = deepcopy(objects)  # at once, so that what they share stays shared
     except Exception as error:
         listed = ", ".join(objects)
         text = f"a copy for each router could not be made: {one_line(error)}; give classes, or one router."
         raise HeadwayError(f"{listed}: {text}") from error
     for stage in ROUTER_STAGES:
-        if stage not in found:
-            made = own_policy(stage, own[stage], stage) if stage in own else scenario.policies.build(stage)
-            found[stage] = made
-    return [found[stage] for stage in ROUTER_STAGES]
+        if stage not in objects:
+            is_own = stage in own
+            policies[stage] = own_policy(stage, own[stage], stage) if is_own else scenario.policies.build(stage)
+    return [policies[stage] for stage in ROUTER_STAGES]
 
 
 def pool_policy(scenario: Scenario, own: Any, spec: Any, where: str) -> Any:
@@ -251,34 +290,30 @@ def pool_policy(scenario: Scenario, own: Any, spec: Any, where: str) -> Any:
     return scenario.policies.build("scaling") if own is None else deepcopy(own_policy("scaling", own, "scaling"))
 
 
-def _plain(spec: str | Mapping[str, Any]) -> str | Json:
-    return spec if isinstance(spec, str) else dict(spec)
-
-
-def own_policy(stage: str, given: Any, where: str) -> Any:
+def own_policy(stage: str, spec: Any, where: str) -> Any:
     """A policy that lives in the caller's program: an object as it is, a class made with its defaults."""
     method = registry.METHODS.get(stage)
     if method is None:
         known = ", ".join(registry.names(stage))
         raise HeadwayError(f"{where}: a {stage} is given by its name or as a mapping with 'name'. Known: {known}.")
-    if not callable(getattr(given, method, None)):
-        wanted = f"a policy's name, a mapping with 'name', or a class or object with the method {method!r}"
-        raise HeadwayError(f"{where}: expected {wanted}, got {shown(given)}.")
-    entry = registry.own_entry(given)
+    if not callable(getattr(spec, method, None)):
+        kinds = f"a policy's name, a mapping with 'name', or a class or object with the method {method!r}"
+        raise HeadwayError(f"{where}: expected {kinds}, got {shown(spec)}.")
+    entry = registry.own_entry(spec)
     if entry is not None and entry.stage != stage:
         raise HeadwayError(f"{where}: {entry.name!r} is of stage {entry.stage}, a policy of stage {stage} is wanted.")
-    made = given
-    if isinstance(given, type):
+    policy = spec
+    if isinstance(spec, type):
         try:
-            made = given()
+            policy = spec()
         except Exception as error:
-            name = f"{given.__name__} could not be made"
+            name = f"{spec.__name__} could not be made"
             raise HeadwayError(f"{where}: {name}: {one_line(error)}; give an object of it.") from error
-    registry.check_methods(stage, made, where)
-    return made
+    registry.check_methods(stage, policy, where)
+    return policy
 
 
-def described(policy: Any) -> Json:
+def describe_policy(policy: Any) -> Json:
     """The name of an object, and its parameters where it is of the catalogue."""
     entry = registry.own_entry(policy)
     if entry is None or not any(entry.make is known.make for known in registry.entries(entry.stage)):
@@ -317,7 +352,7 @@ def cluster_setup(scenario: Scenario) -> ClusterSetup:
 
 
 def run_facts(scenario: Scenario, simulation: Simulation) -> RunFacts:
-    life = simulation.setup.life
+    pools = [] if simulation.setup.life is None else simulation.setup.life.pools
     return RunFacts(
         started_ps=simulation.started_ps,
         ended_ps=simulation.ended_ps,
@@ -329,6 +364,6 @@ def run_facts(scenario: Scenario, simulation: Simulation) -> RunFacts:
         deployed=scenario.cluster.deployments is not None,
         predicts=bool(simulation.control.indexes),
         routers=[] if simulation.routers is None else simulation.routers.counts(),
-        pools=[] if life is None else [PoolFacts(one.id, one.first, one.minimum, one.maximum) for one in life.pools],
+        pools=[PoolFacts(pool.id, pool.first, pool.minimum, pool.maximum) for pool in pools],
         retries=scenario.retries,
     )

@@ -7,28 +7,29 @@ process is run again, up to three times.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.process import BaseProcess
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
-from headway.errors import HeadwayError
 from headway.experiment.jobs import (
-    AHEAD,
     RETRIES,
+    Batch,
     Finished,
     Job,
     Lost,
     available,
     crew,
+    defer_interrupts,
     end,
-    first_failed,
     interrupted,
     pool_of,
-    uninterrupted,
 )
+
+ENDED_BY: Final = "as os._exit, a crash or a want of memory does"
+Progress = Callable[[int, int], None]  # jobs done so far, jobs in all
 
 
 class Runner(Protocol):
@@ -79,12 +80,10 @@ class Processes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._pool is not None:
-            if kind is None:
-                self._pool.shutdown()
-            else:
-                end(self._pool)
+        if self._pool is not None and kind is None:
+            self._pool.shutdown()
             self._pool = None
+        self.end()
 
     def run(self, jobs: Sequence[Job], finished: Finished, where: str, lost: Lost | None = None) -> None:
         away = [place for place, job in enumerate(jobs) if self.slots > 1 and not job.home]
@@ -92,104 +91,99 @@ class Processes:
             away = []
         else:
             try:
-                _Batch(self, jobs, finished, where, lost).send(away)
+                _Sending(self, Batch(jobs, finished, where, lost), min(self.slots, len(away))).send(away)
             except BaseException:
-                self._end()
+                self.end()
                 raise
         left = set(away)
         for place, job in enumerate(jobs):
             if place not in left:
                 finished(place, job.call(*job.arguments))
 
-    def submit(self, job: Job, wanted: int) -> Future[Any]:
-        """A job for the pool, which is made to have the size that is wanted, or more."""
-        if self._pool is not None and self._size < wanted:
+    def submit(self, job: Job, size: int) -> Future[Any]:
+        """Give a job to the pool, which has that many processes or more."""
+        if self._pool is not None and self._size < size:
             self._pool.shutdown()
             self._pool = None
         if self._pool is None:
-            self._pool, self._size = pool_of(wanted), wanted
-        with uninterrupted():
+            self._pool, self._size = pool_of(size), size
+        with defer_interrupts():
             future = self._pool.submit(job.call, *job.arguments)
             self._crew = crew(self._pool)
         return future
 
-    def broken(self) -> None:
+    def on_loss(self) -> None:
         """A process of the pool is gone, and the pool with it."""
         if interrupted(self._crew):
             raise KeyboardInterrupt from None
-        self._end()
+        self.end()
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """End the pool at once, whatever its processes are at."""
         if self._pool is not None:
             end(self._pool)
             self._pool = None
 
 
-class _Batch:
-    """Jobs that go to a pool. When a process of it is lost, any job under way may have done it: each of them is run
-    again with nobody beside it, so that the one that does so every time is known."""
+class _Sending:
+    """A batch on its way through a pool. When a process is lost, any job under way may have done it: each of them is
+    run again alone, so that the job that does so every time is known."""
 
-    def __init__(
-        self, processes: Processes, jobs: Sequence[Job], finished: Finished, where: str, lost: Lost | None
-    ) -> None:
-        self.processes = processes
-        self.jobs = jobs
-        self.finished = finished
-        self.where = where
-        self.lost = lost
-        self.losses = dict.fromkeys(range(len(jobs)), 0)
-        self.under_way: dict[Future[Any], int] = {}
-        self.failed: dict[int, Exception] = {}
+    def __init__(self, processes: Processes, batch: Batch, size: int) -> None:
+        self.processes, self.batch, self.size = processes, batch, size
 
-    def send(self, away: list[int]) -> None:
-        size = min(self.processes.slots, len(away))
-        self._rush(deque(away), size)
-        while suspects := [place for place, count in self.losses.items() if count]:
+    def send(self, places: list[int]) -> None:
+        self._rush(deque(places))
+        while suspects := [place for place, count in enumerate(self.batch.losses) if count]:
             for place in suspects:
-                self._rush(deque([place]), size)
+                self._rush(deque([place]))
 
-    def _rush(self, waiting: deque[int], size: int) -> None:
+    def _rush(self, waiting: deque[int]) -> None:
         """As many as may be at a time, all of them or as far as no process is lost."""
-        while waiting or self.under_way:
+        batch = self.batch
+        while waiting or batch.under_way:
             try:
-                while waiting and not self.failed and len(self.under_way) < AHEAD * size:
-                    self.under_way[self.processes.submit(self.jobs[waiting[0]], size)] = waiting[0]
-                    waiting.popleft()
-                for future in wait(self.under_way, return_when=FIRST_COMPLETED).done:
-                    self._tell(future)
+                batch.fill(waiting, self.size, lambda job: self.processes.submit(job, self.size))
+                for future in wait(batch.under_way, return_when=FIRST_COMPLETED).done:
+                    self._finish(future)
             except BrokenProcessPool:
                 self._lose()
-            error = first_failed(self.failed, self.under_way.values())
-            if error is not None:
-                raise error
+            batch.raise_first()
 
-    def _tell(self, future: Future[Any]) -> None:
+    def _finish(self, future: Future[Any]) -> None:
         error = future.exception()
         if isinstance(error, BrokenProcessPool):
             raise error
-        place = self.under_way.pop(future)
-        self.losses[place] = 0
+        place = self.batch.under_way.pop(future)
+        self.batch.losses[place] = 0
         if isinstance(error, Exception):
-            self.failed[place] = error
+            self.batch.failed[place] = error
         else:
-            self.finished(place, future.result())
+            self.batch.finished(place, future.result())
 
     def _lose(self) -> None:
-        self.processes.broken()
-        for future in [one for one in self.under_way if one.done() and not one.cancelled()]:
+        batch = self.batch
+        self.processes.on_loss()
+        for future in [future for future in batch.under_way if future.done() and not future.cancelled()]:
             if not isinstance(future.exception(), BrokenProcessPool):
-                self._tell(future)
-        for place in self.under_way.values():
-            self.losses[place] += 1
-            if self.losses[place] > RETRIES:
-                self._give_up(place)
-        self.under_way.clear()
+                self._finish(future)
+        for place in batch.under_way.values():
+            batch.losses[place] += 1
+            if batch.losses[place] > RETRIES:
+                batch.losses[place] = 0
+                times = f"each of the {RETRIES + 1} times that {batch.jobs[place].name} was run"
+                batch.give_up(place, f"a process was ended from within, {ENDED_BY}, {times}")
+        batch.under_way.clear()
 
-    def _give_up(self, place: int) -> None:
-        self.losses[place] = 0
-        why = "as os._exit, a crash or a want of memory does"
-        name = self.jobs[place].name
-        told = f"a process was ended from within, {why}, each of the {RETRIES + 1} times that {name} was run"
-        if self.lost is None:
-            raise HeadwayError(f"{self.where}: {told}.") from None
-        self.lost(place, f"{told}.")
+
+def run_jobs(runner: Runner, jobs: Sequence[Job], where: str, progress: Progress | None = None) -> list[Any]:
+    """Run jobs, and return their results in order."""
+    results: dict[int, Any] = {}
+
+    def finish(place: int, result: Any) -> None:
+        results[place] = result
+        if progress is not None:
+            progress(len(results), len(jobs))
+
+    runner.run(jobs, finish, where)
+    return [results[place] for place in range(len(jobs))]

@@ -38,7 +38,7 @@ class Space(Struct, frozen=True):
     """The pools of a plan, and the scenario that they are of."""
 
     pools: tuple[Pool, ...]
-    kept: tuple[Pool, ...]  # those that stay as they are
+    fixed: tuple[Pool, ...]  # those that stay as they are
     resolved: Json  # the scenario, its pools of fixed size
 
     def now(self) -> Counts:
@@ -51,7 +51,7 @@ class Space(Struct, frozen=True):
         return sum(count * pool.gpus for pool, count in self._all(counts))
 
     def _all(self, counts: Counts) -> list[tuple[Pool, int]]:
-        return [*zip(self.pools, counts, strict=True), *((pool, pool.now) for pool in self.kept)]
+        return [*zip(self.pools, counts, strict=True), *((pool, pool.now) for pool in self.fixed)]
 
     def key(self, counts: Counts) -> tuple[float, int, Counts]:
         """What makes one cluster better than another that serves as well: its price, then its size."""
@@ -66,7 +66,7 @@ class Space(Struct, frozen=True):
         left = {name for pool in there for name in pool.names}
         return bool(there) and all(name in left for pool in self.pools for name in pool.names)
 
-    def written(self, counts: Counts) -> str:
+    def describe(self, counts: Counts) -> str:
         """In words: 5 replicas, or 2 fast and 1 slow."""
         if len(self.pools) == 1:
             return f"{counts[0]:,} replica{'s' * (counts[0] != 1)}"
@@ -92,40 +92,40 @@ def space_of(scenario: Scenario, vary: str | Sequence[str] | None, most: int) ->
     """The pools that are varied: all of them, or those named."""
     if not 1 <= most <= MOST_INSTANCES:
         raise HeadwayError(f"max: must lie between 1 and {MOST_INSTANCES:,}, got {shown(most)}.")
-    found = _pools(scenario, most)
-    chosen = _chosen(found, vary)
-    kept = [pool for pool in found if pool not in chosen]
-    return Space(tuple(chosen), tuple(kept), _static(scenario))
+    pools = _pools(scenario, most)
+    chosen = _choose(pools, vary)
+    fixed = [pool for pool in pools if pool not in chosen]
+    return Space(tuple(chosen), tuple(fixed), _static(scenario))
 
 
 def _pools(scenario: Scenario, most: int) -> list[Pool]:
     cluster = scenario.cluster
     struck = _struck(scenario)
     several = cluster.deployments is not None and len(cluster.deployments) > 1
-    found: list[Pool] = []
-    for name, one in cluster.by_name().items():
-        for role, half in (one.halves() or {"": one}).items():
-            id = list(cluster.scaling_pools())[len(found)]
+    pools: list[Pool] = []
+    for name, deployment in cluster.by_name().items():
+        for role, half in (deployment.halves() or {"": deployment}).items():
+            id = list(cluster.scaling_pools())[len(pools)]
             # A deployment of two halves stays: without it there would be nobody for its pairs.
             low = max(0 if several and not role else 1, struck.get(id, 0))
             if low > most:
                 raise HeadwayError(f"max: is {most}, but a fault strikes replica {low - 1} of {id}; raise it.")
             price = half.tp * half.card().usd_per_hour
-            found.append(Pool(id, name, role, half.tp, price, half.instances, low, most, one.names()))
-    return found
+            pools.append(Pool(id, name, role, half.tp, price, half.instances, low, most, deployment.names()))
+    return pools
 
 
 def _struck(scenario: Scenario) -> dict[str, int]:
     """How many replicas a pool must have for every fault to find the instance that it strikes."""
-    found: dict[str, int] = {}
+    least: dict[str, int] = {}
     for fault in scenario.faults:
         stem, _, number = fault.instance.rpartition("-")
         id = "default" if stem == "instance" and scenario.cluster.deployments is None else stem
-        found[id] = max(found.get(id, 0), int(number) + 1)
-    return found
+        least[id] = max(least.get(id, 0), int(number) + 1)
+    return least
 
 
-def _chosen(pools: list[Pool], vary: str | Sequence[str] | None) -> list[Pool]:
+def _choose(pools: list[Pool], vary: str | Sequence[str] | None) -> list[Pool]:
     if vary is None:
         return pools
     names = [name.strip() for name in (vary.split(",") if isinstance(vary, str) else vary)]
@@ -139,8 +139,8 @@ def _static(scenario: Scenario) -> Json:
     """The scenario with pools of fixed size and without an autoscaler."""
     resolved = scenario.resolved()
     cluster = resolved["cluster"]
-    for one in (*cluster.get("deployments", {}).values(), cluster):
-        for keys in (one, *(one[role] for role in ROLES if role in one)):
+    for engines in (*cluster.get("deployments", {}).values(), cluster):
+        for keys in (engines, *(engines[role] for role in ROLES if role in engines)):
             for key in SCALED:
                 keys.pop(key, None)
     resolved["policies"].pop("scaling", None)

@@ -11,11 +11,10 @@ from msgspec import Struct
 from headway.errors import HeadwayError
 from headway.experiment.grid import Axis, Point, Vary, axes, points
 from headway.experiment.jobs import Job, strange
-from headway.experiment.paired import HEADLINE, check_seeds, seeded
-from headway.experiment.run import simulate
+from headway.experiment.paired import HEADLINE, check_seeds, with_seed
+from headway.experiment.run import check_trace, simulate
 from headway.experiment.runner import Runner, runner_of
 from headway.experiment.swept import Swept, verdict
-from headway.experiment.tracing import check_trace
 from headway.experiment.verdict import has_slo
 from headway.results import study
 from headway.results.ranking import value
@@ -91,8 +90,8 @@ class Sweep(Struct, frozen=True):
         return library("polars").DataFrame(self.columns())
 
 
-def _plain(axis: Axis, given: Any) -> Any:
-    return given if isinstance(given, str | int | float | None) else axis.text(given)
+def _plain(axis: Axis, value: Any) -> Any:
+    return value if isinstance(value, str | int | float | None) else axis.text(value)
 
 
 def sweep(
@@ -123,56 +122,56 @@ def sweep(
     check_trace(trace)
     data = load_data(scenario, overrides)
     base = validate(data)
-    found = axes(vary, base)
-    grid = points(data, found)
+    varied = axes(vary, base)
+    grid = points(data, varied)
     folder = None if output is None else Path(output)
     if folder is not None:
         study.check(folder, "sweep")
         study.clear_parts(folder)
     with runner_of(workers, ray) as runner:
-        return _Sweeping(base, found, grid, seeds, folder, trace).run(runner, progress)
+        return _Sweeping(base, varied, grid, seeds, folder, trace).run(runner, progress)
 
 
 class _Sweeping:
     """One sweep in the making. A task is a point under a seed."""
 
     def __init__(
-        self, base: Scenario, found: list[Axis], grid: list[Point], seeds: int, folder: Path | None, trace: str
+        self, base: Scenario, varied: list[Axis], grid: list[Point], seeds: int, folder: Path | None, trace: str
     ) -> None:
         self.base = base.resolved()
-        self.axes = found
+        self.axes = varied
         self.grid = grid
         self.seeds = seeds
         self.folder = folder
         self.trace = trace
         self.keys = [point.scenario.key() for point in grid]
-        self.folders = self._named()
-        self.done: dict[tuple[int, int], Json] = {}
+        self.folders = self._choose_folders()
+        self.summaries: dict[tuple[int, int], Json] = {}
 
-    def _named(self) -> list[str]:
+    def _choose_folders(self) -> list[str]:
         """A folder for each point, by its values and its run key; where one of that key is there already, that."""
         there = {} if self.folder is None else study.by_key(self.folder)
         labels = study.folders([point.label for point in self.grid])
         own = [f"{label}-{key}" for label, key in zip(labels, self.keys, strict=True)]
-        taken = set(own)  # two points may be one run under two names
+        used = set(own)  # two points may be one run under two names
         for place, (name, key) in enumerate(zip(own, self.keys, strict=True)):
             known = there.get(key, [])
             if name not in known:
-                own[place] = next((one for one in known if one not in taken), name)
-                taken.add(own[place])
+                own[place] = next((folder for folder in known if folder not in used), name)
+                used.add(own[place])
         return own
 
     def run(self, runner: Runner, progress: Progress | None) -> Sweep:
         tasks = [(place, seed) for place in range(len(self.grid)) for seed in range(self.seeds)]
         self._read(tasks)
-        reused = len(self.done)
-        todo = [task for task in tasks if task not in self.done]
+        reused = len(self.summaries)
+        todo = [task for task in tasks if task not in self.summaries]
         self._write(study.UNFINISHED)
 
         def finish(place: int, summary: Json) -> None:
-            self.done[todo[place]] = summary
+            self.summaries[todo[place]] = summary
             if progress is not None:
-                progress(len(self.done), len(tasks), reused)
+                progress(len(self.summaries), len(tasks), reused)
 
         if progress is not None:
             progress(reused, len(tasks), reused)
@@ -183,17 +182,17 @@ class _Sweeping:
                 study.clear_parts(self.folder)
                 self._write(study.UNFINISHED)
             raise
-        found = self._swept()
-        said = verdict(found, self.axes, self.base)
-        self._write(said)
-        return Sweep(self.base, self.axes, self.seeds, found, said, reused)
+        swept = self._swept()
+        sentence = verdict(swept, self.axes, self.base)
+        self._write(sentence)
+        return Sweep(self.base, self.axes, self.seeds, swept, sentence, reused)
 
     def _job(self, place: int, seed: int) -> Job:
         resolved = self.grid[place].scenario.resolved()
         target = None if self.folder is None else self.folder / self.folders[place]
         label = self.grid[place].label
-        given = (seeded(resolved, seed), seed, target, label, self.trace)
-        return Job(label, _run, given, home=strange(resolved["policies"]), folder=2)
+        arguments = (with_seed(resolved, seed), seed, target, label, self.trace)
+        return Job(label, _run, arguments, home=strange(resolved["policies"]), folder=2)
 
     def _read(self, tasks: Sequence[tuple[int, int]]) -> None:
         """What the folder has already. A policy of the caller's own program may have changed under its name."""
@@ -203,11 +202,12 @@ class _Sweeping:
             if strange(self.grid[place].scenario.resolved()["policies"]):
                 continue
             if not seed:
-                kept = study.read_summary(self.folder / self.folders[place], self.keys[place], self.trace)
+                summary = study.read_summary(self.folder / self.folders[place], self.keys[place], self.trace)
             else:
-                kept = study.read_seed(self.folder, _key(self.grid[place].scenario, seed))
-            if kept is not None:
-                self.done[(place, seed)] = kept
+                resolved = with_seed(self.grid[place].scenario.resolved(), seed)
+                summary = study.read_seed(self.folder, validate(resolved).key())
+            if summary is not None:
+                self.summaries[(place, seed)] = summary
 
     def _swept(self) -> list[Swept]:
         return [
@@ -218,28 +218,24 @@ class _Sweeping:
                 key=self.keys[place],
                 folder=self.folders[place],
                 slo=has_slo(point.scenario.resolved()),
-                summaries=[self.done[(place, seed)] for seed in range(self.seeds)],
+                summaries=[self.summaries[(place, seed)] for seed in range(self.seeds)],
             )
             for place, point in enumerate(self.grid)
         ]
 
-    def _write(self, said: str) -> None:
-        """Tell of the runs that are there."""
+    def _write(self, sentence: str) -> None:
+        """Write which runs are there, and the verdict."""
         if self.folder is None:
             return
         stages = [axis.stage for axis in self.axes if axis.stage is not None]
         runs = [
             study.run_entry(self.folders[place], point.policy, vary=point.vary, seeds=self.seeds)
             for place, point in enumerate(self.grid)
-            if (place, 0) in self.done
+            if (place, 0) in self.summaries
         ]
         vary = {axis.path: axis.values for axis in self.axes}
         stage = stages[0] if stages else "routing"
-        study.write(self.folder, "sweep", self.base, runs, stage=stage, verdict=said, vary=vary)
-
-
-def _key(scenario: Scenario, seed: int) -> str:
-    return validate(seeded(scenario.resolved(), seed)).key()
+        study.write(self.folder, "sweep", self.base, runs, stage=stage, verdict=sentence, vary=vary)
 
 
 def _run(resolved: Json, seed: int, folder: Path | None, label: str, trace: str) -> Json:

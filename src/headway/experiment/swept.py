@@ -50,13 +50,12 @@ class Swept(Struct, frozen=True, dict=True):
 
     def figures(self) -> Json:
         """The headline figures: mean over the seeds and its 95 % interval, which one seed alone does not have."""
-        found: Json = {}
+        figures: Json = {}
         for figure in HEADLINE:
-            values = [value(summary, figure) for summary in self.summaries]
-            made = interval(values, figure in SHARES)
-            bounds = (None, None, None) if made is None else (made.mean, made.low, made.high)
-            found[figure] = dict(zip(("mean", "low", "high"), bounds, strict=True))
-        return found
+            mean = interval([value(summary, figure) for summary in self.summaries], figure in SHARES)
+            bounds = (None, None, None) if mean is None else (mean.mean, mean.low, mean.high)
+            figures[figure] = dict(zip(("mean", "low", "high"), bounds, strict=True))
+        return figures
 
 
 def verdict(points: Sequence[Swept], axes: Sequence[Axis], base: Json) -> str:
@@ -68,18 +67,19 @@ def verdict(points: Sequence[Swept], axes: Sequence[Axis], base: Json) -> str:
     name = names(axes)[place]
     size = sorted(axis.values, key=lambda value: _amount(value) or 0)
     grows = axis.keys[-1] in LOADS
-    held = {who: _reach(its, axis, size if grows else size[::-1]) for who, its in _groups(points, axes, axis).items()}
-    order = sorted(held, key=lambda who: -held[who] if held[who] else 1)  # the furthest first, whoever never holds last
+    eased = size if grows else size[::-1]
+    held = {group: _reach(its, axis, eased) for group, its in _groups(points, axes, axis).items()}
+    order = sorted(held, key=lambda group: -held[group] or 1)  # the furthest first, what never holds last
     phrases: dict[str, list[str]] = {}
-    for who in order[:SHOWN]:
-        phrases.setdefault(_phrase(held[who], size if grows else size[::-1], name, grows), []).append(who)
-    said = join_words(
-        [phrase + (f" with {join_words(whose)}" if any(whose) else "") for phrase, whose in phrases.items()]
+    for group in order[:SHOWN]:
+        phrases.setdefault(_phrase(held[group], eased, name, grows), []).append(group)
+    text = join_words(
+        [phrase + (f" with {join_words(groups)}" if any(groups) else "") for phrase, groups in phrases.items()]
     )
     more = f", and so on for {len(order) - SHOWN} others" if len(order) > SHOWN else ""
     seeds = len(points[0].summaries)
     under = f", under each of {seeds} seeds" if seeds > 1 else ""
-    return f"The SLO ({100 * KEPT:.0f} % of the requests within it{under}) holds {said}{more}."
+    return f"The SLO ({100 * KEPT:.0f} % of the requests within it{under}) holds {text}{more}."
 
 
 def _decisive(axes: Sequence[Axis]) -> Axis | None:
@@ -105,16 +105,15 @@ def _amount(value: Any) -> Fraction | None:
 
 def _groups(points: Sequence[Swept], axes: Sequence[Axis], axis: Axis) -> dict[str, list[Swept]]:
     """The points by their values of all keys but one, in words."""
-    others = [one for one in axes if one is not axis]
-    called = names(others)
-    found: dict[str, list[Swept]] = {}
+    others = [other for other in axes if other is not axis]
+    groups: dict[str, list[Swept]] = {}
     for point in points:
         words = []
-        for one, name in zip(others, called, strict=True):
-            text = one.text(point.vary[one.path])
-            words.append(text if one.stage is not None else f"{name} {text}")
-        found.setdefault(" and ".join(words), []).append(point)
-    return found
+        for other, name in zip(others, names(others), strict=True):
+            text = other.text(point.vary[other.path])
+            words.append(text if other.stage is not None else f"{name} {text}")
+        groups.setdefault(" and ".join(words), []).append(point)
+    return groups
 
 
 def _reach(points: Sequence[Swept], axis: Axis, eased: Sequence[Any]) -> int:

@@ -15,7 +15,7 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 
@@ -59,8 +59,8 @@ class Target(Struct, frozen=True):
 
     def met(self, figures: Json) -> bool:
         """Whether a run keeps it; one without a sample does not."""
-        found = self.value(figures)
-        return found is not None and SIGNS[self.sign](found, self.limit)
+        value = self.value(figures)
+        return value is not None and SIGNS[self.sign](value, self.limit)
 
     def describe_value(self, value: float | None) -> str:
         """A value of the figure with its unit."""
@@ -72,16 +72,15 @@ class Target(Struct, frozen=True):
         limit = f"{100 * self.limit:g} %" if self.share else f"{self.limit:,g} ms"
         return f"{WORDS[self.sign]} {limit}"
 
-    def written(self) -> str:
-        limit = f"{self.limit:.6g}"
-        return f"{self.figure}{self.sign}{limit}" + ("" if self.share else "ms")
+    def describe(self) -> str:
+        return f"{self.figure}{self.sign}{self.limit:.6g}" + ("" if self.share else "ms")
 
 
 def is_share(figure: str) -> bool:
     return figure == "completed" or figure.endswith("attainment")
 
 
-def known() -> list[str]:
+def figure_names() -> list[str]:
     """Every figure that a target may bound."""
     return [*(f"{name}_{at}" for name in LATENCIES for at in NAMES), *_shares()]
 
@@ -92,38 +91,37 @@ def _shares() -> list[str]:
 
 def figure_of(figures: Json, name: str) -> float | None:
     """A figure of a run's summary, by its name here."""
-    found: Any
     if name == "completed":
         requests = figures["requests"]
         planned = requests["arrived"] - requests["retried"] + requests["abandoned"]
         return requests["completed"] / planned if planned else None
     if is_share(name):
-        found = figures["slo"]["goodput_ratio" if name == "attainment" else name]
+        value = figures["slo"]["goodput_ratio" if name == "attainment" else name]
     else:
         latency, _, at = name.rpartition("_")
-        found = figures["latency"][latency][at]
-    return None if found is None else float(found)
+        value = figures["latency"][latency][at]
+    return None if value is None else float(value)
 
 
-def targets(given: str | Sequence[str] | None, scenario: Scenario) -> tuple[Target, ...]:
+def targets(slo: str | Sequence[str] | None, scenario: Scenario) -> tuple[Target, ...]:
     """The targets of a text, or those of the scenario's own SLO: 99 % of all planned requests within it."""
-    promised = _promised(scenario)
-    if given is None:
+    promised = _promises(scenario)
+    if slo is None:
         if not promised:
             wrong = "the scenario promises nothing, so there is nothing to plan for"
             raise HeadwayError(f"{WHERE}: {wrong}; say what must hold, as in {EXAMPLE}.")
         return (Target("attainment", ">=", ENOUGH),)
-    parts = given.split(",") if isinstance(given, str) else [part for text in given for part in text.split(",")]
-    found: dict[str, Target] = {}
-    for part in parts:
-        one = _target(part)
-        if one.figure in found:
-            raise HeadwayError(f"{WHERE}: {one.figure} is bounded twice; keep one of them.")
-        _check_promised(one.figure, promised)
-        found[one.figure] = one
-    if not any(name in found for name in OF_ALL):
-        found["completed"] = Target("completed", ">=", ENOUGH)
-    return tuple(found.values())
+    by_figure: dict[str, Target] = {}
+    texts = [slo] if isinstance(slo, str) else slo
+    for part in [part for text in texts for part in text.split(",")]:
+        target = _target(part)
+        if target.figure in by_figure:
+            raise HeadwayError(f"{WHERE}: {target.figure} is bounded twice; keep one of them.")
+        _check_promised(target.figure, promised)
+        by_figure[target.figure] = target
+    if not any(name in by_figure for name in OF_ALL):
+        by_figure["completed"] = Target("completed", ">=", ENOUGH)
+    return tuple(by_figure.values())
 
 
 def _target(text: str) -> Target:
@@ -133,7 +131,7 @@ def _target(text: str) -> Target:
         raise HeadwayError(f"{WHERE}: {shown(text.strip())} is not a target; write bounds as in {EXAMPLE}.")
     figure = name.replace("-", "_").replace(".", "_").removeprefix("latency_").removeprefix("slo_")
     figure = ALIKE.get(figure, figure)
-    if figure not in known():
+    if figure not in figure_names():
         raise HeadwayError(f"{WHERE}: no figure is called {shown(cut(name))}.{_hint(figure)}")
     share = is_share(figure)
     if sign.startswith("<") == share:
@@ -145,31 +143,31 @@ def _target(text: str) -> Target:
 
 
 def _hint(figure: str) -> str:
-    hint = suggest(figure, known())
+    hint = suggest(figure, figure_names())
     if not hint.startswith(" Known"):
         return hint
     return f" A latency ({', '.join(LATENCIES)}) with a statistic ({', '.join(NAMES)}), or {', '.join(_shares())}."
 
 
 def _milliseconds(value: str, where: str) -> float:
-    found = duration_ps(value, where)
-    if found <= 0:
+    ps = duration_ps(value, where)
+    if ps <= 0:
         raise HeadwayError(f"{where}: must be longer than nothing, got {shown(value)}.")
-    return float(Fraction(found, PS_PER_MS))
+    return float(Fraction(ps, PS_PER_MS))
 
 
 def _share(value: str, where: str) -> float:
     number = exact(value.removesuffix("%").strip())
-    found = None if number is None else number / 100 if value.endswith("%") else number
-    if found is None or not 0 < found <= 1:
+    share = None if number is None else number / 100 if value.endswith("%") else number
+    if share is None or not 0 < share <= 1:
         raise HeadwayError(f"{where}: expected a share above 0 and up to 1, as in 0.99 or 99%, got {shown(value)}.")
-    return float(found)
+    return float(share)
 
 
-def _promised(scenario: Scenario) -> list[str]:
-    """What anybody is promised."""
-    all_of_them = [scenario.slo, *scenario.workload.slos().values()]
-    return [name for name in PROMISED if any(getattr(slo, f"{name}_ps") is not None for slo in all_of_them)]
+def _promises(scenario: Scenario) -> list[str]:
+    """The latencies that the scenario or a tenant bounds."""
+    slos = [scenario.slo, *scenario.workload.slos().values()]
+    return [name for name in PROMISED if any(getattr(slo, f"{name}_ps") is not None for slo in slos)]
 
 
 def _check_promised(figure: str, promised: list[str]) -> None:

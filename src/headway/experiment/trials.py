@@ -7,18 +7,18 @@ ahead of it. What it sees is the same however many workers there are: a run that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from fractions import Fraction
-from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from headway.errors import HeadwayError
-from headway.experiment.jobs import available, crew, end, interrupted, pool_of, strange, uninterrupted
+from headway.experiment.jobs import Job, strange
 from headway.experiment.load_levels import Load
-from headway.experiment.paired import seeded
+from headway.experiment.paired import with_seed
 from headway.experiment.run import simulate
+from headway.experiment.runner import ENDED_BY, Processes
 from headway.experiment.space import Counts, Space
 from headway.experiment.targets import Target
 from headway.types import PS_PER_SECOND, Json
@@ -63,12 +63,10 @@ class Trials:
         self.targets = targets
         self.seeds = seeds
         self.used: dict[Run, Json] = {}
-        self._size = 1 if strange(space.resolved["policies"]) else available(workers)
+        self._processes = Processes(1 if strange(space.resolved["policies"]) else workers)
         self._progress = progress
-        self._done: dict[Run, Json | BaseException] = {}
+        self._outcomes: dict[Run, Json | BaseException] = {}
         self._under_way: dict[Future[Json], Run] = {}
-        self._pool: ProcessPoolExecutor | None = None
-        self._crew: list[BaseProcess] = []
 
     def __enter__(self) -> Self:
         return self
@@ -76,82 +74,78 @@ class Trials:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._pool is not None:
-            end(self._pool)  # what was begun ahead is of no use any more
+        self._processes.end()  # what was begun ahead is of no use any more
 
     # --- what a search asks ---------------------------------------------------------------------------------------
 
     def meets(self, candidate: Candidate, ahead: Iterable[Candidate] = ()) -> bool:
         """Whether every target holds under every seed; the first that does not decides. `ahead` is what may be asked
         for next."""
-        later = [(one, seed) for one in ahead for seed in range(self.seeds)]
-        runs = [(candidate, seed) for seed in range(self.seeds)]
-        return all(self.kept(self._asked(run, [*runs[place + 1 :], *later])) for place, run in enumerate(runs))
+        later = self._runs(ahead)
+        runs = self._runs([candidate])
+        return all(self.meets_targets(self._figures(run, [*runs[at + 1 :], *later])) for at, run in enumerate(runs))
 
     def complete(self, candidates: Sequence[Candidate]) -> None:
-        """All seeds of these."""
-        runs = [(one, seed) for one in candidates for seed in range(self.seeds)]
-        for place, run in enumerate(runs):
-            self._asked(run, runs[place + 1 :])
+        """Run these under all seeds."""
+        runs = self._runs(candidates)
+        for at, run in enumerate(runs):
+            self._figures(run, runs[at + 1 :])
 
     def of(self, candidate: Candidate) -> list[Json]:
         """The figures of a candidate under the seeds that were asked for."""
-        runs = ((candidate, seed) for seed in range(self.seeds))
-        return [self.used[run] for run in runs if run in self.used]
+        return [self.used[run] for run in self._runs([candidate]) if run in self.used]
 
-    def kept(self, found: Json) -> bool:
-        """Whether a run kept every target."""
-        return all(target.met(found) for target in self.targets)
+    def meets_targets(self, run: Json) -> bool:
+        """Whether a run, by its figures, meets every target."""
+        return all(target.met(run) for target in self.targets)
+
+    def _runs(self, candidates: Iterable[Candidate]) -> list[Run]:
+        return [(candidate, seed) for candidate in candidates for seed in range(self.seeds)]
 
     # --- how it is run --------------------------------------------------------------------------------------------
 
     def scenario(self, candidate: Candidate, seed: int = 0) -> Json:
         """What is run: all three seeds of the scenario are counted up together."""
-        made = seeded(self.space.scenario(candidate.counts), seed)
-        return {**made, "workload": self.load.scaled(made["workload"], candidate.load)}
+        scenario = with_seed(self.space.scenario(candidate.counts), seed)
+        return {**scenario, "workload": self.load.scale(scenario["workload"], candidate.load)}
 
-    def _asked(self, run: Run, ahead: Sequence[Run]) -> Json:
-        if run not in self._done:
-            if self._size > 1:
+    def _figures(self, run: Run, ahead: Sequence[Run]) -> Json:
+        if run not in self._outcomes:
+            if self._processes.slots > 1:
                 self._wait(run, ahead)
             else:
                 self._finish(run, figures(self.scenario(*run)))
-        found = self._done[run]
-        if isinstance(found, BaseException):
-            raise found
-        self.used[run] = found
-        return found
+        outcome = self._outcomes[run]
+        if isinstance(outcome, BaseException):
+            raise outcome
+        self.used[run] = outcome
+        return outcome
 
-    def _finish(self, run: Run, found: Json | BaseException) -> None:
-        self._done[run] = found
+    def _finish(self, run: Run, outcome: Json | BaseException) -> None:
+        self._outcomes[run] = outcome
         if self._progress is not None:
-            self._progress(len(self._done))
+            self._progress(len(self._outcomes))
 
     def _wait(self, run: Run, ahead: Sequence[Run]) -> None:
         """Until a run is done, with workers that are idle meanwhile at those ahead."""
         try:
-            while run not in self._done:
+            while run not in self._outcomes:
                 self._send([run, *ahead])
                 finished, _ = wait(self._under_way, return_when=FIRST_COMPLETED)
                 for future in finished:
                     self._finish(self._under_way.pop(future), future.exception() or future.result())
-                broken = next((found for found in self._done.values() if isinstance(found, BrokenProcessPool)), None)
-                if broken is not None:
-                    raise broken
+                for outcome in self._outcomes.values():
+                    if isinstance(outcome, BrokenProcessPool):
+                        raise outcome
         except BrokenProcessPool:
-            if interrupted(self._crew):
-                raise KeyboardInterrupt from None
-            why = "as os._exit, a crash or a want of memory does"
-            raise HeadwayError(f"plan: a process was ended from within, {why}.") from None
+            self._processes.on_loss()
+            raise HeadwayError(f"plan: a process was ended from within, {ENDED_BY}.") from None
 
     def _send(self, wishes: Sequence[Run]) -> None:
         for run in wishes:
-            if run in self._done or run in self._under_way.values():
+            if run in self._outcomes or run in self._under_way.values():
                 continue
-            if len(self._under_way) >= self._size and run != wishes[0]:
+            if len(self._under_way) >= self._processes.slots and run != wishes[0]:
                 return
-            if self._pool is None:
-                self._pool = pool_of(self._size)
-            with uninterrupted():
-                self._under_way[self._pool.submit(figures, self.scenario(*run))] = run
-                self._crew = crew(self._pool)
+            job = Job("plan", figures, (self.scenario(*run),))
+            self._under_way[self._processes.submit(job, self._processes.slots)] = run

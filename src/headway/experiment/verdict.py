@@ -7,7 +7,7 @@ from math import floor, log10
 from typing import Any
 
 from headway.config.wording import join_words
-from headway.experiment.notes import note
+from headway.experiment.notes import note_no_figures
 from headway.experiment.paired import SHARE, Noise
 from headway.results.groups import promises
 from headway.results.ranking import Named, direction, value
@@ -30,38 +30,39 @@ def verdict(
     meets the SLO. Where several seeds were run `noise` says who can be told apart, and `ranked` has means."""
     fair = [pair for pair in ranked if pair[0] not in oracles] or list(ranked)
     (best, summary), *others = fair
-    nothing = note(summary, scenario["warmup"])
+    nothing = note_no_figures(summary, scenario["warmup"])
     if nothing is not None and (by is None or value(summary, by) is None):
         return nothing
     slo = has_slo(scenario)
     level = [pair for pair in others if _level((best, summary), pair, slo, by, noise)]
     rest = [pair for pair in others if pair not in level]
-    figures = _reason([summary, *(found for _, found in level)], slo, by)
+    figures = _reason([summary, *(its for _, its in level)], slo, by)
     # The plainest policy is the one to measure against; failing that, the next one down.
     against = next((pair for pair in rest if pair[0] == plain), rest[0] if rest else None)
     beside = "" if against is None else f" ({against[0]}: {_reason([against[1]], slo, by)})"
-    who = _names([best, *(name for name, _ in level)])
+    names = _names([best, *(name for name, _ in level)])
     if slo and by is None and _share(summary) < ENOUGH:
-        said = f"No policy serves this within the SLO: {who} {'come' if level else 'comes'} closest, {figures}{beside}."
+        closest = f"{names} {'come' if level else 'comes'} closest, {figures}{beside}"
+        sentence = f"No policy serves this within the SLO: {closest}."
     elif not others:
-        said = f"{best} ran alone: {figures}."
+        sentence = f"{best} ran alone: {figures}."
     elif level and noise is not None and not any(noise.shows(best, name) for name, _ in level):
-        said = f"There is no difference between {who}: {figures}{beside}."
+        sentence = f"There is no difference between {names}: {figures}{beside}."
     elif level:
         hidden = noise is not None and any(
             noise.hides(best, name, _between(summary, its, slo, by)) for name, its in level
         )
-        said = f"{who} are {'within noise of each other' if hidden else 'level'}: {figures}{beside}."
+        sentence = f"{names} are {'within noise of each other' if hidden else 'level'}: {figures}{beside}."
     elif by is None:
-        said = f"{best} serves this best: {figures}{beside}."
+        sentence = f"{best} serves this best: {figures}{beside}."
     else:
-        said = f"{best} is {'highest' if direction(by) == 'high' else 'lowest'}: {figures}{beside}."
+        sentence = f"{best} is {'highest' if direction(by) == 'high' else 'lowest'}: {figures}{beside}."
     ahead = [pair for pair in ranked[: ranked.index((best, summary))] if pair[0] in oracles]
     if noise is not None:
         ahead = [pair for pair in ahead if not _level((best, summary), pair, slo, by, noise)]
     if ahead:
-        said += f" {ahead[0][0]}, an oracle, shows what more there is: {_reason([ahead[0][1]], slo, by)}."
-    return said if noise is None else f"{said} {_basis(noise)}"
+        sentence += f" {ahead[0][0]}, an oracle, shows what more there is: {_reason([ahead[0][1]], slo, by)}."
+    return sentence if noise is None else f"{sentence} {_basis(noise)}"
 
 
 def _basis(noise: Noise) -> str:
@@ -85,9 +86,9 @@ def saving(ranked: Sequence[Named], scenario: Json, plain: str, noise: Noise | N
     rivals = [other for other, _ in ranked if other != name and (other == plain or other in dict(good))]
     if noise is not None and any(noise.hides(name, other, "cost.usd") for other in rivals):
         return ""
-    who = f"Of those that {'serve as many within the SLO' if slo else 'lose as few'}, {name} costs the least,"
+    lead = f"Of those that {'serve as many within the SLO' if slo else 'lose as few'}, {name} costs the least,"
     less = "" if usd >= beside else f", {100 * (1 - usd / beside):.0f} % less than {plain}"
-    return f" {'It costs' if len(good) == 1 else who} {f'{usd:,.2f}' if usd >= 1 else written(usd)} USD{less}."
+    return f" {'It costs' if len(good) == 1 else lead} {f'{usd:,.2f}' if usd >= 1 else written(usd)} USD{less}."
 
 
 def has_slo(scenario: Mapping[str, Any]) -> bool:
@@ -139,20 +140,20 @@ def _as_many(best: Json, other: Json, slo: bool) -> bool:
 
 def _reason(summaries: list[Json], slo: bool, by: str | None) -> str:
     """The figures that decided, as a range where several policies share them."""
-    found = [number for number in (value(summary, _decisive(slo, by)) for summary in summaries) if number is not None]
-    if not found:
+    numbers = [number for number in (value(summary, _decisive(slo, by)) for summary in summaries) if number is not None]
+    if not numbers:
         return "nothing completed" if by is None else f"no {by}"
     if by is not None:
-        return f"{by} {_span(found, written)}"
+        return f"{by} {_span(numbers, written)}"
     if not slo:
-        return f"E2E {_span(found, '{:,.0f}'.format)} ms on average"
+        return f"E2E {_span(numbers, '{:,.0f}'.format)} ms on average"
     apart = any(round(_share(summary), 3) != round(_share(summaries[0]), 3) for summary in summaries)
     shares = _span([100 * _share(summary) for summary in (summaries if apart else summaries[:1])], "{:.1f}".format)
-    return f"{shares} % within the SLO, TTFT p99 {_span(found, '{:,.1f}'.format)} ms"
+    return f"{shares} % within the SLO, TTFT p99 {_span(numbers, '{:,.1f}'.format)} ms"
 
 
-def _span(found: list[float], write: Callable[[float], str]) -> str:
-    low, high = write(min(found)), write(max(found))
+def _span(numbers: list[float], write: Callable[[float], str]) -> str:
+    low, high = write(min(numbers)), write(max(numbers))
     return low if low == high else f"{low} to {high}"
 
 

@@ -59,7 +59,6 @@ class App:
         loop: asyncio.AbstractEventLoop,
         config: Config,
         exchange_type: type[Exchange] = Exchange,
-        local_type: type[Local] = Local,
     ) -> None:
         self.config = config
         self.clock = clock = Clock(loop)
@@ -87,7 +86,7 @@ class App:
         if self.handover is not None:
             self.services.split = self.handover.split
         self.intake = Intake(clock, self.waiting, self.tokens, config.sessions, config.deadlines, self.tracing)
-        self.local = local_type(self.fleet, config.chains, self.metrics, config.keyring)
+        self.local = Local(self.fleet, config.chains, self.metrics, config.keyring)
         self.reception = Reception(
             config.limits,
             self.intake,

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from headway.control.flights import Answer, Flight, Queued, TimedOut
 from headway.http.answer_tally import AnswerTally
-from headway.http.replies import error_body, error_event, head_of
+from headway.http.replies import error_body, error_event
 from headway.http.upstream import HOP, Upstream, connect, forwarded_head, take_free
 from headway.types import Reject, Request
 
@@ -327,12 +327,8 @@ class Exchange:
         for mark in self.marks:
             name, _, value = mark.decode().partition(": ")
             fields.append((name, value))
-        self.reply(status, error_body(status, why), (*fields, ("x-headway-request", str(self.request.id))))
-
-    def reply(self, status: int, body: bytes, fields: tuple[tuple[str, str], ...]) -> None:
-        keep_alive = self.incoming.keep_alive
-        self.client.transport.writelines([head_of(status, len(body), fields, close=not keep_alive), body])
-        self.client.finish(keep_alive)
+        fields.append(("x-headway-request", str(self.request.id)))
+        self.client.answer(self.incoming, status, error_body(status, why), tuple(fields))
 
     def fail(self) -> None:
         """Answer 500 after a fault of the gateway itself; other requests go on."""

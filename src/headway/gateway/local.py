@@ -9,7 +9,7 @@ import msgspec
 
 from headway.gateway.api_keys import UNKNOWN
 from headway.gateway.observing.openapi import data_plane
-from headway.http.replies import error_body, head_of
+from headway.http.replies import error_body
 
 if TYPE_CHECKING:
     from headway.gateway.api_keys import Keyring
@@ -37,34 +37,22 @@ class Local:
         elif incoming.method != b"GET":
             self.say(client, incoming, 405, "this is asked by GET")
         elif path == b"/health":
-            self.send(client, incoming, 200, b"{}")
+            client.answer(incoming, 200, b"{}")
         elif path == b"/openapi.json":
-            self.send(client, incoming, 200, data_plane())
+            client.answer(incoming, 200, data_plane())
         elif self.keyring is not None and self.keyring.owner(incoming.named) is None:
             self.say(client, incoming, UNKNOWN.status, UNKNOWN.why)
         else:
-            self.send(client, incoming, 200, msgspec.json.encode({"object": "list", "data": self.models()}))
+            client.answer(incoming, 200, msgspec.json.encode({"object": "list", "data": self.models()}))
 
     def say(self, client: ClientConnection, incoming: Incoming, status: int, why: str, retry_after: int = 1) -> None:
         self.metrics.count_refusal(status)
         fields = (("retry-after", str(retry_after)),) if status in (429, 503) else ()
         if status == 405:
             fields = (("allow", "POST" if incoming.target.partition(b"?")[0] in ROUTED else "GET"),)
-        self.send(client, incoming, status, error_body(status, why), fields)
+        client.answer(incoming, status, error_body(status, why), fields)
 
     def models(self) -> list[dict[str, Any]]:
         """Return the models that engines serve, and the chains of models."""
         names = dict.fromkeys([*self.fleet.models, *self.chains])
         return [{"id": name, "object": "model", "created": 0, "owned_by": "headway"} for name in names]
-
-    def send(
-        self,
-        client: ClientConnection,
-        incoming: Incoming,
-        status: int,
-        body: bytes,
-        fields: tuple[tuple[str, str], ...] = (),
-    ) -> None:
-        head = head_of(status, len(body), fields, close=not incoming.keep_alive)
-        client.transport.writelines([head] if incoming.method == b"HEAD" else [head, body])
-        client.finish(incoming.keep_alive)

@@ -169,6 +169,12 @@ class ClientConnection(asyncio.Protocol):
         elif self.waiting:
             self._next()
 
+    def answer(self, incoming: Incoming, status: int, body: bytes, fields: tuple[tuple[str, str], ...] = ()) -> None:
+        """Send a whole answer to a request, which ends it."""
+        head = head_of(status, len(body), fields, close=not incoming.keep_alive)
+        self.transport.writelines([head] if incoming.method == b"HEAD" else [head, body])
+        self.finish(incoming.keep_alive)
+
     def refuse(self, status: int, why: str, linger: bool = True) -> None:
         """Answer, after the answers that are due, and end the connection. Closing at once could reset it while the
         client still sends, before the client has read the answer."""

@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import yaml
 from msgspec import Struct
 
+from headway.config.documents import read_yaml
 from headway.config.units import duration_ps
 from headway.config.wording import shown
 from headway.errors import HeadwayError
-from headway.interop.blis_keys import ARRIVALS, CLASSES
+from headway.interop.blis_import import ARRIVALS, CLASSES, PS_PER_US
 from headway.interop.blis_lengths import plain, theirs
-from headway.interop.noted import Notes
+from headway.interop.translation import Notes, Translation
 from headway.types import Json
 from headway.workload import adapters, behaviour, durations, kinds, prefixes, profiles, shapes
 from headway.workload.correlations import Correlations
 from headway.workload.spec import WorkloadSpec
 from headway.workload.tenants import Tenant
 
-PS_PER_US: Final = 1_000_000
 MOST_GROUPS: Final = 1000
 
 
-class Specification(Struct, frozen=True):
-    document: Json
-    notes: list[str]
-
-    @property
-    def text(self) -> str:
-        return str(yaml.safe_dump(self.document, sort_keys=False, allow_unicode=True))
+def is_scenario(path: Path) -> bool:
+    """Whether a file is a scenario, and no trace."""
+    if path.suffix not in (".yaml", ".yml") or not path.is_file():
+        return False
+    data = read_yaml(path)
+    return isinstance(data, dict) and "trace_version" not in data
 
 
 class _Share(Struct, frozen=True):
@@ -43,7 +42,7 @@ class _Share(Struct, frozen=True):
     tokens: int = 0
 
 
-def export_workload(workload: WorkloadSpec, seed: int = 0) -> Specification:
+def export_workload(workload: WorkloadSpec, seed: int = 0) -> Translation:
     if workload.trace is not None:
         raise HeadwayError("workload.trace: is no specification; `headway export blis TRACE` writes it as a TraceV2.")
     notes = Notes()
@@ -53,7 +52,7 @@ def export_workload(workload: WorkloadSpec, seed: int = 0) -> Specification:
     clients = [client for tenant in senders for client in _clients(tenant, total, notes)]
     if rates and any("concurrency" in client for client in clients):
         notes.add("clients with a rate and clients of a closed loop share num_requests otherwise in BLIS.")
-    if any("concurrency" in one for one in clients) and any("reasoning" in one for one in clients):
+    if any("concurrency" in client for client in clients) and any("reasoning" in client for client in clients):
         raise HeadwayError("workload: BLIS does not have a closed loop and conversations in one specification.")
     document: Json = {
         "version": "2",
@@ -66,7 +65,7 @@ def export_workload(workload: WorkloadSpec, seed: int = 0) -> Specification:
     if workload.duration is not None:
         document["horizon"] = _us(duration_ps(workload.duration, "workload.duration"), "workload.duration")
     document["clients"] = clients
-    return Specification(document, notes.sentences)
+    return Translation(document, notes.sentences)
 
 
 def _us(ps: int, where: str) -> int:
@@ -124,7 +123,7 @@ def _shares(tenant: Tenant) -> list[_Share]:
         raise HeadwayError(f"{where}.groups: {count:,} groups would be as many clients; {MOST_GROUPS:,} at most are.")
     weights = _weights(prefix, count)
     whole, rest = sum(weights, Fraction(0)), Fraction(0)
-    found = []
+    shares = []
     for at, weight in enumerate(weights):
         group = prefix.groups[at] if listed else None
         tokens = prefix.tokens if group is None or group.tokens is None else group.tokens
@@ -135,8 +134,8 @@ def _shares(tenant: Tenant) -> list[_Share]:
         rest += weight / whole * (1 - belongs)
         if belongs:
             part = name if count == 1 and belongs == 1 else f"{name}-{at}"
-            found.append(_Share(part, weight / whole * belongs, called, tokens))
-    return [*found, _Share(f"{name}-none", rest)] if rest else found
+            shares.append(_Share(part, weight / whole * belongs, called, tokens))
+    return [*shares, _Share(f"{name}-none", rest)] if rest else shares
 
 
 def _weights(prefix: prefixes.Prefix, count: int) -> list[Fraction]:
@@ -151,34 +150,34 @@ def _weights(prefix: prefixes.Prefix, count: int) -> list[Fraction]:
 
 def _client(tenant: Tenant, share: _Share, total: Fraction, notes: Notes) -> Json:
     place = tenant.places
-    found: Json = {"id": share.name, "tenant_id": tenant.name, "slo_class": tenant.priority}
+    client: Json = {"id": share.name, "tenant_id": tenant.name, "slo_class": tenant.priority}
     if tenant.models[0].name:
-        found["model"] = tenant.models[0].name
+        client["model"] = tenant.models[0].name
     if tenant.adapters != adapters.NONE and tenant.adapters[0].adapter is not None:
-        found["adapter"] = tenant.adapters[0].adapter
+        client["adapter"] = tenant.adapters[0].adapter
     if tenant.closed_loop is not None:
         think = _constant_us(tenant.closed_loop.think_time, f"{place['closed_loop']}.think_time")
-        found |= {"concurrency": tenant.closed_loop.concurrency, "think_time_us": think}
-        found["arrival"] = {"process": "constant"}  # which BLIS wants, and does not look at
+        client |= {"concurrency": tenant.closed_loop.concurrency, "think_time_us": think}
+        client["arrival"] = {"process": "constant"}  # which BLIS wants, and does not look at
     else:
         assert tenant.rate is not None
-        found["rate_fraction"] = plain(float(tenant.rate * share.share / total))
+        client["rate_fraction"] = plain(float(tenant.rate * share.share / total))
         cv = {} if tenant.arrival.cv is None else {"cv": plain(tenant.arrival.cv)}
-        found["arrival"] = {"process": tenant.arrival.process, **cv}
+        client["arrival"] = {"process": tenant.arrival.process, **cv}
     kind = tenant.kinds[0]
     prompt = tenant.prompt_tokens if kind.prompt_tokens is None else kind.prompt_tokens
     output = tenant.output_tokens if kind.output_tokens is None else kind.output_tokens
-    found["input_distribution"] = theirs(prompt, place["prompt_tokens"], share.tokens, notes)
-    found["output_distribution"] = theirs(output, place["output_tokens"], 0, notes)
+    client["input_distribution"] = theirs(prompt, place["prompt_tokens"], share.tokens, notes)
+    client["output_distribution"] = theirs(output, place["output_tokens"], 0, notes)
     if share.group:
-        found |= {"prefix_group": share.group, "prefix_length": share.tokens}
-    found["streaming"] = True
+        client |= {"prefix_group": share.group, "prefix_length": share.tokens}
+    client["streaming"] = True
     if not isinstance(kind, kinds.Completion):
-        found["reasoning"] = _turns(kind, found["input_distribution"], place["kind"], notes)
-    found["timeout"] = 0 if tenant.timeout_ps is None else _us(tenant.timeout_ps, place["timeout"])
+        client["reasoning"] = _turns(kind, client["input_distribution"], place["kind"], notes)
+    client["timeout"] = 0 if tenant.timeout_ps is None else _us(tenant.timeout_ps, place["timeout"])
     if tenant.slo.ttft is not None:
-        found["slo_target_us"] = _us(duration_ps(tenant.slo.ttft, place["slo"]), place["slo"])
-    return found
+        client["slo_target_us"] = _us(duration_ps(tenant.slo.ttft, place["slo"]), place["slo"])
+    return client
 
 
 def _turns(kind: kinds.AnyKind, inputs: Json, where: str, notes: Notes) -> Json:
@@ -201,7 +200,7 @@ def _turns(kind: kinds.AnyKind, inputs: Json, where: str, notes: Notes) -> Json:
 
 
 def _constant_us(spec: Any, where: str) -> int:
-    found = durations.parse(spec, where)
-    if found["dist"] != "constant":
+    duration = durations.parse(spec, where)
+    if duration["dist"] != "constant":
         raise HeadwayError(f"{where}: BLIS has one think time for all; say a duration.")
-    return int(found["value"])
+    return int(duration["value"])

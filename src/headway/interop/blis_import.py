@@ -7,36 +7,30 @@ sentence where they would not. The seeds mean different draws on both sides.
 from __future__ import annotations
 
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import yaml
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from headway.config.documents import read_yaml
 from headway.config.section import read
 from headway.config.units import duration_text
 from headway.config.wording import shown
 from headway.errors import HeadwayError
-from headway.interop.blis_keys import (
-    ARRIVALS,
-    CLASSES,
-    CLIENT_TIMEOUT_US,
-    OLD_CLASSES,
-    PREFIX_TOKENS,
-    Arrival,
-    Client,
-    MultiTurn,
-    Reasoning,
-    Spec,
-)
 from headway.interop.blis_lengths import Dist, ours, plain
-from headway.interop.noted import Notes
+from headway.interop.translation import Notes, Translation
 from headway.types import Json
 from headway.workload.spec import WorkloadSpec
 from headway.workload.tenants import DEFAULT
 
 PS_PER_US: Final = 1_000_000
+CLASSES: Final = ("critical", "standard", "sheddable", "batch", "background")
+OLD_CLASSES: Final = {"realtime": "critical", "interactive": "standard"}  # of version 1
+ARRIVALS: Final = ("poisson", "gamma", "weibull", "constant")
+PREFIX_TOKENS: Final = 50  # of a prefix group that does not say
+CLIENT_TIMEOUT_US: Final = 300_000_000  # of clients that wait for answers, unless they say otherwise
 INSTEAD: Final = {
     "cohorts": "write its members as clients",
     "servegen_data": "`trace: {format: servegen, path: ...}` of a workload reads such data",
@@ -48,18 +42,79 @@ UNLIKE: Final = {  # of clients
 }
 
 
-class Workload(Struct, frozen=True):
+# --- the keys of a specification ------------------------------------------------------------------------------------
+
+
+class Spec(Struct):
+    version: str | int = "2"
+    seed: int = 0
+    category: str = ""
+    clients: list[dict[str, Any]] = []
+    cohorts: Any = None
+    aggregate_rate: float = 0.0
+    horizon: int = 0
+    num_requests: int = 0
+    servegen_data: Any = None
+    inference_perf: Any = None
+    goodput_slo_targets: Any = None
+
+
+class Client(Struct):
+    arrival: Any = None
+    input_distribution: Any = None
+    output_distribution: Any = None
+    id: str = ""
+    tenant_id: str = ""
+    slo_class: str = ""
+    model: str = ""
+    adapter: str = ""
+    rate_fraction: float = 0.0
+    concurrency: int = 0
+    think_time_us: int = 0
+    prefix_group: str = ""
+    prefix_length: int = 0
+    streaming: bool = False
+    network: Any = None
+    lifecycle: Any = None
+    multimodal: Any = None
+    reasoning: Any = None
+    timeout: int | None = None
+    slo_target_us: int | None = None
+    closed_loop: bool | None = None
+
+
+class Arrival(Struct):
+    process: str
+    cv: float | None = None
+    shape: float | None = None
+    scale: float | None = None
+
+
+class Reasoning(Struct):
+    reason_ratio_distribution: Any = None
+    multi_turn: Any = None
+
+
+class MultiTurn(Struct):
+    max_rounds: int
+    think_time_us: int = 0
+    context_growth: str = ""
+    single_session: bool = False
+
+
+# --- theirs to ours -------------------------------------------------------------------------------------------------
+
+
+def is_trace(path: Path) -> bool:
+    """Whether a file of BLIS is a trace, and no workload specification."""
+    if path.suffix not in (".yaml", ".yml") or not path.is_file():
+        return True
+    data = read_yaml(path)
+    return isinstance(data, dict) and "trace_version" in data
+
+
+def import_workload(document: Any, where: str) -> Translation:
     """The part of a scenario that a specification says."""
-
-    scenario: Json
-    notes: list[str]
-
-    @property
-    def text(self) -> str:
-        return str(yaml.safe_dump(self.scenario, sort_keys=False, allow_unicode=True))
-
-
-def import_workload(document: Any, where: str) -> Workload:
     spec = read(Spec, document, where)
     if str(spec.version) not in ("", "1", "2"):
         raise HeadwayError(f"{where}.version: only versions 1 and 2 are read, got {shown(spec.version)}.")
@@ -73,13 +128,13 @@ def import_workload(document: Any, where: str) -> Workload:
         notes.add("goodput_slo_targets is left out; `slo` of a tenant says what it was promised.")
     if spec.category not in ("", "language", "reasoning"):
         raise HeadwayError(f"{where}.category: {shown(spec.category)} requests have no counterpart.")
-    clients = _merged([read(Client, one, f"{where}.clients[{at}]") for at, one in enumerate(spec.clients)])
+    clients = _merge_groups([read(Client, keys, f"{where}.clients[{at}]") for at, keys in enumerate(spec.clients)])
     names = _names(clients, where, notes)
     tenants = {
         name: _tenant(client, f"{where}.clients[{at}]", notes)
         for at, (name, client) in enumerate(zip(names, clients, strict=True))
     }
-    return Workload(_scenario(spec, tenants, where), notes.sentences)
+    return Translation(_scenario(spec, tenants, where), notes.sentences)
 
 
 def _scenario(spec: Spec, tenants: Json, where: str) -> Json:
@@ -110,29 +165,29 @@ class _Source(Client):
     groups: dict[str, float] = msgspec.field(default_factory=dict)
 
 
-def _merged(clients: list[Client]) -> list[_Source]:
+def _merge_groups(clients: list[Client]) -> list[_Source]:
     """Poisson arrivals that are split by prefix group are one process with several groups."""
-    found: dict[Any, _Source] = {}
+    sources: dict[Any, _Source] = {}
     for at, client in enumerate(clients):
         process = client.arrival.get("process") if isinstance(client.arrival, dict) else None
         alike = client.tenant_id and client.prefix_group and process == "poisson" and not client.concurrency
         bare = replace(client, id="", rate_fraction=0.0, prefix_group="")
         key = msgspec.json.encode(bare) if alike else at
-        if key in found and client.prefix_group in found[key].groups:
+        if key in sources and client.prefix_group in sources[key].groups:
             key = at
-        source = found.setdefault(key, _Source(**asdict(client)))
+        source = sources.setdefault(key, _Source(**asdict(client)))
         source.groups = {**source.groups, client.prefix_group: client.rate_fraction}
-    for source in found.values():
+    for source in sources.values():
         if len(source.groups) > 1:
             shares = [Fraction(str(share)) for share in source.groups.values()]
             source.id, source.rate_fraction = source.tenant_id, float(sum(shares, Fraction(0)))
-    return list(found.values())
+    return list(sources.values())
 
 
 def _names(clients: list[_Source], where: str, notes: Notes) -> list[str]:
     """A tenant for each client: by its tenant, where that is nobody else's, or else by its own name."""
     tenants = [client.tenant_id for client in clients]
-    found: list[str] = []
+    names: list[str] = []
     for at, client in enumerate(clients):
         alone = client.tenant_id and tenants.count(client.tenant_id) == 1
         name = client.tenant_id if alone else client.id or client.tenant_id or f"client-{at}"
@@ -140,10 +195,10 @@ def _names(clients: list[_Source], where: str, notes: Notes) -> list[str]:
             notes.add(f"clients[{at}]: the tenant is called {name}; the client's id {client.id} is left out.")
         if client.tenant_id and not alone:
             notes.add(f"clients[{at}]: several clients are of {client.tenant_id}; here each is a tenant of its own.")
-        if name in found:
+        if name in names:
             raise HeadwayError(f"{where}.clients[{at}].id: {shown(name)} is another client's too; give it its own.")
-        found.append(name)
-    return found
+        names.append(name)
+    return names
 
 
 def _tenant(client: _Source, where: str, notes: Notes) -> Json:
@@ -156,21 +211,21 @@ def _tenant(client: _Source, where: str, notes: Notes) -> Json:
     elif client.prefix_length:
         raise HeadwayError(f"{where}.prefix_group: is missing; a shared prefix has a group.")
     inputs = read(Dist, client.input_distribution, f"{where}.input_distribution")
-    found = _load(client, where)
-    found["prompt_tokens"] = ours(inputs, f"{where}.input_distribution", prefix)
+    tenant = _load(client, where)
+    tenant["prompt_tokens"] = ours(inputs, f"{where}.input_distribution", prefix)
     outputs = read(Dist, client.output_distribution, f"{where}.output_distribution")
-    found["output_tokens"] = ours(outputs, f"{where}.output_distribution")
+    tenant["output_tokens"] = ours(outputs, f"{where}.output_distribution")
     if prefix:
-        found["prefix"] = {"groups": _groups(client), "tokens": prefix}
+        tenant["prefix"] = {"groups": _groups(client), "tokens": prefix}
     turns = _turns(client, inputs, where, notes)
     if turns is not None:
-        found["kind"] = turns
-    found |= _client_words(client, where, notes)
+        tenant["kind"] = turns
+    tenant |= _client_words(client, where, notes)
     waits = client.concurrency or (turns is not None)
     timeout = (CLIENT_TIMEOUT_US if waits else 0) if client.timeout is None else client.timeout
     if timeout > 0:
-        found["timeout"] = duration_text(timeout * PS_PER_US)
-    return found
+        tenant["timeout"] = duration_text(timeout * PS_PER_US)
+    return tenant
 
 
 def _groups(client: _Source) -> list[Json]:
@@ -194,10 +249,10 @@ def _load(client: Client, where: str) -> Json:
         raise HeadwayError(f"{where}.arrival.process: {shown(arrival.process)} is none. Known: {known}.")
     if arrival.shape is not None or arrival.scale is not None:
         raise HeadwayError(f"{where}.arrival: shape and scale have no counterpart; say the cv of the gaps.")
-    found: Json = {"weight": plain(client.rate_fraction)}
+    load: Json = {"weight": plain(client.rate_fraction)}
     if arrival.process in ("gamma", "weibull"):
-        return found | {"arrival": {"process": arrival.process, "cv": plain(1.0 if arrival.cv is None else arrival.cv)}}
-    return found | {"arrival": arrival.process}
+        return load | {"arrival": {"process": arrival.process, "cv": plain(1.0 if arrival.cv is None else arrival.cv)}}
+    return load | {"arrival": arrival.process}
 
 
 def _turns(client: Client, inputs: Dist, where: str, notes: Notes) -> Json | None:
@@ -230,21 +285,21 @@ def _turns(client: Client, inputs: Dist, where: str, notes: Notes) -> Json | Non
 
 def _client_words(client: Client, where: str, notes: Notes) -> Json:
     """Its class, model and adapter, and what it was promised."""
-    found: Json = {}
+    keys: Json = {}
     slo_class = OLD_CLASSES.get(client.slo_class, client.slo_class)
     if slo_class:
         if slo_class not in CLASSES:
             known = ", ".join(CLASSES)
             raise HeadwayError(f"{where}.slo_class: {shown(slo_class)} is none. Known: {known}.")
-        found["priority"] = slo_class
+        keys["priority"] = slo_class
     if client.model:
-        found["models"] = {client.model: 1}
+        keys["models"] = {client.model: 1}
     if client.adapter:
-        found["adapters"] = [client.adapter]
+        keys["adapters"] = [client.adapter]
     if client.slo_target_us:
-        found["slo"] = {"ttft": duration_text(client.slo_target_us * PS_PER_US)}
+        keys["slo"] = {"ttft": duration_text(client.slo_target_us * PS_PER_US)}
     if client.network is not None:
         notes.add("network is left out: a workload's clients are right beside the router.")
     if not client.streaming:
         notes.add("streaming: false is left out: every answer streams here, which changes no time that is measured.")
-    return found
+    return keys

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from headway.config.wording import shown
 from headway.errors import HeadwayError
-from headway.interop.noted import Notes
+from headway.interop.translation import Notes
 from headway.types import Json
 from headway.workload import shapes
 from headway.workload.shapes import MAX_TOKENS
@@ -61,9 +61,9 @@ def ours(dist: Dist, where: str, prefix: int = 0) -> Any:
     for name in PARAMETERS[dist.type]:
         if name not in params:
             raise HeadwayError(f"{where}.params: {name!r} is missing.")
-    found = _FROM[dist.type](params, where, prefix)
-    shapes.parse(found, where)
-    return found
+    lengths = _FROM[dist.type](params, where, prefix)
+    shapes.parse(lengths, where)
+    return lengths
 
 
 def _constant(params: Json, where: str, prefix: int) -> Any:
@@ -71,32 +71,32 @@ def _constant(params: Json, where: str, prefix: int) -> Any:
 
 
 def _gaussian(params: Json, where: str, prefix: int) -> Any:
-    found: Json = {"dist": "normal", "mean": plain(params["mean"] + prefix), "std": plain(params["std_dev"])}
+    lengths: Json = {"dist": "normal", "mean": plain(params["mean"] + prefix), "std": plain(params["std_dev"])}
     low, high = max(1, int(params["min"])) + prefix, max(1, int(params["max"])) + prefix
     if low == high:
         return low
     if low > 1:
-        found["min"] = low
+        lengths["min"] = low
     if high < MAX_TOKENS:
-        found["max"] = high
-    return found
+        lengths["max"] = high
+    return lengths
 
 
 def _exponential(params: Json, where: str, prefix: int) -> Any:
-    _unshifted(prefix, where, "exponential")
+    _refuse_prefix(prefix, where, "exponential")
     return {"dist": "exponential", "mean": plain(params["mean"])}
 
 
 def _lognormal(params: Json, where: str, prefix: int) -> Any:
-    _unshifted(prefix, where, "lognormal")
+    _refuse_prefix(prefix, where, "lognormal")
     mu, sigma = params["mu"], params["sigma"]
     try:
         mean = exp(mu + sigma * sigma / 2)
         std = mean * sqrt(exp(sigma * sigma) - 1)
     except OverflowError:
         raise HeadwayError(f"{where}.params: mu and sigma give lengths beyond any number.") from None
-    found: Json = {"dist": "lognormal", "mean": _rounded(mean), "std": _rounded(std)}
-    return found | {name: int(params[name]) for name in ("min", "max") if name in params}
+    lengths: Json = {"dist": "lognormal", "mean": _round(mean), "std": _round(std)}
+    return lengths | {name: int(params[name]) for name in ("min", "max") if name in params}
 
 
 def _pareto_lognormal(params: Json, where: str, prefix: int) -> Any:
@@ -122,23 +122,20 @@ def _empirical(params: Json, where: str, prefix: int) -> Any:
         if weight > 0:
             pairs.append((int(name) + prefix, plain(weight)))
     pairs.sort()
-    found = {
-        "dist": "empirical",
-        "values": [value for value, _ in pairs],
-        "weights": [weight for _, weight in pairs],
-    }
-    shapes.parse(found, where)
-    return found
+    values, weights = [value for value, _ in pairs], [weight for _, weight in pairs]
+    lengths = {"dist": "empirical", "values": values, "weights": weights}
+    shapes.parse(lengths, where)
+    return lengths
 
 
-def _unshifted(prefix: int, where: str, kind: str) -> None:
+def _refuse_prefix(prefix: int, where: str, kind: str) -> None:
     if prefix:
         raise HeadwayError(
             f"{where}: an {kind} length behind a shared prefix has no counterpart; constant, gaussian and empirical do."
         )
 
 
-def _rounded(value: float) -> int | float:
+def _round(value: float) -> int | float:
     return plain(float(f"{value:.{DIGITS}g}"))
 
 
@@ -162,7 +159,7 @@ def theirs(spec: Any, where: str, prefix: int, notes: Notes) -> Json:
         _longer(value, where, prefix)
         return {"type": "constant", "params": {"value": value}}
     if isinstance(shape, shapes.Empirical):
-        return _written(shape, where, prefix, low, high)
+        return _write_out(shape, where, prefix, low, high)
     if isinstance(shape, shapes.Uniform):
         if high - low >= MOST_VALUES:
             raise HeadwayError(f"{where}: a uniform length of more than {MOST_VALUES:,} values has no counterpart.")
@@ -183,15 +180,15 @@ def theirs(spec: Any, where: str, prefix: int, notes: Notes) -> Json:
     return {"type": "pareto_lognormal", "params": params}
 
 
-def _written(shape: shapes.Empirical, where: str, prefix: int, low: int, high: int) -> Json:
+def _write_out(shape: shapes.Empirical, where: str, prefix: int, low: int, high: int) -> Json:
     if shape.values is None:
         raise HeadwayError(f"{where}.path: lengths of a file have no counterpart; write them as values and weights.")
-    found: dict[str, int | float] = {}
+    weights: dict[str, int | float] = {}
     for value, weight in zip(shape.values, shape.weights or [1.0] * len(shape.values), strict=True):
         length = min(max(value, low), high) - prefix
         _longer(length, where, prefix)
-        found[str(length)] = plain(found.get(str(length), 0) + weight)
-    return {"type": "empirical", "params": found}
+        weights[str(length)] = plain(weights.get(str(length), 0) + weight)
+    return {"type": "empirical", "params": weights}
 
 
 def _longer(length: int, where: str, prefix: int) -> None:

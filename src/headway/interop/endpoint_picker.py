@@ -16,9 +16,7 @@ from headway.errors import HeadwayError
 from headway.gateway.app import App
 from headway.gateway.config import Config
 from headway.gateway.exchange import Exchange
-from headway.gateway.local import Local
 from headway.http.event_loop import end_signal
-from headway.http.wire import ClientConnection, Incoming
 from headway.interop.epp_stream import Pick, Stream
 from headway.interop.ext_proc import (
     HEALTH,
@@ -40,21 +38,6 @@ OPTIONS: Final = (
 log = logging.getLogger("headway.epp")
 
 
-class Immediate(Local):
-    """What a picker answers by itself goes through the inference gateway."""
-
-    def send(
-        self,
-        client: ClientConnection,
-        incoming: Incoming,
-        status: int,
-        body: bytes,
-        fields: tuple[tuple[str, str], ...] = (),
-    ) -> None:
-        call: Any = client
-        call.answer(status, body, fields)
-
-
 class Picker:
     """A gateway whose clients are calls of an inference gateway."""
 
@@ -62,7 +45,7 @@ class Picker:
         for name, there in (("cascade", config.chains), ("disaggregation", config.disaggregation)):
             if there:
                 raise HeadwayError(f"{name}: an endpoint picker sends no requests itself; leave it out.")
-        self.app = App(loop, config, exchange_type=Pick, local_type=Immediate)
+        self.app = App(loop, config, exchange_type=Pick)
         self.app.services.split = send_to_both
         self.calls: dict[Stream, None] = {}
 
@@ -72,17 +55,17 @@ class Picker:
         self.calls[call] = None
         try:
             async for message in messages:
-                for said in await call.hear(message):
-                    yield said
+                for reply in await call.hear(message):
+                    yield reply
                 if call.over:
                     break
         except DecodeError:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this is no message of external processing")
         finally:
             del self.calls[call]
-            call.closed()
+            call.close()
 
-    async def check(self, asked: Any, context: Any) -> Any:
+    async def check(self, request: Any, context: Any) -> Any:
         """gRPC's own health check, as a cluster asks it."""
         return HealthCheckResponse(status=NOT_SERVING if self.app.reception.draining else SERVING)
 

@@ -48,16 +48,13 @@ class Pick(Exchange):
     def send_to(self, backend: Backend) -> None:
         places = self.client.places()
         if places is None or backend.place in places:
-            self.client.routed(self, backend)
+            self.client.name_target(self, backend)
             return
         with self.services.plane.confine(self.services.clock.now_ps(), self.request, places) as enough:
             if enough:  # it was decided when it had waited, among all
                 self._retry("not allowed")
                 return
         self.refuse(503, "no engine that the gateway lets this request go to can serve it", outcome="failed")
-
-    def reply(self, status: int, body: bytes, fields: tuple[tuple[str, str], ...]) -> None:
-        self.client.answer(status, body, fields)
 
     def fail(self) -> None:
         if not self.over:
@@ -68,7 +65,7 @@ class Pick(Exchange):
         if not self.over and self.flight is None:
             self.refuse(504, "the deadline is over", outcome="timed_out")
 
-    def answer_headed(self, status: int) -> None:
+    def pass_head(self, status: int) -> None:
         """The head of the engine's answer has passed."""
         assert self.backend is not None and self.flight is not None
         self.status, self.sent = status, True
@@ -76,12 +73,13 @@ class Pick(Exchange):
         if self.flight.prefill is not None:  # its prompt has been computed, or there would be no answer
             self.services.plane.handed(self.services.clock.now_ps(), self.request.id)
 
-    def passed(self, data: bytes) -> None:
-        """A piece of the answer's body has."""
+    def pass_body(self, data: bytes) -> None:
+        """A piece of the answer's body has passed."""
         if self.tally.count(data) and self.status < 400:
             self.record_first_token()
 
-    def on_complete(self) -> None:
+    def complete(self) -> None:
+        """The engine's answer has passed to its end."""
         if not self.over:
             good = self.status < 400
             self.end("completed" if good else "failed", "" if good else f"status {self.status}")
@@ -103,7 +101,7 @@ class Stream:
         self._phase = "request_headers"
         self._modes = (FULL_DUPLEX, FULL_DUPLEX)
         self._allowed: frozenset[str] | None = None
-        self._said: asyncio.Future[list[Any]] = services.clock.loop.create_future()
+        self._replies: asyncio.Future[list[Any]] = services.clock.loop.create_future()
         self._pick: Pick | None = None  # once it is sent
 
     async def hear(self, message: Any) -> list[Any]:
@@ -113,16 +111,16 @@ class Stream:
         kind = message.WhichOneof("one")
         if kind is None:
             return []
-        found = getattr(self, f"_{kind}")(getattr(message, kind), message)
-        return await found if asyncio.iscoroutine(found) else list(found)
+        replies = getattr(self, f"_{kind}")(getattr(message, kind), message)
+        return await replies if asyncio.iscoroutine(replies) else list(replies)
 
-    def closed(self) -> None:
-        """The gateway has ended the call: all is well where the answer had ended, else nobody waits for it."""
+    def close(self) -> None:
+        """The gateway has ended the call. Where the answer had not ended, the client has gone."""
         pick = self.exchange
         if pick is None or pick.over:
             return
         if pick.status and not self._modes[1]:  # it was not to be told of the answer's body
-            pick.on_complete()
+            pick.complete()
         else:
             pick.client_gone()
 
@@ -142,9 +140,9 @@ class Stream:
         if head.end_of_stream:
             return await self._decide("request_headers", None)
         if self._modes[0] not in MODES:
-            self.answer(500, error_body(500, "the gateway must send bodies BUFFERED or FULL_DUPLEX_STREAMED"))
-            return await self._said
-        return [_say("request_headers")] if self._modes[0] == BUFFERED else []
+            self.answer(None, 500, error_body(500, "the gateway must send bodies BUFFERED or FULL_DUPLEX_STREAMED"))
+            return await self._replies
+        return [_go_on("request_headers")] if self._modes[0] == BUFFERED else []
 
     async def _request_body(self, piece: Any, message: Any) -> list[Any]:
         self._body.append(piece.body)
@@ -152,17 +150,17 @@ class Stream:
         if self._size > self.reception.limits.body_bytes:
             most = f"a body has at most {self.reception.limits.body_bytes:,} bytes"
             self.reception.count_refusal(413)
-            self.answer(413, error_body(413, most))
-            return await self._said
+            self.answer(None, 413, error_body(413, most))
+            return await self._replies
         if not piece.end_of_stream and self._modes[0] != BUFFERED:  # that comes whole, whether trailers follow or not
             return []
         return await self._decide("request_body" if self._modes[0] == BUFFERED else "request_headers", True)
 
     async def _request_trailers(self, trailers: Any, message: Any) -> list[Any]:
         if self._modes[0] == BUFFERED:
-            return [_say("request_trailers")]
-        said = await self._decide("request_headers", False)
-        return said if self.over else [*said, _say("request_trailers")]
+            return [_go_on("request_trailers")]
+        replies = await self._decide("request_headers", False)
+        return replies if self.over else [*replies, _go_on("request_trailers")]
 
     async def _decide(self, phase: str, ends: bool | None) -> list[Any]:
         """Ask the plane, and wait for what it says. It is said in answer to this phase; `ends`: whether the body that
@@ -176,24 +174,26 @@ class Stream:
             log.exception("a request could not be begun")
             if self.exchange is not None and not self.exchange.over:
                 self.exchange.client_gone()
-            self.answer(500, error_body(500, "the endpoint picker has failed at this request"))
-        said = await self._said
+            self.answer(None, 500, error_body(500, "the endpoint picker has failed at this request"))
+        replies = await self._replies
         if self.over or phase == "request_body" or ends is None:
-            return said
-        return [*said, *_pieces("request_body", body, ends)]
+            return replies
+        return [*replies, *_pieces("request_body", body, ends)]
 
     # --- what the exchange has to say --------------------------------------------------------------------------------
 
-    def answer(self, status: int, body: bytes, fields: tuple[tuple[str, str], ...] = ()) -> None:
-        """The gateway answers its client itself."""
+    def answer(
+        self, incoming: Incoming | None, status: int, body: bytes, fields: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        """Have the gateway answer its client itself."""
         self.over = True
-        said = ProcessingResponse()
-        now = said.immediate_response
+        reply = ProcessingResponse()
+        now = reply.immediate_response
         now.status.code, now.body = status, body
         for name, value in (("content-type", "application/json"), *fields):
             _set(now.headers, name, value.encode("latin-1", "replace"))
-        if not self._said.done():
-            self._said.set_result([said])
+        if not self._replies.done():
+            self._replies.set_result([reply])
 
     def finish(self, keep: bool) -> None:
         """As a client's connection is told."""
@@ -202,14 +202,14 @@ class Stream:
         """Of the engines that the gateway lets this request go to; None where it says nothing of them."""
         if self._allowed is None:
             return None
-        backends = [one for one in self.services.fleet.backends if one is not None]
-        return frozenset(one.place for one in backends if endpoint(one) in self._allowed)
+        backends = filter(None, self.services.fleet.backends)
+        return frozenset(backend.place for backend in backends if endpoint(backend) in self._allowed)
 
-    def routed(self, pick: Pick, backend: Backend) -> None:
+    def name_target(self, pick: Pick, backend: Backend) -> None:
         target = endpoint(backend)
         self._pick = pick
-        said = ProcessingResponse()
-        response = getattr(said, self._phase).response
+        reply = ProcessingResponse()
+        response = getattr(reply, self._phase).response
         heads = response.header_mutation
         response.clear_route_cache = True
         _set(heads, TARGET, target.encode())
@@ -224,50 +224,50 @@ class Stream:
             _set(heads, "authorization", b"Bearer " + backend.key)
         elif pick.key is not None:  # a key of the picker's own is nobody else's to see
             heads.remove_headers.append("authorization")
-        said.dynamic_metadata.get_or_create_struct(NAMESPACE)[TARGET] = target
-        self._said.set_result([said])
+        reply.dynamic_metadata.get_or_create_struct(NAMESPACE)[TARGET] = target
+        self._replies.set_result([reply])
 
     # --- the answer --------------------------------------------------------------------------------------------------
 
     def _response_headers(self, head: Any, message: Any) -> list[Any]:
-        said = _say("response_headers")
+        reply = _go_on("response_headers")
         pick = self._pick
         if pick is None or pick.over:
-            return [said]
+            return [reply]
         status = next((field.raw_value or field.value for field in head.headers.headers if field.key == ":status"), "0")
-        pick.answer_headed(int(status))
+        pick.pass_head(int(status))
         assert pick.backend is not None and pick.flight is not None
-        heads = said.response_headers.response.header_mutation
+        heads = reply.response_headers.response.header_mutation
         _set(heads, "x-headway-target", pick.backend.name.encode())
         name, _, value = self.services.reasons.line(pick.flight.reason).partition(b": ")
         _set(heads, name.decode(), value)
         _set(heads, "x-headway-request", str(pick.request.id).encode())
         if head.end_of_stream:
-            pick.on_complete()
-        return [said]
+            pick.complete()
+        return [reply]
 
     def _response_body(self, piece: Any, message: Any) -> list[Any]:
         pick = self._pick
         if pick is not None and not pick.over:
             if piece.body:
-                pick.passed(piece.body)
+                pick.pass_body(piece.body)
             if piece.end_of_stream:
-                pick.on_complete()
+                pick.complete()
         if self._modes[1] == FULL_DUPLEX:
             return _pieces("response_body", piece.body, piece.end_of_stream)
-        return [_say("response_body")]
+        return [_go_on("response_body")]
 
     def _response_trailers(self, trailers: Any, message: Any) -> list[Any]:
         if self._pick is not None:
-            self._pick.on_complete()
-        return [_say("response_trailers")]
+            self._pick.complete()
+        return [_go_on("response_trailers")]
 
 
-def _say(phase: str) -> Any:
+def _go_on(phase: str) -> Any:
     """Go on, with nothing changed."""
-    said = ProcessingResponse()
-    getattr(said, phase).SetInParent()
-    return said
+    reply = ProcessingResponse()
+    getattr(reply, phase).SetInParent()
+    return reply
 
 
 def _set(heads: Any, name: str, value: bytes) -> None:
@@ -277,14 +277,14 @@ def _set(heads: Any, name: str, value: bytes) -> None:
 
 def _pieces(phase: str, body: bytes, ends: bool) -> list[Any]:
     """A body sent back, in messages. `ends`: whether the last of them is the end."""
-    found = []
+    replies = []
     for at in range(0, max(len(body), 1), PIECE):
-        said = ProcessingResponse()
-        streamed = getattr(said, phase).response.body_mutation.streamed_response
+        reply = ProcessingResponse()
+        streamed = getattr(reply, phase).response.body_mutation.streamed_response
         streamed.body = body[at : at + PIECE]
         streamed.end_of_stream = ends and at + PIECE >= len(body)
-        found.append(said)
-    return found
+        replies.append(reply)
+    return replies
 
 
 def endpoint(backend: Backend) -> str:
@@ -297,6 +297,6 @@ def _subset(message: Any) -> frozenset[str] | None:
     for entry in message.metadata_context.filter_metadata:
         if entry.key == SUBSETS and SUBSET in entry.value.fields:
             listed = entry.value.fields[SUBSET]
-            texts = [one.string_value for one in listed.list_value.values] or listed.string_value.split(",")
+            texts = [item.string_value for item in listed.list_value.values] or listed.string_value.split(",")
             return frozenset(text.strip() for text in texts)
     return None

@@ -97,19 +97,19 @@ def _file() -> Any:
     for name, fields in MESSAGES.items():
         message = file.message_type.add(name=name)
         for field, (number, type_) in fields.items():
-            made = message.field.add(name=field, number=number, label=_FIELD.LABEL_OPTIONAL)
+            entry = message.field.add(name=field, number=number, label=_FIELD.LABEL_OPTIONAL)
             if type_[0] == "*":
-                made.label = _FIELD.LABEL_REPEATED
+                entry.label = _FIELD.LABEL_REPEATED
             if type_[0] == "|":
                 if not message.oneof_decl:
                     message.oneof_decl.add(name="one")
-                made.oneof_index = 0
+                entry.oneof_index = 0
             plain = type_.lstrip("*|")
             if plain in _TYPES:
-                made.type = _TYPES[plain]
+                entry.type = _TYPES[plain]
             else:
-                made.type = _FIELD.TYPE_MESSAGE
-                made.type_name = f".{plain}" if "." in plain else f".{PACKAGE}.{plain}"
+                entry.type = _FIELD.TYPE_MESSAGE
+                entry.type_name = f".{plain}" if "." in plain else f".{PACKAGE}.{plain}"
     return file
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from headway.config.wording import shown
 from headway.errors import HeadwayError
-from headway.interop.noted import Notes, Reading
+from headway.interop.translation import Notes
 from headway.policies.context import BLOCK_TOKENS, LRU_BLOCKS
 from headway.types import Json
 
@@ -21,6 +21,38 @@ MATCHED: Final = 131_072  # tokens of a prompt that llm-d looks at unless told o
 SESSION_HEADER: Final = "x-headway-session"
 HANDLER: Final = "single-profile-handler"
 ROLE_FILTERS: Final = ("decode-filter", "prefill-filter", "encode-filter")
+
+
+class Parameters:
+    """The parameters of a plugin, which are taken one by one; those that are left have no counterpart."""
+
+    def __init__(self, data: Any, where: str) -> None:
+        if data is not None and not isinstance(data, dict):
+            raise HeadwayError(f"{where}.parameters: expected a mapping, got {shown(data)}.")
+        self.left, self.where = dict(data or {}), f"{where}.parameters"
+
+    def take(self, name: str, default: Any = None) -> Any:
+        value = self.left.pop(name, None)
+        return default if value is None else value
+
+    def whole(self, name: str, default: int) -> int:
+        value = self.take(name, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise HeadwayError(f"{self.place(name)}: expected a whole number of at least 0, got {shown(value)}.")
+        return value
+
+    def text(self, name: str) -> str | None:
+        value = self.take(name)
+        if value is not None and not isinstance(value, str):
+            raise HeadwayError(f"{self.place(name)}: expected a name, got {shown(value)}.")
+        return value
+
+    def place(self, name: str) -> str:
+        return f"{self.where}.{name}"
+
+    def refuse_rest(self) -> None:
+        for name, value in self.left.items():
+            raise HeadwayError(f"{self.place(name)}: {shown(value)} has no counterpart here; leave the parameter out.")
 
 
 class Part(Struct, frozen=True):
@@ -94,101 +126,93 @@ def producer_parameters(block_tokens: int, lru_blocks: int, notes: Notes) -> Jso
     }
 
 
-def scorer_parameters(name: str, given: Json, notes: Notes) -> Json:
+def scorer_parameters(name: str, scorer: Json, notes: Notes) -> Json:
     """Beside those of its prefix index."""
     if name != "session-affinity":
         return {}
-    notes.add(f"session-affinity: the {given['max_sessions']:,} sessions it remembers have no counterpart.")
+    notes.add(f"session-affinity: the {scorer['max_sessions']:,} sessions it remembers have no counterpart.")
     return {"algorithm": "session_id_header", "headerName": SESSION_HEADER}
 
 
-def filter_parameters(given: Json, where: str) -> Json:
-    if given["max_load"] < 1:
+def filter_parameters(item: Json, where: str) -> Json:
+    if item["max_load"] < 1:
         raise HeadwayError(f"{where}.max_load: active-request-filter lets at least one request in, got 0.")
-    return {"maxRequests": given["max_load"], "fallbackOnEmpty": True}
+    return {"maxRequests": item["max_load"], "fallbackOnEmpty": True}
 
 
 # --- theirs to ours ---------------------------------------------------------------------------------------------------
 
 
-def prefix_index(producer: Json | None, where: str, notes: Notes) -> Json:
-    """The figures of our index, from the plugin that llm-d has for it; None where llm-d makes one by itself."""
-    given = Reading(producer or {}, where)
-    block = given.whole("blockSizeTokens", 0) or BLOCK_TOKENS
-    blocks = given.whole("lruCapacityPerServer", 0) or LRU_BLOCKS
-    if given.take("autoTune", True):
+def prefix_index(parameters: Parameters, notes: Notes) -> Json:
+    """The figures of our index, from the plugin that llm-d has for it."""
+    block = parameters.whole("blockSizeTokens", 0) or BLOCK_TOKENS
+    blocks = parameters.whole("lruCapacityPerServer", 0) or LRU_BLOCKS
+    if parameters.take("autoTune", True):
         notes.add(
             f"{PRODUCER} takes block size and capacity from the engines (autoTune); here they are {block} tokens and "
             f"{blocks:,} blocks."
         )
     if block < LEAST_BLOCK:
         notes.add(f"{PRODUCER} counts blocks of {block} tokens as blocks of {LEAST_BLOCK}.")
-    blocks_matched = given.whole("maxPrefixBlocksToMatch", 0)
-    most = given.whole("maxPrefixTokensToMatch", MATCHED) or blocks_matched * block
+    blocks_matched = parameters.whole("maxPrefixBlocksToMatch", 0)
+    most = parameters.whole("maxPrefixTokensToMatch", MATCHED) or blocks_matched * block
     if most:
         notes.add(f"{PRODUCER} looks at the first {most:,} tokens of a prompt; here all of it is looked at.")
-    refuse_rest(given)
+    parameters.refuse_rest()
     return {"block_tokens": block, "lru_blocks": blocks}
 
 
-def read_scorer(type_: str, given: Reading, notes: Notes) -> Json:
-    """Our parameters beside those of the prefix index, which the caller has taken."""
+def check_scorer(type_: str, parameters: Parameters, notes: Notes) -> None:
+    """Refuse or note the parameters that have no counterpart; the caller has taken those of the prefix index."""
     if type_ == "prefix-cache-scorer":
-        if given.take("prefixLengthWeight", 0.0):
-            raise HeadwayError(f"{given.place('prefixLengthWeight')}: prefix-affinity has no weight for long prefixes.")
-        given.take("maxModelLen")
+        if parameters.take("prefixLengthWeight", 0.0):
+            raise HeadwayError(
+                f"{parameters.place('prefixLengthWeight')}: prefix-affinity has no weight for long prefixes."
+            )
+        parameters.take("maxModelLen")
     elif type_ == "active-request-scorer":
-        idle, busiest = given.whole("idleThreshold", 0), given.take("maxBusyScore", 1.0)
+        idle, busiest = parameters.whole("idleThreshold", 0), parameters.take("maxBusyScore", 1.0)
         if idle or busiest != 1.0:
-            raise HeadwayError(f"{given.where}: active-requests has no idleThreshold and no maxBusyScore; leave them.")
+            raise HeadwayError(
+                f"{parameters.where}: active-requests has no idleThreshold and no maxBusyScore; leave them."
+            )
         for name in ("requestTimeout", "inFlightLoadProducerName"):
-            if given.take(name):
+            if parameters.take(name):
                 notes.add(f"active-request-scorer: {name} has no counterpart; requests are counted until they end.")
     elif type_ == "no-hit-lru-scorer":
         for name in ("lruSize", "prefixPluginType", "prefixPluginName"):
-            if given.take(name) is not None and name == "lruSize":
+            if parameters.take(name) is not None and name == "lruSize":
                 notes.add("no-hit-lru-scorer: lruSize has no counterpart; no-hit-lru remembers every instance.")
     elif type_ == "session-affinity-scorer":
-        _read_session(given, notes)
-    refuse_rest(given)
-    return {}
+        _check_session(parameters, notes)
+    parameters.refuse_rest()
 
 
-def _read_session(given: Reading, notes: Notes) -> None:
-    header = given.take("headerName", "x-session-token")
+def _check_session(parameters: Parameters, notes: Notes) -> None:
+    header = parameters.take("headerName", "x-session-token")
     if header != SESSION_HEADER:
         notes.add(f"session-affinity-scorer: the header {header} is `sessions: {{header: ...}}` of a gateway's file.")
-    if given.take("algorithm", "encoded_endpoint_header") != "session_id_header":
+    if parameters.take("algorithm", "encoded_endpoint_header") != "session_id_header":
         notes.add("session-affinity-scorer: there the client carries its endpoint; here the router remembers sessions.")
     for name in ("evictionTtlSeconds", "evictionSweepSeconds", "missThreshold", "profileName"):
-        if given.take(name) is not None:
+        if parameters.take(name) is not None:
             notes.add(f"session-affinity-scorer: {name} has no counterpart.")
 
 
-def read_filter(given: Reading, notes: Notes) -> Json:
-    most = given.take("maxRequests")
+def read_filter(parameters: Parameters, notes: Notes) -> Json:
+    most = parameters.take("maxRequests")
     if not isinstance(most, int) or most < 1:
-        raise HeadwayError(f"{given.place('maxRequests')}: expected a whole number of at least 1, got {shown(most)}.")
-    if not given.take("fallbackOnEmpty", False):
+        raise HeadwayError(
+            f"{parameters.place('maxRequests')}: expected a whole number of at least 1, got {shown(most)}."
+        )
+    if not parameters.take("fallbackOnEmpty", False):
         notes.add("active-request-filter: fallbackOnEmpty is false there; here a filter never drops every instance.")
-    given.take("inFlightLoadProducerName")
-    refuse_rest(given)
+    parameters.take("inFlightLoadProducerName")
+    parameters.refuse_rest()
     return {"max_load": most}
 
 
-def read_picker(given: Reading, notes: Notes) -> None:
-    if given.take("maxNumOfEndpoints", 1) != 1:
+def read_picker(parameters: Parameters, notes: Notes) -> None:
+    if parameters.take("maxNumOfEndpoints", 1) != 1:
         notes.add("maxNumOfEndpoints: one instance is picked here.")
-    refuse_rest(given)
-
-
-def refuse_rest(given: Reading) -> None:
-    for name, value in given.left.items():
-        raise HeadwayError(f"{given.place(name)}: {shown(value)} has no counterpart here; leave the parameter out.")
-
-
-def parameters_of(plugin: Json, where: str) -> Reading:
-    found: Any = plugin.get("parameters")
-    if found is not None and not isinstance(found, dict):
-        raise HeadwayError(f"{where}.parameters: expected a mapping, got {shown(found)}.")
-    return Reading(found or {}, f"{where}.parameters")
+    parameters.refuse_rest()

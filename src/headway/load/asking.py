@@ -70,33 +70,33 @@ class Writer:
 
     def body(self, planned: Planned) -> dict[str, Any]:
         ask, request = self.ask, planned.request
-        said = (self.texts.prompt(request),) if self.talks is None else self.talks.ask(request)
-        found: dict[str, Any] = {"model": request.model if ask.model is None else ask.model}
+        turns = (self.texts.prompt(request),) if self.talks is None else self.talks.ask(request)
+        body: dict[str, Any] = {"model": request.model if ask.model is None else ask.model}
         if ask.api == "chat":
-            found["messages"] = [{"role": ROLES[at % 2], "content": text} for at, text in enumerate(said)]
+            body["messages"] = [{"role": ROLES[at % 2], "content": text} for at, text in enumerate(turns)]
         else:
-            found["prompt"] = "".join(said)
-        found |= {"stream": True, "stream_options": {"include_usage": True}}
+            body["prompt"] = "".join(turns)
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
         if ask.truth:
             if request.max_tokens is not None:
-                found["max_tokens"] = request.max_tokens
-            found["headway"] = truth(request, planned)
+                body["max_tokens"] = request.max_tokens
+            body["headway"] = truth(request, planned)
         else:
-            found["max_tokens"] = planned.output_tokens
+            body["max_tokens"] = planned.output_tokens
             if ask.ignore_eos:
-                found["ignore_eos"] = True
-        return found
+                body["ignore_eos"] = True
+        return body
 
 
 def truth(request: Request, planned: Planned) -> dict[str, Any]:
     """What an emulator may be told: see `emulator.engine_request`."""
-    found = {
+    facts = {
         "prompt_tokens": request.prompt_tokens,
         "output_tokens": planned.output_tokens,
         "output_key": planned.output_key,
         "path": {"keys": request.path.keys, "ends": request.path.ends},
     }
-    return found if request.adapter is None else {**found, "adapter": request.adapter}
+    return facts if request.adapter is None else {**facts, "adapter": request.adapter}
 
 
 def _plain(text: str) -> bytes:

@@ -21,12 +21,12 @@ KEPT: Final = 1 << 28  # characters of conversations; beyond them the oldest is 
 class Talk(Struct, frozen=True):
     """Client and engine in turns, the client first; and how many tokens that is."""
 
-    said: tuple[str, ...]
+    turns: tuple[str, ...]
     tokens: int
 
     @property
     def size(self) -> int:
-        return sum(map(len, self.said))
+        return sum(map(len, self.turns))
 
 
 class Conversations:
@@ -34,18 +34,18 @@ class Conversations:
         self.texts = texts
         self._talks: dict[int, Talk] = {}  # by the key of the last answer
         self._size = 0
-        self._asked: dict[int, tuple[str, ...]] = {}  # of sessions, by request: what was said with it
+        self._questions: dict[int, tuple[str, ...]] = {}  # of sessions, by request: what was said with it
 
     def ask(self, request: Request) -> tuple[str, ...]:
         """All that stands before the answer, in turns; the first and the last word are the client's."""
         talk = self._talk(request)
         if talk is None:
-            said: tuple[str, ...] = (self.texts.prompt(request),)
+            turns: tuple[str, ...] = (self.texts.prompt(request),)
         else:
-            said = (*talk.said, self.texts.prompt(request, min(talk.tokens, request.prompt_tokens - 1)))
+            turns = (*talk.turns, self.texts.prompt(request, min(talk.tokens, request.prompt_tokens - 1)))
         if request.session is not None:
-            self._asked[request.id] = said
-        return said
+            self._questions[request.id] = turns
+        return turns
 
     def _talk(self, request: Request) -> Talk | None:
         for key in reversed(request.path.keys):
@@ -53,14 +53,14 @@ class Conversations:
                 return talk
         return None
 
-    def ended(self, planned: Planned, answer: str = "", tokens: int = 0) -> None:
+    def record_answer(self, planned: Planned, answer: str = "", tokens: int = 0) -> None:
         """A request has ended, with this answer; with it the engine counts so many tokens, its prompt included."""
-        said = self._asked.pop(planned.request.id, None)
-        if said is None or not answer:
+        turns = self._questions.pop(planned.request.id, None)
+        if turns is None or not answer:
             return
         for key in planned.request.path.keys:  # the next turn goes on from here
             self._drop(key)
-        talk = self._talks[planned.output_key] = Talk((*said, answer), tokens)
+        talk = self._talks[planned.output_key] = Talk((*turns, answer), tokens)
         self._size += talk.size
         while self._size > KEPT:
             self._drop(next(iter(self._talks)))

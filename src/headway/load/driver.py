@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from time import monotonic_ns
 from typing import Any, Final
 
+from headway.errors import HeadwayError
 from headway.http.event_loop import run_loop
-from headway.load.asking import Ask, Writer
+from headway.load.asking import Ask, Writer, address_of
 from headway.load.line import Endpoint, greet
 from headway.load.load_book import Book
 from headway.load.question import Question
+from headway.results.result import Result
+from headway.scenario.scenario import DEFAULT, Scenario, Source
 from headway.types import NEVER, PS_PER_SECOND
 from headway.workload.traffic import Traffic
 
 LEAD_NS: Final = 200_000_000  # before the first request
 NEAR_S: Final = 0.001  # a timer is no better than that
+REACH_S: Final = 10.0
 Progress = Callable[[int], None]  # requests that have ended
 
 
@@ -86,15 +91,15 @@ class Driver:
             self.book.ended_ps = max(self.book.ended_ps, min(self.now_ps(), self.horizon_ps))
         for question in list(self.open.values()):
             question.drop()
-            self.book.sent(question)
+            self.book.record_sending(question)
         self.traffic.stop()
         self.book.connections = self.endpoint.most
         self.endpoint.close()
 
     def spawn(self, task: Coroutine[Any, Any, None]) -> None:
-        made = self.loop.create_task(task)
-        self.tasks.add(made)
-        made.add_done_callback(self.tasks.discard)
+        running = self.loop.create_task(task)
+        self.tasks.add(running)
+        running.add_done_callback(self.tasks.discard)
 
     # --- the clock ---------------------------------------------------------------------------------------------------
 
@@ -144,7 +149,7 @@ class Driver:
     def _send(self) -> None:
         planned = self.traffic.take()
         request = planned.request
-        row = self.book.arrived(request)
+        row = self.book.add(request)
         due_ns = self.origin_ns + round(request.arrival_ps / self.speed / 1000)
         question = Question(self, planned, row, due_ns, self.writer.request(planned))
         self.open[row] = question
@@ -156,11 +161,11 @@ class Driver:
 
     # --- what came ---------------------------------------------------------------------------------------------------
 
-    def ended(self, question: Question, outcome: str, why: str, at_ns: int) -> None:
+    def on_end(self, question: Question, outcome: str, why: str, at_ns: int) -> None:
         del self.open[question.row]
         try:
-            at_ps = self.book.ended(question, outcome, why, at_ns)
-            self._heard(question, outcome == "completed")
+            at_ps = self.book.record_end(question, outcome, why, at_ns)
+            self._record_answer(question, outcome == "completed")
             self.traffic.on_ended(question.planned.request, at_ps, outcome == "completed")
         except Exception as error:
             self._fail(error)
@@ -172,27 +177,47 @@ class Driver:
         else:
             self._arm()
 
-    def _heard(self, question: Question, completed: bool) -> None:
+    def _record_answer(self, question: Question, completed: bool) -> None:
         """The next turn of a session goes on with what was said."""
         talks, recorder, row = self.writer.talks, self.book.recorder, question.row
         if talks is not None:
-            shown = question.shown(recorder.output_tokens[row])
-            talks.ended(question.planned, question.text() if completed else "", recorder.prompt_tokens[row] + shown)
+            tokens = recorder.prompt_tokens[row] + question.visible_tokens(recorder.output_tokens[row])
+            talks.record_answer(question.planned, question.text() if completed else "", tokens)
 
 
-def drive(
-    traffic: Traffic,
+def drive(traffic: Traffic, ask: Ask, *options: Any) -> Book:
+    """Send all of a workload to an endpoint, in a loop of its own; `options` are those of `Driver`, in order."""
+
+    async def run() -> Book:
+        return await Driver(asyncio.get_running_loop(), traffic, ask, *options).run()
+
+    return run_loop(run())
+
+
+def load(
     ask: Ask,
+    scenario: Source = DEFAULT,
+    *,
+    overrides: str | tuple[str, ...] = (),
     speed: float = 1.0,
-    horizon_ps: int | None = None,
     progress: Progress | None = None,
     tick_s: float | None = None,
     lines: int = 0,
-) -> Book:
-    """Send all of a workload to an endpoint, in a loop of its own."""
+) -> Result:
+    """What clients saw. Of the scenario the workload, its seed, the targets, `warmup` and `horizon` count; times are
+    the workload's, which pass `speed` times as fast as the wall's. With `tick_s` it begins at a multiple of that by
+    this machine's clock; so many `lines` are open by then."""
+    loaded = Scenario.load(scenario, overrides)
+    traffic = loaded.workload.plan(loaded.seed.workload, loaded.cluster.default_model())
+    book = drive(traffic, ask, speed, loaded.horizon_ps, progress, tick_s, lines)
+    return book.result(loaded, traffic)
 
-    async def run() -> Book:
-        loop = asyncio.get_running_loop()
-        return await Driver(loop, traffic, ask, speed, horizon_ps, progress, tick_s, lines).run()
 
-    return run_loop(run())
+def reach(url: str) -> None:
+    """Raise where nothing listens at the URL: better now than after all of a workload."""
+    address = address_of(url)
+    try:
+        socket.create_connection((address.host, address.port), timeout=REACH_S).close()
+    except (OSError, UnicodeError) as error:  # a name may be none
+        why = getattr(error, "strerror", None) or str(error)
+        raise HeadwayError(f"URL: {url} cannot be reached ({why}); is the endpoint up?") from None

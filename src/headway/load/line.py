@@ -20,9 +20,9 @@ ERROR: Final = re.compile(rb'^data: ?\{"(?:error"|object": ?"error")', re.MULTIL
 DONE: Final = re.compile(rb"^data: ?\[DONE\]", re.MULTILINE)
 STREAM: Final = b"text/event-stream"
 TARGETS: Final = (b"x-headway-target", b"x-engine")  # fields that say who has answered
-SAID: Final = 1000  # bytes of an answer that is an error
+ERROR_BYTES: Final = 1000  # bytes of an answer that is an error
 LINE: Final = 4_000_000  # bytes of a line of an answer
-ASKED: Final = b"GET /health HTTP/1.1\r\n%b\r\n\r\n"  # whatever is answered will do
+HEALTH: Final = b"GET /health HTTP/1.1\r\n%b\r\n\r\n"  # whatever is answered will do
 
 
 class Listener(Protocol):
@@ -31,10 +31,10 @@ class Listener(Protocol):
     def content(self, count: int, events: bytes, at_ns: int) -> None:
         """So many events with content have come, among others."""
 
-    def answered(self, line: Line, at_ns: int) -> None:
+    def on_answer(self, line: Line, at_ns: int) -> None:
         """The answer is complete."""
 
-    def broken(self, line: Line, at_ns: int) -> None:
+    def on_loss(self, line: Line, at_ns: int) -> None:
         """The connection has gone before."""
 
 
@@ -52,10 +52,10 @@ class Line(asyncio.Protocol):
         self.status = 0
         self.target: str | None = None
         self.usage = b""  # the last events that have it
-        self.said = b""  # of an error
+        self.error_text = b""  # of an error
         self.rest = b""  # the beginning of a line
-        self.heard = self.complete = self.keep = self.until_close = False
-        self.length_known = self.streams = self.done = False  # `done`: the stream says that it is whole
+        self.has_data = self.complete = self.keep = self.until_close = False
+        self.length_known = self.streams = self.whole = False  # `whole`: the stream says that it is whole
 
     # --- the transport -----------------------------------------------------------------------------------------------
 
@@ -74,7 +74,7 @@ class Line(asyncio.Protocol):
         if listener is None:  # nobody asked
             self.transport.abort()
             return
-        self.heard = True
+        self.has_data = True
         try:
             self.parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
@@ -82,7 +82,7 @@ class Line(asyncio.Protocol):
         if len(self.rest) > LINE:
             self._nonsense(f"a line of the answer has more than {LINE:,} bytes")
         if self.complete:
-            self._done(listener)
+            self._finish(listener)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.endpoint.opened -= 1
@@ -95,21 +95,21 @@ class Line(asyncio.Protocol):
         if self.until_close and error is None:
             self._flush()
             self.listener = None
-            listener.answered(self, self.at_ns)
+            listener.on_answer(self, self.at_ns)
         else:
             self._lose(listener)
 
     def _nonsense(self, why: str) -> None:
-        self.said, self.complete, self.keep = why.encode(), True, False
+        self.error_text, self.complete, self.keep = why.encode(), True, False
 
     def _lose(self, listener: Listener) -> None:
         self.listener = None
         self.transport.abort()
-        listener.broken(self, self.at_ns)
+        listener.on_loss(self, self.at_ns)
 
-    def _done(self, listener: Listener) -> None:
+    def _finish(self, listener: Listener) -> None:
         self.listener = None
-        listener.answered(self, self.at_ns)
+        listener.on_answer(self, self.at_ns)
         if self.keep and len(self.endpoint.free) < MOST_FREE:
             self._reset()
             self.endpoint.free.append(self)
@@ -138,7 +138,7 @@ class Line(asyncio.Protocol):
 
     def on_body(self, data: bytes) -> None:
         if self.status >= 300:
-            self.said += data[: SAID - len(self.said)]
+            self.error_text += data[: ERROR_BYTES - len(self.error_text)]
             return
         if self.rest:
             data = self.rest + data
@@ -155,9 +155,9 @@ class Line(asyncio.Protocol):
         if USAGE in data:
             self.usage = data
         if b"data" in data:
-            self.done = self.done or DONE.search(data) is not None
+            self.whole = self.whole or DONE.search(data) is not None
             if ERROR.search(data) is not None:
-                self.said = data[:SAID]
+                self.error_text = data[:ERROR_BYTES]
 
     def _flush(self) -> None:
         """The last line may have no end."""
@@ -215,10 +215,10 @@ class Greeting:
     def content(self, count: int, events: bytes, at_ns: int) -> None:
         """Ignore it: no caller waits for a reply."""
 
-    def answered(self, line: Line, at_ns: int) -> None:
+    def on_answer(self, line: Line, at_ns: int) -> None:
         self.over.set_result(None)
 
-    def broken(self, line: Line, at_ns: int) -> None:
+    def on_loss(self, line: Line, at_ns: int) -> None:
         self.over.set_result(None)
 
 
@@ -228,5 +228,5 @@ async def greet(endpoint: Endpoint, count: int) -> None:
     waits: list[asyncio.Future[None]] = []
     for line in lines:
         waits.append(endpoint.loop.create_future())
-        line.send(Greeting(waits[-1]), ASKED % endpoint.address.host_line)
+        line.send(Greeting(waits[-1]), HEALTH % endpoint.address.host_line)
     await asyncio.gather(*waits)

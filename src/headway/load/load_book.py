@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from headway.load.question import CACHED, NOT_YET, OUTPUT, PROMPT, Question
-from headway.results.recorder import Recorder, RunFacts, Targets, seen_stats
+from headway.results.recorder import Recorder, RunFacts, seen_stats
 from headway.results.result import Result
 from headway.results.statistics import spread_of
+from headway.scenario.scenario import Scenario
 from headway.types import OUTCOMES, Json, Request
 from headway.workload.traffic import Traffic
 
@@ -32,35 +33,35 @@ class Book:
         self.connections = 0
         self._gaps: Counter[int] = Counter()
         self._targets: dict[str, int] = {}
-        self._told = 0  # answers that say how much was cached
+        self._cache_reports = 0  # answers that say how much was cached
 
-    def arrived(self, request: Request) -> int:
+    def add(self, request: Request) -> int:
         self.recorder.record_arrival(request.arrival_ps, request)
         return self.recorder.rows - 1
 
-    def ended(self, question: Question, outcome: str, why: str, at_ns: int) -> int:
+    def record_end(self, question: Question, outcome: str, why: str, at_ns: int) -> int:
         """When it was, by the workload's clock."""
         recorder, row = self.recorder, question.row
         recorder.outcome[row] = OUTCOMES.index(outcome)
         if why:
             recorder.reasons[row] = why
-        self.sent(question)
+        self.record_sending(question)
         at_ps = max(self.clock(at_ns), recorder.arrival_ps[row], recorder.first_token_ps[row], recorder.started_ps[row])
         recorder.finished_ps[row] = at_ps
         if outcome == "completed":  # of others no gaps are left, as in a simulation
             self._gaps.update([gap // GRAIN_NS for gap in question.gaps_ns])
             if recorder.first_token_ps[row] == NOT_YET:
                 recorder.first_token_ps[row] = at_ps
-            recorder.output_tokens[row] = max(1, question.told(OUTPUT) or question.count)
-            recorder.prompt_tokens[row] = question.told(PROMPT) or recorder.prompt_tokens[row]
-        cached = question.told(CACHED)
+            recorder.output_tokens[row] = max(1, question.usage(OUTPUT) or question.count)
+            recorder.prompt_tokens[row] = question.usage(PROMPT) or recorder.prompt_tokens[row]
+        cached = question.usage(CACHED)
         if cached is not None:
-            self._told += 1
+            self._cache_reports += 1
             recorder.cached_tokens[row] = min(cached, recorder.prompt_tokens[row])
         self.ended_ps = max(self.ended_ps, at_ps)
         return at_ps
 
-    def sent(self, question: Question) -> None:
+    def record_sending(self, question: Question) -> None:
         """When it was, and what has come of it so far."""
         recorder, row, line = self.recorder, question.row, question.line
         recorder.output_tokens[row] = question.count
@@ -78,21 +79,10 @@ class Book:
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
-    def result(
-        self,
-        scenario: Json,
-        traffic: Traffic,
-        block_tokens: int = 16,
-        slo: Targets | None = None,
-        tenant_slos: dict[str, Targets] | None = None,
-    ) -> Result:
-        """`scenario` is what was to come; its name, workload, seeds and targets."""
-        recorder = self.recorder
-        recorder.retried, recorder.not_issued, recorder.abandoned = (
-            traffic.retried,
-            traffic.not_issued,
-            traffic.abandoned,
-        )
+    def result(self, loaded: Scenario, traffic: Traffic) -> Result:
+        """The run of a scenario's workload."""
+        recorder, counted = self.recorder, (traffic.retried, traffic.not_issued, traffic.abandoned)
+        recorder.retried, recorder.not_issued, recorder.abandoned = counted
         for gap, count in sorted(self._gaps.items()):
             recorder.gaps.extend((round(gap * GRAIN_NS * PS_PER_NS * self.speed), 0, 1, count))
         names = self._sorted_targets()
@@ -101,14 +91,14 @@ class Book:
         facts = RunFacts(
             started_ps=begun,
             ended_ps=max([begun, self.ended_ps, *(max(column) for column in times if column)]),
-            block_tokens=block_tokens,
-            warmup=scenario.get("warmup", 0),
+            block_tokens=loaded.cluster.kv.block_tokens,
+            warmup=loaded.warmup,
             policy_metrics={},
-            slo=slo or Targets(),
-            tenant_slos=tenant_slos or {},
+            slo=loaded.slo,
+            tenant_slos=loaded.workload.slos(),
         )
         stats = [seen_stats(recorder, index, name, ended_ps=facts.ended_ps) for index, name in enumerate(names)]
-        result = Result.of(described(scenario, names, recorder), recorder, stats, facts)
+        result = Result.of(describe(loaded, names, recorder), recorder, stats, facts)
         result.summary()["client"] = self.client()
         return result
 
@@ -116,7 +106,7 @@ class Book:
         """Instances by name, and not in the order in which they happened to answer."""
         names = sorted(self._targets, key=natural)
         places = {self._targets[name]: place for place, name in enumerate(names)}
-        self.recorder.instance = array("i", [places.get(one, -1) for one in self.recorder.instance])
+        self.recorder.instance = array("i", [places.get(place, -1) for place in self.recorder.instance])
         return names
 
     def client(self) -> Json:
@@ -125,7 +115,7 @@ class Book:
             "speed": self.speed,
             "lag": spread_of([lag * PS_PER_NS for lag in self.lag_ns]),
             "connections": self.connections,
-            "told_cached": self._told,
+            "told_cached": self._cache_reports,
             "reasons": dict(Counter(self.recorder.reasons.values()).most_common(MOST_REASONS)),
         }
 
@@ -136,14 +126,15 @@ def natural(name: str) -> tuple[Any, ...]:
     return head, len(name) - len(head), name
 
 
-def described(scenario: Json, targets: list[str], recorder: Recorder) -> Json:
+def describe(loaded: Scenario, targets: list[str], recorder: Recorder) -> Json:
     """What it was, in a scenario's words; `live` says that it happened once."""
+    resolved = loaded.resolved()
     models = [model for model in recorder.names["model"] if model]
     return {
-        "name": scenario.get("name", "load"),
+        "name": resolved["name"],
         "live": True,
-        "seed": scenario.get("seed", {"workload": 0, "simulation": 0}),
-        "workload": scenario.get("workload", {}),
+        "seed": resolved["seed"],
+        "workload": resolved["workload"],
         "cluster": {
             "instances": max(1, len(targets)),
             "model": ", ".join(models) or "live engines",
@@ -152,6 +143,6 @@ def described(scenario: Json, targets: list[str], recorder: Recorder) -> Json:
             "latency": {"model": "live"},
         },
         "policies": {"routing": {"name": "endpoint"}},
-        "slo": scenario.get("slo", {"ttft": None, "tpot": None, "e2e": None}),
-        "warmup": scenario.get("warmup", 0),
+        "slo": resolved["slo"],
+        "warmup": resolved["warmup"],
     }

@@ -35,7 +35,7 @@ class Texts:
     """Of prompts, with what was made last at hand."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[int, int], bytes] = {}
+        self._stretches: dict[tuple[int, int], bytes] = {}
 
     def prompt(self, request: Request, start: int = 0) -> str:
         """Its tokens from `start` on, as many as it has; those beyond its path are its own."""
@@ -51,17 +51,17 @@ class Texts:
     def _run(self, parts: list[bytes], key: int, start: int, end: int) -> None:
         for stretch in range(start // STRETCH, -(-end // STRETCH)):
             first = stretch * STRETCH
-            made = self._stretch(key, stretch)
+            text = self._stretch(key, stretch)
             if start > first or end < first + STRETCH:
-                made = made[(max(start, first) - first) * BYTES : (end - first) * BYTES]
-            parts.append(made)
+                text = text[(max(start, first) - first) * BYTES : (end - first) * BYTES]
+            parts.append(text)
 
     def _stretch(self, key: int, number: int) -> bytes:
-        found = self._made.get((key, number))
-        if found is None:
+        text = self._stretches.get((key, number))
+        if text is None:
             drawn = shake_128(f"{key}.{number}".encode()).digest(STRETCH)
-            found = b"".join([WORDS[byte] for byte in drawn])
-            if len(self._made) >= KEPT:
-                del self._made[next(iter(self._made))]
-            self._made[key, number] = found
-        return found
+            text = b"".join([WORDS[byte] for byte in drawn])
+            if len(self._stretches) >= KEPT:
+                del self._stretches[next(iter(self._stretches))]
+            self._stretches[key, number] = text
+        return text

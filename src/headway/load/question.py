@@ -93,21 +93,21 @@ class Question:
         if self.pieces is not None:
             self.pieces += TEXT.findall(events)
 
-    def answered(self, line: Line, at_ns: int) -> None:
+    def on_answer(self, line: Line, at_ns: int) -> None:
         if line.status >= 300:
             outcome = "rejected" if line.status in REFUSED else "failed"
-            self._end(outcome, f"status {line.status}: {_message(line.said)}".rstrip(": "), at_ns)
-        elif line.said:
-            self._end("failed", _message(line.said), at_ns)
-        elif line.streams and not line.done:
+            self._end(outcome, f"status {line.status}: {_message(line.error_text)}".rstrip(": "), at_ns)
+        elif line.error_text:
+            self._end("failed", _message(line.error_text), at_ns)
+        elif line.streams and not line.whole:
             self._end("failed", "the stream ended without saying that it was whole", at_ns)
         elif not line.streams and not self.count and not line.usage:
             self._end("failed", "the answer has no tokens", at_ns)
         else:
             self._end("completed", "", at_ns)
 
-    def broken(self, line: Line, at_ns: int) -> None:
-        if line.uses > 1 and not line.heard:  # an old connection that the endpoint had given up
+    def on_loss(self, line: Line, at_ns: int) -> None:
+        if line.uses > 1 and not line.has_data:  # an old connection that the endpoint had given up
             self.begin()
             return
         self._end("failed", "the connection was lost", at_ns)
@@ -132,14 +132,14 @@ class Question:
         self.over = True
         if self.alarm is not None:
             self.alarm.cancel()
-        self.driver.ended(self, outcome, why, at_ns)
+        self.driver.on_end(self, outcome, why, at_ns)
 
     # --- what the engine tells ---------------------------------------------------------------------------------------
 
-    def told(self, pattern: re.Pattern[bytes]) -> int | None:
+    def usage(self, pattern: re.Pattern[bytes]) -> int | None:
         """The last that it said; some count as they go."""
-        found = [] if self.line is None else pattern.findall(self.line.usage)
-        return int(found[-1]) if found else None
+        counts = [] if self.line is None else pattern.findall(self.line.usage)
+        return int(counts[-1]) if counts else None
 
     def text(self) -> str:
         """What it has answered; nothing where that cannot be read."""
@@ -148,11 +148,11 @@ class Question:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return ""
 
-    def shown(self, tokens: int) -> int:
+    def visible_tokens(self, tokens: int) -> int:
         """How many of its tokens are that text: what a model thinks to itself is none of it."""
         return tokens if not self.count else tokens * min(len(self.pieces or ()), self.count) // self.count
 
 
-def _message(said: bytes) -> str:
-    found = MESSAGE.search(said)
-    return (said if found is None else found[1]).decode(errors="replace")[:LONGEST].strip()
+def _message(error: bytes) -> str:
+    match = MESSAGE.search(error)
+    return (error if match is None else match[1]).decode(errors="replace")[:LONGEST].strip()

@@ -33,7 +33,7 @@ def report(plan: Plan) -> RenderableType:
 
 
 def _title(plan: Plan) -> str:
-    return f"{plan.scenario['name']}: {', '.join(target.written() for target in plan.targets)}"
+    return f"{plan.scenario['name']}: {', '.join(target.describe() for target in plan.targets)}"
 
 
 def _effort(plan: Plan) -> str:
@@ -106,7 +106,7 @@ def _curve(plan: Plan) -> RenderableType:
             *(bar((point[key] or 0.0) / top, WIDTH) for key, top in highest.items()),
             style="bold" if knee else None,
         )
-    cluster = plan.space.written(plan.counts)
+    cluster = plan.space.describe(plan.counts)
     return Group(Text(f" against the load, on {cluster} (means over the seeds)"), grid)
 
 
@@ -138,7 +138,7 @@ def _page(plan: Plan) -> str:
     targets = [f"{target.figure}, {target.describe_limit()}" for target in plan.targets]
     rows = [
         [
-            plan.space.written(judged.counts),
+            plan.space.describe(judged.counts),
             number(float(judged.load), 2),
             number(plan.space.usd_per_hour(judged.counts), 2),
             f"{judged.seeds_met} of {judged.seeds_run}",
@@ -156,7 +156,7 @@ def _facts(plan: Plan) -> list[tuple[str, str]]:
     rows = [("of " + name, f"{count:,}") for name, count in plan.replicas.items()]
     rows += [("USD an hour", number(plan.space.usd_per_hour(plan.counts), 2)), ("runs", f"{plan.runs:,}")]
     if plan.holds is not None:
-        rows.append(("load that is held", plan.load.written(plan.holds)))
+        rows.append(("load that is held", plan.load.describe(plan.holds)))
     return rows
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from headway.experiment.notes import note
+from headway.experiment.notes import note_no_figures
 from headway.experiment.verdict import has_slo, written
 from headway.report.number_format import (
     GAP,
@@ -34,7 +34,7 @@ GROUP_WIDTH = 24  # characters of a tenant's name
 def run_report(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> RenderableType:
     """What one run gave: latencies, then what they cost and how they were reached."""
     parts: list[RenderableType] = [title(scenario), ""]
-    if (warning := note(summary, scenario["warmup"])) is not None:
+    if (warning := note_no_figures(summary, scenario["warmup"])) is not None:
         parts.extend((Text(warning), ""))
     parts += [latency_table(summary["latency"], LATENCIES), "", facts(run_facts(summary, scenario)), ""]
     for part in group_tables(summary, has_slo(scenario)):

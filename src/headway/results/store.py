@@ -45,7 +45,7 @@ from headway.results.table import Table
 from headway.types import Json
 
 FORMAT = 1
-TRACES: Final = ("minimal", "decisions", "full")  # how much of a run is written down, see `experiment.tracing`
+TRACES: Final = ("minimal", "decisions", "full")  # how much of a run is written down, see `experiment.run`
 MANIFEST, SCENARIO, SUMMARY, REQUESTS = "manifest.json", "scenario.yaml", "summary.json", "requests.jsonl"
 DECISIONS, ADMISSION = "decisions.jsonl", "admission.jsonl"
 STUDY = "study.json"  # marks a folder of several runs

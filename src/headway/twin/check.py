@@ -15,7 +15,7 @@ from headway.errors import HeadwayError
 from headway.experiment.contenders import Contender, contenders
 from headway.experiment.run import simulate
 from headway.load.asking import Ask
-from headway.load.open_loop import load
+from headway.load.driver import load
 from headway.report.live_tables import LATE_MS
 from headway.report.number_format import number, percent
 from headway.report.terminal import table
@@ -29,6 +29,7 @@ USUAL: Final = ("round-robin", "least-loaded", "weighted", "lmetric")
 # What is asked of a twin, each the most that it may be off.
 TTFT, HITS, SPREAD = "mean TTFT", "hit ratio", "request distribution"
 LIMITS: Final = {TTFT: 0.10, HITS: 0.02, SPREAD: 0.05}
+SIDES: Final = ("simulated", "live")
 Progress = Callable[[int, int], None]  # requests that have ended, and all of them
 
 
@@ -43,11 +44,11 @@ class Pair(Struct, frozen=True):
     def errors(self) -> dict[str, float]:
         """How far the live run is off: a share of the simulated TTFT, points of the hit ratio, and the share of the
         requests that would have to go elsewhere for instances to have as many as in simulation."""
-        simulated, live = self.simulated, self.live
-        shares = [{one["id"]: one["share"] or 0.0 for one in each["instances"]} for each in (simulated, live)]
+        sides = (self.simulated, self.live)
+        shares = [{each["id"]: each["share"] or 0.0 for each in side["instances"]} for side in sides]
         moved = [abs(shares[0].get(name, 0.0) - shares[1].get(name, 0.0)) for name in {**shares[0], **shares[1]}]
-        ttft = [each["latency"]["ttft"]["mean"] for each in (simulated, live)]
-        hits = [each["cache"]["token_hit_ratio"] or 0.0 for each in (simulated, live)]
+        ttft = [side["latency"]["ttft"]["mean"] for side in sides]
+        hits = [side["cache"]["token_hit_ratio"] or 0.0 for side in sides]
         return {
             TTFT: math.inf if None in ttft else (ttft[1] - ttft[0]) / ttft[0],
             HITS: hits[1] - hits[0],
@@ -95,7 +96,7 @@ class Twin(Struct, frozen=True):
                 }
                 for pair in self.pairs
             },
-            "order": {side: self.order(side) for side in ("simulated", "live")},
+            "order": {side: self.order(side) for side in SIDES},
             "same_order": self.same_order,
             "agrees": self.agrees,
         }
@@ -115,42 +116,41 @@ def twin(
     loaded = Scenario.load(scenario, overrides)
     check(loaded)
     chosen = contenders(loaded, list(USUAL) if policies is None else policies)
-    given = [(one.spec, one.beside) for one in chosen]
-    for one in chosen:
-        if given.count((one.spec, one.beside)) > 1:
-            raise HeadwayError(f"policies: {one.name} is named twice; once is enough.")
-        if one.oracle:
-            raise HeadwayError(f"policies: {one.name} asks for the truth, which no live router has; leave it out.")
-    found = pace(loaded, step_ms) if speed is None else speed
-    folders = {one.name: None if output is None else output / one.name for one in chosen}
-    for folder in folders.values():
-        if folder is not None:
-            store.check(folder / "simulated")
-            store.check(folder / "live")
+    specs = [(contender.spec, contender.beside) for contender in chosen]
+    for contender in chosen:
+        if specs.count((contender.spec, contender.beside)) > 1:
+            raise HeadwayError(f"policies: {contender.name} is named twice; once is enough.")
+        if contender.oracle:
+            raise HeadwayError(
+                f"policies: {contender.name} asks for the truth, which no live router has; leave it out."
+            )
+    rate = pace(loaded, step_ms) if speed is None else speed
+    if output is not None:
+        for contender in chosen:
+            for side in SIDES:
+                store.check(output / contender.name / side)
     pairs: list[Pair] = []
     count = 0
-    for one in chosen:
-        simulated = simulate(loaded, **one.policies)
+    for contender in chosen:
+        simulated = simulate(loaded, **contender.policies)
         whole = len(simulated.requests) * len(chosen)
-        done = count
 
-        def ended(requests: int, done: int = done, whole: int = whole) -> None:
+        def on_progress(requests: int, before: int = count, whole: int = whole) -> None:
             if progress is not None:
-                progress(done + requests, whole)
+                progress(before + requests, whole)
 
-        live = run_live(loaded, one, found, ended)
+        live = run_live(loaded, contender, rate, on_progress)
         count += len(live.requests)
-        for name, result in (("simulated", simulated), ("live", live)):
-            folder = folders[one.name]
-            if folder is not None:
-                result.save(folder / name)
-        pairs.append(Pair(one.name, simulated.summary(), live.summary()))
-    return Twin(loaded.name, found, pairs[0].simulated["requests"]["arrived"], pairs)
+        if output is not None:
+            for side, result in zip(SIDES, (simulated, live), strict=True):
+                result.save(output / contender.name / side)
+        pairs.append(Pair(contender.name, simulated.summary(), live.summary()))
+    return Twin(loaded.name, rate, pairs[0].simulated["requests"]["arrived"], pairs)
 
 
-def run_live(loaded: Scenario, one: Contender, speed: float, progress: Callable[[int], None] | None = None) -> Result:
+def run_live(loaded: Scenario, contender: Contender, speed: float, progress: Callable[[int], None]) -> Result:
     """The scenario under a policy, with emulated engines behind the gateway."""
-    with live_cluster(loaded, one.policies, speed) as url:
+    with live_cluster(loaded, contender.policies, speed) as url:
         ask, ticks = Ask(url, truth=True), tick_s(loaded, speed)
         return load(ask, loaded, speed=speed, progress=progress, tick_s=ticks, lines=LINES)
 
@@ -161,42 +161,41 @@ ROWS = (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2e"))
 STATISTICS = ("mean", "p50", "p90", "p99")
 
 
-def twin_report(found: Twin) -> RenderableType:
-    heading = f"{found.name}: {found.requests:,} requests, simulated and live at {found.speed:g} of its speed"
+def twin_report(twins: Twin) -> RenderableType:
+    heading = f"{twins.name}: {twins.requests:,} requests, simulated and live at {twins.speed:g} of its speed"
     parts: list[RenderableType] = [Text(heading, style="bold"), ""]
-    for pair in found.pairs:
+    for pair in twins.pairs:
         parts += [Text(pair.policy, style="bold"), _pair(pair), ""]
-    return Group(*parts, Text("\n".join(verdict(found))))
+    return Group(*parts, Text("\n".join(verdict(twins))))
 
 
 def _pair(pair: Pair) -> RenderableType:
-    made = table("ms", *STATISTICS, "cache hits", "requests a replica")
-    for side in ("simulated", "live"):
+    rows = table("ms", *STATISTICS, "cache hits", "requests a replica")
+    for side in SIDES:
         summary = getattr(pair, side)
-        shares = [one["requests"] for one in summary["instances"]]
+        shares = [instance["requests"] for instance in summary["instances"]]
         spread = f"{min(shares):,} to {max(shares):,}" if shares else ""
         for label, key in ROWS:
             values = summary["latency"][key]
             more = (percent(summary["cache"]["token_hit_ratio"]), spread) if key == "ttft" else ("", "")
-            made.add_row(Text(f"{label}, {side}"), *(number(values[name]) for name in STATISTICS), *more)
-    return made
+            rows.add_row(Text(f"{label}, {side}"), *(number(values[name]) for name in STATISTICS), *more)
+    return rows
 
 
-def verdict(found: Twin) -> list[str]:
+def verdict(twins: Twin) -> list[str]:
     """Each promise, and whether it was kept."""
     lines = []
     for name, unit in ((TTFT, " %"), (HITS, " points"), (SPREAD, " %")):
-        worst = max(found.pairs, key=lambda pair: abs(pair.errors[name]))
-        kept = abs(worst.errors[name]) <= LIMITS[name]
-        sign = "✓" if kept else "✗"
+        worst = max(twins.pairs, key=lambda pair: abs(pair.errors[name]))
+        sign = "✓" if abs(worst.errors[name]) <= LIMITS[name] else "✗"
         off = f"{100 * abs(worst.errors[name]):.1f}{unit} off at most ({worst.policy})"
         lines.append(f"{sign} {name} within {100 * LIMITS[name]:g}{unit}: {off}")
-    if found.same_order:
-        lines.append(f"✓ same order of the policies by mean TTFT: {', '.join(found.order('simulated'))}")
+    if twins.same_order:
+        lines.append(f"✓ same order of the policies by mean TTFT: {', '.join(twins.order('simulated'))}")
     else:
-        lines.append(f"✗ order by mean TTFT, simulated: {', '.join(found.order('simulated'))}")
-        lines.append(f"  live: {', '.join(found.order('live'))}")
-    lag = max(pair.live["client"]["lag"]["p99"] or 0.0 for pair in found.pairs)
+        lines.append(f"✗ order by mean TTFT, simulated: {', '.join(twins.order('simulated'))}")
+        lines.append(f"  live: {', '.join(twins.order('live'))}")
+    lag = max(pair.live["client"]["lag"]["p99"] or 0.0 for pair in twins.pairs)
     if lag > LATE_MS:
         lines.append(f"This machine was late: 1 % of the requests were sent more than {number(lag)} ms too late.")
     return lines

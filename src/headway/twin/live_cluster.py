@@ -23,7 +23,7 @@ import headway.load as _near
 from headway.errors import HeadwayError
 from headway.experiment.engines import engines
 from headway.load.asking import Ask
-from headway.load.open_loop import load
+from headway.load.driver import load
 from headway.scenario.scenario import Scenario
 from headway.types import PS_PER_SECOND, Json
 
@@ -56,14 +56,14 @@ class Process:
         return self._words.read().decode(errors="replace")
 
     def wait_for(self, pattern: str) -> str:
-        """What it has said by the time this is among it."""
+        """Its output by the time this is among it."""
         end = time.monotonic() + START_S
-        while not re.search(pattern, said := self.words()):
+        while not re.search(pattern, output := self.words()):
             if self.process.poll() is not None or time.monotonic() > end:
-                last = (said.strip().splitlines() or ["it said nothing"])[-1].removeprefix("headway: ")
+                last = (output.strip().splitlines() or ["it said nothing"])[-1].removeprefix("headway: ")
                 raise HeadwayError(f"`headway {self.arguments[0]}` did not start: {last}")
             time.sleep(LOOK_S)
-        return said
+        return output
 
     def __enter__(self) -> Self:
         return self
@@ -81,21 +81,21 @@ class Process:
         self._words.close()
 
 
-def emulated(process: Process) -> dict[str, str]:
+def engine_urls(process: Process) -> dict[str, str]:
     """The engines of `headway emulate` by name: their URLs."""
-    said = process.wait_for(r"emulating \d+ engines")
-    return dict(re.findall(r"^headway: (\S+) at (http://\S+)/v1", said, re.MULTILINE))
+    output = process.wait_for(r"emulating \d+ engines")
+    return dict(re.findall(r"^headway: (\S+) at (http://\S+)/v1", output, re.MULTILINE))
 
 
 def serving(process: Process) -> str:
     """Where `headway serve` listens."""
-    found = re.search(r"serving at (http://\S+)", process.wait_for(r"serving at http://\S+"))
-    assert found is not None
-    return found[1]
+    match = re.search(r"serving at (http://\S+)", process.wait_for(r"serving at http://\S+"))
+    assert match is not None
+    return match[1]
 
 
-def taken(process: Process) -> None:
-    """Until `headway serve` goes by its file as that is now."""
+def wait_until_applied(process: Process) -> None:
+    """Wait until `headway serve` goes by its file as that is now."""
     refused = re.search(r"is refused, .*?: (.*)", process.wait_for(r"policies are in force|is refused, "))
     if refused is not None:
         raise HeadwayError(refused[1])
@@ -148,9 +148,9 @@ def check(scenario: Scenario) -> None:
 def pace(scenario: Scenario, step_ms: float = STEP_MS) -> float:
     """Simulated seconds a second, so that the shortest step lasts as long as that; two digits, and at most 1."""
     shortest: int = min(engine.latency.run(1, 1, ())[0] for engine in engines(scenario.cluster))
-    found = min(1.0, shortest / PS_PER_SECOND / (step_ms / 1000))
-    grain = 10.0 ** (1 - math.floor(math.log10(found)))
-    return math.floor(found * grain) / grain
+    speed = min(1.0, shortest / PS_PER_SECOND / (step_ms / 1000))
+    grain = 10.0 ** (1 - math.floor(math.log10(speed)))
+    return math.floor(speed * grain) / grain
 
 
 @contextmanager
@@ -162,13 +162,13 @@ def live_cluster(scenario: Scenario, policies: Mapping[str, Any], speed: float) 
         options = ("--listen", "127.0.0.1:0", "--speed", str(speed), "--tick", str(tick_s(scenario, speed)))
         with Process("emulate", str(file), *options) as fleet:
             gateway = Path(folder, "gateway.yaml")
-            wanted = gateway_file(scenario, policies, speed, emulated(fleet))
-            gateway.write_bytes(msgspec.json.encode({**wanted, "policies": meanwhile(wanted["policies"])}))
+            config = gateway_file(scenario, policies, speed, engine_urls(fleet))
+            gateway.write_bytes(msgspec.json.encode({**config, "policies": meanwhile(config["policies"])}))
             with Process("serve", str(gateway)) as router:
                 url = serving(router)
-                warm(url, scenario, len(wanted["backends"]), speed)
-                gateway.write_bytes(msgspec.json.encode(wanted))
-                taken(router)
+                warm(url, scenario, len(config["backends"]), speed)
+                gateway.write_bytes(msgspec.json.encode(config))
+                wait_until_applied(router)
                 yield url
 
 

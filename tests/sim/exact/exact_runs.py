@@ -18,7 +18,7 @@ import life_draws
 import session_plans
 import watch
 from drawn_policies import Shedder, Witness
-from headway.experiment.run import Prepared, finished, prepare
+from headway.experiment.run import Prepared, prepare, run_prepared
 from headway.results import store
 from headway.sim.simulation import Simulation
 from headway.workload.traffic import Traffic
@@ -81,7 +81,7 @@ def run(scenario: Json, leap: bool | str = True, look: Look | None = None) -> he
 
 def run_loaded(scenario: Json, loaded: headway.Scenario, leap: bool | str, look: Look | None = None) -> headway.Result:
     prepared = prepare(replace(loaded, leap=leap), **make_policies(scenario))
-    return finished(Observed(prepared, scenario.get("sessions"), look), "full")  # type: ignore[arg-type]
+    return run_prepared(Observed(prepared, scenario.get("sessions"), look), "full")  # type: ignore[arg-type]
 
 
 # --- what is compared --------------------------------------------------------------------------------------------

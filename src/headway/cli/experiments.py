@@ -1,0 +1,213 @@
+"""Verbs that simulate many runs of a scenario: `compare`, `controls`, `sweep` and `plan`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from headway.cli.options import (
+    AS_IT_IS,
+    Choice,
+    RayCluster,
+    ScenarioFile,
+    StudyTrace,
+    Workers,
+    flag,
+    output_to,
+)
+from headway.cli.page import AsJson, Page, say
+from headway.errors import HeadwayError
+from headway.types import Json
+
+
+def compare(
+    scenario: ScenarioFile = None,
+    /,
+    *,
+    policies: Annotated[
+        str | None,
+        Parameter(help="Policies, separated by commas: names, mappings as {name: weighted, scorers: {...}}, bundles."),
+    ] = None,
+    everything: Annotated[bool, flag("Add variants, templates and controls to the usual policies.", "--all")] = False,
+    stage: Annotated[
+        str, Parameter(help="Whose policies are compared: admission, priority, flow, routing, scheduler or scaling.")
+    ] = "routing",
+    by: Annotated[
+        str | None, Parameter(help="Rank by this figure of the JSON document, as in latency.ttft.p99.")
+    ] = None,
+    per: Annotated[
+        Literal["tenant", "class"] | None, Parameter(help="Print the figures of each tenant or SLO class as well.")
+    ] = None,
+    seeds: Annotated[int, Parameter(help="Run every policy under so many seeds, and tell what is within noise.")] = 1,
+    baseline: Annotated[
+        str | None, Parameter(help="The policy that the others are measured against; the plain one if left out.")
+    ] = None,
+    workers: Workers = None,
+    ray: RayCluster = None,
+    output: Annotated[Path | None, output_to("Write every policy's run to this folder.")] = None,
+    trace: StudyTrace = "minimal",
+    choice: Choice = AS_IT_IS,
+    as_json: AsJson = False,
+) -> Page | Json:
+    """Compare policies of a stage on a scenario, on all cores, and rank them."""
+    from headway.experiment.compare import compare as compare_policies
+    from headway.experiment.contenders import ALL, contenders
+    from headway.experiment.notes import note_idle_autoscaler, note_lost_prefixes, note_missed_faults, note_unmeasured
+    from headway.report.comparison import comparison_report
+    from headway.report.progress import CompareProgress
+
+    options = choice.routing()
+    if policies is not None and options and stage == "routing":
+        raise HeadwayError(
+            f"--policies: says what is compared, and so does {next(iter(options))}; leave one of them out."
+        )
+    if everything and policies is not None:
+        raise HeadwayError("--all: runs every policy of the stage, and --policies names some; leave one of them out.")
+    chosen = ALL if everything else policies
+    loaded = choice.load(scenario)
+    with CompareProgress(seeds) as progress:
+        comparison = compare_policies(
+            loaded,
+            chosen,
+            stage=stage,
+            by=by,
+            seeds=seeds,
+            baseline=baseline,
+            workers=workers,
+            ray=ray,
+            output=output,
+            trace=trace,
+            progress=progress,
+        )
+    if output is not None:
+        say(f"wrote {len(comparison.ranked):,} runs and study.json to {output}")
+    summaries = [summary for _, summary in comparison.ranked]
+    say(note_idle_autoscaler(loaded, stage == "scaling"), note_missed_faults(loaded, summaries))
+    say(note_unmeasured(loaded))
+    if stage == "routing":
+        say(note_lost_prefixes(loaded.cluster, {each.name: each.spec for each in contenders(loaded, chosen)}))
+    if as_json:
+        return comparison.summary(per)
+    parts = [comparison_report(comparison, per)]
+    if chosen is None and (more := len(contenders(loaded, ALL, stage)) - len(contenders(loaded, None, stage))):
+        parts.append(f"{more} more with --all: variants, templates and controls.")
+    return Page(parts)
+
+
+def controls(scenario: ScenarioFile = None, /, *, choice: Choice = AS_IT_IS, as_json: AsJson = False) -> Page | Json:
+    """Run the five B3 controls (lmetric, load-only, sticky, unified, capped) and print what each isolates."""
+    from headway.experiment.controls import controls as run_controls
+    from headway.experiment.notes import note_unmeasured
+    from headway.report.controls import report
+    from headway.report.progress import CompareProgress
+
+    option = next(iter(choice.routing()), None)
+    if option is not None:
+        raise HeadwayError(f"{option}: the controls bring their own routing policies; leave it out.")
+    loaded = choice.load(scenario)
+    with CompareProgress() as progress:
+        runs = run_controls(loaded, progress=progress)
+    say(note_unmeasured(loaded))
+    return runs.summary() if as_json else Page([report(runs)])
+
+
+def sweep(
+    scenario: ScenarioFile = None,
+    /,
+    *,
+    vary: Annotated[
+        list[str] | None,
+        flag(
+            "A key and its values, as in workload.rate=20..80:10 or policies.routing=round-robin,weighted; "
+            "repeat for a grid."
+        ),
+    ] = None,
+    seeds: Annotated[int, Parameter(help="Under how many seeds each point is run; figures are means.")] = 1,
+    workers: Workers = None,
+    ray: RayCluster = None,
+    output: Annotated[
+        Path | None,
+        output_to("Write each run to this folder as soon as it is done; what is there already is read, not run again."),
+    ] = None,
+    trace: StudyTrace = "minimal",
+    choice: Choice = AS_IT_IS,
+    as_json: AsJson = False,
+) -> Page | Json:
+    """Simulate a scenario at every point of a grid over its keys, on all cores, and say how far the SLO holds."""
+    from headway.experiment.sweep import sweep as run_sweep
+    from headway.report.progress import SweepProgress
+    from headway.report.sweep import report
+
+    if trace != "minimal" and output is None:
+        raise HeadwayError("--trace: say with -o FOLDER where it is to be written.")
+    data = choice.data(scenario)
+    with SweepProgress(say, aloud=output is not None) as progress:
+        grid = run_sweep(
+            data, vary or (), seeds=seeds, workers=workers, ray=ray, output=output, trace=trace, progress=progress
+        )
+    if output is not None:
+        runs = len(grid.points)
+        say(f"wrote {runs:,} run{'s' * (runs != 1)} and study.json to {output}")
+    return grid.summary() if as_json else Page([report(grid)])
+
+
+def plan(
+    scenario: ScenarioFile = None,
+    /,
+    *,
+    slo: Annotated[
+        str | None,
+        Parameter(
+            help='What must hold, as in "ttft_p99<=500ms, attainment>=0.99"; '
+            "99 % of the requests within the scenario's own SLO if left out."
+        ),
+    ] = None,
+    find: Annotated[
+        Literal["replicas", "load"],
+        Parameter(help="The fewest replicas for the scenario's load, or the highest load for its replicas."),
+    ] = "replicas",
+    seeds: Annotated[int, Parameter(help="Under how many seeds the SLO must hold.")] = 3,
+    vary: Annotated[
+        str | None, Parameter(help="The pools whose replicas are sought, separated by commas; all if left out.")
+    ] = None,
+    max_replicas: Annotated[int, Parameter(name="--max", help="The most replicas of a pool that are tried.")] = 64,
+    tolerance: Annotated[float, Parameter(help="How exactly the highest load is found, as a share of it.")] = 0.02,
+    points: Annotated[int, Parameter(help="How many loads the curve has; 0 leaves it out.")] = 8,
+    every: Annotated[
+        bool, flag("Try every cheaper cluster, not trusting that more replicas never serve worse.")
+    ] = False,
+    workers: Workers = None,
+    output: Annotated[
+        Path | None, output_to("Write the plan to this file: a page with charts .html, or .json.")
+    ] = None,
+    choice: Choice = AS_IT_IS,
+    as_json: AsJson = False,
+) -> Page | Json:
+    """Find the cheapest cluster that keeps an SLO under a load, or the highest load that a cluster holds."""
+    from headway.experiment.plan import plan as make
+    from headway.report import plan as pages
+    from headway.report.progress import Bar
+
+    if output is not None:
+        pages.check(output)
+    loaded = choice.load(scenario)
+    with Bar(None, "runs") as progress:
+        answer = make(
+            loaded,
+            slo,
+            find=find,
+            seeds=seeds,
+            vary=vary,
+            max_replicas=max_replicas,
+            tolerance=tolerance,
+            points=points,
+            every=every,
+            workers=workers,
+            progress=progress.update,
+        )
+    if output is not None:
+        pages.write(output, answer)
+        say(f"wrote {output}")
+    return answer.summary() if as_json else Page([pages.report(answer)])

@@ -1,0 +1,104 @@
+"""The recorded run of an engine, and simulated ones of the same requests. A fit sees three of four requests; the fourth
+is held out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import fsum, log
+from pathlib import Path
+from typing import Final
+
+from headway.control.journal import Forced
+from headway.errors import HeadwayError
+from headway.experiment.run import prepare, run_prepared
+from headway.experiment.validate import Validation, compare_requests
+from headway.results.recorded import Served, read_recorded, served_requests
+from headway.results.result import Result
+from headway.scenario.scenario import Scenario
+
+HELD_OUT: Final = 4  # every so-manyth request is held out
+FEWEST: Final = 40  # requests
+SIMULATION: Final = "held-out requests"
+Pairs = list[tuple[Served, Served]]  # a request as simulated, and as recorded
+
+
+class EngineRun:
+    """What was recorded, and how often it was simulated."""
+
+    def __init__(self, path: str | Path, scenario: Scenario, progress: Callable[[int], None] | None) -> None:
+        """Of live traffic only completed requests count: the others are not replayed either."""
+        requests = read_recorded(path)
+        self.requests = [each for each in requests if each.e2e_ps is not None] if Path(path).is_dir() else requests
+        self.path, self.progress = path, progress
+        self.forced = placement(path, scenario)
+        self.runs = 0
+
+    def simulate(self, scenario: Scenario) -> list[Served]:
+        """Simulate the same requests, each on the instance where it was."""
+        ours = served_requests(run_prepared(prepare(scenario), forced=self.forced))
+        self._check_same(ours)
+        self.runs += 1
+        if self.progress is not None:
+            self.progress(self.runs)
+        return ours
+
+    def _check_same(self, ours: Sequence[Served]) -> None:
+        real = self.requests
+        if len(real) < FEWEST:
+            raise HeadwayError(f"{self.path}: {len(real)} requests are too few to fit to; it takes at least {FEWEST}.")
+        same = len(ours) == len(real) and all(
+            mine.prompt_tokens == other.prompt_tokens and mine.output_tokens == other.output_tokens
+            for mine, other in zip(ours, real, strict=True)
+        )
+        if not same:
+            raise HeadwayError(
+                f"{self.path}: its {len(real):,} requests are not the {len(ours):,} of the scenario, in order of "
+                "arrival and with the same lengths; replay the engine's workload as a trace."
+            )
+
+    def validate(self, ours: list[Served]) -> Validation:
+        """Compare the requests that are held out."""
+        mine, real = ours[HELD_OUT - 1 :: HELD_OUT], self.requests[HELD_OUT - 1 :: HELD_OUT]
+        return compare_requests(mine, real, SIMULATION, str(self.path))
+
+    def pairs(self, ours: list[Served]) -> Pairs:
+        """The requests that a fit sees."""
+        both = enumerate(zip(ours, self.requests, strict=True))
+        return [pair for place, pair in both if place % HELD_OUT != HELD_OUT - 1]
+
+
+def placement(recorded: str | Path, scenario: Scenario) -> Forced:
+    """Where each request went, as far as a run folder tells; so that a fit is of the engines, and not of the routing.
+    Instances are the scenario's in the same order."""
+    if not Path(recorded).is_dir():
+        return {}
+    result = Result.load(recorded)
+    names, columns = scenario.cluster.instance_ids(), result.requests.column
+    places = [
+        place
+        for place, outcome in zip(columns("instance"), columns("outcome"), strict=True)
+        if outcome == "completed" and place is not None
+    ]
+    if not places or max(places) >= len(names) or min(places) < 0:
+        return {}
+    return {number: (names[place], None) for number, place in enumerate(places)}
+
+
+def log_error(mine: Served, other: Served) -> float:
+    """How far off a request's TTFT and TPOT are, as logarithms."""
+    both = ((mine.ttft_ps, other.ttft_ps), (mine.tpot_ps, other.tpot_ps))
+    return fsum(abs(log(ours / real)) for ours, real in both if ours and real)
+
+
+def residuals(pairs: Pairs) -> tuple[list[float], list[float]]:
+    """The logarithms by which TTFT and TPOT are off: request by request, and of their means, since the typical request
+    says nothing of what only some wait for."""
+    each: list[float] = []
+    means: list[float] = []
+    for name in ("ttft_ps", "tpot_ps"):
+        both = [(getattr(mine, name), getattr(other, name)) for mine, other in pairs]
+        known = [(ours, real) for ours, real in both if ours and real]
+        each += [log(ours / real) for ours, real in known]
+        if known:
+            means.append(log(fsum(ours for ours, _ in known) / fsum(real for _, real in known)))
+    return each, means
