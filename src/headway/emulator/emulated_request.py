@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headway.emulator.answers import ANSWERS, usage_of
 from headway.emulator.engine_request import EngineRequest
+from headway.http.replies import chunk
 from headway.sim.job import Job
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Flight:
             return
         options = self.request.body.stream_options
         final = usage if options is not None and options.include_usage else None
-        self._write(chunk_of(self.answer.closing(final)) + OVER)
+        self._write(chunk(self.answer.closing(final)) + OVER)
         client.finish(self.incoming.keep_alive)
 
     def _stream(self, first: int, end: int) -> None:
@@ -79,11 +80,11 @@ class Flight:
             ]
         )
         if first:
-            self._write(chunk_of(data))
+            self._write(chunk(data))
             return
         opening = answer.opening()
         head = STREAM % (self.id.encode(), self.replica.name.encode())
-        self._write(head + (chunk_of(opening) if opening else b"") + chunk_of(data))
+        self._write(head + chunk(opening) + chunk(data))
 
     def _write(self, data: bytes) -> None:
         transport = self.client.transport
@@ -109,8 +110,3 @@ class Flight:
 
     def overdue(self, now: float) -> None:
         """An engine has all the time in the world."""
-
-
-def chunk_of(data: bytes) -> bytes:
-    """As one chunk of HTTP's."""
-    return b"%x\r\n%b\r\n" % (len(data), data)

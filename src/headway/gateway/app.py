@@ -107,7 +107,9 @@ class App:
         if config.peers is not None:
             self.peers = Peers(clock, plane, self.fleet, self.waiting, self.orders, config.peers)
             self.orders.pass_on = self.peers.order
-        self.components = self._components()
+        optional = (self.listener, self.handover, self.peers, self.records, self.tracing)
+        self.components: list[Component] = [self.tokens, self.signals, self.checks, self.canary]  # as they start
+        self.components += [part for part in optional if part is not None]
         self._observe()
         self.components += self._sources()
         self._expired = clock.seconds()
@@ -169,12 +171,6 @@ class App:
             retries=self.config.retries,
             count_retry=self.metrics.count_retry,
         )
-
-    def _components(self) -> list[Component]:
-        """Return the parts that run beside the requests, in the order in which they start."""
-        optional = (self.listener, self.handover, self.peers, self.records, self.tracing)
-        components: list[Component] = [self.tokens, self.signals, self.checks, self.canary]
-        return components + [part for part in optional if part is not None]
 
     def _sources(self) -> list[Component]:
         """Return what watches etcd and the file for changes of members and policies."""

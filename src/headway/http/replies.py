@@ -56,5 +56,9 @@ def error_body(status: int, message: str, code: str | None = None) -> bytes:
 
 def error_event(message: str) -> bytes:
     """An error event that ends a broken stream: one chunk, and the last chunk."""
-    data = b"data: " + error_body(502, message, "upstream_lost") + b"\n\n"
-    return b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data)
+    return chunk(b"data: " + error_body(502, message, "upstream_lost") + b"\n\n") + b"0\r\n\r\n"
+
+
+def chunk(data: bytes) -> bytes:
+    """Frame data as one chunk; no data gives none, since an empty chunk would end the body."""
+    return b"%x\r\n%b\r\n" % (len(data), data) if data else b""

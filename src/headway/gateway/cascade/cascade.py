@@ -11,6 +11,7 @@ from headway.gateway.cascade.answer_confidence import Confidence, Lines, documen
 from headway.gateway.exchange import AGAIN, Exchange, Services
 from headway.gateway.handover.leg import ANSWER_BYTES
 from headway.gateway.request_body import amend_fields, asks_for, read_fields
+from headway.http.replies import chunk
 from headway.http.upstream import FRAMING, Payload, is_framed
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ class Cascade(Exchange):
                 return
         if self.stage == STRIPPED:
             rest = self.lines.rest
-            self.client.transport.write((chunk(strip_logprobs(rest)) if rest else b"") + b"0\r\n\r\n")
+            self.client.transport.write(chunk(strip_logprobs(rest)) + b"0\r\n\r\n")
         super().on_complete()
 
 
@@ -223,7 +224,3 @@ def strip_logprobs(line: bytes) -> bytes:
     """Return an event's line without the log-probabilities that the gateway asked for."""
     document = document_of(line)
     return line if document is None else b"data: " + without_logprobs(document) + line[len(line.rstrip(b"\r\n")) :]
-
-
-def chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data) if data else b""

@@ -43,7 +43,7 @@ class Arm:
 
 
 class Arms:
-    """The guard of a control plane, which it is bound to: it chooses the arm that decides on a request."""
+    """The guard of a control plane: chooses the arm that decides on a request."""
 
     control: ControlPlane
     selects: Callable[[Request], bool]  # whether the trial decides on a request
@@ -61,9 +61,6 @@ class Arms:
         self.former, self.on_failure = [*former, PLAIN], on_failure
         self.standing_by: list[Arm] = []
         self.trial: Arm | None = None
-
-    def bind(self, control: ControlPlane) -> None:
-        self.control = control
 
     def try_out(self, now_ps: int, policies: Mapping[str, Any], selects: Callable[[Request], bool]) -> None:
         """Let a candidate decide on the requests that `selects` accepts."""

@@ -65,7 +65,7 @@ class PolicyVersions:
         self._context: Context | None = None
         self.pairs = False  # whether they were built for engines that compute prompts apart
         self.check(self.policies)
-        self.control, self.arms = self._build(0)
+        self._build(0)
 
     def check(self, policies: Json) -> None:
         """Build and bind policies once, so that a mistake in them is reported before anything has changed."""
@@ -86,7 +86,7 @@ class PolicyVersions:
         except Exception as error:
             raise HeadwayError(f"policies: they cannot be bound to the engines: {one_line(error)}.") from error
 
-    def _build(self, now_ps: int) -> tuple[ControlPlane, Arms]:
+    def _build(self, now_ps: int) -> None:
         places, policies = self.places, self.policies
         places.take_declared_roles()
         rng = partial(_stream, self.settings.seed, self.version)
@@ -107,21 +107,18 @@ class PolicyVersions:
             guard=arms,
             on_indexes=self.beliefs.bind,
         )
-        arms.bind(control)
+        arms.control = control
         if CANARY in policies:
             canary = policies[CANARY]
             arms.try_out(now_ps, build_policies(canary["policies"]), Choice(canary["share"], canary["by"]))
+        self.control, self.arms = control, arms
         self._context, self.pairs = context, places.pairs
-        self._stand_in(now_ps, control)
-        return control, arms
+        self.stand_in(now_ps)
 
     def stand_in(self, now_ps: int) -> None:
         """Update which engines of one half serve whole requests."""
-        self._stand_in(now_ps, self.control)
-
-    def _stand_in(self, now_ps: int, control: ControlPlane) -> None:
         if self.pairs and self.places.stand_in():
-            for group in control.groups:
+            for group in self.control.groups:
                 group.refresh(now_ps)
 
     # --- others follow -----------------------------------------------------------------------------------------------
@@ -140,7 +137,7 @@ class PolicyVersions:
     def _follow(self, now_ps: int, policies: Json, former: Json | None, why: str) -> list[Request]:
         old, self.former, self.version = self.control, former, self.version + bool(why)
         self.policies = policies  # journals read them when they are bound
-        self.control, self.arms = self._build(now_ps)
+        self._build(now_ps)
         waiting, flights = old.waiting.leave(), old.flights.by_id
         self.control.take_over(now_ps, flights)
         for flight in flights.values():

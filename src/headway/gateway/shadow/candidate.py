@@ -59,18 +59,6 @@ def read_shadows(data: Any, where: str = "shadow") -> dict[str, CandidateSpec]:
     return {name: CandidateSpec.read(spec, f"{where}.{cut(name)}") for name, spec in data.items()}
 
 
-class Opinion(Struct, frozen=True):
-    """A candidate's answer to one decision. Tokens and times are as believed before it."""
-
-    request: int
-    live: str
-    target: str
-    agrees: bool
-    believed: tuple[int, int]  # tokens cached at the live target, and at its own
-    ttft_s: tuple[float, float]  # estimated at the two
-    scorecard: Any = None
-
-
 class Candidate:
     def __init__(self, name: str, spec: CandidateSpec, stage: Stage, seed: int) -> None:
         self.name, self.spec, self.stage, self.seed = name, spec, stage, seed
@@ -79,7 +67,7 @@ class Candidate:
         self.gained = self.forgone = 0  # tokens believed cached, against the live target
         self.ttft_s = [0.0, 0.0]  # sums of what is estimated at the live target and at its own
         self.spent_s = 0.0
-        self.opinions: deque[Opinion] = deque(maxlen=KEPT)
+        self.opinions: deque[Json] = deque(maxlen=KEPT)  # with scorecards
         self._credit = 0.0
         self._long = 0
         self.make()
@@ -116,7 +104,7 @@ class Candidate:
 
     # --- a decision --------------------------------------------------------------------------------------------------
 
-    def ask(self, shot: Shot, explain: bool) -> Opinion | None:
+    def ask(self, shot: Shot, explain: bool) -> Json | None:
         cluster = self.stage.show(shot)
         cluster.explain = explain
         start = perf_counter()
@@ -134,7 +122,8 @@ class Candidate:
             self.why = f"its last {LONG} decisions took longer than {1000 * self.spec.budget_s:g} ms each"
         return opinion
 
-    def _opinion(self, shot: Shot, answer: Any, explain: bool) -> Opinion | None:
+    def _opinion(self, shot: Shot, answer: Any, explain: bool) -> Json | None:
+        """Return the answer as the admin API shows it; tokens and times are as believed before the decision."""
         self.decisions += 1
         if isinstance(answer, Reject):
             self.refused += 1
@@ -157,9 +146,15 @@ class Candidate:
         self.ttft_s[1] += ttft[1]
         card = to_builtins(answer.scorecard) if explain and answer.scorecard is not None else None
         target = answer.target if answer.prefill is None else f"{answer.prefill} → {answer.target}"
-        opinion = Opinion(shot.request.id, live.target, target, agrees, cached, ttft, card)
+        opinion = {
+            "target": target,
+            "agrees": agrees,
+            "believed_tokens": {"live": cached[0], "candidate": cached[1]},
+            "estimated_ttft_s": {"live": ttft[0], "candidate": ttft[1]},
+            "scorecard": card,
+        }
         if explain:
-            self.opinions.append(opinion)
+            self.opinions.append({"request": shot.request.id, "live": live.target, **opinion})
         return opinion
 
     def _computes(self, route: Route, shot: Shot) -> InstanceView:
@@ -192,13 +187,3 @@ class Candidate:
             "ttft_s": self.ttft_s[1] / compared if compared else None,
             "took_us": 1e6 * self.spent_s / decisions if decisions else None,
         }
-
-
-def describe_opinion(opinion: Opinion) -> Json:
-    return {
-        "target": opinion.target,
-        "agrees": opinion.agrees,
-        "believed_tokens": {"live": opinion.believed[0], "candidate": opinion.believed[1]},
-        "estimated_ttft_s": {"live": opinion.ttft_s[0], "candidate": opinion.ttft_s[1]},
-        "scorecard": opinion.scorecard,
-    }

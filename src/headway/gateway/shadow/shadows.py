@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from headway.control.journal import Journal
 from headway.control.router_state import kept_signals
 from headway.errors import HeadwayError
-from headway.gateway.shadow.candidate import Candidate, CandidateSpec, describe_opinion
+from headway.gateway.shadow.candidate import Candidate, CandidateSpec
 from headway.gateway.shadow.frozen import Shot, Stage
 from headway.types import Delay, Json, Priority, Reject, Request, Route
 from headway.views.cluster import ClusterView
@@ -179,20 +179,14 @@ class Shadows:
 
     def of(self, request: int) -> Json:
         """Return the candidates' opinions on a decision."""
-        return {name: describe_opinion(opinion) for name, opinion in self.opinions.get(request, {}).items()}
+        return self.opinions.get(request, {})
 
     def status(self) -> list[Json]:
         return [candidate.status() for candidate in self.candidates.values()]
 
     def scorecards(self) -> Json:
         """Return scorecards by candidate, the newest first."""
-        return {
-            name: [
-                {"request": opinion.request, "live": opinion.live, **describe_opinion(opinion)}
-                for opinion in reversed(candidate.opinions)
-            ]
-            for name, candidate in self.candidates.items()
-        }
+        return {name: list(reversed(candidate.opinions)) for name, candidate in self.candidates.items()}
 
     def figures(self) -> dict[str, dict[str, float]]:
         """Return values by metric and labels, in the form of the gateway's metrics."""
