@@ -141,9 +141,7 @@ class ControlPlane:
             if self.audience.state is not None:
                 self.audience.state.on_queued(request)
             return QUEUED
-        if self.guard is None:
-            return self._choose(now_ps, request, priority, stages)
-        return self.guard.route(now_ps, request, stages, partial(self._choose, now_ps, request, priority))
+        return self._route(now_ps, request, priority, stages)
 
     def _refuse(self, now_ps: int, request: Request, verdict: Reject | Delay, stages: Stages) -> Reject | None:
         stages.check_verdict(verdict, request)
@@ -157,11 +155,11 @@ class ControlPlane:
         self.waiting.delay(now_ps + verdict.duration_ps, request)
         return None
 
-    def _route(self, now_ps: int, request: Request, priority: Priority) -> Flight | Reject:
-        """Route a request that was admitted before."""
+    def _route(self, now_ps: int, request: Request, priority: Priority, stages: Stages) -> Flight | Reject:
+        """Route an admitted request. In a gateway the guard picks the stages and falls back if they fail."""
         if self.guard is None:
-            return self._choose(now_ps, request, priority, self.stages)
-        return self.guard.route(now_ps, request, self.stages, partial(self._choose, now_ps, request, priority))
+            return self._choose(now_ps, request, priority, stages)
+        return self.guard.route(now_ps, request, stages, partial(self._choose, now_ps, request, priority))
 
     def _choose(self, now_ps: int, request: Request, priority: Priority, stages: Stages) -> Flight | Reject:
         decision = stages.routing.route(request, self.cluster)
@@ -248,7 +246,7 @@ class ControlPlane:
                 answer = TimedOut(entry.reason)
             elif group.instances and (entry := flow.take(cluster)) is not None:
                 cluster.priority = entry.priority
-                answer = self._route(now_ps, entry.request, entry.priority)
+                answer = self._route(now_ps, entry.request, entry.priority, self.stages)
             elif group.empty_ps + self.waiting.patience_ps <= now_ps and (entry := flow.oldest()) is not None:
                 answer = Reject(self._too_late)
             elif (entry := flow.excess()) is not None:
@@ -305,7 +303,7 @@ class ControlPlane:
         cluster.now_ps, cluster.priority = now_ps, priority
         cluster.instances, cluster.group = group.instances, group.number
         if group.instances:
-            return self._route(now_ps, request, priority)
+            return self._route(now_ps, request, priority, self.stages)
         self.waiting.strand(now_ps, request, group, priority)
         return None
 

@@ -47,8 +47,8 @@ class Instance:
         "blocks",
         "busy_from",
         "cache",
+        "ended",
         "expiring",
-        "finished",
         "first_tokens",
         "gaps",
         "handed",
@@ -85,7 +85,7 @@ class Instance:
         walks: bool,
         cuts: Random | None,
         first_tokens: list[Job],
-        finished: list[Job],
+        ended: list[Job],
         handed: list[Job],
         links: Links,
         tiers: list[Tier] | None,
@@ -128,7 +128,7 @@ class Instance:
         self.handing: dict[Job, None] = {}  # prompts computed for others that have not got them yet
         # what it leaves
         self.first_tokens = first_tokens  # of runs ended at this instant, on any instance
-        self.finished = finished
+        self.ended = ended
         self.handed = handed  # requests whose prompts, or first chunks of them, are computed and go on elsewhere
         self.log = self.gaps.runs.frombytes
         self.batches: BatchLog | None = None  # where it is to be told how the batch changes
@@ -185,7 +185,7 @@ class Instance:
                 self.log_resumed()
             else:
                 self.log(ENTRY(run.first, run.increment, length, batch.counted))
-            if length > 1 and batch.partial is not None:  # earlier steps' blocks come before what ends now
+            if length > 1 and batch.partial is not None:  # the cache gets the blocks of earlier steps first
                 job, want = run.chunks[0]
                 blocks.offer(job, (job.computed + want * (length - 1)) // self.size)
         if self.expiring:
@@ -274,7 +274,7 @@ class Instance:
         self.stats.output_tokens += job.generated
         if self.queue.ended is not None:
             self.queue.ended(job.ticket, job.generated, True)
-        self.finished.append(job)
+        self.ended.append(job)
 
     def hand_over(self, job: Job, now: int) -> None:
         """The prompt is computed; the request goes on elsewhere, and its blocks stay here until they are there."""
@@ -316,7 +316,7 @@ class Instance:
     def finish_expired(self, job: Job) -> None:
         self.stats.output_tokens += job.generated
         take_back(job)
-        self.finished.append(job)
+        self.ended.append(job)
 
     def rest(self, now: int) -> None:
         """Nothing is left to do."""
@@ -349,17 +349,14 @@ class Instance:
         return self.scheduler.count_queued()
 
     def cut_to_enter(self, now: int) -> bool:
-        """End the run at the next boundary if somebody might enter there: the first in order is not the one that was
-        found to lack blocks or a slot for its adapter. Where nobody can enter before something else changes, that ends
-        the run anyhow."""
+        """End the run at the next boundary if a waiting request might enter the batch there. It cannot while a prefill
+        is unfinished, while the batch is full, or while the first in order is the request that last lacked blocks or a
+        slot for its adapter. In these cases the run ends by itself at the change that lets it enter."""
         if self.batch.partial is not None or len(self.batch.running) >= self.view.max_batch_size:
             return False
         if self.queue.refused is not None and not self.loader.ready and self.queue.is_refused():
             return False
-        if self.run.cut(now):
-            self.finish_run(now)
-            return True
-        return False
+        return self.cut(now)
 
     def cut(self, now: int) -> bool:
         """End the run at the first step boundary at or after this instant. True if that is now."""

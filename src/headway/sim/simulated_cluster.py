@@ -52,7 +52,7 @@ class SimulatedCluster:
             walks=setup.leap is False,
             cuts=stream(setup.jitter_seed, f"cuts.{engine.view.index}") if setup.leap == "random-cuts" else None,
             first_tokens=self.first_tokens,
-            finished=self.ended,
+            ended=self.ended,
             handed=self.handed,
             links=self.links,
             tiers=self.build_tiers(engine),

@@ -88,7 +88,7 @@ class Simulation:
         hear of the decisions of each router; `forced` are those that are taken out of the policies' hands."""
         self.setup = setup
         self.started_ps = self.ended_ps = 0
-        self.stirred = False  # something has happened now after which the router's queue and the autoscaler look
+        self.eventful = False  # something has happened now after which the router's queue and the autoscaler look
         self.queues = flow is not None and not isinstance(flow, NoFlow)
         self.cluster = SimulatedCluster(setup, scheduler)
         self.recorder = self.cluster.recorder
@@ -220,7 +220,7 @@ class Simulation:
         if self.routers is not None:
             phases.append(self.sync_routers)
         if self.queues or self.capacity is not None:
-            phases.append(self.note_stirred)
+            phases.append(self.note_events)
         if self.signals.vary and self.control.observers:
             phases.append(self.refresh_for_observers)
         return phases
@@ -240,7 +240,7 @@ class Simulation:
         """Whether nothing more happens at this instant before steps begin."""
         if self.traffic.next_ps == now or self.dispatcher.timer == now:
             return False
-        return not (self.stirred and self.cluster.ended)
+        return not (self.eventful and self.cluster.ended)
 
     # --- phases of an instant ----------------------------------------------------------------------------------
 
@@ -250,11 +250,11 @@ class Simulation:
         if routers is not None and now >= routers.sync_at:
             routers.sync(now)
 
-    def note_stirred(self, now: int) -> None:
+    def note_events(self, now: int) -> None:
         """Find out whether anything has happened after which the router's queue or the autoscaler looks."""
         cluster = self.cluster
         news = bool(cluster.first_tokens or cluster.ended)
-        self.stirred = news or now in (self.traffic.next_ps, self.dispatcher.timer, cluster.links.next_ps)
+        self.eventful = news or now in (self.traffic.next_ps, self.dispatcher.timer, cluster.links.next_ps)
 
     def refresh_for_observers(self, now: int) -> None:
         """A policy may look when it hears of something."""
@@ -283,12 +283,12 @@ class Simulation:
     def manage_capacity(self, now: int) -> None:
         """Instances come and go."""
         assert self.capacity is not None
-        if self.stirred and self.capacity.is_due(now):
+        if self.eventful and self.capacity.is_due(now):
             self.capacity.manage(now)
 
     def pump_queue(self, now: int) -> None:
         """The router sends what it can from its queue."""
-        if self.stirred:
+        if self.eventful:
             self.dispatcher.pump(now)
 
     def tell_refusals(self, now: int) -> None:

@@ -82,25 +82,25 @@ class StepScheduler:
         self.hits: HitRate | None = None  # where somebody asks for it
 
     def form_step(self, now: int) -> bool:
-        """Choose who computes in the next step. True if the step after it may differ though nothing else changes."""
+        """Choose the requests of the next step. True if the step after it may differ although nothing else changes."""
         batch, cache = self.batch, self.cache
         self.run.chunks = []
-        again = shut = False
+        once = shut = False
         if batch.partial is not None:
-            again, shut = self.schedule_partial(batch.partial)
+            once, shut = self.schedule_partial(batch.partial)
         elif batch.running and (need := batch.phases[batch.steps % self.size]):
             if need <= cache.total - cache.held:
                 cache.take(need)
             else:
-                again = True
+                once = True
                 self.make_room(0)
-        # Who had to yield does not come back at once, unless nobody is left: those that are ready hold blocks too.
-        if (self.queue.waiting or self.loader.ready) and not (shut or (again and batch.running)):
-            again = self.admit(now)
+        # After a preemption nobody enters, unless the batch is empty: loaded requests that are ready hold blocks too.
+        if (self.queue.waiting or self.loader.ready) and not (shut or (once and batch.running)):
+            once = self.admit(now)
             view = self.view
             view.queued = self.count_queued() if self.loader.active else len(self.queue.waiting)
             view.running = len(batch.running)
-        return again
+        return once
 
     def count_queued(self) -> int:
         """Requests that are not in the batch."""

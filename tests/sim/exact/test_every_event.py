@@ -55,7 +55,7 @@ def yield_and_stay(plain: Plain, scheduler: StepScheduler, job: Any) -> None:
 
 def vanish(plain: Plain, instance: Instance, job: Any) -> None:
     plain(instance, job)
-    instance.finished.remove(job)
+    instance.ended.remove(job)
 
 
 def store_twice(plain: Plain, store: Store, content: Any, at: int) -> Any:
