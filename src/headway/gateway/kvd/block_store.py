@@ -172,7 +172,7 @@ class Store:
             self.held_used -= cost(data)
             self.holds_expired += 1
             self._ram[key] = data
-            self._ram.move_to_end(key, last=False)  # nobody came for it
+            self._ram.move_to_end(key, last=False)  # it was not read in time
 
     def _promote(self, key: bytes, data: Buffer) -> None:
         if self.held_used + cost(data) > self.ram_limit:

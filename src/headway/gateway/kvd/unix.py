@@ -12,16 +12,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from headway.errors import HeadwayError
-from headway.gateway.kvd.channel import (
-    UNREACHABLE,
-    Buffer,
-    Channel,
-    Closed,
-    Dialler,
-    KvdError,
-    Listener,
-    TlsFiles,
-)
+from headway.gateway.kvd.channel import UNREACHABLE, Buffer, Channel, Closed, Dialler, KvdError, Listener, TlsFiles
 
 LONGEST_PATH: Final = 107  # bytes that the kernel takes
 AHEAD: Final = 65_536  # bytes that are read ahead of a call of `read`
@@ -31,11 +22,12 @@ SOCKET_BUFFER: Final = 1 << 20
 class UnixChannel(asyncio.BufferedProtocol):
     """Reads straight into the buffer of the call that waits."""
 
+    _transport: asyncio.Transport  # from `connection_made` on, before the channel is used
+
     def __init__(self, peer: str, accept: Callable[[Channel], None] | None = None) -> None:
         self.peer = peer
         self.closed = False
         self._accept = accept
-        self._transport: asyncio.Transport | None = None
         self._ahead = bytearray()
         self._scratch = memoryview(bytearray(AHEAD))
         self._target: memoryview | None = None
@@ -53,7 +45,7 @@ class UnixChannel(asyncio.BufferedProtocol):
         if ready == size:
             self._resume()
             return data
-        if self.closed or self._transport is None:
+        if self.closed:
             raise Closed
         self._target, self._filled = memoryview(data), ready
         self._reading = asyncio.get_running_loop().create_future()
@@ -66,7 +58,7 @@ class UnixChannel(asyncio.BufferedProtocol):
 
     async def write(self, *parts: Buffer) -> None:
         for part in parts:
-            if self.closed or self._transport is None:
+            if self.closed:
                 raise Closed
             self._transport.write(part)
             self._sent += len(part)
@@ -75,17 +67,14 @@ class UnixChannel(asyncio.BufferedProtocol):
                 await self._writing
 
     def moved_bytes(self) -> int:
-        waiting = self._transport.get_write_buffer_size() if self._transport else 0
-        return self._received + self._sent - waiting
+        return self._received + self._sent - self._transport.get_write_buffer_size()
 
     def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
+        self._transport.close()
         self.closed = True
 
     def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
+        self._transport.abort()
         self.connection_lost(None)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -103,7 +92,7 @@ class UnixChannel(asyncio.BufferedProtocol):
         self._received += nbytes
         if self._target is None:
             self._ahead += self._scratch[:nbytes]
-            if len(self._ahead) >= AHEAD and self._transport is not None:
+            if len(self._ahead) >= AHEAD:
                 self._transport.pause_reading()
             return
         self._filled += nbytes
@@ -130,7 +119,7 @@ class UnixChannel(asyncio.BufferedProtocol):
             self._writing.set_result(None)
 
     def _resume(self) -> None:
-        if self._transport is not None and not self.closed and len(self._ahead) < AHEAD:
+        if not self.closed and len(self._ahead) < AHEAD:
             self._transport.resume_reading()
 
 

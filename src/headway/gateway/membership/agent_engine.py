@@ -74,7 +74,7 @@ class Engine:
         if "hits" not in page or "queries" not in page:
             return None
         before, self._hits = self._hits, (page["hits"], page["queries"])
-        if before is None or page["queries"] <= before[1]:  # nothing came, or the engine was started anew
+        if before is None or page["queries"] <= before[1]:  # no prompts came, or the engine has restarted
             return None
         share: float = (page["hits"] - before[0]) / (page["queries"] - before[1])
         return min(1.0, max(0.0, share))

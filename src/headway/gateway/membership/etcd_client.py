@@ -19,7 +19,7 @@ from headway.errors import HeadwayError
 from headway.gateway.membership.etcd_settings import EtcdSettings
 from headway.http.client import HttpClient, NoAnswer
 
-SILENCE_S: Final = 60.0  # of a watch, after which it is made anew: its connection may be dead without saying so
+SILENCE_S: Final = 60.0  # of a watch, after which it is opened again: its connection may be dead
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0  # before a lost server is tried again
 LONGEST_LINE: Final = 64 * 1024 * 1024
 NO_TOKEN: Final = ("invalid auth token", "auth store is old")  # in the server's words
@@ -219,7 +219,7 @@ class Etcd:
 
     async def _lines(self, endpoint: str, body: Any, silence_s: float) -> AsyncGenerator[bytes, None]:
         """Yield the lines of an endless answer."""
-        # Without a leader this member would hear of nothing and stay silent.
+        # A member without a leader gets no changes; this header makes it say so.
         headers = {**await self._headers(endpoint), "Grpc-Metadata-hasleader": "true"}
         url, data = f"{endpoint}/v3/watch", msgspec.json.encode(body)
         async with self._client.stream("POST", url, data, headers, silence_s) as stream:

@@ -107,7 +107,7 @@ class EtcdSource:
                     self.connected = False
             except EtcdError as error:  # of a write; the watch finds out for itself
                 log.warning("%s", error)
-            except Exception:  # a mistake of ours must not end the watch for good
+            except Exception:  # a bug must not end the watch for good
                 log.exception("etcd: what it said at revision %d could not be carried out", self.revision)
 
     # --- keys --------------------------------------------------------------------------------------------------------

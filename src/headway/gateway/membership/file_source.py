@@ -56,7 +56,7 @@ class FileSource:
             await asyncio.sleep(self.poll_s)
             try:
                 self.look()
-            except Exception:  # a mistake of ours must not end the watch for good
+            except Exception:  # a bug must not end the watch for good
                 log.exception("%s: what changed in it could not be carried out", self.path)
 
     def look(self) -> None:

@@ -54,7 +54,7 @@ class EndedRequest(Struct, array_like=True, gc=False):
     sent_ps: int = UNKNOWN
     first_ps: int = UNKNOWN
     place: int = UNKNOWN
-    usage: bytes = b""  # as the engine tells it
+    usage: bytes = b""  # as the engine reports it
     output_tokens: int = 0
     believed_tokens: int = 0
     retries: int = 0

@@ -116,26 +116,18 @@ class GatewayMetrics:
         if flight is not None:
             group.believed += flight.cached
         wait = sent_ps - arrival_ps
-        figures = group.queue_wait
-        figures[bisect_left(QUEUE_WAIT, wait)] += 1
-        figures[-1] += wait
+        _add(group.queue_wait, QUEUE_WAIT, wait)
         ttft = tpot = e2e = -1
         first_ps, completed = exchange.first_ps, outcome == "completed"
         if completed:
             e2e = now_ps - arrival_ps
-            figures = group.e2e
-            figures[bisect_left(E2E, e2e)] += 1
-            figures[-1] += e2e
-        if first_ps >= 0 and tally.stream:  # an answer that comes whole has no first token that anybody sees
+            _add(group.e2e, E2E, e2e)
+        if first_ps >= 0 and tally.stream:  # the first token of an answer that comes whole is not seen
             ttft = first_ps - arrival_ps
-            figures = group.ttft
-            figures[bisect_left(TTFT, ttft)] += 1
-            figures[-1] += ttft
+            _add(group.ttft, TTFT, ttft)
             if completed and tokens > 1:
                 tpot = (now_ps - first_ps) // (tokens - 1)
-                figures = group.tpot
-                figures[bisect_left(TPOT, tpot)] += 1
-                figures[-1] += tpot
+                _add(group.tpot, TPOT, tpot)
         if second.ended <= SAMPLES:
             second.samples.append((ttft, tpot, e2e, wait))
 
@@ -181,6 +173,11 @@ class GatewayMetrics:
                 sums.update(second.counts()[place])
             recent[name] = {str(at): sums[at] for at in sorted(sums)}
         return recent
+
+
+def _add(histogram: list[int], ends: tuple[int, ...], duration_ps: int) -> None:
+    histogram[bisect_left(ends, duration_ps)] += 1
+    histogram[-1] += duration_ps
 
 
 def _bound_name(names: dict[str, None], name: str) -> str:

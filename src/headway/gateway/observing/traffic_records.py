@@ -65,7 +65,7 @@ class Records:
         """Write what has been recorded, and wait for the writer."""
         if self._timer is not None:
             self._timer.cancel()
-        await asyncio.sleep(0)  # clients that were let go tell their exchanges
+        await asyncio.sleep(0)  # so that the exchanges of dropped clients end
         self.roll()
         for chapter in list(self.pending):
             self._close(chapter)

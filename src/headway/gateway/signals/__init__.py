@@ -1,1 +1,1 @@
-"""What the engines tell of themselves: their load, and what they have cached."""
+"""What the engines report: their load, and what they have cached."""
