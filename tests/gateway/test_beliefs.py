@@ -392,14 +392,14 @@ def test_whatever_is_sent_and_told_the_belief_is_closed_and_no_less_than_what_wa
             runs = path.blocks(size)
             flags = [key in held for key, _ in runs]
             assert flags == sorted(flags, reverse=True)  # closed under prefixes
-            found = index.matches(path)[0]
+            matched = index.matches(path)[0]
             if capacity == 1000:
-                assert found >= model.match(probe)
+                assert matched >= model.match(probe)
         assert index.size(0) <= capacity
     adapter.now += 1000
     beliefs.expire(adapter.now)
-    told = beliefs.publishers[0]
-    assert not told.pending and not told.watched and not told.unconfirmed
+    publisher = beliefs.publishers[0]
+    assert not publisher.pending and not publisher.watched and not publisher.unconfirmed
     assert not index._holes
     if capacity == 1000:
         for probe in probes:

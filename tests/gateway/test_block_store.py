@@ -58,8 +58,8 @@ class Model:
                 del self.held[one]
                 self.ram.insert(0, one)
 
-    def spill(self, wanted: int) -> None:
-        while self.cost(self.ram) + self.cost(self.held) + wanted > RAM:
+    def spill(self, expected: int) -> None:
+        while self.cost(self.ram) + self.cost(self.held) + expected > RAM:
             one = self.ram.pop(0)
             if one in self.disk:
                 self.disk.remove(one)

@@ -73,8 +73,8 @@ def test_a_key_is_put_read_listed_and_deleted(shared: EtcdServer) -> None:
         second, between = await etcd.put("/k/ä", b"two")
         await etcd.put("/k0", b"not of the prefix")
         assert (before, between) == (None, b"\x00one") and second > first
-        found = await etcd.range("/k/")
-        assert list(found.items) == ["/k/ä"] and found.items["/k/ä"].revision == second
+        snapshot = await etcd.range("/k/")
+        assert list(snapshot.items) == ["/k/ä"] and snapshot.items["/k/ä"].revision == second
         assert await etcd.delete("/k/ä") and not await etcd.delete("/k/ä")
         assert await etcd.get("/k/ä") is None
 
@@ -124,8 +124,8 @@ def test_a_watch_of_a_compacted_revision_is_refused_and_a_follower_reads_all_ane
         async def stale(prefix: str) -> Snapshot:  # compaction falls between the look and the watch
             nonlocal looks
             looks += 1
-            found = await whole(prefix)
-            return Snapshot(old, {}) if looks == 1 else found
+            snapshot = await whole(prefix)
+            return Snapshot(old, {}) if looks == 1 else snapshot
 
         etcd.range = stale  # type: ignore[method-assign]
         async with aclosing(etcd.follow("/c/")) as stream:
@@ -240,9 +240,9 @@ def test_a_user_logs_in_and_again_when_the_token_is_lost(server: EtcdServer, mon
         with pytest.raises(EtcdError, match="user name is empty"):
             await etcd.put("/u", b"1")
         async with client(server.url, user="root", password_env="BAD") as wrong:
-            with pytest.raises(EtcdError, match="authentication failed") as told:
+            with pytest.raises(EtcdError, match="authentication failed") as raised:
                 await wrong.put("/u", b"1")
-            assert "wr0ng-word" not in str(told.value) + repr(wrong.settings)
+            assert "wr0ng-word" not in str(raised.value) + repr(wrong.settings)
         async with client(server.url, user="root", password_env="GOOD") as right:
             await right.put("/u", b"1")
             right._token = "expired.1"
@@ -264,8 +264,8 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("openssl is not installed")
 
     def openssl(*words: str) -> None:
-        done = subprocess.run([program, *words], cwd=folder, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        process = subprocess.run([program, *words], cwd=folder, capture_output=True, text=True, check=False)
+        assert process.returncode == 0, process.stderr
 
     def new_key(name: str) -> tuple[str, ...]:
         return "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key"
@@ -322,7 +322,7 @@ def test_a_server_that_is_no_etcd_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("value", "message"),
     [
         ({"endpoints": []}, "etcd.endpoints: name at least one"),
         ({"endpoints": "10.0.0.5:x"}, "etcd.endpoints: expected an address"),
@@ -335,10 +335,10 @@ def test_a_server_that_is_no_etcd_is_told() -> None:
         ({"endpoints": "a", "timeout": "0s"}, "etcd.timeout: must be longer than nothing"),
     ],
 )
-def test_wrong_settings_are_told_by_place(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(HeadwayError) as told:
-        read(EtcdSettings, given, "etcd")
-    assert said in str(told.value)
+def test_wrong_settings_are_told_by_place(value: dict[str, Any], message: str) -> None:
+    with pytest.raises(HeadwayError) as raised:
+        read(EtcdSettings, value, "etcd")
+    assert message in str(raised.value)
 
 
 def test_endpoints_are_written_as_people_do(tmp_path: Path) -> None:
@@ -353,12 +353,12 @@ def test_endpoints_are_written_as_people_do(tmp_path: Path) -> None:
         settings.tls()
 
 
-@pytest.mark.parametrize("said", [b"{}", b"[]", b'"busy"', b"<html>"])
-def test_what_answers_in_place_of_etcd_is_not_taken_for_it(said: bytes) -> None:
+@pytest.mark.parametrize("message", [b"{}", b"[]", b'"busy"', b"<html>"])
+def test_what_answers_in_place_of_etcd_is_not_taken_for_it(message: bytes) -> None:
     from aiohttp import web
 
     async def answer(request: web.Request) -> web.Response:
-        return web.Response(body=said, content_type="application/json")
+        return web.Response(body=message, content_type="application/json")
 
     async def go() -> None:
         proxy = web.Application()
@@ -370,9 +370,9 @@ def test_what_answers_in_place_of_etcd_is_not_taken_for_it(said: bytes) -> None:
         async with client(f"http://127.0.0.1:{port}") as etcd, aclosing(etcd.follow("/x/")) as stream:
             for _ in range(2):  # it is tried again
                 assert isinstance(await asyncio.wait_for(anext(stream), 60), Down)
-            for asked in (etcd.put("/x/a", b""), etcd.grant(5), etcd.keep_alive(1)):
+            for call in (etcd.put("/x/a", b""), etcd.grant(5), etcd.keep_alive(1)):
                 with pytest.raises(EtcdError, match="none of its answers"):
-                    await asked
+                    await call
         await runner.cleanup()
 
     asyncio.run(go())

@@ -75,8 +75,8 @@ class Scene:
         await self.etcd.put(f"/headway/{key}", json.dumps(document).encode())
 
     async def status(self) -> dict[str, Any]:
-        found = await self.etcd.get(STATUS)
-        return {} if found is None else json.loads(found.value)
+        node = await self.etcd.get(STATUS)
+        return {} if node is None else json.loads(node.value)
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -205,9 +205,9 @@ def test_wrong_nodes_are_refused_once_and_keep_nobody_else_out(
         await scene.register("good")
         await until(lambda: scene.app.state("good") == "ready")
         assert scene.app.names == ["filed", "good"]
-        said = [record.getMessage() for record in caplog.records if "is refused" in record.getMessage()]
-        assert len(said) == 8, said
-        assert all(line.isprintable() for line in said)
+        messages = [record.getMessage() for record in caplog.records if "is refused" in record.getMessage()]
+        assert len(messages) == 8, messages
+        assert all(line.isprintable() for line in messages)
         assert not any(record.exc_info for record in caplog.records)
         await scene.register("role")  # mended
         await until(lambda: scene.app.state("role") == "ready")

@@ -224,9 +224,9 @@ def test_a_flood_is_taken_in_slices_and_kept_within_bounds(opened):
 
     task = asyncio.run_coroutine_threadsafe(tick(), gateway.loop)
     many = [prompt_event([number, 1, 2, 3]) for number in range(1000)]
-    gone = [removal([number, 1, 2, 3]) for number in range(1000)]
+    removals = [removal([number, 1, 2, 3]) for number in range(1000)]
     for _ in range(9):
-        engine.send(*many, *gone)
+        engine.send(*many, *removals)
     for number in range(2000):
         engine.send(prompt_event([5000 + number, 1, 2, 3]))
     until(lambda: gateway.counts("a").events >= 20_000 or gateway.counts("a").gaps, 120)
@@ -270,11 +270,11 @@ def test_an_engine_that_leaves_is_not_heard_any_more_and_may_come_again(opened):
     engine.joined()
     engine.send(prompt_event(range(8)))
     gateway.until_matches(range(8), 2)
-    gateway.ask(lambda: [heard(a, "left") for heard in gateway.fleet.on_change])
+    gateway.ask(lambda: [listener(a, "left") for listener in gateway.fleet.on_change])
     assert gateway.ask(lambda: (list(gateway.listener.engines), list(gateway.listener.inlets))) == ([], [])
     gateway.ask(lambda: gateway.beliefs.cleared(0, 0, GUESSED))  # as the plane does
     engine.parted()
-    gateway.ask(lambda: [heard(a, "joined") for heard in gateway.fleet.on_change])
+    gateway.ask(lambda: [listener(a, "joined") for listener in gateway.fleet.on_change])
     engine.joined()
     engine.send(prompt_event([7] * 8))
     gateway.until_matches([7] * 8, 2)
@@ -298,11 +298,11 @@ def test_what_was_told_can_be_told_again():
     """A journal of what the plane heard gives the same beliefs."""
     engine = Publisher("tcp://127.0.0.1:*")
     gateway = Gateway(backend("a", 0, events=engine.endpoint))
-    heard = []
+    calls = []
 
     def tape(name):
         tell = getattr(gateway.beliefs, name)
-        setattr(gateway.beliefs, name, lambda *given: (heard.append((name, given)), tell(*given)))
+        setattr(gateway.beliefs, name, lambda *value: (calls.append((name, value)), tell(*value)))
 
     for name in ("stored", "removed", "cleared"):
         tape(name)
@@ -314,8 +314,8 @@ def test_what_was_told_can_be_told_again():
     gateway.until_matches([8] * 12, 2)
     index = PrefixIndex(4, 10**6, OWN)
     again = Beliefs(4, [index])
-    for name, given in heard:
-        getattr(again, name)(*given)
+    for name, value in calls:
+        getattr(again, name)(*value)
     assert list(index.eviction_order(0)) == gateway.ask(lambda: list(gateway.index.eviction_order(0)))
     gateway.close()
     engine.close()
@@ -326,12 +326,12 @@ def test_what_was_told_can_be_told_again():
 
 def test_settings_have_defaults():
     assert read(EventSettings, {}, "events") == EventSettings() == read(EventSettings, {}, "events")
-    found = read(EventSettings, {"bind": "tcp://10.0.0.1:5557", "ttl": "2m", "speculative": "5s"}, "events")
-    assert (found.ttl_ps, found.speculative_ps) == (120 * 10**12, 5 * 10**12)
+    settings = read(EventSettings, {"bind": "tcp://10.0.0.1:5557", "ttl": "2m", "speculative": "5s"}, "events")
+    assert (settings.ttl_ps, settings.speculative_ps) == (120 * 10**12, 5 * 10**12)
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("value", "says"),
     [
         ({"bind": "10.0.0.1:5557"}, "events.bind: expected an address such as tcp://"),
         ({"ttl": "0s"}, "events.ttl: must be longer than nothing"),
@@ -340,9 +340,9 @@ def test_settings_have_defaults():
         (7, "events: expected a mapping"),
     ],
 )
-def test_settings_that_are_wrong_are_said(given, says):
+def test_settings_that_are_wrong_are_said(value, says):
     with pytest.raises(HeadwayError, match=says.replace(".", r"\.").replace("'", ".?")):
-        read(EventSettings, given, "events")
+        read(EventSettings, value, "events")
 
 
 def test_each_rank_has_the_next_port():

@@ -36,11 +36,11 @@ def key(monkeypatch):
 
 
 def samples(text):
-    found = {}
+    values = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            found[sample.name, tuple(sorted(sample.labels.items()))] = sample.value
-    return found
+            values[sample.name, tuple(sorted(sample.labels.items()))] = sample.value
+    return values
 
 
 def total(found, name, **labels):
@@ -48,42 +48,42 @@ def total(found, name, **labels):
 
 
 def test_each_request_is_counted_once_by_what_became_of_it(live):
-    one = live(2, admin=ADMIN, policies={"routing": "kv-aware"})
+    gateway = live(2, admin=ADMIN, policies={"routing": "kv-aware"})
     for number in range(6):
-        chat(one, "the same beginning " * 40, stream=number % 2 == 0)
-    one.engines[0].mode = one.engines[1].mode = "error"
+        chat(gateway, "the same beginning " * 40, stream=number % 2 == 0)
+    gateway.engines[0].mode = gateway.engines[1].mode = "error"
     for _ in range(2):
-        assert chat(one, "the same beginning " * 40).status == 500
-    one.until(one.idle)
-    found = samples(admin(one, "/metrics").body.decode())
-    assert total(found, "headway_requests_total", outcome="completed", status="200") == 6
-    assert total(found, "headway_requests_total", outcome="failed", status="500") == 2
-    assert total(found, "headway_time_to_first_token_seconds_count") == 3  # streams alone
-    assert total(found, "headway_time_per_output_token_seconds_count") == 3
-    assert total(found, "headway_request_duration_seconds_count") == 6
-    assert total(found, "headway_queue_wait_seconds_count") == 8
-    assert total(found, "headway_output_tokens_total") == 3 * 5 + 3 * 7
-    assert 0 < total(found, "headway_believed_cached_tokens_total") < total(found, "headway_prompt_tokens_total")
-    assert total(found, "headway_backend_up") == 2 and total(found, "headway_inflight_requests") == 0
+        assert chat(gateway, "the same beginning " * 40).status == 500
+    gateway.until(gateway.idle)
+    values = samples(admin(gateway, "/metrics").body.decode())
+    assert total(values, "headway_requests_total", outcome="completed", status="200") == 6
+    assert total(values, "headway_requests_total", outcome="failed", status="500") == 2
+    assert total(values, "headway_time_to_first_token_seconds_count") == 3  # streams alone
+    assert total(values, "headway_time_per_output_token_seconds_count") == 3
+    assert total(values, "headway_request_duration_seconds_count") == 6
+    assert total(values, "headway_queue_wait_seconds_count") == 8
+    assert total(values, "headway_output_tokens_total") == 3 * 5 + 3 * 7
+    assert 0 < total(values, "headway_believed_cached_tokens_total") < total(values, "headway_prompt_tokens_total")
+    assert total(values, "headway_backend_up") == 2 and total(values, "headway_inflight_requests") == 0
 
 
 def test_what_no_engine_got_has_no_model_of_a_clients_making(live):
     backends = {"x": {"url": "http://127.0.0.1:9", "models": ["big"]}}
-    one = live(1, admin=ADMIN, backends=backends, retries=0)
+    gateway = live(1, admin=ADMIN, backends=backends, retries=0)
     for number in range(5):
-        assert chat(one, model=f"made-up-{number}").status == 404
-    found = samples(admin(one, "/metrics").body.decode())
-    assert total(found, "headway_requests_total", model="", backend="", outcome="rejected", status="404") == 5
-    assert total(found, "headway_requests_total") == 5
+        assert chat(gateway, model=f"made-up-{number}").status == 404
+    values = samples(admin(gateway, "/metrics").body.decode())
+    assert total(values, "headway_requests_total", model="", backend="", outcome="rejected", status="404") == 5
+    assert total(values, "headway_requests_total") == 5
 
 
 def test_names_that_clients_make_up_are_bounded(live):
-    one = live(1)
+    gateway = live(1)
     for number in range(MOST_NAMES + 20):
-        one.app.metrics._group(f"model {number}", "e0")
-        one.app.metrics.count_retry(f"reason {number}")
-    assert len(one.app.metrics.groups) == MOST_NAMES + 1 and ("other", "e0") in one.app.metrics.groups
-    assert len(one.app.metrics.retries) == MOST_NAMES + 1 and one.app.metrics.retries["other"] == 20
+        gateway.app.metrics._group(f"model {number}", "e0")
+        gateway.app.metrics.count_retry(f"reason {number}")
+    assert len(gateway.app.metrics.groups) == MOST_NAMES + 1 and ("other", "e0") in gateway.app.metrics.groups
+    assert len(gateway.app.metrics.retries) == MOST_NAMES + 1 and gateway.app.metrics.retries["other"] == 20
 
 
 def test_pairs_of_models_and_engines_are_bounded_too():
@@ -96,40 +96,40 @@ def test_pairs_of_models_and_engines_are_bounded_too():
 
 
 def test_retries_refusals_and_ejections_are_told(live):
-    one = live(2, admin=ADMIN, policies={"routing": "round-robin"})
-    one.engines[0].mode = "reset"
+    gateway = live(2, admin=ADMIN, policies={"routing": "round-robin"})
+    gateway.engines[0].mode = "reset"
     for _ in range(8):
-        assert chat(one).status == 200
-    chat(one, model="m", x_headway_deadline="never")
-    found = samples(admin(one, "/metrics").body.decode())
-    assert total(found, "headway_retries_total") == total(
-        found, "headway_retries_total", reason="the connection was lost"
+        assert chat(gateway).status == 200
+    chat(gateway, model="m", x_headway_deadline="never")
+    values = samples(admin(gateway, "/metrics").body.decode())
+    assert total(values, "headway_retries_total") == total(
+        values, "headway_retries_total", reason="the connection was lost"
     )
-    assert total(found, "headway_retries_total") >= 3
-    assert total(found, "headway_backend_ejected", backend="e0") == 1
-    assert total(found, "headway_backend_up", backend="e0") == 0
-    assert total(found, "headway_refusals_total", status="400") == 1
+    assert total(values, "headway_retries_total") >= 3
+    assert total(values, "headway_backend_ejected", backend="e0") == 1
+    assert total(values, "headway_backend_up", backend="e0") == 0
+    assert total(values, "headway_refusals_total", status="400") == 1
 
 
 def test_what_went_otherwise_than_it_should_is_counted(live):
-    one = live(1, admin=ADMIN)
-    one.app.signals.misses, one.app.tokens.default.unread = 2, 3
-    one.app.reception.held_bytes += 7
-    found = samples(admin(one, "/metrics").body.decode())
-    assert total(found, "headway_scrape_failures_total") >= 2
-    assert total(found, "headway_unread_prompts_total") == 3
-    assert total(found, "headway_held_bytes") == 7
-    assert total(found, "headway_kv_events_of_nobody_total") == total(found, "headway_records_lost_total") == 0
+    gateway = live(1, admin=ADMIN)
+    gateway.app.signals.misses, gateway.app.tokens.default.unread = 2, 3
+    gateway.app.reception.held_bytes += 7
+    values = samples(admin(gateway, "/metrics").body.decode())
+    assert total(values, "headway_scrape_failures_total") >= 2
+    assert total(values, "headway_unread_prompts_total") == 3
+    assert total(values, "headway_held_bytes") == 7
+    assert total(values, "headway_kv_events_of_nobody_total") == total(values, "headway_records_lost_total") == 0
 
 
 def test_signals_have_their_ages_and_events_their_gaps(live):
-    one = live(1, admin=ADMIN)
+    gateway = live(1, admin=ADMIN)
 
-    one.app.board.signals = SimpleNamespace(misses=0, ages=lambda backend: {"queued": 1.5})
-    one.app.board.listener = SimpleNamespace(unknown=0, event_counts=lambda backend: {"events": 12, "gaps": 2})
-    found = samples(admin(one, "/metrics").body.decode())
-    assert total(found, "headway_signal_age_seconds", backend="e0", signal="queued") == 1.5
-    assert total(found, "headway_kv_events_total", backend="e0", kind="gaps") == 2
+    gateway.app.board.signals = SimpleNamespace(misses=0, ages=lambda backend: {"queued": 1.5})
+    gateway.app.board.listener = SimpleNamespace(unknown=0, event_counts=lambda backend: {"events": 12, "gaps": 2})
+    values = samples(admin(gateway, "/metrics").body.decode())
+    assert total(values, "headway_signal_age_seconds", backend="e0", signal="queued") == 1.5
+    assert total(values, "headway_kv_events_total", backend="e0", kind="gaps") == 2
 
 
 def test_the_figures_of_several_processes_add_up(live):
@@ -137,29 +137,31 @@ def test_the_figures_of_several_processes_add_up(live):
     for _ in range(3):
         chat(first, stream=True)
     chat(second)
-    for each, wanted in ((first, 3), (second, 1)):
-        each.until(lambda each=each, wanted=wanted: ended(each) == wanted)
+    for each, expected in ((first, 3), (second, 1)):
+        each.until(lambda each=each, expected=expected: ended(each) == expected)
     sent = json.loads(json.dumps([*first.app.board.figures(), *second.app.board.figures()]))  # as they would travel
-    found = samples(render(together(sent))[0].decode())
-    assert total(found, "headway_requests_total") == 4
-    assert total(found, "headway_time_to_first_token_seconds_count") == 3
-    assert total(found, "headway_backend_up", backend="e0") == 1  # not 2: it is the same engine
+    values = samples(render(together(sent))[0].decode())
+    assert total(values, "headway_requests_total") == 4
+    assert total(values, "headway_time_to_first_token_seconds_count") == 3
+    assert total(values, "headway_backend_up", backend="e0") == 1  # not 2: it is the same engine
     alone = samples(render(sent[0])[0].decode())
     assert total(alone, "headway_requests_total") == 3
 
 
 def test_the_other_processes_of_a_gateway_are_counted_and_other_gateways_are_not(live):
-    one, other = live(1, admin=ADMIN), live(1)
-    for each in (one, other):
+    gateway, other = live(1, admin=ADMIN), live(1)
+    for each in (gateway, other):
         chat(each)
         each.until(lambda each=each: ended(each) == 1)
-    told = json.loads(json.dumps(other.app.board.figures()[0]))
-    for orders, wanted in ((True, 2), (False, 1)):  # which only processes of one gateway take
-        one.app.board.peers = SimpleNamespace(settings=SimpleNamespace(orders=orders), figures={"worker-1": told})
-        found = samples(admin(one, "/metrics").body.decode())
-        assert total(found, "headway_requests_total") == wanted
-        assert one.app.board.status()["requests"] == {"completed": wanted}
-    one.app.board.peers = None
+    snapshot = json.loads(json.dumps(other.app.board.figures()[0]))
+    for orders, expected in ((True, 2), (False, 1)):  # which only processes of one gateway take
+        gateway.app.board.peers = SimpleNamespace(
+            settings=SimpleNamespace(orders=orders), figures={"worker-1": snapshot}
+        )
+        values = samples(admin(gateway, "/metrics").body.decode())
+        assert total(values, "headway_requests_total") == expected
+        assert gateway.app.board.status()["requests"] == {"completed": expected}
+    gateway.app.board.peers = None
 
 
 def test_percentiles_of_the_last_minute_are_near_the_true_ones():
@@ -175,28 +177,28 @@ def test_percentiles_of_the_last_minute_are_near_the_true_ones():
             slot.samples.append((-1, -1, value, 0))
             if second >= 40:
                 values.append(value)
-    told = figures.plain(100 * PS_PER_SECOND)
-    found = percentiles(merge([told, told]), up_s=100.0)
-    assert found["e2e"]["count"] == 2 * len(values) and found["requests_per_s"] == 40
+    snapshot = figures.plain(100 * PS_PER_SECOND)
+    shares = percentiles(merge([snapshot, snapshot]), up_s=100.0)
+    assert shares["e2e"]["count"] == 2 * len(values) and shares["requests_per_s"] == 40
     for word, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
         true = sorted(values)[int(len(values) * share)] / 1e9
-        assert abs(found["e2e"][word] - true) <= true / 16
-    assert found["ttft"] == {"count": 0, "p50": None, "p90": None, "p99": None}
+        assert abs(shares["e2e"][word] - true) <= true / 16
+    assert shares["ttft"] == {"count": 0, "p50": None, "p90": None, "p99": None}
 
 
 def test_the_page_is_openmetrics_where_that_is_asked_for(live):
-    one = live(1, admin=ADMIN)
-    chat(one)
-    asked = admin(one, "/metrics", Accept="application/openmetrics-text; version=1.0.0")
-    assert asked.headers["Content-Type"].startswith("application/openmetrics-text")
-    assert asked.body.rstrip().endswith(b"# EOF")
+    gateway = live(1, admin=ADMIN)
+    chat(gateway)
+    answer = admin(gateway, "/metrics", Accept="application/openmetrics-text; version=1.0.0")
+    assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+    assert answer.body.rstrip().endswith(b"# EOF")
 
 
 def test_docs_and_dashboard_name_what_there_is(live):
-    one = live(1, admin=ADMIN)
-    text = admin(one, "/metrics").body.decode()
-    told = {match[1]: match[2] for match in re.finditer(r"^# TYPE (headway_\w+) (\w+)$", text, re.MULTILINE)}
-    assert told == {name: metric.kind for name, metric in METRICS.items()}
+    gateway = live(1, admin=ADMIN)
+    text = admin(gateway, "/metrics").body.decode()
+    kinds = {match[1]: match[2] for match in re.finditer(r"^# TYPE (headway_\w+) (\w+)$", text, re.MULTILINE)}
+    assert kinds == {name: metric.kind for name, metric in METRICS.items()}
     page = (ROOT / "docs" / "observing.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (headway_\w+) \| (\w+) \| ([^|]+) \| (.+) \|$", page, re.MULTILINE)
     assert rows == [

@@ -49,10 +49,10 @@ def play(folder: Path, act: Callable[[Scene], Awaitable[None]], text: str = FIRS
 
 def test_backends_and_policies_of_a_changed_file_are_taken_over(tmp_path: Path) -> None:
     async def act(scene: Scene) -> None:
-        kept = scene.app.fleet.backend("a")
+        backend = scene.app.fleet.backend("a")
         scene.write(FIRST.replace("b:", "c:").replace("random", "round-robin"))
         assert scene.names == ["a", "c"] and scene.app.plane.policies["routing"] == "round-robin"
-        assert scene.app.fleet.backend("a") is kept
+        assert scene.app.fleet.backend("a") is backend
 
     play(tmp_path, act)
 
@@ -89,8 +89,8 @@ def test_a_wrong_file_is_refused_once_and_what_was_in_force_stays(
             scene.file.write_text(text)
         for _ in range(5):
             scene.source.look()
-        said = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
-        assert len(said) == 1 and "is refused" in said[0] and why in said[0]
+        messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        assert len(messages) == 1 and "is refused" in messages[0] and why in messages[0]
         assert scene.names == ["a", "b"] and scene.app.plane.policies["routing"] == "random"
         scene.write(FIRST.replace("b:", "c:"))
         assert scene.names == ["a", "c"]
@@ -112,11 +112,11 @@ def test_backends_that_do_not_fit_leave_the_policies_as_they_were(tmp_path: Path
 def test_keys_that_want_a_new_start_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def act(scene: Scene) -> None:
         scene.write(FIRST + "retries: 1\nhealth: {failures: 9}\n")
-        said = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
-        assert len(said) == 1 and "retries, health changed, which takes effect at the next start" in said[0]
+        messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        assert len(messages) == 1 and "retries, health changed, which takes effect at the next start" in messages[0]
         caplog.clear()
         scene.write(FIRST)  # as it was
-        assert not [one for one in caplog.records if one.levelno == logging.WARNING]
+        assert not [record for record in caplog.records if record.levelno == logging.WARNING]
 
     play(tmp_path, act)
 

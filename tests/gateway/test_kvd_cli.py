@@ -45,7 +45,7 @@ def test_blocks_outlive_a_daemon_that_is_told_to_end(tmp_path: Path) -> None:
 
     async def put(address: str) -> None:
         async with KvdClient(address, timeout_s=HANGS_S) as client:
-            assert await client.put({one: block(at, 10**6) for at, one in enumerate(chain)}) == 12
+            assert await client.put({block_key: block(at, 10**6) for at, block_key in enumerate(chain)}) == 12
 
     async def got(address: str) -> None:
         async with KvdClient(address, timeout_s=HANGS_S) as client:
@@ -110,7 +110,7 @@ def test_certificates_that_are_made_let_two_nodes_talk(headway: Run, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("no-such.yaml",), "no-such.yaml: cannot be read"),
         (("--disk", "x"), "--disk: wants a folder and --disk-limit"),
@@ -122,7 +122,9 @@ def test_certificates_that_are_made_let_two_nodes_talk(headway: Run, tmp_path: P
         (("certs", "c", "--days", "0"), "--days: must be between"),
     ],
 )
-def test_a_mistake_is_told_in_a_sentence(arguments: tuple[str, ...], said: str, headway: Run, tmp_path: Path) -> None:
-    done = headway("kvd", *arguments, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr and "Traceback" not in done.stderr and done.stderr.count("\n") == 1
+def test_a_mistake_is_told_in_a_sentence(
+    arguments: tuple[str, ...], message: str, headway: Run, tmp_path: Path
+) -> None:
+    process = headway("kvd", *arguments, cwd=tmp_path)
+    assert (process.returncode, process.stdout) == (2, "")
+    assert message in process.stderr and "Traceback" not in process.stderr and process.stderr.count("\n") == 1

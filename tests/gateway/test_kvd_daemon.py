@@ -30,7 +30,7 @@ def test_blocks_are_put_found_and_deleted(tmp_path: Path) -> None:
     async def main() -> None:
         async with served(tmp_path) as (_, client):
             chain = [key(number) for number in range(10)]
-            assert await client.put({one: block(at) for at, one in enumerate(chain)}) == 10
+            assert await client.put({block_key: block(at) for at, block_key in enumerate(chain)}) == 10
             assert await client.lookup(chain) == 10
             assert await client.lookup([*chain[:4], key(99), *chain[4:]]) == 4
             assert await client.lookup([]) == 0 and await client.get([]) == [] and await client.put({}) == 0
@@ -59,13 +59,13 @@ def test_it_works_the_same_on_uvloop(tmp_path: Path) -> None:
 
 def test_memory_spills_to_disk_and_a_get_brings_back(tmp_path: Path) -> None:
     async def main() -> None:
-        async with served(tmp_path, disk={"folder": str(tmp_path / "d"), "limit": "64MiB"}) as (made, client):
+        async with served(tmp_path, disk={"folder": str(tmp_path / "d"), "limit": "64MiB"}) as (daemon, client):
             chain = [key(number) for number in range(20)]
-            for at, one in enumerate(chain):
-                await client.put({one: block(at, MIB)})
-            found = await client.overlap(chain)
-            assert found.leading == 20 and found.disk == 13 and found.ram == 7
-            assert made.store.ram_used <= 8 * MIB
+            for at, block_key in enumerate(chain):
+                await client.put({block_key: block(at, MIB)})
+            overlap = await client.overlap(chain)
+            assert overlap.leading == 20 and overlap.disk == 13 and overlap.ram == 7
+            assert daemon.store.ram_used <= 8 * MIB
             assert await client.get(chain[:1]) == [block(0, MIB)]
             assert (await client.overlap(chain[:1])).ram == 1
             assert [bytes(data or b"") for data in await client.get(chain)] == [block(at, MIB) for at in range(20)]
@@ -79,8 +79,8 @@ def test_an_answer_longer_than_a_frame_comes_in_several(tmp_path: Path) -> None:
     async def main() -> None:
         async with served(tmp_path, limits=limits) as (_, client):
             blocks = {key(number): block(number, 400_000) for number in range(9)}
-            for one, data in blocks.items():
-                await client.put({one: data})
+            for block_key, data in blocks.items():
+                await client.put({block_key: data})
             assert await client.get([*blocks]) == [*blocks.values()]
             for size in (MIB + 1, 4 * MIB - 1000):
                 with pytest.raises(KvdError, match="may carry 1,048,576 bytes") as caught:
@@ -151,35 +151,35 @@ def test_a_malformed_frame_ends_its_own_connection_only(tmp_path: Path) -> None:
     ]
 
     async def main() -> None:
-        async with served(tmp_path) as (made, client):
+        async with served(tmp_path) as (daemon, client):
             await client.put({key(1): block(1)})
             for data in wrong:
                 answer = await _spoken(tmp_path / "kvd.sock", data)
-                told = frames.reply(answer[frames.PREFIX.size :], 0)
-                assert isinstance(told, frames.Failure) and told.code == "wrong"
+                reply = frames.reply(answer[frames.PREFIX.size :], 0)
+                assert isinstance(reply, frames.Failure) and reply.code == "wrong"
                 assert await client.lookup([key(1)]) == 1
-            assert made.malformed == len(wrong) and made.faults == 0
-            await until(lambda: made.figures()["connections"]["open"] == 1)
-            assert made.budget.used == 0
+            assert daemon.malformed == len(wrong) and daemon.faults == 0
+            await until(lambda: daemon.figures()["connections"]["open"] == 1)
+            assert daemon.budget.used == 0
 
     run(main())
 
 
 def test_more_connections_than_the_limit_are_turned_away(tmp_path: Path) -> None:
     async def main() -> None:
-        async with served(tmp_path, limits={"connections": 3}) as (made, client):
+        async with served(tmp_path, limits={"connections": 3}) as (daemon, client):
             await client.ping()
             others = [await asyncio.open_unix_connection(str(tmp_path / "kvd.sock")) for _ in range(2)]
-            await until(lambda: made.figures()["connections"]["open"] == 3)
+            await until(lambda: daemon.figures()["connections"]["open"] == 3)
             async with KvdClient(client.address) as late:
                 with pytest.raises(KvdError) as caught:
                     await late.ping()
                 assert caught.value.code in ("busy", "unreachable")
-            assert made.turned_away == 1
+            assert daemon.turned_away == 1
             await client.ping()
             for _, writer in others:
                 writer.close()
-            await until(lambda: made.figures()["connections"]["open"] == 1)
+            await until(lambda: daemon.figures()["connections"]["open"] == 1)
             async with KvdClient(client.address) as late:
                 await late.ping()
 
@@ -190,7 +190,7 @@ def test_slow_clients_are_given_up_and_hold_up_nobody(tmp_path: Path) -> None:
     limits = {"stall": "200ms", "frame": "4MiB", "in_flight": "32MiB"}
 
     async def main() -> None:
-        async with served(tmp_path, limits=limits) as (made, client):
+        async with served(tmp_path, limits=limits) as (daemon, client):
             await client.put({key(1): block(1, 4 * MIB)})
             half = frames.frame(frames.Put([key(2)], [4 * MIB]), 4 * MIB) + b"x" * 1000
             deaf = frames.frame(frames.Get([key(1)]))  # and nobody reads the answer
@@ -201,10 +201,10 @@ def test_slow_clients_are_given_up_and_hold_up_nobody(tmp_path: Path) -> None:
                 slow.append((reader, writer))
             for _ in range(20):
                 assert await client.lookup([key(1)]) == 1
-                assert made.budget.used <= 32 * MIB
+                assert daemon.budget.used <= 32 * MIB
             assert await client.get([key(1)]) == [block(1, 4 * MIB)]
-            await until(lambda: made.figures()["connections"]["open"] == 1)
-            assert made.stalled == 12 and made.budget.used == 0
+            await until(lambda: daemon.figures()["connections"]["open"] == 1)
+            assert daemon.stalled == 12 and daemon.budget.used == 0
             for _, writer in slow:
                 writer.transport.abort()
 
@@ -213,7 +213,7 @@ def test_slow_clients_are_given_up_and_hold_up_nobody(tmp_path: Path) -> None:
 
 def test_a_request_may_take_long_as_long_as_it_moves(tmp_path: Path) -> None:
     async def main() -> None:
-        async with served(tmp_path, limits={"stall": "150ms"}) as (made, client):
+        async with served(tmp_path, limits={"stall": "150ms"}) as (daemon, client):
             reader, writer = await asyncio.open_unix_connection(str(tmp_path / "kvd.sock"))
             data = block(5, 70_000 * 10)
             writer.write(frames.frame(frames.Put([key(5)], [len(data)]), len(data)))
@@ -222,7 +222,7 @@ def test_a_request_may_take_long_as_long_as_it_moves(tmp_path: Path) -> None:
                 await asyncio.sleep(0.05)
             head, _ = frames.lengths(await reader.readexactly(frames.PREFIX.size), 0)
             assert frames.reply(await reader.readexactly(head), 0) == frames.Count(1)
-            assert made.stalled == 0 and await client.get([key(5)]) == [data]
+            assert daemon.stalled == 0 and await client.get([key(5)]) == [data]
             writer.close()
 
     run(main())
@@ -230,9 +230,9 @@ def test_a_request_may_take_long_as_long_as_it_moves(tmp_path: Path) -> None:
 
 def test_an_idle_connection_is_closed_and_its_client_does_not_notice(tmp_path: Path) -> None:
     async def main() -> None:
-        async with served(tmp_path, limits={"idle": "100ms", "stall": "50ms"}) as (made, client):
+        async with served(tmp_path, limits={"idle": "100ms", "stall": "50ms"}) as (daemon, client):
             await client.put({key(1): block(1)})
-            await until(lambda: made.figures()["connections"]["open"] == 0)
+            await until(lambda: daemon.figures()["connections"]["open"] == 0)
             assert await client.lookup([key(1)]) == 1
 
     run(main())
@@ -255,7 +255,7 @@ def test_many_calls_at_once_share_the_channels(tmp_path: Path) -> None:
 
 def test_a_call_that_is_given_up_spoils_nothing(tmp_path: Path) -> None:
     async def main() -> None:
-        async with served(tmp_path) as (made, client):
+        async with served(tmp_path) as (daemon, client):
             await client.put({key(1): block(1, MIB)})
             for turns in range(12):
                 call = asyncio.create_task(client.get([key(1)] * 5))
@@ -264,8 +264,8 @@ def test_a_call_that_is_given_up_spoils_nothing(tmp_path: Path) -> None:
                 call.cancel()
                 await asyncio.wait([call])
                 assert await client.get([key(1)]) == [block(1, MIB)]
-            await until(lambda: made.figures()["connections"]["open"] == 1)
-            assert made.budget.used == 0
+            await until(lambda: daemon.figures()["connections"]["open"] == 1)
+            assert daemon.budget.used == 0
 
     run(main())
 
@@ -353,15 +353,18 @@ def test_blocks_are_fetched_from_another_daemon(tmp_path: Path) -> None:
     source = f"unix:{tmp_path}/a/kvd.sock"
 
     async def main() -> None:
-        async with served(tmp_path / "a") as (first, prefill), served(tmp_path / "b", peers=[source]) as (made, decode):
+        async with (
+            served(tmp_path / "a") as (first, prefill),
+            served(tmp_path / "b", peers=[source]) as (daemon, decode),
+        ):
             chain = [key(number) for number in range(12)]
-            await prefill.put({one: block(at, 100_000) for at, one in enumerate(chain[:10])}, ttl_s=60)
+            await prefill.put({block_key: block(at, 100_000) for at, block_key in enumerate(chain[:10])}, ttl_s=60)
             await decode.put({chain[0]: block(0, 100_000)})
             assert await decode.fetch(chain, source, ttl_s=60) == 10
-            assert await decode.lookup(chain) == 10 and made.sources.fetched == 9
+            assert await decode.lookup(chain) == 10 and daemon.sources.fetched == 9
             assert await decode.get(chain[:10]) == [block(at, 100_000) for at in range(10)]
             assert first.figures()["ram"]["held_blocks"] == 1, "those that were fetched have been read"
-            assert await decode.fetch(chain[:10], source) == 10 and made.sources.fetched == 9
+            assert await decode.fetch(chain[:10], source) == 10 and daemon.sources.fetched == 9
             with pytest.raises(KvdError, match="may not come from 'unix:/etc/other'") as caught:
                 await decode.fetch(chain, "unix:/etc/other")
             assert caught.value.code == "refused"
@@ -389,9 +392,9 @@ def test_a_block_longer_than_a_frame_may_be_now_is_as_if_it_were_not_there(tmp_p
     async def main() -> None:
         async with served(tmp_path, disk=disk) as (_, client):
             await client.put({key(1): block(1, 3 * MIB), key(2): block(2)})
-        async with served(tmp_path, disk=disk, limits={"frame": "1MiB"}) as (made, client):
+        async with served(tmp_path, disk=disk, limits={"frame": "1MiB"}) as (daemon, client):
             assert await client.get([key(1), key(2)]) == [None, block(2)]
-            assert made.faults == 0
+            assert daemon.faults == 0
 
     run(main())
 
@@ -430,7 +433,7 @@ def test_another_transport_can_be_added(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"lisen": "unix:a"}, "lisen: there is no such key"),
         ({"listen": []}, "listen: expected an address"),
@@ -448,12 +451,12 @@ def test_another_transport_can_be_added(tmp_path: Path, monkeypatch: pytest.Monk
         ({"limits": {"stall": "0s"}}, "limits.stall: must be longer than nothing"),
     ],
 )
-def test_a_mistake_in_the_settings_is_told_with_its_place(changes: dict[str, Any], said: str) -> None:
+def test_a_mistake_in_the_settings_is_told_with_its_place(changes: dict[str, Any], message: str) -> None:
     async def main() -> None:
-        made = Daemon(Settings.load({"listen": "unix:/tmp/never-there.sock", **changes}))
-        await made.start()
-        await made.stop()
+        daemon = Daemon(Settings.load({"listen": "unix:/tmp/never-there.sock", **changes}))
+        await daemon.start()
+        await daemon.stop()
 
     with pytest.raises(HeadwayError) as caught:
         run(main())
-    assert said in str(caught.value)
+    assert message in str(caught.value)

@@ -24,25 +24,25 @@ LIMIT = 2**20
 
 
 def test_a_frame_is_what_the_documents_say() -> None:
-    found = frames.frame(frames.Put([b"k"], [3], 5), 3)
+    frame = frames.frame(frames.Put([b"k"], [3], 5), 3)
     head = msgspec.msgpack.encode([1, [b"k"], [3], 5])
-    assert found == b"HK\x01\x00" + len(head).to_bytes(4, "big") + (3).to_bytes(4, "big") + head
+    assert frame == b"HK\x01\x00" + len(head).to_bytes(4, "big") + (3).to_bytes(4, "big") + head
 
 
 @given(KEYS)
 def test_what_is_written_is_read(keys: list[bytes]) -> None:
     sizes = [len(key) for key in keys]
-    for asked in (
+    for request in (
         frames.Put(keys, sizes, 7),
         frames.Get(keys),
         frames.Lookup(keys),
         frames.Fetch(keys, "quic://a:1"),
     ):
-        body = sum(sizes) if isinstance(asked, frames.Put) else 0
-        written = frames.frame(asked, body)
+        body = sum(sizes) if isinstance(request, frames.Put) else 0
+        written = frames.frame(request, body)
         head, told = frames.lengths(written[: frames.PREFIX.size], LIMIT)
         assert (head, told) == (len(written) - frames.PREFIX.size, body)
-        assert frames.request(written[frames.PREFIX.size :], body) == asked
+        assert frames.request(written[frames.PREFIX.size :], body) == request
 
 
 @draws(100)
@@ -58,7 +58,7 @@ def test_bytes_at_random_are_read_or_refused_and_nothing_else(prefix: bytes, hea
 
 
 @pytest.mark.parametrize(
-    ("head", "body", "said"),
+    ("head", "body", "message"),
     [
         ([1, [b"k"], []], 0, "each key of a put has one block"),
         ([1, [b"k"], [0]], 0, "at least one byte"),
@@ -71,8 +71,8 @@ def test_bytes_at_random_are_read_or_refused_and_nothing_else(prefix: bytes, hea
         ([1, [b"k"], [1], -1], 1, "cannot be read"),
     ],
 )
-def test_a_wrong_request_is_told(head: Any, body: int, said: str) -> None:
-    with pytest.raises(frames.Malformed, match=said):
+def test_a_wrong_request_is_told(head: Any, body: int, message: str) -> None:
+    with pytest.raises(frames.Malformed, match=message):
         frames.request(msgspec.msgpack.encode(head), body)
 
 
@@ -82,7 +82,7 @@ def test_a_head_nested_without_end_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prefix", "said"),
+    ("prefix", "message"),
     [
         (b"GET / HTTP/1", "begins with HK"),
         (b"HK\x02\x00\x00\x00\x00\x01\x00\x00\x00\x00", "version 1"),
@@ -91,8 +91,8 @@ def test_a_head_nested_without_end_is_refused() -> None:
         (b"HK\x01\x00\x00\x00\x00\x01\x00\x10\x00\x01", "may carry 1,048,576 bytes, this one has 1,048,577"),
     ],
 )
-def test_a_wrong_prefix_is_told(prefix: bytes, said: str) -> None:
-    with pytest.raises(frames.Malformed, match=said):
+def test_a_wrong_prefix_is_told(prefix: bytes, message: str) -> None:
+    with pytest.raises(frames.Malformed, match=message):
         frames.lengths(prefix, LIMIT)
 
 

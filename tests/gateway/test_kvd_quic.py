@@ -59,7 +59,7 @@ def test_blocks_come_across_whole(files: TlsFiles, tmp_path: Path) -> None:
             assert await client.put(blocks) == 6
             assert await client.get([*blocks]) == [*blocks.values()]
             assert await client.lookup([*blocks, key(9)]) == 6
-            await asyncio.gather(*(client.get([one]) for one in blocks))
+            await asyncio.gather(*(client.get([block_key]) for block_key in blocks))
             assert made.faults == 0 and made.budget.used == 0
 
     run(main())
@@ -91,7 +91,7 @@ def test_a_node_fetches_from_another(files: TlsFiles, tmp_path: Path) -> None:
             KvdClient(here, timeout_s=HANGS_S) as decode,
         ):
             chain = [key(number) for number in range(5)]
-            await prefill.put({one: block(at, 200_000) for at, one in enumerate(chain)}, ttl_s=60)
+            await prefill.put({block_key: block(at, 200_000) for at, block_key in enumerate(chain)}, ttl_s=60)
             assert await decode.fetch(chain, source, ttl_s=60) == 5
             assert await decode.get(chain) == [block(at, 200_000) for at in range(5)]
 
@@ -124,10 +124,10 @@ def test_a_connection_that_was_lost_is_made_again(files: TlsFiles, tmp_path: Pat
 
 
 def _written(folder: Path, certificate: x509.Certificate, private: Any, ca: Path) -> TlsFiles:
-    found = TlsFiles(ca, folder / "other.pem", folder / "other.key")
-    found.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    found.key.write_bytes(certs._private(private))
-    return found
+    files = TlsFiles(ca, folder / "other.pem", folder / "other.key")
+    files.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    files.key.write_bytes(certs._private(private))
+    return files
 
 
 def _expired(folder: Path, good: TlsFiles) -> TlsFiles:
@@ -153,8 +153,8 @@ def _not_yet(folder: Path, good: TlsFiles) -> TlsFiles:
 
 def _wrong_authority(folder: Path, good: TlsFiles) -> TlsFiles:
     """Of an authority of the same name; it trusts the right one."""
-    made = certs.make(folder / "other", "node", HOSTS, 1)
-    return TlsFiles(good.ca, made.certificate, made.key)
+    files = certs.make(folder / "other", "node", HOSTS, 1)
+    return TlsFiles(good.ca, files.certificate, files.key)
 
 
 def _self_signed(folder: Path, good: TlsFiles) -> TlsFiles:
@@ -167,21 +167,21 @@ def _signed_by_a_node(folder: Path, good: TlsFiles) -> TlsFiles:
     private = ec.generate_private_key(ec.SECP256R1())
     issuer = x509.load_pem_x509_certificate(good.certificate.read_bytes())
     signer: Any = serialization.load_pem_private_key(good.key.read_bytes(), None)
-    made = certs.node("node", HOSTS, private.public_key(), issuer, signer, timedelta(days=1))
-    found = _written(folder, made, private, good.ca)
-    found.certificate.write_bytes(found.certificate.read_bytes() + good.certificate.read_bytes())
-    return found
+    certificate = certs.node("node", HOSTS, private.public_key(), issuer, signer, timedelta(days=1))
+    files = _written(folder, certificate, private, good.ca)
+    files.certificate.write_bytes(files.certificate.read_bytes() + good.certificate.read_bytes())
+    return files
 
 
 def _for_servers_only(folder: Path, good: TlsFiles) -> TlsFiles:
     private = ec.generate_private_key(ec.SECP256R1())
     ca, ca_key = certs._authority_of(good.ca.parent)
-    made = (
+    certificate = (
         certs._builder(certs._subject("web"), ca.subject, private.public_key(), timedelta(days=1))
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(ca_key, hashes.SHA256())
     )
-    return _written(folder, made, private, good.ca)
+    return _written(folder, certificate, private, good.ca)
 
 
 WRONG = [_expired, _not_yet, _wrong_authority, _self_signed, _signed_by_a_node, _for_servers_only]
@@ -209,12 +209,12 @@ async def _refused(address: str, configuration: QuicConfiguration) -> str:
     host, port = address.removeprefix("quic://").split(":")
     ended: list[str] = []
     async with connect(host, int(port), configuration=configuration, wait_connected=False) as link:
-        seen = link.quic_event_received
+        receive = link.quic_event_received
 
         def noted(event: Any) -> None:
             if isinstance(event, ConnectionTerminated):
                 ended.append(event.reason_phrase)
-            seen(event)
+            receive(event)
 
         link.quic_event_received = noted  # type: ignore[method-assign]
         link.transmit()
@@ -335,7 +335,7 @@ def test_channels_that_wait_do_not_hold_up_the_one_that_has_its_turn(files: TlsF
         ):
             await made.budget.take(made.budget.limit - MIB - 1000)  # one at a time
             blocks = {key(number): block(number, MIB) for number in range(quic_windows.MOST_STREAMS)}
-            await asyncio.gather(*(client.put({one: data}) for one, data in blocks.items()))
+            await asyncio.gather(*(client.put({block_key: data}) for block_key, data in blocks.items()))
             assert await client.lookup([*blocks]) == len(blocks)
 
     run(main())
@@ -377,7 +377,7 @@ def test_lost_datagrams_are_sent_again(files: TlsFiles, tmp_path: Path, monkeypa
             KvdClient(address, tls=files, timeout_s=HANGS_S) as client,
         ):
             blocks = {key(number): block(number, 300_000) for number in range(4)}
-            await asyncio.gather(*(client.put({one: data}) for one, data in blocks.items()))
+            await asyncio.gather(*(client.put({block_key: data}) for block_key, data in blocks.items()))
             assert await client.get([*blocks]) == [*blocks.values()]
             assert made.faults == 0
 
@@ -439,7 +439,7 @@ def test_no_more_connections_than_the_limit(files: TlsFiles, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"key": "other"}, "is not the key of"),
         ({"ca": "missing"}, "tls.ca: .* cannot be read"),
@@ -447,14 +447,14 @@ def test_no_more_connections_than_the_limit(files: TlsFiles, tmp_path: Path) -> 
         ({"key": "text"}, "tls.key: .* is not in PEM"),
     ],
 )
-def test_wrong_files_are_told(change: dict[str, str], said: str, files: TlsFiles, tmp_path: Path) -> None:
+def test_wrong_files_are_told(change: dict[str, str], message: str, files: TlsFiles, tmp_path: Path) -> None:
     other = certs.make(tmp_path / "c", "node", HOSTS, 1)
     (tmp_path / "text").write_text("hello")
     places = {"other": other.key, "missing": tmp_path / "missing", "text": tmp_path / "text"}
-    given = {name: getattr(files, name) for name in ("ca", "certificate", "key")}
-    given |= {name: places[value] for name, value in change.items()}
-    with pytest.raises(HeadwayError, match=said):
-        KvdClient("quic://127.0.0.1:1", tls=TlsFiles(**given))
+    settings = {name: getattr(files, name) for name in ("ca", "certificate", "key")}
+    settings |= {name: places[value] for name, value in change.items()}
+    with pytest.raises(HeadwayError, match=message):
+        KvdClient("quic://127.0.0.1:1", tls=TlsFiles(**settings))
 
 
 @pytest.mark.parametrize("address", ["quic://x", "quic://:1", "quic://a:99999", "quic://a:1/b", "quic://a:1?mtu=9"])

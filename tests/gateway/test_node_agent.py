@@ -119,11 +119,11 @@ def test_an_agent_registers_its_engine_with_a_lease_and_tells_its_load(shared: E
         await agent.beat()
         scene.engine.metrics = METRICS % (30, 40)
         await agent.beat()
-        found = await scene.node()
-        assert found is not None
-        assert (found["url"], found["models"], found["role"]) == (scene.engine.url, ["m", "m-lora"], "decode")
-        assert (found.get("ready", True), found["version"], found["max_batch_size"]) == (True, "1.2.3", 64)
-        assert found["signals"] == {
+        node = await scene.node()
+        assert node is not None
+        assert (node["url"], node["models"], node["role"]) == (scene.engine.url, ["m", "m-lora"], "decode")
+        assert (node.get("ready", True), node["version"], node["max_batch_size"]) == (True, "1.2.3", 64)
+        assert node["signals"] == {
             "running": 3,
             "queued": 2,
             "kv_used": 250,
@@ -142,24 +142,24 @@ def test_an_engine_that_is_not_there_yet_is_registered_as_not_ready_and_asked_ag
         await scene.engine.stop()
         agent = scene.agent()
         await agent.beat()
-        found = await scene.node()
-        assert found is not None and not found["ready"] and "cannot be reached" in found["why"]
-        assert not found.get("models") and not found.get("signals")
+        node = await scene.node()
+        assert node is not None and not node["ready"] and "cannot be reached" in node["why"]
+        assert not node.get("models") and not node.get("signals")
         await scene.engine.start()
         scene.engine.health = 503
         await agent.beat()
-        found = await scene.node()
-        assert found is not None and found["why"] == "the engine's /health answered 503"
+        node = await scene.node()
+        assert node is not None and node["why"] == "the engine's /health answered 503"
         scene.engine.health = 200
         await agent.beat()
-        found = await scene.node()
-        assert found is not None and found.get("ready", True) and found["models"] == ["m", "m-lora"]
+        node = await scene.node()
+        assert node is not None and node.get("ready", True) and node["models"] == ["m", "m-lora"]
         scene.engine.health = 500
         await agent.beat()
         scene.engine.health, scene.engine.models = 200, ["other"]  # it was started anew with another model
         await agent.beat()
-        found = await scene.node()
-        assert found is not None and found["models"] == ["other"]
+        node = await scene.node()
+        assert node is not None and node["models"] == ["other"]
         await close(agent)
 
     play(shared, act)
@@ -169,8 +169,8 @@ def test_models_that_are_named_are_not_asked_for(shared: EtcdServer) -> None:
     async def act(scene: Scene) -> None:
         agent = scene.agent(models=("mine",))
         await agent.beat()
-        found = await scene.node()
-        assert found is not None and found["models"] == ["mine"]
+        node = await scene.node()
+        assert node is not None and node["models"] == ["mine"]
         await close(agent)
 
     play(shared, act)
@@ -181,8 +181,8 @@ def test_an_engine_without_health_or_figures_is_ready_when_it_lists_models(share
         scene.engine.health, scene.engine.metrics = 404, "nothing that is known\n"
         agent = scene.agent()
         await agent.beat()
-        found = await scene.node()
-        assert found is not None and found.get("ready", True) and not found.get("signals")
+        node = await scene.node()
+        assert node is not None and node.get("ready", True) and not node.get("signals")
         await close(agent)
 
     play(shared, act)
@@ -224,8 +224,8 @@ def test_an_agent_that_is_started_anew_takes_over_and_outlives_the_first_ones_le
         await first.beat()
         await second.beat()
         await scene.etcd.revoke(first.lease)  # as if it had expired
-        found = await scene.node()
-        assert found is not None and found["agent"] == second.me
+        node = await scene.node()
+        assert node is not None and node["agent"] == second.me
         await close(first, second)
 
     play(shared, act)
@@ -237,8 +237,8 @@ def test_two_agents_under_one_name_are_told(shared: EtcdServer, caplog: pytest.L
         for _ in range(3):
             await first.beat()
             await second.beat()
-        said = [one.getMessage() for one in caplog.records if "another agent" in one.getMessage()]
-        assert len(said) == 2  # one a side
+        messages = [record.getMessage() for record in caplog.records if "another agent" in record.getMessage()]
+        assert len(messages) == 2  # one a side
         await close(first, second)
 
     play(shared, act)
@@ -255,13 +255,13 @@ def test_an_agent_registers_again_when_etcd_was_killed_and_is_back(
         for _ in range(3):
             await agent.beat()
         assert agent.beats == 1
-        assert len([one for one in caplog.records if "no endpoint answers" in one.getMessage()]) == 1
+        assert len([record for record in caplog.records if "no endpoint answers" in record.getMessage()]) == 1
         if lost:
             scene.server.lose_data()
         await asyncio.to_thread(scene.server.start)
         await agent.beat()
-        found = await scene.node()
-        assert agent.beats == 2 and found is not None and found["agent"] == agent.me
+        node = await scene.node()
+        assert agent.beats == 2 and node is not None and node["agent"] == agent.me
         await close(agent)
 
     play(server, act)
@@ -353,7 +353,7 @@ def test_figures_come_from_a_file_or_a_command(tmp_path: Path) -> None:
     file.write_text('{"busy": 0.4, "watts": 310}')
     assert ReadingsFile(file).read() == ReadingsCommand(f"cat {file}").read() == {"busy": 0.4, "watts": 310.0}
     os.utime(file, (1, 1))
-    for gauge, said in (
+    for gauge, message in (
         (ReadingsFile(file), "was written more than 60 s ago"),
         (ReadingsFile(tmp_path / "none"), "cannot be read"),
         (ReadingsCommand("echo no >&2; exit 3"), "failed with status 3 .no."),
@@ -361,7 +361,7 @@ def test_figures_come_from_a_file_or_a_command(tmp_path: Path) -> None:
         (ReadingsCommand("""echo '{"busy": 40}'"""), "busy 40"),
         (ReadingsCommand("""echo '{"volts": 40}'"""), "volts 40"),
     ):
-        with pytest.raises(HeadwayError, match=said):
+        with pytest.raises(HeadwayError, match=message):
             gauge.read()
 
 
@@ -426,11 +426,11 @@ def test_the_verb_registers_an_engine_until_sigterm(shared: EtcdServer) -> None:
                 await asyncio.sleep(0.05)
         finally:
             process.send_signal(signal.SIGTERM)
-            out, said = await asyncio.to_thread(process.communicate)
+            out, output = await asyncio.to_thread(process.communicate)
         assert (found["pool"], found["max_batch_size"], found["models"]) == ("large", 64, ["m", "m-lora"])
         assert found["signals"]["watts"] == 310 and found["signals"]["busy"] == pytest.approx(0.4)
-        assert (process.returncode, out) == (0, ""), said
-        assert "utilisation and power come from the command" in said and "is registered" in said
+        assert (process.returncode, out) == (0, ""), output
+        assert "utilisation and power come from the command" in output and "is registered" in output
         assert await scene.node() is None
 
     play(shared, act)
@@ -500,7 +500,7 @@ def test_operators_push_policies_and_hear_what_gateways_made_of_them(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--engine", "http://0.0.0.0:8000"), "--engine: 0.0.0.0 means every address of a machine"),
         (("--engine", "http://10.0.0.7:8000", "--set", "max_batch=3"), "Did you mean 'max_batch_size'?"),
@@ -512,11 +512,11 @@ def test_operators_push_policies_and_hear_what_gateways_made_of_them(
         (("--engine", "http://10.0.0.7:8000", "--engine-key-env", "NOT_SET_X"), "NOT_SET_X is not set"),
     ],
 )
-def test_wrong_options_of_the_agent_are_told(words: tuple[str, ...], said: str, verb: Verb) -> None:
-    done = verb("agent", "--etcd", "127.0.0.1:1", *words)
-    assert done.status == 2 and said in done.said, done.said
+def test_wrong_options_of_the_agent_are_told(words: tuple[str, ...], message: str, verb: Verb) -> None:
+    process = verb("agent", "--etcd", "127.0.0.1:1", *words)
+    assert process.status == 2 and message in process.said, process.said
 
 
 def test_a_fleet_without_its_etcd_is_told(verb: Verb) -> None:
-    done = verb("fleet", "list", "--etcd", f"127.0.0.1:{free_port()}")
-    assert done.status == 2 and "no endpoint answers" in done.said
+    process = verb("fleet", "list", "--etcd", f"127.0.0.1:{free_port()}")
+    assert process.status == 2 and "no endpoint answers" in process.said

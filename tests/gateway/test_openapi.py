@@ -23,21 +23,21 @@ def questions(url: str, *more: str, examples: int = 15) -> str:
     command = [sys.executable, "-c", "import sys, schemathesis.cli as cli; sys.exit(cli.schemathesis())", "run", url]
     command += ["--max-examples", str(examples), "--phases", "examples,coverage,fuzzing", "--seed", "1", *more]
     command += ["--generation-database", "none"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert "generated" in done.stdout, done.stdout + done.stderr
-    return "" if done.returncode == 0 else done.stdout
+    process = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert "generated" in process.stdout, process.stdout + process.stderr
+    return "" if process.returncode == 0 else process.stdout
 
 
 def test_the_address_of_clients_is_as_its_document_says(live):
-    one = live(2, policies={"routing": "kv-aware"})
-    assert questions(f"http://127.0.0.1:{one.port}/openapi.json", examples=40) == ""
-    one.until(one.idle)
+    gateway = live(2, policies={"routing": "kv-aware"})
+    assert questions(f"http://127.0.0.1:{gateway.port}/openapi.json", examples=40) == ""
+    gateway.until(gateway.idle)
 
 
 def test_the_admin_api_is_as_its_document_says(live, monkeypatch):
     monkeypatch.setenv("TEST_ADMIN_KEY", KEY)
-    one = live(2, admin=ADMIN)
-    url = f"http://127.0.0.1:{component(one, 'Admin').port}/openapi.json"
+    gateway = live(2, admin=ADMIN)
+    url = f"http://127.0.0.1:{component(gateway, 'Admin').port}/openapi.json"
     left = ("/events", "/policies", "/canary", "/shadows/{name}")  # a stream, and what is a language of its own
     excluded = [word for path in left for word in ("--exclude-path", path)]
     assert questions(url, "-H", f"Authorization: Bearer {KEY}", *excluded) == ""

@@ -20,12 +20,12 @@ def key(monkeypatch):
 
 
 def test_the_last_decisions_have_their_scorecards_the_newest_first(live):
-    one = live(3, admin=ADMIN, policies={"routing": "kv-aware"})
-    targets = [chat(one, f"number {number % 3} " * 60).headers["x-headway-target"] for number in range(9)]
-    found = admin(one, "/debug/decisions?last=5").json()["decisions"]
-    assert [each["request"] for each in found] == [8, 7, 6, 5, 4]
-    assert [each["target"] for each in reversed(found)] == targets[4:]
-    for each in found:
+    gateway = live(3, admin=ADMIN, policies={"routing": "kv-aware"})
+    targets = [chat(gateway, f"number {number % 3} " * 60).headers["x-headway-target"] for number in range(9)]
+    decisions = admin(gateway, "/debug/decisions?last=5").json()["decisions"]
+    assert [each["request"] for each in decisions] == [8, 7, 6, 5, 4]
+    assert [each["target"] for each in reversed(decisions)] == targets[4:]
+    for each in decisions:
         card = each["scorecard"]
         assert card["picked"] == each["target"] and len(card["totals"]) == 3
         assert max(card["totals"]) == card["totals"][card["left"].index(each["target"])]
@@ -51,35 +51,35 @@ def test_only_so_many_are_explained_a_second_and_all_where_that_is_asked(live):
 
 
 def test_what_is_explained_is_asked_for_again_after_a_while(live):
-    one = live(2, admin=ADMIN, policies={"routing": "kv-aware"}, explain=50)
+    gateway = live(2, admin=ADMIN, policies={"routing": "kv-aware"}, explain=50)
     for _ in range(60):  # more than are explained at first
-        chat(one)
-    one.until(lambda: chat(one).status == 200 and len(one.app.decisions.explained) > 50)
+        chat(gateway)
+    gateway.until(lambda: chat(gateway).status == 200 and len(gateway.app.decisions.explained) > 50)
 
 
 def test_to_be_explained_changes_no_decision(live):
     found = []
     for explain in (0, "all"):
-        one = live(3, policies={"routing": "kv-aware"}, explain=explain)
-        found.append([chat(one, f"number {number % 5} " * 60).headers["x-headway-target"] for number in range(20)])
-        one.until(one.idle)
+        gateway = live(3, policies={"routing": "kv-aware"}, explain=explain)
+        found.append([chat(gateway, f"number {number % 5} " * 60).headers["x-headway-target"] for number in range(20)])
+        gateway.until(gateway.idle)
     assert found[0] == found[1]
 
 
 def test_decisions_are_kept_when_the_policies_are_replaced(live):
-    one = live(2, admin=ADMIN, policies={"routing": "kv-aware"})
-    chat(one)
-    admin(one, "/policies", "PUT", {"routing": "weighted"})
-    chat(one)
-    found = admin(one, "/debug/decisions").json()["decisions"]
-    assert [each["request"] for each in found] == [1, 0] and all(each["scorecard"] for each in found)
+    gateway = live(2, admin=ADMIN, policies={"routing": "kv-aware"})
+    chat(gateway)
+    admin(gateway, "/policies", "PUT", {"routing": "weighted"})
+    chat(gateway)
+    decisions = admin(gateway, "/debug/decisions").json()["decisions"]
+    assert [each["request"] for each in decisions] == [1, 0] and all(each["scorecard"] for each in decisions)
 
 
 def test_who_was_turned_away_is_told_with_why(live):
-    one = live(1, admin=ADMIN, policies={"admission": {"name": "token-bucket", "rate": 0.001, "burst": 1}})
-    chat(one)
-    refused = chat(one)
-    latest = admin(one, "/debug/decisions?last=1").json()["decisions"][0]
+    gateway = live(1, admin=ADMIN, policies={"admission": {"name": "token-bucket", "rate": 0.001, "burst": 1}})
+    chat(gateway)
+    refused = chat(gateway)
+    latest = admin(gateway, "/debug/decisions?last=1").json()["decisions"][0]
     assert latest["decision"] == "rejected" and latest["reason"] and refused.status in (429, 503)
 
 
@@ -89,16 +89,16 @@ def test_a_wrong_question_is_told(live, query):
 
 
 def test_only_so_many_are_kept(live):
-    one = live(1, explain="all")
+    gateway = live(1, explain="all")
     for _ in range(KEPT + 10):
-        chat(one)
-    assert len(one.app.decisions.every) == len(one.app.decisions.explained) == KEPT
+        chat(gateway)
+    assert len(gateway.app.decisions.every) == len(gateway.app.decisions.explained) == KEPT
 
 
 def test_the_header_has_the_policys_reason_or_its_name(live):
-    one = live(2, policies={"routing": "session-affinity"})
-    assert chat(one, x_headway_session="s").headers["x-headway-reason"] == "first sight"
-    assert chat(one, x_headway_session="s").headers["x-headway-reason"] == "bound"
+    gateway = live(2, policies={"routing": "session-affinity"})
+    assert chat(gateway, x_headway_session="s").headers["x-headway-reason"] == "first sight"
+    assert chat(gateway, x_headway_session="s").headers["x-headway-reason"] == "bound"
     assert chat(live(1, policies={"routing": "random"})).headers["x-headway-reason"] == "random"
 
 

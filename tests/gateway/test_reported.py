@@ -80,133 +80,133 @@ def bench():
 
 
 def test_a_page_becomes_what_policies_see(bench):
-    one = bench()
-    one.signals.take_page(one.backends[0], page(hits=50, queries=200))
-    view = one.views[0]
-    assert (view.queued, view.running, view.observed_at) == (2, 3, one.now)
+    rig = bench()
+    rig.signals.take_page(rig.backends[0], page(hits=50, queries=200))
+    view = rig.views[0]
+    assert (view.queued, view.running, view.observed_at) == (2, 3, rig.now)
     assert (view.kv_blocks, view.kv_used) == (2000, 500)  # 1,000 blocks of 32 tokens are 2,000 of 16
     assert (view.hit_rate, view.busy, view.watts) == (0.25, 0.5, 300)
-    assert one.signals.ages(one.backends[0])["queued"] == 0
-    one.now += 2 * PS_PER_SECOND
-    assert one.signals.ages(one.backends[0])["queued"] == 2
+    assert rig.signals.ages(rig.backends[0])["queued"] == 0
+    rig.now += 2 * PS_PER_SECOND
+    assert rig.signals.ages(rig.backends[0])["queued"] == 2
 
 
 def test_when_reports_cease_the_gateways_own_counts_stand_for_them(bench):
-    one = bench(1)
-    one.signals.take_page(one.backends[0], page(running=100, queued=50, usage=0.9))
-    view = one.views[0]
+    rig = bench(1)
+    rig.signals.take_page(rig.backends[0], page(running=100, queued=50, usage=0.9))
+    view = rig.views[0]
     for _ in range(4):
-        assert one.send() is view
+        assert rig.send() is view
     assert (view.effective_load, view.routed_since_report) == (154, 4)
-    one.pass_time(4.9)
+    rig.pass_time(4.9)
     assert (view.queued, view.running) == (50, 100)
-    one.pass_time(0.2)
+    rig.pass_time(0.2)
     assert (view.queued, view.running, view.routed_since_report, view.observed_at) == (0, 4, 0, None)
     assert view.kv_used == 4 * 160 // 16
-    assert one.send() is view  # it serves on, and counts on
+    assert rig.send() is view  # it serves on, and counts on
     assert (view.running, view.effective_load) == (5, 5)
-    one.app.plane.finished(one.now, 1, "completed", 7)
+    rig.app.plane.finished(rig.now, 1, "completed", 7)
     assert view.running == 4
-    one.signals.take_page(one.backends[0], page(running=9, queued=0))
+    rig.signals.take_page(rig.backends[0], page(running=9, queued=0))
     assert (view.queued, view.running, view.effective_load) == (0, 9, 9)
 
 
 def test_what_is_not_known_is_taken_as_the_mean_of_the_others(bench):
-    one = bench(3)
-    first, second, third = one.backends
-    one.signals.take_page(first, page(watts=200, busy=0.2))
-    one.signals.take_page(second, page(watts=400, busy=0.8))
-    one.signals.take_page(third, page(watts=900, busy=1.0))
-    one.now += 4 * PS_PER_SECOND
-    one.signals.take_page(first, page(watts=200, busy=0.2))
-    one.signals.take_page(second, page(watts=400, busy=0.8))
-    one.pass_time(2)
-    view = one.views[2]
+    rig = bench(3)
+    first, second, third = rig.backends
+    rig.signals.take_page(first, page(watts=200, busy=0.2))
+    rig.signals.take_page(second, page(watts=400, busy=0.8))
+    rig.signals.take_page(third, page(watts=900, busy=1.0))
+    rig.now += 4 * PS_PER_SECOND
+    rig.signals.take_page(first, page(watts=200, busy=0.2))
+    rig.signals.take_page(second, page(watts=400, busy=0.8))
+    rig.pass_time(2)
+    view = rig.views[2]
     assert (view.watts, view.busy, view.observed_at) == (pytest.approx(300), pytest.approx(0.5), None)
-    assert (one.views[0].watts, one.views[0].observed_at) == (200, one.now - 2 * PS_PER_SECOND)
+    assert (rig.views[0].watts, rig.views[0].observed_at) == (200, rig.now - 2 * PS_PER_SECOND)
 
 
 def test_when_all_reports_cease_the_gateway_serves_on(bench):
-    one = bench(2)
-    for backend in one.backends:
-        one.signals.take_page(backend, page(watts=700))
-    one.pass_time(60)
-    assert [(view.queued, view.running, view.watts, view.observed_at) for view in one.views] == [(0, 0, 0, None)] * 2
-    went = {one.send().id for _ in range(8)}
+    rig = bench(2)
+    for backend in rig.backends:
+        rig.signals.take_page(backend, page(watts=700))
+    rig.pass_time(60)
+    assert [(view.queued, view.running, view.watts, view.observed_at) for view in rig.views] == [(0, 0, 0, None)] * 2
+    went = {rig.send().id for _ in range(8)}
     assert went == {"e0", "e1"}
-    assert sorted(view.running for view in one.views) == [4, 4]
+    assert sorted(view.running for view in rig.views) == [4, 4]
 
 
 def test_an_engine_that_never_reports_is_neither_drawn_to_nor_kept_from(bench):
-    one = bench(2)
+    rig = bench(2)
     for _ in range(12):
-        one.signals.take_page(one.backends[0], page(watts=400, busy=0.6))
-        one.pass_time(0.5)
-    assert (one.views[1].watts, one.views[1].busy, one.views[1].observed_at) == (400, pytest.approx(0.6), None)
+        rig.signals.take_page(rig.backends[0], page(watts=400, busy=0.6))
+        rig.pass_time(0.5)
+    assert (rig.views[1].watts, rig.views[1].busy, rig.views[1].observed_at) == (400, pytest.approx(0.6), None)
 
 
 def test_power_is_a_mean_of_thirty_seconds(bench):
-    one = bench(1)
+    rig = bench(1)
     for second in range(100):
-        one.signals.take_page(one.backends[0], page(watts=100 if second < 85 else 400))
-        one.now += PS_PER_SECOND
-    assert one.views[0].watts == pytest.approx(250)  # 15 s of each
+        rig.signals.take_page(rig.backends[0], page(watts=100 if second < 85 else 400))
+        rig.now += PS_PER_SECOND
+    assert rig.views[0].watts == pytest.approx(250)  # 15 s of each
 
 
 def test_an_agent_is_heard_and_its_word_lasts_longer(bench):
-    one = bench(2, on=False)
-    one.signals.take_report(
+    rig = bench(2, on=False)
+    rig.signals.take_report(
         "e0", {"queued": 1, "running": 2.0, "kv_used": 30, "kv_blocks": 100, "busy": 0.75, "watts": 500}
     )
-    one.signals.take_report("nobody", {"queued": 1})
-    view = one.views[0]
+    rig.signals.take_report("nobody", {"queued": 1})
+    view = rig.views[0]
     assert (view.queued, view.running, view.kv_used, view.kv_blocks) == (1, 2, 30, 100)
     assert (view.busy, view.watts) == (0.75, 500)
-    one.pass_time(14)
+    rig.pass_time(14)
     assert (view.running, view.busy) == (2, 0.75)
-    one.pass_time(2)
+    rig.pass_time(2)
     assert (view.running, view.busy, view.watts, view.observed_at) == (0, 0, 0, None)
 
 
 def test_an_agents_old_word_is_as_old_as_it_says(bench):
-    one = bench(1)
-    one.signals.take_report("e0", {"queued": 4, "running": 2}, age_s=10)
-    assert one.signals.ages(one.backends[0])["queued"] == 10
-    one.pass_time(6)
-    assert one.views[0].observed_at is None
+    rig = bench(1)
+    rig.signals.take_report("e0", {"queued": 4, "running": 2}, age_s=10)
+    assert rig.signals.ages(rig.backends[0])["queued"] == 10
+    rig.pass_time(6)
+    assert rig.views[0].observed_at is None
 
 
 def test_what_the_gateway_has_seen_itself_comes_before_what_an_agent_says(bench):
-    one = bench(1)
-    one.signals.take_page(one.backends[0], "vllm:num_requests_running 7\nvllm:num_requests_waiting 1\n")
-    one.signals.take_report("e0", {"queued": 40, "running": 20, "busy": 0.5, "watts": 350})
-    view = one.views[0]
+    rig = bench(1)
+    rig.signals.take_page(rig.backends[0], "vllm:num_requests_running 7\nvllm:num_requests_waiting 1\n")
+    rig.signals.take_report("e0", {"queued": 40, "running": 20, "busy": 0.5, "watts": 350})
+    view = rig.views[0]
     assert (view.queued, view.running, view.busy, view.watts) == (1, 7, 0.5, 350)
-    one.pass_time(6)  # the page is old by now, the agent's power is not
-    one.signals.take_report("e0", {"queued": 40, "running": 20})
+    rig.pass_time(6)  # the page is old by now, the agent's power is not
+    rig.signals.take_report("e0", {"queued": 40, "running": 20})
     assert (view.queued, view.running, view.busy, view.watts) == (40, 20, 0.5, 350)
 
 
 def test_figures_that_a_page_lacks_are_counted_here(bench):
-    one = bench(1)
+    rig = bench(1)
     for _ in range(3):
-        one.send(1600)
-    view = one.views[0]
-    one.signals.take_page(one.backends[0], "llamacpp:requests_processing 1\nllamacpp:requests_deferred 2\n")
+        rig.send(1600)
+    view = rig.views[0]
+    rig.signals.take_page(rig.backends[0], "llamacpp:requests_processing 1\nllamacpp:requests_deferred 2\n")
     assert (view.queued, view.running, view.kv_used) == (2, 1, 300)
-    one.signals.take_page(one.backends[0], "llamacpp:requests_deferred 2\n")
+    rig.signals.take_page(rig.backends[0], "llamacpp:requests_deferred 2\n")
     assert (view.queued, view.running) == (2, 1)
-    one.signals.take_page(one.backends[0], "llamacpp:requests_processing 3\nllamacpp:kv_cache_tokens 4800\n")
+    rig.signals.take_page(rig.backends[0], "llamacpp:requests_processing 3\nllamacpp:kv_cache_tokens 4800\n")
     assert (view.queued, view.running, view.kv_used) == (0, 3, 300)
 
 
 def test_a_page_without_load_leaves_the_gateways_own_counts(bench):
-    one = bench(1)
-    one.signals.take_page(one.backends[0], "DCGM_FI_DEV_POWER_USAGE 210\nsomething_else 3\n")
-    one.send()
-    assert (one.views[0].running, one.views[0].watts) == (1, 210)
-    one.pass_time(6)
-    assert (one.views[0].running, one.views[0].watts) == (1, 0)
+    rig = bench(1)
+    rig.signals.take_page(rig.backends[0], "DCGM_FI_DEV_POWER_USAGE 210\nsomething_else 3\n")
+    rig.send()
+    assert (rig.views[0].running, rig.views[0].watts) == (1, 210)
+    rig.pass_time(6)
+    assert (rig.views[0].running, rig.views[0].watts) == (1, 0)
 
 
 def test_the_hit_rate_is_of_recent_prompts_and_survives_a_restart():
@@ -233,22 +233,22 @@ def test_a_mean_lies_between_its_samples(samples):
     mean, at = Mean(100), 0
     for wait, value in samples:
         at += wait
-        found = mean.add(at, value)
+        average = mean.add(at, value)
         kept = [sample for _, sample in mean.samples]
-        assert min(kept) - 1e-9 <= found <= max(kept) + 1e-9
+        assert min(kept) - 1e-9 <= average <= max(kept) + 1e-9
         assert len(mean.samples) <= 102
 
 
 @given(
     st.dictionaries(st.sampled_from(["queued", "busy", "watts", "kv_blocks", "x"]), st.none() | st.floats() | st.text())
 )
-def test_what_an_agent_says_is_taken_as_far_as_it_can_be_true(said):
-    found = clean(said)
-    assert all(value >= 0 for value in found.values())
-    assert "x" not in found
-    assert found.get("busy", 0) <= 1
-    assert found.get("kv_blocks", 1) > 0
-    assert all(isinstance(found[name], int) for name in ("queued", "kv_blocks") if name in found)
+def test_what_an_agent_says_is_taken_as_far_as_it_can_be_true(message):
+    signals = clean(message)
+    assert all(value >= 0 for value in signals.values())
+    assert "x" not in signals
+    assert signals.get("busy", 0) <= 1
+    assert signals.get("kv_blocks", 1) > 0
+    assert all(isinstance(signals[name], int) for name in ("queued", "kv_blocks") if name in signals)
 
 
 def quiet(one):
@@ -260,54 +260,54 @@ def quiet(one):
 
 
 def test_pages_are_read_over_real_sockets_and_a_loss_is_noticed(live):
-    one = quiet(live(2, policies={"routing": "least-outstanding"}))
-    one.engines[0].page = page(running=40, queued=9)
-    one.engines[1].page = page(running=1, queued=0)
-    app = one.app
+    gateway = quiet(live(2, policies={"routing": "least-outstanding"}))
+    gateway.engines[0].page = page(running=40, queued=9)
+    gateway.engines[1].page = page(running=1, queued=0)
+    app = gateway.app
     signals = polled(app, interval_s=0.01, timeout_s=1.0, stale_s=0.3)
-    one.call(signals.start())
+    gateway.call(signals.start())
     try:
         views = app.plane.views
-        one.until(lambda: (views[0].running, views[1].running) == (40, 1))
-        one.engines[0].page = None
-        one.until(lambda: views[0].observed_at is None)
+        gateway.until(lambda: (views[0].running, views[1].running) == (40, 1))
+        gateway.engines[0].page = None
+        gateway.until(lambda: views[0].observed_at is None)
         assert (views[0].running, views[0].queued) == (0, 0)
         assert views[1].observed_at is not None
-        assert b"/metrics" in {target for target, _ in one.engines[0].looked}
-        one.engines[0].page = page(running=5, queued=5)
-        one.until(lambda: views[0].running == 5)
-        one.loop.call_soon_threadsafe(app.fleet.offer, "file", {"e1": app.fleet.backend("e1").spec})
-        one.until(lambda: len(signals.readings) == 1)
+        assert b"/metrics" in {target for target, _ in gateway.engines[0].looked}
+        gateway.engines[0].page = page(running=5, queued=5)
+        gateway.until(lambda: views[0].running == 5)
+        gateway.loop.call_soon_threadsafe(app.fleet.offer, "file", {"e1": app.fleet.backend("e1").spec})
+        gateway.until(lambda: len(signals.readings) == 1)
     finally:
-        one.call(signals.stop())
+        gateway.call(signals.stop())
     assert app.fleet.on_change.count(signals.follower._on_change) == 0
 
 
 def test_a_page_without_an_end_and_one_that_never_comes_do_no_harm(live):
-    one = quiet(live(2))
-    one.engines[0].page = page() + "# filler\n" * 2000
-    one.engines[1].page = page(running=8)
-    signals = polled(one.app, interval_s=0.01, timeout_s=0.5, stale_s=1.0, page_bytes=4096)
-    one.call(signals.start())
+    gateway = quiet(live(2))
+    gateway.engines[0].page = page() + "# filler\n" * 2000
+    gateway.engines[1].page = page(running=8)
+    signals = polled(gateway.app, interval_s=0.01, timeout_s=0.5, stale_s=1.0, page_bytes=4096)
+    gateway.call(signals.start())
     try:
-        one.until(lambda: one.app.plane.views[1].running == 8 and signals.misses > 0)
-        assert one.app.plane.views[0].observed_at is None
+        gateway.until(lambda: gateway.app.plane.views[1].running == 8 and signals.misses > 0)
+        assert gateway.app.plane.views[0].observed_at is None
     finally:
-        one.call(signals.stop())
+        gateway.call(signals.stop())
 
 
 def test_what_was_sent_since_a_page_was_made_waits_there(bench):
-    one = bench(1)
-    backend, view = one.backends[0], one.views[0]
-    one.send()
+    rig = bench(1)
+    backend, view = rig.backends[0], rig.views[0]
+    rig.send()
     made = view.routed
-    one.send()
-    one.send()
-    one.signals.take_page(backend, page(running=1, queued=0), made)
+    rig.send()
+    rig.send()
+    rig.signals.take_page(backend, page(running=1, queued=0), made)
     assert (view.running, view.queued, view.effective_load) == (1, 2, 3)
-    one.send()
+    rig.send()
     assert view.effective_load == 4
-    one.signals.take_page(backend, page(running=1, queued=0))
+    rig.signals.take_page(backend, page(running=1, queued=0))
     assert view.effective_load == 1  # a page that says nothing of its time is as of now
 
 
@@ -337,11 +337,11 @@ class Ticking(EngineSignals):
 
 
 def test_pages_that_are_as_of_ticks_are_asked_for_behind_each_and_count_when_they_are_due(bench):
-    one = bench(1)
-    signals = Ticking(one.app, SignalSettings(interval_s=0.5, ticks_s=0.02), [0.001, 0.01, 0.7, 0.001])
-    signals.readings[one.backends[0]] = Reading()
+    rig = bench(1)
+    signals = Ticking(rig.app, SignalSettings(interval_s=0.5, ticks_s=0.02), [0.001, 0.01, 0.7, 0.001])
+    signals.readings[rig.backends[0]] = Reading()
     with pytest.raises(asyncio.CancelledError):
-        one.app.clock.loop.run_until_complete(signals._follow_ticks(one.backends[0]))
+        rig.app.clock.loop.run_until_complete(signals._follow_ticks(rig.backends[0]))
     assert signals.asked == pytest.approx([7.502, 8.002, 8.502, 9.502])  # the third took until after the next
     assert signals.counted == [(pytest.approx(at), 0) for at in (7.52, 8.02, 9.202, 9.52)]
 
@@ -349,10 +349,10 @@ def test_pages_that_are_as_of_ticks_are_asked_for_behind_each_and_count_when_the
 def test_the_section_is_read_strictly():
     assert SignalSettings.read(None) == SignalSettings()
     assert not SignalSettings.read(False).on
-    found = SignalSettings.read({"interval": "250ms", "stale": "2s", "watts": "gpu_watts"})
-    assert (found.interval_s, found.stale_s, found.watts, found.ticks_s) == (0.25, 2.0, "gpu_watts", None)
+    settings = SignalSettings.read({"interval": "250ms", "stale": "2s", "watts": "gpu_watts"})
+    assert (settings.interval_s, settings.stale_s, settings.watts, settings.ticks_s) == (0.25, 2.0, "gpu_watts", None)
     assert SignalSettings.read({"ticks": "0ms"}).ticks_s == 0.0
-    for wrong, said in (
+    for wrong, message in (
         ({"interval": "6s"}, r"signals\.stale: must be longer than the interval"),
         ({"interval": "0s"}, r"signals\.interval: must be longer than nothing"),
         ({"intervall": "1s"}, r"signals\.intervall: there is no such key"),
@@ -360,5 +360,5 @@ def test_the_section_is_read_strictly():
         ({"ticks": "now"}, r"signals\.ticks"),
         ({"ticks": "500ms"}, r"signals\.ticks: must be shorter than the interval"),
     ):
-        with pytest.raises(HeadwayError, match=said):
+        with pytest.raises(HeadwayError, match=message):
             SignalSettings.read(wrong)

@@ -28,13 +28,13 @@ def traced(live):
     """A gateway whose spans go to a list."""
 
     def start(engines=2, sample=1.0, **more):
-        one = live(engines, **more)
+        gateway = live(engines, **more)
         spans = InMemorySpanExporter()
-        app, settings = one.app, OtelSettings("http://127.0.0.1:9/v1/traces", sample)
+        app, settings = gateway.app, OtelSettings("http://127.0.0.1:9/v1/traces", sample)
         tracing = Tracing(app.clock, app.plane, app.decisions, settings, spans, simple=True)
         app.tracing = app.intake.tracing = tracing
         app.services.on_end.append(tracing.record_end)
-        return one, spans
+        return gateway, spans
 
     return start
 
@@ -42,27 +42,27 @@ def traced(live):
 def both(one, spans):
     """The server's and the client's, of one request."""
     one.until(lambda: any(span.kind.name == "SERVER" for span in spans.get_finished_spans()))  # which ends last
-    found = {span.kind.name: span for span in spans.get_finished_spans()}
-    assert len(spans.get_finished_spans()) == len(found)
-    return found["SERVER"], found.get("CLIENT")
+    spans_by_kind = {span.kind.name: span for span in spans.get_finished_spans()}
+    assert len(spans.get_finished_spans()) == len(spans_by_kind)
+    return spans_by_kind["SERVER"], spans_by_kind.get("CLIENT")
 
 
 def test_a_request_has_a_span_of_its_own_and_one_at_its_engine(traced):
-    one, spans = traced(policies={"routing": "kv-aware"})
-    answer = chat(one, "what was said before " * 30, stream=True, x_headway_session="talk")
-    server, client = both(one, spans)
+    gateway, spans = traced(policies={"routing": "kv-aware"})
+    answer = chat(gateway, "what was said before " * 30, stream=True, x_headway_session="talk")
+    server, client = both(gateway, spans)
     assert (server.name, client.name) == ("POST /v1/chat/completions", "chat m")
     assert server.parent is None and client.parent.span_id == server.context.span_id
     assert client.context.trace_id == server.context.trace_id
-    told = server.attributes
-    assert told["headway.target"] == answer.headers["x-headway-target"]
-    assert (told["headway.policy.routing"], told["headway.policy.version"]) == ("kv-aware", 0)
-    assert (told["http.response.status_code"], told["headway.attempts"]) == (200, 1)
-    assert told["gen_ai.conversation.id"] == "talk"
+    attributes = server.attributes
+    assert attributes["headway.target"] == answer.headers["x-headway-target"]
+    assert (attributes["headway.policy.routing"], attributes["headway.policy.version"]) == ("kv-aware", 0)
+    assert (attributes["http.response.status_code"], attributes["headway.attempts"]) == (200, 1)
+    assert attributes["gen_ai.conversation.id"] == "talk"
     assert client.attributes["gen_ai.operation.name"] == "chat"
     assert client.attributes["gen_ai.usage.output_tokens"] == 5
     assert client.attributes["gen_ai.response.time_to_first_chunk"] >= 0
-    assert client.attributes["server.port"] in [engine.port for engine in one.engines]
+    assert client.attributes["server.port"] in [engine.port for engine in gateway.engines]
     assert server.start_time <= client.start_time <= client.events[0].timestamp <= client.end_time == server.end_time
     (decision,) = server.events
     assert list(decision.attributes["headway.candidates"]) == ["e0", "e1"]
@@ -71,73 +71,73 @@ def test_a_request_has_a_span_of_its_own_and_one_at_its_engine(traced):
 
 
 def test_the_engine_is_told_its_parent(traced):
-    one, spans = traced(1)
-    chat(one)
-    _, client = both(one, spans)
-    told = one.engines[0].fields[0][b"traceparent"].decode()
-    assert told == f"00-{client.context.trace_id:032x}-{client.context.span_id:016x}-01"
+    gateway, spans = traced(1)
+    chat(gateway)
+    _, client = both(gateway, spans)
+    header = gateway.engines[0].fields[0][b"traceparent"].decode()
+    assert header == f"00-{client.context.trace_id:032x}-{client.context.span_id:016x}-01"
     assert client.attributes["gen_ai.usage.input_tokens"] == 3  # as the engine counted
 
 
 def test_a_clients_trace_goes_on(traced):
-    one, spans = traced(1, sample=0.0)
-    chat(one, traceparent=PARENT, tracestate="vendor=1")
-    server, client = both(one, spans)
+    gateway, spans = traced(1, sample=0.0)
+    chat(gateway, traceparent=PARENT, tracestate="vendor=1")
+    server, client = both(gateway, spans)
     assert f"{server.context.trace_id:032x}" == f"{client.context.trace_id:032x}" == PARENT.split("-")[1]
     assert f"{server.parent.span_id:016x}" == PARENT.split("-")[2]
-    fields = one.engines[0].fields[0]
+    fields = gateway.engines[0].fields[0]
     assert fields[b"traceparent"].decode().split("-")[1] == PARENT.split("-")[1]
     assert fields[b"tracestate"] == b"vendor=1"
 
 
 def test_a_client_that_is_not_sampled_is_not_and_its_header_goes_on_as_it_came(traced):
-    one, spans = traced(1, sample=1.0)
-    given = PARENT[:-1] + "0"
-    chat(one, traceparent=given)
-    one.until(one.idle)
+    gateway, spans = traced(1, sample=1.0)
+    settings = PARENT[:-1] + "0"
+    chat(gateway, traceparent=settings)
+    gateway.until(gateway.idle)
     assert spans.get_finished_spans() == ()
-    assert one.engines[0].fields[0][b"traceparent"].decode() == given
+    assert gateway.engines[0].fields[0][b"traceparent"].decode() == settings
 
 
 @pytest.mark.parametrize(
-    "given", ["", "garbage", "ff" + PARENT[2:], PARENT.replace("b7ad6b7169203331", "0" * 16), "00-zz"]
+    "value", ["", "garbage", "ff" + PARENT[2:], PARENT.replace("b7ad6b7169203331", "0" * 16), "00-zz"]
 )
-def test_a_parent_that_cannot_be_read_begins_a_new_trace(traced, given):
-    one, spans = traced(1)
-    chat(one, traceparent=given, tracestate="vendor=1")
-    server, _ = both(one, spans)
-    assert server.parent is None and f"{server.context.trace_id:032x}" not in given
-    assert b"tracestate" not in one.engines[0].fields[0]
+def test_a_parent_that_cannot_be_read_begins_a_new_trace(traced, value):
+    gateway, spans = traced(1)
+    chat(gateway, traceparent=value, tracestate="vendor=1")
+    server, _ = both(gateway, spans)
+    assert server.parent is None and f"{server.context.trace_id:032x}" not in value
+    assert b"tracestate" not in gateway.engines[0].fields[0]
 
 
 def test_of_the_others_a_share_is_sampled(traced):
-    one, spans = traced(1, sample=0.5)
-    one.app.tracing.random.seed(5)
+    gateway, spans = traced(1, sample=0.5)
+    gateway.app.tracing.random.seed(5)
     for _ in range(60):
-        chat(one)
-    one.until(lambda: not one.app.tracing.trails and ended(one) == 60)
+        chat(gateway)
+    gateway.until(lambda: not gateway.app.tracing.trails and ended(gateway) == 60)
     count = len(spans.get_finished_spans()) // 2
     assert 10 < count < 50
-    assert sum(b"traceparent" in fields for fields in one.engines[0].fields) == count
+    assert sum(b"traceparent" in fields for fields in gateway.engines[0].fields) == count
 
 
 def test_what_went_wrong_is_told(traced):
-    one, spans = traced(1, retries=0)
-    one.engines[0].mode = "reset"
-    assert chat(one).status == 502
-    server, client = both(one, spans)
+    gateway, spans = traced(1, retries=0)
+    gateway.engines[0].mode = "reset"
+    assert chat(gateway).status == 502
+    server, client = both(gateway, spans)
     assert not server.status.is_ok and "the connection was lost" in server.status.description
     assert (server.attributes["error.type"], client.attributes["error.type"]) == ("502", "502")
-    one.until(lambda: one.app.tracing.trails == {})
+    gateway.until(lambda: gateway.app.tracing.trails == {})
 
 
 def test_who_was_sent_to_no_engine_has_no_span_there(traced):
-    one, spans = traced(1, policies={"admission": {"name": "token-bucket", "rate": 0.001, "burst": 1}})
-    chat(one)
-    both(one, spans)
+    gateway, spans = traced(1, policies={"admission": {"name": "token-bucket", "rate": 0.001, "burst": 1}})
+    chat(gateway)
+    both(gateway, spans)
     spans.clear()
-    assert chat(one).status in (429, 503)
-    server, client = both(one, spans)
+    assert chat(gateway).status in (429, 503)
+    server, client = both(gateway, spans)
     assert client is None and server.attributes["headway.outcome"] == "rejected"
     assert "headway.target" not in server.attributes
 
@@ -161,11 +161,11 @@ def test_a_collector_gets_them_in_batches(live):
     Collector.bodies.clear()
     server = HTTPServer(("127.0.0.1", 0), Collector)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    one = live(2, otel={"endpoint": f"http://127.0.0.1:{server.server_port}", "service": "mine"})
+    gateway = live(2, otel={"endpoint": f"http://127.0.0.1:{server.server_port}", "service": "mine"})
     for _ in range(4):
-        chat(one)
-    one.until(lambda: not one.app.tracing.trails)
-    one.call(component(one, "Tracing").stop())  # what is left is sent at the end
+        chat(gateway)
+    gateway.until(lambda: not gateway.app.tracing.trails)
+    gateway.call(component(gateway, "Tracing").stop())  # what is left is sent at the end
     server.shutdown()
     names, services = [], set()
     for path, body in Collector.bodies:
@@ -177,20 +177,20 @@ def test_a_collector_gets_them_in_batches(live):
 
 
 def test_a_collector_that_is_gone_holds_nobody_up(live):
-    one = live(1, otel="http://127.0.0.1:9")
-    assert [chat(one).status for _ in range(5)] == [200] * 5
+    gateway = live(1, otel="http://127.0.0.1:9")
+    assert [chat(gateway).status for _ in range(5)] == [200] * 5
 
 
 def test_it_is_off_unless_it_is_asked_for(live):
-    one = live(1)
-    chat(one)
-    assert one.app.tracing is None and b"traceparent" not in one.engines[0].fields[0]
+    gateway = live(1)
+    chat(gateway)
+    assert gateway.app.tracing is None and b"traceparent" not in gateway.engines[0].fields[0]
 
 
 def test_a_wrong_setting_is_told_with_its_place():
-    for otel, said in (
+    for otel, message in (
         ("127.0.0.1:4318", "otel.endpoint: expected a URL"),
         ({"endpoint": "http://x", "sample": 2}, "otel.sample"),
     ):
-        with pytest.raises(HeadwayError, match=said.replace(".", r"\.")):
+        with pytest.raises(HeadwayError, match=message.replace(".", r"\.")):
             Config.load({"backends": {"a": "http://x"}, "otel": otel})

@@ -125,9 +125,9 @@ def test_the_engines_behind_one_address_are_added_up_and_their_shares_averaged()
 
 
 def test_ranks_that_compute_together_are_counted_once_and_priorities_not_twice():
-    found = parse(SGLANG)
-    assert (found["running"], found["queued"], found["kv_usage"], found["hit_rate"]) == (4, 2826, 0.5, 0.33)
-    assert (found["kv_tokens"], found["kv_blocks"], found["block_tokens"]) == (471258, 471258, 1)
+    figures = parse(SGLANG)
+    assert (figures["running"], figures["queued"], figures["kv_usage"], figures["hit_rate"]) == (4, 2826, 0.5, 0.33)
+    assert (figures["kv_tokens"], figures["kv_blocks"], figures["block_tokens"]) == (471258, 471258, 1)
 
 
 def test_older_sglang_tells_its_pages_by_labels():
@@ -170,9 +170,9 @@ def test_power_is_added_up_over_the_cards_and_their_use_averaged():
         f'DCGM_FI_DEV_GPU_UTIL{{gpu="{card}",UUID="GPU-{card}"}} {percent}\n'
         for card, watts, percent in ((0, 67.5, 20), (1, 132.5, 60))
     )
-    found = parse(page)
-    assert found["watts"] == 200.0
-    assert found["busy"] == pytest.approx(0.4)
+    figures = parse(page)
+    assert figures["watts"] == 200.0
+    assert figures["busy"] == pytest.approx(0.4)
 
 
 def test_another_series_may_be_the_power():
@@ -215,8 +215,8 @@ LINES = st.one_of(
 
 @given(st.lists(LINES, max_size=12).map("\n".join), st.sampled_from(["auto", "vllm", "sglang", "llamacpp", "other"]))
 def test_any_text_is_read_without_an_error(page, engine):
-    found = parse(page, engine, "watts")
-    for name, value in found.items():
+    figures = parse(page, engine, "watts")
+    for name, value in figures.items():
         if name == "adapters":
             assert all(isinstance(one, str) and one for one in value)
         elif name in ("kv_usage", "hit_rate", "busy"):

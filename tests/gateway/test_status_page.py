@@ -38,8 +38,8 @@ class Opened:
         self.context.close()
 
     def cells(self, table: str) -> list[list[str]]:
-        found = self.page.locator(f"#{table} tbody tr").all()
-        return [[cell.inner_text() for cell in row.locator("td").all()] for row in found]
+        rows = self.page.locator(f"#{table} tbody tr").all()
+        return [[cell.inner_text() for cell in row.locator("td").all()] for row in rows]
 
     def until(self, holds: str, argument: object = None) -> None:
         self.page.wait_for_function(holds, arg=argument, timeout=120_000)
@@ -51,22 +51,22 @@ ROWS = "([table, count]) => document.querySelectorAll(`#${table} tbody tr`).leng
 
 @pytest.mark.full
 def test_it_shows_the_engines_and_follows_them_by_itself(live, browser):
-    one = live(3, admin=ADMIN, policies={"routing": "kv-aware"})
-    with Opened(browser, one) as opened:
+    gateway = live(3, admin=ADMIN, policies={"routing": "kv-aware"})
+    with Opened(browser, gateway) as opened:
         opened.until(ROWS, ["backends", 3])
         assert [row[0] for row in opened.cells("backends")] == ["e0", "e1", "e2"]
         assert opened.cells("decisions") == []
         for number in range(5):
-            chat(one, f"number {number} " * 60, stream=True)
+            chat(gateway, f"number {number} " * 60, stream=True)
         opened.until(ROWS, ["decisions", 5])
         assert {row[3] for row in opened.cells("decisions")} == {"kv-aware"}
         assert [row[0] for row in opened.cells("decisions")] == ["4", "3", "2", "1", "0"]
         opened.until("() => document.querySelector('#latency tbody tr td:last-child').textContent === '5'")
         assert all(float(cell) > 0 for cell in opened.cells("latency")[0][1:4])
-        admin(one, "/backends/e1/cordon", "POST")
+        admin(gateway, "/backends/e1/cordon", "POST")
         opened.until(SHOWS, "cordoned")
         assert opened.cells("backends")[1][1] == "cordoned"
-        admin(one, "/policies", "PUT", {"routing": "round-robin"})
+        admin(gateway, "/policies", "PUT", {"routing": "round-robin"})
         opened.until(SHOWS, "routing: round-robin")
         assert opened.page.locator("#version").inner_text() == "1"
         assert opened.complaints == []
@@ -75,19 +75,19 @@ def test_it_shows_the_engines_and_follows_them_by_itself(live, browser):
 
 @pytest.mark.full
 def test_names_from_outside_are_text_and_never_markup(live, browser):
-    one = live(1, admin=ADMIN)
-    chat(one, model="<img src=x onerror=alert(1)>")
-    with Opened(browser, one) as opened:
+    gateway = live(1, admin=ADMIN)
+    chat(gateway, model="<img src=x onerror=alert(1)>")
+    with Opened(browser, gateway) as opened:
         opened.until(SHOWS, "<img src=x onerror=alert(1)>")
         assert opened.page.locator("main img").count() == 0 and opened.complaints == []
 
 
 @pytest.mark.full
 def test_it_says_so_when_the_gateway_is_gone(live, browser):
-    one = live(1, admin=ADMIN)
-    with Opened(browser, one) as opened:
+    gateway = live(1, admin=ADMIN)
+    with Opened(browser, gateway) as opened:
         opened.until(ROWS, ["backends", 1])
-        one.call(component(one, "Admin").stop())
+        gateway.call(component(gateway, "Admin").stop())
         opened.until(SHOWS, "The gateway does not answer")
 
 
@@ -96,9 +96,9 @@ def test_it_says_so_when_the_gateway_is_gone(live, browser):
     "options", [{"viewport": {"width": 390, "height": 844}}, {"color_scheme": "dark"}], ids=["phone", "dark"]
 )
 def test_it_fits_a_telephone_and_the_dark(live, browser, options):
-    one = live(2, admin=ADMIN)
-    chat(one)
-    with Opened(browser, one, **options) as opened:
+    gateway = live(2, admin=ADMIN)
+    chat(gateway)
+    with Opened(browser, gateway, **options) as opened:
         opened.until(ROWS, ["backends", 2])
         wide = opened.page.evaluate("() => document.documentElement.scrollWidth - window.innerWidth")
         assert wide <= 0 and opened.complaints == []
@@ -113,11 +113,11 @@ def test_it_shows_what_is_tried_and_what_failed(live, browser):
         "source": "def score(request, instance, cluster):\n    return 1 / (0 * instance.index)\n",
     }
     canary = {"policies": {"routing": failing}, "share": 1.0}
-    one = live(2, admin=ADMIN, canary=canary, shadow={"turns": {"routing": "round-robin"}})
-    with Opened(browser, one) as opened:
+    gateway = live(2, admin=ADMIN, canary=canary, shadow={"turns": {"routing": "round-robin"}})
+    with Opened(browser, gateway) as opened:
         opened.until(ROWS, ["shadows", 1])
         for _ in range(6):
-            assert chat(one, stream=True).status == 200
+            assert chat(gateway, stream=True).status == 200
         opened.until(SHOWS, "Stopped: its policies failed 5 times")
         opened.until("() => document.querySelector('#shadows tbody td:nth-child(3)').textContent === '6'")
         assert opened.cells("shadows")[0][:2] == ["turns", "asked"]

@@ -59,8 +59,8 @@ def test_a_batch_as_vllm_wrote_it_is_read():
         "kv_cache_spec_sliding_window": None,
         "locality": "local",
     }
-    (found,) = decode(PACK([1788.25, [event], 0]), Counts())
-    assert found.hashes == [2**64 - 5] and found.size == 32 and found.group == 0
+    (events,) = decode(PACK([1788.25, [event], 0]), Counts())
+    assert events.hashes == [2**64 - 5] and events.size == 32 and events.group == 0
 
 
 def test_hashes_may_be_bytes_or_negative():
@@ -72,8 +72,8 @@ def test_hashes_may_be_bytes_or_negative():
 
 def test_kinds_that_nobody_knows_are_passed_over_and_counted():
     counts = Counts()
-    found = decode(batch(["BlockMoved", 1], {"type": "BlockPinned", "x": [1]}, clearing()), counts)
-    assert [type(one) for one in found] == [Cleared]
+    events = decode(batch(["BlockMoved", 1], {"type": "BlockPinned", "x": [1]}, clearing()), counts)
+    assert [type(one) for one in events] == [Cleared]
     assert counts == Counts(events=1, unknown=2)
 
 

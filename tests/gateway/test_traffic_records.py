@@ -29,15 +29,15 @@ def written(live, folder: Path) -> list[Result]:
 
 
 def test_a_folder_tells_what_became_of_each_request(live, tmp_path):
-    one = live(3, records=str(tmp_path / "traffic"), policies={"routing": "kv-aware"}, explain="all")
+    gateway = live(3, records=str(tmp_path / "traffic"), policies={"routing": "kv-aware"}, explain="all")
     targets = []
     for number in range(20):
-        answer = chat(one, f"number {number % 4} " * 60, stream=number % 2 == 0, x_headway_tenant=f"t{number % 2}")
+        answer = chat(gateway, f"number {number % 4} " * 60, stream=number % 2 == 0, x_headway_tenant=f"t{number % 2}")
         targets.append(answer.headers["x-headway-target"])
-    one.engines[0].mode = one.engines[1].mode = one.engines[2].mode = "error"
-    assert chat(one).status == 500
-    one.until(one.idle)
-    (result,) = written(one, tmp_path / "traffic")
+    gateway.engines[0].mode = gateway.engines[1].mode = gateway.engines[2].mode = "error"
+    assert chat(gateway).status == 500
+    gateway.until(gateway.idle)
+    (result,) = written(gateway, tmp_path / "traffic")
     names, requests = result.instance_ids(), result.requests
     assert [names[index] for index in requests["instance"][:20]] == targets
     assert requests["outcome"] == ["completed"] * 20 + ["failed"]
@@ -57,19 +57,19 @@ def test_a_folder_tells_what_became_of_each_request(live, tmp_path):
 
 
 def test_report_and_explain_work_on_it(live, tmp_path, headway):
-    one = live(2, records=str(tmp_path / "traffic"), policies={"routing": "kv-aware"})
+    gateway = live(2, records=str(tmp_path / "traffic"), policies={"routing": "kv-aware"})
     for number in range(12):
-        chat(one, f"number {number % 3} " * 60, stream=True)
-    one.until(one.idle)
-    written(one, tmp_path / "traffic")
+        chat(gateway, f"number {number % 3} " * 60, stream=True)
+    gateway.until(gateway.idle)
+    written(gateway, tmp_path / "traffic")
     (folder,) = (tmp_path / "traffic").glob("*/*")
     page = report(folder, tmp_path / "page.html").read_text(encoding="utf-8")
     assert "live traffic" in page and "To run it again" not in page and "kv-aware" in page
-    told = explain(folder, 4)
-    assert told["decision"]["target"] in ("e0", "e1") and told["decision"]["live"]
-    assert told["request"]["believed_tokens"] > 0 and told["request"]["cached_tokens"] is None
-    done = headway("explain", str(folder), "4")
-    assert done.returncode == 0 and "it was live, and cannot be simulated again" in " ".join(done.stdout.split())
+    explanation = explain(folder, 4)
+    assert explanation["decision"]["target"] in ("e0", "e1") and explanation["decision"]["live"]
+    assert explanation["request"]["believed_tokens"] > 0 and explanation["request"]["cached_tokens"] is None
+    process = headway("explain", str(folder), "4")
+    assert process.returncode == 0 and "it was live, and cannot be simulated again" in " ".join(process.stdout.split())
     for verb in ("summarize", "timeline"):
         assert headway(verb, str(folder), cwd=tmp_path).returncode == 0
 
@@ -80,82 +80,82 @@ def test_what_engines_tell_of_their_cache_is_what_counts(live, tmp_path, monkeyp
     monkeypatch.setattr(
         fake_engine.Connection, "say", lambda self, status, body: said(self, status, {**body, "usage": usage})
     )
-    one = live(1, records=str(tmp_path), policies={"routing": "kv-aware"})
+    gateway = live(1, records=str(tmp_path), policies={"routing": "kv-aware"})
     for _ in range(3):
-        chat(one, "the same again " * 60)
-    one.until(one.idle)
-    (result,) = written(one, tmp_path)
+        chat(gateway, "the same again " * 60)
+    gateway.until(gateway.idle)
+    (result,) = written(gateway, tmp_path)
     assert result.requests["prompt_tokens"] == [200] * 3 and result.requests["cached_tokens"] == [96] * 3
     assert result.requests["predicted_tokens"][0] == 0 < result.requests["predicted_tokens"][1]
     assert result.summary()["shadow"]["unexpected_hits"] == 1
 
 
 def test_a_folder_holds_so_many_requests_and_is_called_after_its_first(live, tmp_path):
-    one = live(2, records={"folder": str(tmp_path), "requests": 5})
+    gateway = live(2, records={"folder": str(tmp_path), "requests": 5})
     for _ in range(12):
-        chat(one)
-        one.until(lambda: one.app.records.writing == 0)
-    one.until(one.idle)
-    found = written(one, tmp_path)
-    assert [len(result.requests) for result in found] == [5, 5, 2]
+        chat(gateway)
+        gateway.until(lambda: gateway.app.records.writing == 0)
+    gateway.until(gateway.idle)
+    results = written(gateway, tmp_path)
+    assert [len(result.requests) for result in results] == [5, 5, 2]
     assert [place.name for place in sorted(tmp_path.glob("0001/*"))] == ["000000000", "000000005", "000000010"]
 
 
 def test_other_policies_begin_another_folder(live, tmp_path):
-    one = live(2, records=str(tmp_path), policies={"routing": "round-robin"})
-    chat(one)
-    one.until(one.idle)
-    one.loop.call_soon_threadsafe(one.app.switch.swap, {"routing": "kv-aware"}, "test")
-    one.until(lambda: one.app.plane.version == 1)
-    chat(one)
-    one.until(one.idle)
-    found = written(one, tmp_path)
-    assert [result.scenario["policies"]["routing"] for result in found] == ["round-robin", "kv-aware"]
-    assert [len(result.requests) for result in found] == [1, 1]
+    gateway = live(2, records=str(tmp_path), policies={"routing": "round-robin"})
+    chat(gateway)
+    gateway.until(gateway.idle)
+    gateway.loop.call_soon_threadsafe(gateway.app.switch.swap, {"routing": "kv-aware"}, "test")
+    gateway.until(lambda: gateway.app.plane.version == 1)
+    chat(gateway)
+    gateway.until(gateway.idle)
+    results = written(gateway, tmp_path)
+    assert [result.scenario["policies"]["routing"] for result in results] == ["round-robin", "kv-aware"]
+    assert [len(result.requests) for result in results] == [1, 1]
 
 
 def test_an_engine_that_takes_anothers_place_begins_another_folder(live, tmp_path):
-    one, other = live(1, records=str(tmp_path), max_backends=1), live(1)
-    chat(one)
-    one.until(one.idle)
+    gateway, other = live(1, records=str(tmp_path), max_backends=1), live(1)
+    chat(gateway)
+    gateway.until(gateway.idle)
 
     async def replaced() -> None:
         spec = Config.load({"backends": {"new": f"http://127.0.0.1:{other.engines[0].port}"}}).backends
-        one.app.fleet.offer("file", {})
-        one.app.fleet.sweep()
-        one.app.fleet.offer("file", spec)
+        gateway.app.fleet.offer("file", {})
+        gateway.app.fleet.sweep()
+        gateway.app.fleet.offer("file", spec)
 
-    one.call(replaced())
-    assert chat(one).headers["x-headway-target"] == "new"
-    one.until(one.idle)
-    found = written(one, tmp_path)
-    assert [list(result.instance_ids().values()) for result in found] == [["e0"], ["new"]]
+    gateway.call(replaced())
+    assert chat(gateway).headers["x-headway-target"] == "new"
+    gateway.until(gateway.idle)
+    results = written(gateway, tmp_path)
+    assert [list(result.instance_ids().values()) for result in results] == [["e0"], ["new"]]
 
 
 def test_who_is_under_way_at_the_end_is_in_flight(live, tmp_path):
-    one = live(1, records=str(tmp_path))
-    one.engines[0].mode = "hang"
-    asking = threading.Thread(target=lambda: _lost(one), daemon=True)
+    gateway = live(1, records=str(tmp_path))
+    gateway.engines[0].mode = "hang"
+    asking = threading.Thread(target=lambda: _lost(gateway), daemon=True)
     asking.start()
-    one.until(lambda: one.engines[0].under_way == 1)
-    (result,) = written(one, tmp_path)
+    gateway.until(lambda: gateway.engines[0].under_way == 1)
+    (result,) = written(gateway, tmp_path)
     assert result.requests["outcome"] == ["in_flight"] and result.requests["finished_ps"] == [-1]
 
 
 def test_all_stretches_that_are_open_at_the_end_are_written(live, tmp_path):
     """Each has one that never ends; more of them than are written at a time."""
-    one = live(1, records={"folder": str(tmp_path), "requests": 1})
+    gateway = live(1, records={"folder": str(tmp_path), "requests": 1})
     for number in range(4):
-        one.engines[0].mode = "hang"
-        threading.Thread(target=lambda: _lost(one), daemon=True).start()
-        one.until(lambda wanted=number + 1: one.engines[0].under_way == wanted)
-        one.engines[0].mode = "ok"
-        chat(one)
-    one.until(lambda: len(one.app.records.pending) == 4)
-    one.call(one.app.drain(0))
-    found = [Result.load(place) for place in sorted(tmp_path.glob("*/*"))]
-    assert [result.requests["outcome"] for result in found] == [["failed", "completed"]] * 4
-    assert one.app.records.lost == 0
+        gateway.engines[0].mode = "hang"
+        threading.Thread(target=lambda: _lost(gateway), daemon=True).start()
+        gateway.until(lambda wanted=number + 1: gateway.engines[0].under_way == wanted)
+        gateway.engines[0].mode = "ok"
+        chat(gateway)
+    gateway.until(lambda: len(gateway.app.records.pending) == 4)
+    gateway.call(gateway.app.drain(0))
+    results = [Result.load(place) for place in sorted(tmp_path.glob("*/*"))]
+    assert [result.requests["outcome"] for result in results] == [["failed", "completed"]] * 4
+    assert gateway.app.records.lost == 0
 
 
 def _lost(one):
@@ -174,22 +174,24 @@ def test_each_process_has_a_folder_of_its_own(live, tmp_path):
 
 
 def test_no_decisions_are_kept_where_they_are_not_wanted(live, tmp_path):
-    one = live(1, records={"folder": str(tmp_path), "decisions": False})
-    chat(one)
-    one.until(one.idle)
-    (result,) = written(one, tmp_path)
+    gateway = live(1, records={"folder": str(tmp_path), "decisions": False})
+    chat(gateway)
+    gateway.until(gateway.idle)
+    (result,) = written(gateway, tmp_path)
     assert result.decisions is None and len(result.requests) == 1
 
 
 def test_an_embedding_and_a_refusal_are_written_too(live, tmp_path):
-    one = live(1, records=str(tmp_path), policies={"admission": {"name": "token-bucket", "rate": 0.001, "burst": 1}})
-    fetch(f"{one.url}/embeddings", json.dumps({"model": "m", "input": ["a"]}).encode())
-    assert chat(one).status in (429, 503)
-    one.until(one.idle)
-    (result,) = written(one, tmp_path)
+    gateway = live(
+        1, records=str(tmp_path), policies={"admission": {"name": "token-bucket", "rate": 0.001, "burst": 1}}
+    )
+    fetch(f"{gateway.url}/embeddings", json.dumps({"model": "m", "input": ["a"]}).encode())
+    assert chat(gateway).status in (429, 503)
+    gateway.until(gateway.idle)
+    (result,) = written(gateway, tmp_path)
     assert result.requests["kind"] == ["embedding", "chat"]
     assert result.requests["outcome"] == ["completed", "rejected"] and result.requests["instance"] == [0, -1]
-    assert result.decisions is not None and [one.verdict for one in result.decisions.verdicts] == ["rejected"]
+    assert result.decisions is not None and [gateway.verdict for gateway in result.decisions.verdicts] == ["rejected"]
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path, live):
