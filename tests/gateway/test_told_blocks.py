@@ -256,7 +256,7 @@ class Wire:
         self.sink, self.book = ledger()
         self.asked, self.dropped, self.keep = [], [], keep
         self.sent = []
-        self.stream = Stream(self.book, self.ask if replay else None, self.dropped.append)
+        self.stream = Stream(self.book, self.ask if replay else lambda rank, first: False, self.dropped.append)
         self.replay, self.number = replay, 0
 
     def ask(self, rank, first):

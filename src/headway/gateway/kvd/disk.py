@@ -9,6 +9,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,15 +23,13 @@ COUNTS: Final = ("written", "dropped", "dropped_busy", "write_failures", "damage
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
+@dataclass(slots=True, eq=False)
 class Entry:
-    __slots__ = ("data", "number", "reading", "room", "size")
-
-    def __init__(self, number: int, size: int, room: int, data: Buffer | None) -> None:
-        self.number = number
-        self.size = size
-        self.room = room
-        self.data = data  # until it is written
-        self.reading: asyncio.Future[bytearray] | None = None
+    number: int
+    size: int
+    room: int
+    data: Buffer | None  # until it is written
+    reading: asyncio.Future[bytearray] | None = None
 
 
 class Disk:

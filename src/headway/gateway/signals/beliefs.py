@@ -22,6 +22,8 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from msgspec import Struct, field
+
 from headway.gateway.signals.kv_ledger import EXACT, GUESSED, PARTIAL
 from headway.policies.prefix_index import PrefixIndex
 from headway.types import PS_PER_SECOND, Path
@@ -65,17 +67,14 @@ class Sent(NamedTuple):
     watched: tuple[int, ...]  # its keys that were unreported when it was sent, and the one before them
 
 
-class Publisher:
+class Publisher(Struct, eq=False):
     """An instance that publishes events."""
 
-    __slots__ = ("blocks", "pending", "trust", "unconfirmed", "watched")
-
-    def __init__(self, trust: str) -> None:
-        self.trust = trust
-        self.blocks: dict[int, tuple[int, int, int]] = {}  # own key -> parent's key, first token, end
-        self.pending: deque[Sent] = deque()
-        self.watched: dict[int, int] = {}  # key -> how many of them watch it
-        self.unconfirmed = 0  # keys that they watch
+    trust: str
+    blocks: dict[int, tuple[int, int, int]] = {}  # own key -> parent's key, first token, end
+    pending: deque[Sent] = field(default_factory=deque)
+    watched: dict[int, int] = {}  # key -> how many of them watch it
+    unconfirmed: int = 0  # keys that they watch
 
 
 class Beliefs:

@@ -98,7 +98,7 @@ class Engine:
         self.ledger = Ledger(
             self, listener.chain, listener.root, model, listener.block_tokens, settings.max_blocks, self.counts
         )
-        self.stream = Stream(self.ledger, None if self.replay is None else self.ask, self.drop)
+        self.stream = Stream(self.ledger, self.ask, self.drop)
         self.inlet: Inlet | None = None
         self.questions: dict[int, tuple[Inlet, asyncio.TimerHandle]] = {}  # by rank
         if spec.events is not None:
@@ -114,8 +114,9 @@ class Engine:
             self.counts.malformed += 1
 
     def ask(self, rank: int, first: int) -> bool:
-        """Ask for the batches from a number on."""
-        assert self.replay is not None
+        """Ask for the batches from a number on; return whether the engine can replay them."""
+        if self.replay is None:
+            return False
         self.drop(rank)
         try:
             socket = self.listener.connect(self.listener.zmq.DEALER, with_rank(self.replay, rank))

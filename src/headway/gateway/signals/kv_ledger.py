@@ -15,6 +15,7 @@ it. An engine stores a block twice when two requests compute it at the same time
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from headway.gateway.signals.kv_batches import Cleared, Counts, Event, Hash, Removed, Stored
@@ -32,23 +33,21 @@ class Sink(Protocol):
         """Forget all blocks; `trust` says how well the cache is known from now on."""
 
 
+@dataclass(slots=True, eq=False)
 class Block:
     """A block of the engine's. There are many, so its children are a linked list, not a container each."""
 
-    __slots__ = ("after", "attached", "base", "before", "child", "keys", "name", "parent", "refs", "rest", "start")
-
-    def __init__(self, name: Hash, parent: Block | None, base: int, start: int) -> None:
-        self.name = name
-        self.parent = parent
-        self.base = base  # the key before its own
-        self.start = start  # token at which its first own block begins
-        self.keys: tuple[int, ...] = ()
-        self.rest: Sequence[int] = ()  # tokens after its last own block
-        self.refs = 0  # times that it is held
-        self.attached = False
-        self.child: Block | None = None  # the last of its children
-        self.before: Block | None = None  # its neighbours among its parent's children
-        self.after: Block | None = None
+    name: Hash
+    parent: Block | None
+    base: int  # the key before its own
+    start: int  # token at which its first own block begins
+    keys: tuple[int, ...] = ()
+    rest: Sequence[int] = ()  # tokens after its last own block
+    refs: int = 0  # times that it is held
+    attached: bool = False
+    child: Block | None = None  # the last of its children
+    before: Block | None = None  # its neighbours among its parent's children
+    after: Block | None = None
 
     @property
     def tip(self) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from msgspec import Raw
@@ -28,16 +29,14 @@ HELD_BACK_BYTES: Final = 64 * 1024 * 1024
 Todo = tuple[str, Iterator[Raw]]  # the trust from these events on, empty if unchanged, and the events
 
 
+@dataclass(slots=True)
 class _Rank:
     """One of an engine's publishers: each has numbers of its own."""
 
-    __slots__ = ("bytes", "last", "next", "waiting")
-
-    def __init__(self) -> None:
-        self.next = 0  # number of the next batch
-        self.last = -1  # number of the last published batch
-        self.waiting: deque[tuple[int, Batch | None]] | None = None  # while batches before them are replayed
-        self.bytes = 0
+    next: int = 0  # number of the next batch
+    last: int = -1  # number of the last published batch
+    waiting: deque[tuple[int, Batch | None]] | None = None  # while batches before them are replayed
+    bytes: int = 0
 
 
 class Stream:
@@ -45,7 +44,10 @@ class Stream:
     `on_replayed`, until `end_replay`. `drop` cancels a replay. `step` applies the events, a few blocks at a time."""
 
     def __init__(
-        self, ledger: Ledger, ask: Callable[[int, int], bool] | None = None, drop: Callable[[int], None] | None = None
+        self,
+        ledger: Ledger,
+        ask: Callable[[int, int], bool] = lambda rank, first: False,
+        drop: Callable[[int], None] = lambda rank: None,
     ) -> None:
         self.ledger, self.counts = ledger, ledger.counts
         self.ask, self.drop = ask, drop
@@ -56,9 +58,8 @@ class Stream:
 
     def begin(self) -> None:
         """Ask for earlier batches at once: the engine may be silent for long."""
-        if self.ask is not None and self.ask(0, 0):
-            rank = self._ranks[0] = _Rank()
-            rank.waiting = deque()
+        if self.ask(0, 0):
+            self._ranks[0] = _Rank(waiting=deque())
 
     def on_batch(self, number: int, payload: bytes) -> None:
         """Take a published batch."""
@@ -72,7 +73,7 @@ class Stream:
                 self.counts.late += 1
         elif number <= rank.last:  # one publisher never goes back
             self.counts.restarts += 1
-            if rank.waiting is not None and self.drop is not None:
+            if rank.waiting is not None:
                 self.drop(place)
             rank.next, rank.waiting = 0, None
         elif number > rank.next and rank.waiting is None:
@@ -85,10 +86,9 @@ class Stream:
             rank.waiting.append((number, batch))
             rank.bytes += len(payload)
             if len(rank.waiting) > HELD_BACK or rank.bytes > HELD_BACK_BYTES:
-                if self.drop is not None:
-                    self.drop(place)
+                self.drop(place)
                 self.end_replay(place)
-        elif number > rank.next and self.ask is not None and self.ask(place, rank.next):
+        elif number > rank.next and self.ask(place, rank.next):
             rank.waiting, rank.bytes = deque([(number, batch)]), len(payload)
         else:
             self._take(rank, number, batch)
