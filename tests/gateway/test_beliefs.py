@@ -61,12 +61,12 @@ class Plain:
         self.held = OrderedDict((block, at) for block, at in self.held.items() if at > now - self.ttl)
 
     def match(self, path):
-        found = 0
+        matched = 0
         for block in self.blocks(path):
             if block not in self.held:
                 break
-            found += 1
-        return found
+            matched += 1
+        return matched
 
 
 texts = st.lists(st.integers(0, 1), min_size=0, max_size=26)

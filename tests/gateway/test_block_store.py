@@ -47,76 +47,76 @@ class Model:
         self.data: dict[bytes, bytes] = {}
 
     def cost(self, keys: Any) -> int:
-        return sum(len(self.data[one]) + OVERHEAD for one in keys)
+        return sum(len(self.data[name]) + OVERHEAD for name in keys)
 
-    def room(self, one: bytes) -> int:
-        return -(-(24 + len(one) + len(self.data[one])) // 4096) * 4096
+    def room(self, name: bytes) -> int:
+        return -(-(24 + len(name) + len(self.data[name])) // 4096) * 4096
 
     def expire(self) -> None:
-        for end, one in sorted((end, one) for one, end in self.held.items()):
+        for end, name in sorted((end, name) for name, end in self.held.items()):
             if end <= self.now:
-                del self.held[one]
-                self.ram.insert(0, one)
+                del self.held[name]
+                self.ram.insert(0, name)
 
     def spill(self, expected: int) -> None:
         while self.cost(self.ram) + self.cost(self.held) + expected > RAM:
-            one = self.ram.pop(0)
-            if one in self.disk:
-                self.disk.remove(one)
-            elif self.room(one) > DISK:
+            name = self.ram.pop(0)
+            if name in self.disk:
+                self.disk.remove(name)
+            elif self.room(name) > DISK:
                 continue
-            while sum(map(self.room, self.disk)) + self.room(one) > DISK:
+            while sum(map(self.room, self.disk)) + self.room(name) > DISK:
                 self.disk.pop(0)
-            self.disk.append(one)
+            self.disk.append(name)
 
-    def put(self, one: bytes, data: bytes, ttl: int | None) -> bool:
+    def put(self, name: bytes, data: bytes, ttl: int | None) -> bool:
         self.expire()
-        others = self.cost(other for other in self.held if other != one)
-        end = max(self.held.get(one, 0), self.now + ttl if ttl else 0)
+        others = self.cost(other for other in self.held if other != name)
+        end = max(self.held.get(name, 0), self.now + ttl if ttl else 0)
         cost = len(data) + OVERHEAD
         if others + cost > (HELD if end else RAM):
             return False
-        self.delete(one)
+        self.delete(name)
         self.spill(cost)
-        self.data[one] = data
+        self.data[name] = data
         if end:
-            self.held[one] = end
+            self.held[name] = end
         else:
-            self.ram.append(one)
+            self.ram.append(name)
         return True
 
-    def get(self, one: bytes) -> bytes | None:
+    def get(self, name: bytes) -> bytes | None:
         self.expire()
-        if one in self.held or one in self.ram:
-            self.held.pop(one, None)
-            if one in self.ram:
-                self.ram.remove(one)
-            self.ram.append(one)
-            return self.data[one]
-        if one not in self.disk:
+        if name in self.held or name in self.ram:
+            self.held.pop(name, None)
+            if name in self.ram:
+                self.ram.remove(name)
+            self.ram.append(name)
+            return self.data[name]
+        if name not in self.disk:
             return None
-        self.disk.remove(one)
-        self.disk.append(one)
-        cost = len(self.data[one]) + OVERHEAD
+        self.disk.remove(name)
+        self.disk.append(name)
+        cost = len(self.data[name]) + OVERHEAD
         if self.cost(self.held) + cost <= RAM:
             self.spill(cost)
-            self.ram.append(one)
-        return self.data[one]
+            self.ram.append(name)
+        return self.data[name]
 
-    def delete(self, one: bytes) -> bool:
-        there = one in self.ram or one in self.held or one in self.disk
+    def delete(self, name: bytes) -> bool:
+        there = name in self.ram or name in self.held or name in self.disk
         for place in (self.ram, self.disk):
-            if one in place:
-                place.remove(one)
-        self.held.pop(one, None)
+            if name in place:
+                place.remove(name)
+        self.held.pop(name, None)
         return there
 
     def lookup(self, keys: list[bytes]) -> Overlap:
         ram = disk = 0
-        for one in keys:
-            if one in self.ram or one in self.held:
+        for name in keys:
+            if name in self.ram or name in self.held:
                 ram += 1
-            elif one in self.disk:
+            elif name in self.disk:
                 disk += 1
             else:
                 break
@@ -147,13 +147,13 @@ async def _followed(operations: list[Any], folder: Path) -> None:
 def _agree(store: Store, model: Model, folder: Path) -> None:
     figures = store.figures()
     model.expire()
-    assert [store.lookup([one]) for one in KEYS] == [model.lookup([one]) for one in KEYS]
+    assert [store.lookup([name]) for name in KEYS] == [model.lookup([name]) for name in KEYS]
     assert figures["ram"]["bytes"] == model.cost(model.ram) + model.cost(model.held) <= RAM
     assert figures["ram"]["held_bytes"] == model.cost(model.held) <= HELD
     assert figures["disk"]["bytes"] == sum(map(model.room, model.disk)) <= DISK
     assert figures["disk"]["unwritten_bytes"] == 0
     files = sorted(file.name.partition("-")[0] for file in folder.glob("*/*"))
-    assert files == sorted(one.hex() for one in model.disk)
+    assert files == sorted(name.hex() for name in model.disk)
 
 
 @draws(100)

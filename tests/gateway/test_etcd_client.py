@@ -50,18 +50,18 @@ def run(server: EtcdServer, act: Callable[[Etcd], Awaitable[None]], **more: Any)
 
 
 async def wait_for(stream: AsyncGenerator[Seen, None], holds: Callable[[Seen], bool]) -> Seen:
-    async for one in stream:
-        if holds(one):
-            return one
+    async for news in stream:
+        if holds(news):
+            return news
     raise AssertionError("the stream ended")
 
 
 def has(key: str, value: bytes | None) -> Callable[[Seen], bool]:
-    def holds(one: Seen) -> bool:
-        if isinstance(one, Snapshot):
-            return (one.items[key].value if key in one.items else None) == value
-        return isinstance(one, Changes) and any(
-            change.item.key == key and change.value == value for change in one.changes
+    def holds(news: Seen) -> bool:
+        if isinstance(news, Snapshot):
+            return (news.items[key].value if key in news.items else None) == value
+        return isinstance(news, Changes) and any(
+            change.item.key == key and change.value == value for change in news.changes
         )
 
     return holds
@@ -94,7 +94,7 @@ def test_a_key_goes_with_its_lease_and_a_lost_lease_is_told(shared: EtcdServer) 
         lease = await etcd.grant(2)
         await etcd.keep_alive(lease)
         async with aclosing(etcd.follow("/leased/")) as stream:
-            await wait_for(stream, lambda one: isinstance(one, Snapshot))
+            await wait_for(stream, lambda news: isinstance(news, Snapshot))
             await etcd.put("/leased/a", b"1", lease)
             await wait_for(stream, has("/leased/a", b"1"))
             await wait_for(stream, has("/leased/a", None))  # it expires
@@ -175,7 +175,7 @@ def test_a_follower_goes_on_when_the_server_was_killed_and_is_back(server: EtcdS
         async with aclosing(etcd.follow("/f/")) as stream:
             await wait_for(stream, has("/f/a", b"19"))
             server.kill()
-            await wait_for(stream, lambda one: isinstance(one, Down))
+            await wait_for(stream, lambda news: isinstance(news, Down))
             with pytest.raises(EtcdDown, match="no endpoint answers"):
                 await etcd.get("/f/a")
             if lost:
@@ -193,9 +193,9 @@ def test_a_server_that_hangs_is_told_and_followed_again(server: EtcdServer) -> N
         async with aclosing(etcd.follow("/h/", silence_s=1.0)) as stream:
             await anext(stream)
             server.freeze()
-            await wait_for(stream, lambda one: isinstance(one, Down))
+            await wait_for(stream, lambda news: isinstance(news, Down))
             server.thaw()
-            await wait_for(stream, lambda one: isinstance(one, Snapshot))
+            await wait_for(stream, lambda news: isinstance(news, Snapshot))
 
     run(server, act, timeout="1s")
 

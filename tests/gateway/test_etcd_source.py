@@ -289,7 +289,7 @@ def test_policies_are_swapped_and_wrong_ones_are_refused_while_the_old_ones_stay
     async def act(scene: Scene) -> None:
         await scene.put("routing/policy", {"routing": {"name": "kv-aware", "kv": 0.7}})
         await until(lambda: scene.app.plane.policies["routing"] == {"name": "kv-aware", "kv": 0.7})
-        while not (found := await scene.status()).get("accepted"):
+        while not (status := await scene.status()).get("accepted"):
             await asyncio.sleep(0.01)
         for wrong, why in (
             ({"routing": {"name": "kv-aware", "kvv": 0.7}}, "kvv"),
@@ -297,11 +297,11 @@ def test_policies_are_swapped_and_wrong_ones_are_refused_while_the_old_ones_stay
             (["random"], "expected a mapping"),
             ({"routing": "/tmp/evil.py:Evil"}, "names a file"),
         ):
-            revision = found["revision"]
+            revision = status["revision"]
             await scene.put("routing/policy", wrong)
-            while (found := await scene.status())["revision"] == revision:
+            while (status := await scene.status())["revision"] == revision:
                 await asyncio.sleep(0.01)
-            assert not found["accepted"] and why in found["error"]
+            assert not status["accepted"] and why in status["error"]
             assert any(record.levelname == "WARNING" and why in record.getMessage() for record in caplog.records)
         assert scene.app.plane.policies["routing"] == {"name": "kv-aware", "kv": 0.7}
         await scene.etcd.put("/headway/routing/policy", b"routing: round-robin  # as people write it\n")

@@ -35,9 +35,9 @@ class Gateway:
         self.thread.start()
         self.index = PrefixIndex(places, 10**6, OWN)
         self.beliefs = Beliefs(places, [self.index])
-        given = {"bind": bind, "replay": replay, **more}
+        section = {"bind": bind, "replay": replay, **more}
         self.fleet = SimpleNamespace(backends=[*backends, None], on_change=[])
-        settings = read(EventSettings, given, "events")
+        settings = read(EventSettings, section, "events")
         self.listener = Listener(Clock(self.loop), self.fleet, self.beliefs, settings, chain, root, OWN)
         self.call(self.listener.start())
 
@@ -73,10 +73,10 @@ class Gateway:
 
 @pytest.fixture
 def opened():
-    found = []
-    yield lambda one: found.append(one) or one
-    for one in reversed(found):
-        one.close()
+    resources = []
+    yield lambda resource: resources.append(resource) or resource
+    for resource in reversed(resources):
+        resource.close()
 
 
 @pytest.mark.parametrize("form", ["map", "row"])

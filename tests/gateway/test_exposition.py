@@ -43,8 +43,8 @@ def samples(text):
     return values
 
 
-def total(found, name, **labels):
-    return sum(value for (one, its), value in found.items() if one == name and labels.items() <= dict(its).items())
+def total(values, name, **labels):
+    return sum(value for (one, its), value in values.items() if one == name and labels.items() <= dict(its).items())
 
 
 def test_each_request_is_counted_once_by_what_became_of_it(live):

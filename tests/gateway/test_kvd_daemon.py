@@ -130,14 +130,14 @@ async def _spoken(path: Path, data: bytes) -> bytes:
     """What comes back until the daemon ends the connection."""
     reader, writer = await asyncio.open_unix_connection(str(path))
     writer.write(data)
-    found = b""
+    received = b""
     try:
         while more := await reader.read(1000):
-            found += more
+            received += more
     except ConnectionResetError:  # it left bytes unread
         pass
     writer.close()
-    return found
+    return received
 
 
 def test_a_malformed_frame_ends_its_own_connection_only(tmp_path: Path) -> None:
@@ -240,14 +240,17 @@ def test_an_idle_connection_is_closed_and_its_client_does_not_notice(tmp_path: P
 
 def test_many_calls_at_once_share_the_channels(tmp_path: Path) -> None:
     async def main() -> None:
-        async with daemon(tmp_path) as (made, (address,)), KvdClient(address, channels=4, timeout_s=HANGS_S) as client:
+        async with (
+            daemon(tmp_path) as (server, (address,)),
+            KvdClient(address, channels=4, timeout_s=HANGS_S) as client,
+        ):
 
             async def one(number: int) -> None:
                 await client.put({key(number): block(number)})
                 assert await client.get([key(number)]) == [block(number)]
 
             await asyncio.gather(*(one(number) for number in range(200)))
-            assert made.figures()["connections"]["open"] <= 4
+            assert server.figures()["connections"]["open"] <= 4
             assert await client.lookup([key(number) for number in range(200)]) == 200
 
     run(main())
@@ -329,12 +332,12 @@ def test_what_does_not_answer_as_a_daemon_is_refused(tmp_path: Path) -> None:
 
 def test_stopping_lets_what_is_under_way_end(tmp_path: Path) -> None:
     async def main() -> None:
-        async with daemon(tmp_path) as (made, _):
+        async with daemon(tmp_path) as (server, _):
             reader, writer = await asyncio.open_unix_connection(str(tmp_path / "kvd.sock"))
             data = block(1, MIB)
             writer.write(frames.frame(frames.Put([key(1)], [MIB]), MIB) + data[: MIB // 2])
-            await until(lambda: made.budget.used > 0)
-            stopping = asyncio.create_task(made.stop(HANGS_S))
+            await until(lambda: server.budget.used > 0)
+            stopping = asyncio.create_task(server.stop(HANGS_S))
             await asyncio.sleep(0.05)
             with pytest.raises(OSError):
                 await asyncio.open_unix_connection(str(tmp_path / "kvd.sock"))

@@ -40,8 +40,8 @@ def test_what_is_written_is_read(keys: list[bytes]) -> None:
     ):
         body = sum(sizes) if isinstance(request, frames.Put) else 0
         written = frames.frame(request, body)
-        head, told = frames.lengths(written[: frames.PREFIX.size], LIMIT)
-        assert (head, told) == (len(written) - frames.PREFIX.size, body)
+        head, lengths = frames.lengths(written[: frames.PREFIX.size], LIMIT)
+        assert (head, lengths) == (len(written) - frames.PREFIX.size, body)
         assert frames.request(written[frames.PREFIX.size :], body) == request
 
 

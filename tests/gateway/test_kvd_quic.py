@@ -52,7 +52,7 @@ def settings(files: TlsFiles, **more: Any) -> dict[str, Any]:
 def test_blocks_come_across_whole(files: TlsFiles, tmp_path: Path) -> None:
     async def main() -> None:
         async with (
-            daemon(tmp_path, **settings(files)) as (made, (address,)),
+            daemon(tmp_path, **settings(files)) as (server, (address,)),
             KvdClient(address, tls=files, timeout_s=HANGS_S) as client,
         ):
             blocks = {key(number): block(number, 200_001) for number in range(6)}
@@ -60,7 +60,7 @@ def test_blocks_come_across_whole(files: TlsFiles, tmp_path: Path) -> None:
             assert await client.get([*blocks]) == [*blocks.values()]
             assert await client.lookup([*blocks, key(9)]) == 6
             await asyncio.gather(*(client.get([block_key]) for block_key in blocks))
-            assert made.faults == 0 and made.budget.used == 0
+            assert server.faults == 0 and server.budget.used == 0
 
     run(main())
 
@@ -192,12 +192,12 @@ def test_a_client_with_a_wrong_certificate_is_refused(
     make: Callable[[Path, TlsFiles], TlsFiles], files: TlsFiles, tmp_path: Path
 ) -> None:
     async def main() -> None:
-        async with daemon(tmp_path, **settings(files)) as (made, (address,)):
+        async with daemon(tmp_path, **settings(files)) as (server, (address,)):
             async with KvdClient(address, tls=make(tmp_path, files), timeout_s=HANGS_S) as client:
                 with pytest.raises(KvdError) as caught:
                     await client.put({key(1): block(1)})
             assert caught.value.code == "unreachable", str(caught.value)
-            assert made.store.puts == 0 and made.figures()["connections"]["open"] == 0
+            assert server.store.puts == 0 and server.figures()["connections"]["open"] == 0
             async with KvdClient(address, tls=files, timeout_s=HANGS_S) as client:
                 assert await client.lookup([key(1)]) == 0
 
@@ -227,21 +227,21 @@ async def _refused(address: str, configuration: QuicConfiguration) -> str:
 
 def test_a_client_without_a_certificate_is_refused(files: TlsFiles, tmp_path: Path) -> None:
     async def main() -> None:
-        async with daemon(tmp_path, **settings(files)) as (made, (address,)):
+        async with daemon(tmp_path, **settings(files)) as (server, (address,)):
             bare = QuicConfiguration(alpn_protocols=[mutual_tls.ALPN], is_client=True, verify_mode=ssl.CERT_NONE)
             assert await _refused(address, bare) == "a client's certificate is required"
-            assert made.store.puts == 0
+            assert server.store.puts == 0
 
     run(main())
 
 
 def test_a_client_of_another_protocol_is_refused(files: TlsFiles, tmp_path: Path) -> None:
     async def main() -> None:
-        async with daemon(tmp_path, **settings(files)) as (made, (address,)):
+        async with daemon(tmp_path, **settings(files)) as (server, (address,)):
             configuration = mutual_tls.configuration(files, address, "127.0.0.1")
             configuration.alpn_protocols = ["h3"]
             assert await _refused(address, configuration) == "No common ALPN protocols"
-            assert made.store.puts == 0 and made.figures()["connections"]["open"] == 0
+            assert server.store.puts == 0 and server.figures()["connections"]["open"] == 0
 
     run(main())
 
@@ -254,12 +254,12 @@ def test_a_server_that_does_not_verify_lets_nobody_in(
 
     async def main() -> None:
         async with (
-            daemon(tmp_path, **settings(files)) as (made, (address,)),
+            daemon(tmp_path, **settings(files)) as (server, (address,)),
             KvdClient(address, tls=files, timeout_s=HANGS_S) as client,
         ):
             with pytest.raises(KvdError, match="a client's certificate is required"):
                 await client.put({key(1): block(1)})
-            assert made.store.puts == 0
+            assert server.store.puts == 0
 
     run(main())
 
@@ -272,12 +272,12 @@ def test_a_server_with_a_wrong_certificate_is_refused(
 
     async def main() -> None:
         async with (
-            daemon(tmp_path, **settings(wrong)) as (made, (address,)),
+            daemon(tmp_path, **settings(wrong)) as (server, (address,)),
             KvdClient(address, tls=files, timeout_s=HANGS_S) as client,
         ):
             with pytest.raises(KvdError, match="cannot be reached") as caught:
                 await client.put({key(1): block(1)})
-            assert caught.value.code == "unreachable" and made.store.puts == 0
+            assert caught.value.code == "unreachable" and server.store.puts == 0
 
     run(main())
 
@@ -301,22 +301,22 @@ def test_a_peer_is_never_more_than_a_window_ahead(files: TlsFiles, tmp_path: Pat
     limits = {"frame": "8MiB", "in_flight": "64MiB"}
 
     async def main() -> None:
-        async with daemon(tmp_path, **settings(files, ram="64MiB", limits=limits)) as (made, (address,)):
-            await made.budget.take(made.budget.limit)  # so that no body is read
+        async with daemon(tmp_path, **settings(files, ram="64MiB", limits=limits)) as (server, (address,)):
+            await server.budget.take(server.budget.limit)  # so that no body is read
             dialler = QuicDialler(address, files)
             writing = []
             for number in range(3):
                 channel = await dialler.open()
                 head = frames.frame(frames.Put([key(number)], [8 * MIB]), 8 * MIB)
                 writing.append(asyncio.create_task(channel.write(head, block(number, 8 * MIB))))
-            await until(lambda: made.figures()["connections"]["open"] == 3)
+            await until(lambda: server.figures()["connections"]["open"] == 3)
             await asyncio.sleep(0.5)
-            (link,) = made._listeners[0]._server.links  # type: ignore[attr-defined]
+            (link,) = server._listeners[0]._server.links  # type: ignore[attr-defined]
             waiting = link.quic._local_max_data.unread
             assert 0 < waiting <= 3 * quic_windows.STREAM_WINDOW <= quic_windows.WINDOW
-            made.budget.give(made.budget.limit)
-            await until(lambda: made.store.puts == 3)
-            assert made.store.at_hand(key(2)) == block(2, 8 * MIB)
+            server.budget.give(server.budget.limit)
+            await until(lambda: server.store.puts == 3)
+            assert server.store.at_hand(key(2)) == block(2, 8 * MIB)
             assert link.quic._local_max_data.unread == 0 and not link.quic._unread
             await asyncio.wait(writing)
             await dialler.close()
@@ -330,10 +330,10 @@ def test_channels_that_wait_do_not_hold_up_the_one_that_has_its_turn(files: TlsF
 
     async def main() -> None:
         async with (
-            daemon(tmp_path, **settings(files, ram="64MiB", limits=limits)) as (made, (address,)),
+            daemon(tmp_path, **settings(files, ram="64MiB", limits=limits)) as (server, (address,)),
             KvdClient(address, tls=files, timeout_s=HANGS_S, channels=quic_windows.MOST_STREAMS) as client,
         ):
-            await made.budget.take(made.budget.limit - MIB - 1000)  # one at a time
+            await server.budget.take(server.budget.limit - MIB - 1000)  # one at a time
             blocks = {key(number): block(number, MIB) for number in range(quic_windows.MOST_STREAMS)}
             await asyncio.gather(*(client.put({block_key: data}) for block_key, data in blocks.items()))
             assert await client.lookup([*blocks]) == len(blocks)
@@ -346,16 +346,16 @@ def test_a_peer_that_does_not_read_is_given_up(files: TlsFiles, tmp_path: Path) 
 
     async def main() -> None:
         async with (
-            daemon(tmp_path, **settings(files, limits=limits)) as (made, (address,)),
+            daemon(tmp_path, **settings(files, limits=limits)) as (server, (address,)),
             KvdClient(address, tls=files, timeout_s=HANGS_S) as client,
         ):
             await client.put({key(1): block(1, 2 * MIB)})
             dialler = QuicDialler(address, files)
             deaf = await dialler.open()
             await deaf.write(frames.frame(frames.Get([key(1)])))
-            await until(lambda: made.stalled == 1)
-            made.limits = replace(made.limits, stall_s=HANGS_S)  # on a busy machine the other peer is slow as well
-            assert await client.get([key(1)]) == [block(1, 2 * MIB)] and made.budget.used == 0
+            await until(lambda: server.stalled == 1)
+            server.limits = replace(server.limits, stall_s=HANGS_S)  # on a busy machine the other peer is slow as well
+            assert await client.get([key(1)]) == [block(1, 2 * MIB)] and server.budget.used == 0
             await dialler.close()
 
     run(main())
@@ -373,13 +373,13 @@ def test_lost_datagrams_are_sent_again(files: TlsFiles, tmp_path: Path, monkeypa
 
     async def main() -> None:
         async with (
-            daemon(tmp_path, **settings(files)) as (made, (address,)),
+            daemon(tmp_path, **settings(files)) as (server, (address,)),
             KvdClient(address, tls=files, timeout_s=HANGS_S) as client,
         ):
             blocks = {key(number): block(number, 300_000) for number in range(4)}
             await asyncio.gather(*(client.put({block_key: data}) for block_key, data in blocks.items()))
             assert await client.get([*blocks]) == [*blocks.values()]
-            assert made.faults == 0
+            assert server.faults == 0
 
     run(main())
 
@@ -387,7 +387,7 @@ def test_lost_datagrams_are_sent_again(files: TlsFiles, tmp_path: Path, monkeypa
 def test_a_channel_that_is_cut_leaves_the_others(files: TlsFiles, tmp_path: Path) -> None:
     async def main() -> None:
         async with (
-            daemon(tmp_path, **settings(files)) as (made, (address,)),
+            daemon(tmp_path, **settings(files)) as (server, (address,)),
             KvdClient(address, tls=files, timeout_s=HANGS_S) as client,
         ):
             await client.put({key(1): block(1, MIB)})
@@ -398,15 +398,15 @@ def test_a_channel_that_is_cut_leaves_the_others(files: TlsFiles, tmp_path: Path
                 call.cancel()
                 await asyncio.wait([call])
             assert await client.get([key(1)]) == [block(1, MIB)]
-            await until(lambda: made.figures()["connections"]["open"] == 1)
-            assert made.budget.used == 0 and made.faults == 0
+            await until(lambda: server.figures()["connections"]["open"] == 1)
+            assert server.budget.used == 0 and server.faults == 0
 
     run(main())
 
 
 def test_datagrams_that_are_none_do_no_harm(files: TlsFiles, tmp_path: Path) -> None:
     async def main() -> None:
-        async with daemon(tmp_path, **settings(files)) as (made, (address,)):
+        async with daemon(tmp_path, **settings(files)) as (server, (address,)):
             host, port = address.removeprefix("quic://").split(":")
             loop = asyncio.get_running_loop()
             sender, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, remote_addr=(host, int(port)))
@@ -416,14 +416,14 @@ def test_datagrams_that_are_none_do_no_harm(files: TlsFiles, tmp_path: Path) -> 
             async with KvdClient(address, tls=files, timeout_s=HANGS_S) as client:
                 await client.ping()
             sender.close()
-            assert made.figures()["connections"]["open"] <= 1
+            assert server.figures()["connections"]["open"] <= 1
 
     run(main())
 
 
 def test_no_more_connections_than_the_limit(files: TlsFiles, tmp_path: Path) -> None:
     async def main() -> None:
-        async with daemon(tmp_path, **settings(files, limits={"connections": 2})) as (made, (address,)):
+        async with daemon(tmp_path, **settings(files, limits={"connections": 2})) as (server, (address,)):
             first, second = (KvdClient(address, tls=files, timeout_s=HANGS_S) for _ in range(2))
             await first.ping()
             await second.ping()
@@ -433,7 +433,7 @@ def test_no_more_connections_than_the_limit(files: TlsFiles, tmp_path: Path) -> 
             await first.ping()
             await first.close()
             await second.close()
-            await until(lambda: made.figures()["connections"]["open"] == 0)
+            await until(lambda: server.figures()["connections"]["open"] == 0)
 
     run(main())
 

@@ -85,8 +85,8 @@ class Scene:
         return Agent(registration, etcd, Engine(self.engine.url), meter, heartbeat_s)
 
     async def node(self) -> dict[str, Any] | None:
-        found = await self.etcd.get(KEY)
-        return None if found is None else json.loads(found.value)
+        item = await self.etcd.get(KEY)
+        return None if item is None else json.loads(item.value)
 
 
 def play(server: EtcdServer, act: Callable[[Scene], Awaitable[None]]) -> None:
@@ -274,9 +274,9 @@ def test_an_agent_that_ends_waits_for_its_engine_and_takes_the_node_away(shared:
         while agent.beats < 3:
             await asyncio.sleep(0.01)
         ended.set()
-        while (found := await scene.node()) is None or found.get("ready", True):
+        while (item := await scene.node()) is None or item.get("ready", True):
             await asyncio.sleep(0.01)
-        assert found["why"] == "its agent ends" and not running.done()  # three requests run, two wait
+        assert item["why"] == "its agent ends" and not running.done()  # three requests run, two wait
         scene.engine.metrics = METRICS.replace(" 3.0", " 0.0").replace(" 2.0", " 0.0") % (0, 0)
         await running
         assert await scene.node() is None
@@ -421,14 +421,14 @@ def test_the_verb_registers_an_engine_until_sigterm(shared: EtcdServer) -> None:
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
         process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         try:
-            while (found := await scene.node()) is None or "watts" not in found["signals"]:
+            while (item := await scene.node()) is None or "watts" not in item["signals"]:
                 assert process.poll() is None, process.communicate()
                 await asyncio.sleep(0.05)
         finally:
             process.send_signal(signal.SIGTERM)
             out, output = await asyncio.to_thread(process.communicate)
-        assert (found["pool"], found["max_batch_size"], found["models"]) == ("large", 64, ["m", "m-lora"])
-        assert found["signals"]["watts"] == 310 and found["signals"]["busy"] == pytest.approx(0.4)
+        assert (item["pool"], item["max_batch_size"], item["models"]) == ("large", 64, ["m", "m-lora"])
+        assert item["signals"]["watts"] == 310 and item["signals"]["busy"] == pytest.approx(0.4)
         assert (process.returncode, out) == (0, ""), output
         assert "utilisation and power come from the command" in output and "is registered" in output
         assert await scene.node() is None
@@ -446,7 +446,7 @@ def test_operators_list_cordon_and_drain_nodes(shared: EtcdServer, verb: Verb) -
         while not agent.beats:
             await asyncio.sleep(0.01)
         listed = json.loads((await fleet("list", "--json")).out)["nodes"]
-        assert [(one["name"], one["pool"], one["ready"], one["cordoned"]) for one in listed] == [
+        assert [(row["name"], row["pool"], row["ready"], row["cordoned"]) for row in listed] == [
             ("a", "large", True, False)
         ]
         assert (await fleet("cordon", "a", "--why", "repairs")).said == "headway: a is cordoned\n"

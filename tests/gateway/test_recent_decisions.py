@@ -58,12 +58,14 @@ def test_what_is_explained_is_asked_for_again_after_a_while(live):
 
 
 def test_to_be_explained_changes_no_decision(live):
-    found = []
+    choices = []
     for explain in (0, "all"):
         gateway = live(3, policies={"routing": "kv-aware"}, explain=explain)
-        found.append([chat(gateway, f"number {number % 5} " * 60).headers["x-headway-target"] for number in range(20)])
+        choices.append(
+            [chat(gateway, f"number {number % 5} " * 60).headers["x-headway-target"] for number in range(20)]
+        )
         gateway.until(gateway.idle)
-    assert found[0] == found[1]
+    assert choices[0] == choices[1]
 
 
 def test_decisions_are_kept_when_the_policies_are_replaced(live):

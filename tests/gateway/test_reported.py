@@ -68,15 +68,15 @@ class Bench:
 
 @pytest.fixture
 def bench():
-    made = []
+    rigs = []
 
     def start(*given, **more):
-        made.append(Bench(*given, **more))
-        return made[-1]
+        rigs.append(Bench(*given, **more))
+        return rigs[-1]
 
     yield start
-    for one in made:
-        one.app.clock.loop.close()
+    for rig in rigs:
+        rig.app.clock.loop.close()
 
 
 def test_a_page_becomes_what_policies_see(bench):
@@ -234,8 +234,8 @@ def test_a_mean_lies_between_its_samples(samples):
     for wait, value in samples:
         at += wait
         average = mean.add(at, value)
-        kept = [sample for _, sample in mean.samples]
-        assert min(kept) - 1e-9 <= average <= max(kept) + 1e-9
+        values = [sample for _, sample in mean.samples]
+        assert min(values) - 1e-9 <= average <= max(values) + 1e-9
         assert len(mean.samples) <= 102
 
 
@@ -251,12 +251,12 @@ def test_what_an_agent_says_is_taken_as_far_as_it_can_be_true(message):
     assert all(isinstance(signals[name], int) for name in ("queued", "kv_blocks") if name in signals)
 
 
-def quiet(one):
+def quiet(gateway):
     """Its own part for signals ends, so that the test's is the only one."""
-    for part in one.app.components:
+    for part in gateway.app.components:
         if isinstance(part, EngineSignals):
-            one.call(part.stop())
-    return one
+            gateway.call(part.stop())
+    return gateway
 
 
 def test_pages_are_read_over_real_sockets_and_a_loss_is_noticed(live):
@@ -300,10 +300,10 @@ def test_what_was_sent_since_a_page_was_made_waits_there(bench):
     rig = bench(1)
     backend, view = rig.backends[0], rig.views[0]
     rig.send()
-    made = view.routed
+    routed = view.routed
     rig.send()
     rig.send()
-    rig.signals.take_page(backend, page(running=1, queued=0), made)
+    rig.signals.take_page(backend, page(running=1, queued=0), routed)
     assert (view.running, view.queued, view.effective_load) == (1, 2, 3)
     rig.send()
     assert view.effective_load == 4

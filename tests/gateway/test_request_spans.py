@@ -39,9 +39,9 @@ def traced(live):
     return start
 
 
-def both(one, spans):
+def both(gateway, spans):
     """The server's and the client's, of one request."""
-    one.until(lambda: any(span.kind.name == "SERVER" for span in spans.get_finished_spans()))  # which ends last
+    gateway.until(lambda: any(span.kind.name == "SERVER" for span in spans.get_finished_spans()))  # which ends last
     spans_by_kind = {span.kind.name: span for span in spans.get_finished_spans()}
     assert len(spans.get_finished_spans()) == len(spans_by_kind)
     return spans_by_kind["SERVER"], spans_by_kind.get("CLIENT")

@@ -218,7 +218,7 @@ def test_any_text_is_read_without_an_error(page, engine):
     figures = parse(page, engine, "watts")
     for name, value in figures.items():
         if name == "adapters":
-            assert all(isinstance(one, str) and one for one in value)
+            assert all(isinstance(part, str) and part for part in value)
         elif name in ("kv_usage", "hit_rate", "busy"):
             assert 0 <= value <= 1
         else:

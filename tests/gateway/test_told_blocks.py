@@ -73,7 +73,7 @@ def test_hashes_may_be_bytes_or_negative():
 def test_kinds_that_nobody_knows_are_passed_over_and_counted():
     counts = Counts()
     events = decode(batch(["BlockMoved", 1], {"type": "BlockPinned", "x": [1]}, clearing()), counts)
-    assert [type(one) for one in events] == [Cleared]
+    assert [type(event) for event in events] == [Cleared]
     assert counts == Counts(events=1, unknown=2)
 
 

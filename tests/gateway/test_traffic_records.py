@@ -76,9 +76,9 @@ def test_report_and_explain_work_on_it(live, tmp_path, headway):
 
 def test_what_engines_tell_of_their_cache_is_what_counts(live, tmp_path, monkeypatch):
     usage = {"prompt_tokens": 200, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 96}}
-    said = fake_engine.Connection.say
+    original = fake_engine.Connection.say
     monkeypatch.setattr(
-        fake_engine.Connection, "say", lambda self, status, body: said(self, status, {**body, "usage": usage})
+        fake_engine.Connection, "say", lambda self, status, body: original(self, status, {**body, "usage": usage})
     )
     gateway = live(1, records=str(tmp_path), policies={"routing": "kv-aware"})
     for _ in range(3):
@@ -158,18 +158,18 @@ def test_all_stretches_that_are_open_at_the_end_are_written(live, tmp_path):
     assert gateway.app.records.lost == 0
 
 
-def _lost(one):
+def _lost(gateway):
     with suppress(OSError):  # the gateway ends first
-        chat(one)
+        chat(gateway)
 
 
 def test_each_process_has_a_folder_of_its_own(live, tmp_path):
     first, second = live(1, records=str(tmp_path)), live(1, records=str(tmp_path))
-    assert [one.app.records.place.name for one in (first, second)] == ["0001", "0002"]
-    for one in (first, second):
-        chat(one)
-        one.until(one.idle)
-        written(one, tmp_path)
+    assert [gateway.app.records.place.name for gateway in (first, second)] == ["0001", "0002"]
+    for gateway in (first, second):
+        chat(gateway)
+        gateway.until(gateway.idle)
+        written(gateway, tmp_path)
     assert len(list(tmp_path.glob("*/000000000/manifest.json"))) == 2
 
 
