@@ -106,10 +106,9 @@ def read_bytes(file: str) -> bytes:
 
 def presets(folder: str, ending: str = ".yaml") -> dict[str, str]:
     """The texts of a folder of the package's presets, by name in order."""
-    files = sorted((resources.files("headway") / "presets" / folder).iterdir(), key=lambda file: file.name)
-    return {
-        file.name.removesuffix(ending): file.read_text(encoding="utf-8") for file in files if file.name.endswith(ending)
-    }
+    files = (resources.files("headway") / "presets" / folder).iterdir()
+    names = {file.name.removesuffix(ending): file for file in files if file.name.endswith(ending)}
+    return {name: names[name].read_text(encoding="utf-8") for name in sorted(names)}
 
 
 def file_name(file: str) -> str:

@@ -22,6 +22,9 @@ from msgspec import Meta, Struct
 from headway.config.units import duration_ps, duration_text, positive_duration_ps, positive_seconds, size_bytes
 from headway.types import PS_PER_SECOND, Json
 
+INTERNAL: Final = object()  # marks a field that is no key: it is worked out from others, or set by the program
+QUIET: Final = object()  # marks a key that a resolved copy leaves out while it has its default
+
 
 class Unit(Struct, frozen=True):
     """How a quantity is written, and the number that stands for it."""
@@ -39,14 +42,6 @@ class Doc(Struct, frozen=True):
     meaning: str = ""
     default: str | None = None
     type: str | None = None
-
-
-class Internal(Struct, frozen=True):
-    """Marks a field that is no key: it is worked out from others, or set by the program."""
-
-
-class Quiet(Struct, frozen=True):
-    """Marks a key that a resolved copy leaves out while it has its default."""
 
 
 class Key(Struct, frozen=True):
@@ -144,12 +139,8 @@ def _seconds_text(seconds: float) -> str | None:
     return duration_text(round(seconds * PS_PER_SECOND))
 
 
-def _bytes(least: int, value: Any, where: str) -> int:
-    return size_bytes(value, where, least)
-
-
 def bytes_of_at_least(least: int) -> Unit:
-    return Unit("size", partial(_bytes, least), bytes_text)
+    return Unit("size", partial(size_bytes, least=least), bytes_text)
 
 
 def bytes_text(size: int) -> str:
@@ -163,8 +154,6 @@ PICOSECONDS: Final = Unit("duration", duration_ps, duration_text, "_ps")
 POSITIVE_PICOSECONDS: Final = Unit("duration above 0", positive_duration_ps, duration_text, "_ps")
 SECONDS: Final = Unit("duration", _seconds, _seconds_text, "_s")
 POSITIVE_SECONDS: Final = Unit("duration above 0", positive_seconds, _seconds_text, "_s")
-INTERNAL: Final = Internal()
-QUIET: Final = Quiet()
 
 Duration = Annotated[int, PICOSECONDS]
 PositiveDuration = Annotated[int, POSITIVE_PICOSECONDS]

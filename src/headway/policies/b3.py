@@ -112,7 +112,7 @@ class Unified(Believer, Binds):
     """
 
     overload_factor: Annotated[float, Bounds(0, 1000)] = 2.0
-    min_hit_ratio: Annotated[float, Bounds(0, 1)] = 0.5
+    min_hit_ratio: Annotated[float, Bounds(0.0, 1.0)] = 0.5
     block_tokens: BlockTokens = 512
     lru_blocks: LruBlocks = LRU_BLOCKS
     max_sessions: MaxSessions = 1_000_000

@@ -47,7 +47,7 @@ class KvAware(Believer):
     load: Weight = 0.25
     power: Weight = 0.10
     capacity: Weight = 0.10
-    epsilon: Annotated[float, Bounds(0, 1)] = 0.01
+    epsilon: Annotated[float, Bounds(0.0, 1.0)] = 0.01
     prefix_tokens: Annotated[int | None, Bounds(1, 1_000_000, log=True)] = 64
     max_concurrent: Annotated[int | None, Bounds(1, 100_000, log=True)] = None
     block_tokens: BlockTokens = BLOCK_TOKENS

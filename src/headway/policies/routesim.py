@@ -18,7 +18,7 @@ from headway.types import PS_PER_SECOND, Request, Route
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
 
-Share = Annotated[float, Bounds(0, 1)]
+Share = Annotated[float, Bounds(0.0, 1.0)]
 Weight = Annotated[float, Bounds(0, 1000)]
 LOAD = ("queued", "running")
 

@@ -41,7 +41,7 @@ class TargetUtilization:
 
     signal: Literal["kv", "batch", "busy"] = "kv"
     target: Share = 0.7
-    tolerance: Annotated[float, Bounds(0, 1)] = 0.1
+    tolerance: Annotated[float, Bounds(0.0, 1.0)] = 0.1
     scale_down_delay_s: Seconds = 300.0
     windows_s = ()
 

@@ -38,7 +38,7 @@ class Predictive:
     lead_s: Span = 180.0
     trend_s: Span = 600.0
     period_s: Span = 86_400.0
-    blend: Annotated[float, Bounds(0, 1)] = 0.5
+    blend: Annotated[float, Bounds(0.0, 1.0)] = 0.5
     rate_per_replica: Annotated[float | None, Bounds(0.001, 100_000, log=True)] = None  # requests a second
     concurrency: Annotated[float | None, Bounds(0.1, 100_000, log=True)] = None  # requests
     target: Share = 0.7

@@ -47,7 +47,7 @@ class Hpa:
 
     metric: Literal["kv", "batch", "busy", "queue", "concurrency"] = "kv"
     target: Annotated[float | None, Bounds(0.001, 100_000, log=True)] = None
-    tolerance: Annotated[float, Bounds(0, 1)] = 0.1
+    tolerance: Annotated[float, Bounds(0.0, 1.0)] = 0.1
     window_s: Annotated[float, Bounds(1, 3600, log=True)] = 60.0
     up_window_s: Seconds = 0.0
     down_window_s: Seconds = 300.0
