@@ -151,10 +151,8 @@ class PoolView:
         self.samples: list[LoadSample] = []
         self.sampled = (now_ps, 0, 0)  # when, and the arrivals and the area of the load by then
         self.classes: dict[str, Window] = {}  # of requests that ended, by class: 1 for each that met its SLO, 0 if not
-        self.firsts, self.latencies = (
-            Window(window_ps),
-            Window(window_ps),
-        )  # of those: times to the first token, to the end
+        self.firsts = Window(window_ps)  # of those: times to the first token
+        self.latencies = Window(window_ps)  # and to the end
         self.recount(now_ps)
 
     # --- what happens ------------------------------------------------------------------------------------------
