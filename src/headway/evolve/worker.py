@@ -70,9 +70,9 @@ def confined_many(
     limits: Limits | None = None,
     finished: Finished | None = None,
 ) -> list[Any]:
-    """The value or the Failure of each task, in order, and told as they come: on as many processes of this machine as
-    the runner has slots, or wherever it runs things. A process that was lost with its task is replaced, and the task
-    run again; one that is lost every time is a Failure."""
+    """The value or the Failure of each task, in order; `finished` gets each as it comes. Tasks run on as many processes
+    of this machine as the runner has slots, or wherever it runs things. A process that was lost with its task is
+    replaced, and the task run again; one that is lost every time is a Failure."""
     if runner is None:
         with runner_of(None, None) as own:
             return confined_many(tasks, own, limits, finished)
