@@ -1,4 +1,4 @@
-"""`headway agent`: registers the engine beside it in etcd, and tells how it fares."""
+"""`headway agent`: registers the engine beside it in etcd, and reports its load."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from headway import __version__
-from headway.cli.etcd import EtcdChoice
-from headway.cli.options import flag, read_key
+from headway.cli.options import EtcdChoice, flag, read_key
 from headway.cli.page import log_to_stderr, say
 from headway.errors import HeadwayError
 

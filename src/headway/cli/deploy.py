@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from headway.cli.etcd import EtcdChoice
-from headway.cli.options import flag, needs
+from headway.cli.options import EtcdChoice, flag, needs
 from headway.cli.page import AsJson, Page, Verdict, say
 from headway.errors import HeadwayError
 from headway.types import Json
@@ -66,7 +65,7 @@ def deploy(
         document |= {"deployed": True, "said": target.carry_out(change, wait_s)}
     if as_json:
         return document
-    diff = change.diff.rstrip("\n") if yes or dry_run else ""  # who was asked has seen it
+    diff = change.diff.rstrip("\n") if yes or dry_run else ""  # the question has shown it already
     return Page([], "\n".join(filter(None, (diff, document["said"]))) or None)
 
 

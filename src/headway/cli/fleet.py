@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from cyclopts import App, Parameter
 
-from headway.cli.etcd import EtcdChoice
+from headway.cli.options import EtcdChoice
 from headway.cli.page import AsJson, Page, Verdict, say
 from headway.types import Json
 

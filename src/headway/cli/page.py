@@ -68,7 +68,7 @@ def say(*messages: str | None) -> None:
     """Print each message that is there to stderr."""
     for message in messages:
         if message is not None and sys.stderr is not None:
-            with contextlib.suppress(OSError):  # the exit status still tells
+            with contextlib.suppress(OSError):  # the exit status still reports it
                 print(f"headway: {message}", file=sys.stderr)
 
 

@@ -64,7 +64,7 @@ class Engines:
         self._call(run())
 
     def wait_until_back(self) -> None:
-        """Until none is gone any more."""
+        """Wait until every engine is back."""
         self.until(lambda: all(replica.server is not None for replica in self.host.replicas), CALL_S)
 
     def until(self, holds: Callable[[], bool], seconds: float) -> bool:

@@ -1,4 +1,4 @@
-"""Starts engines and, where told how, the router before them; then the checks."""
+"""Starts engines and, given a command, the router in front of them; then runs the checks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from headway.types import Json
 
 ENGINES: Final = 3
 START_S: Final = 90.0
-KEY_ENV: Final = "HEADWAY_CONFORMANCE_KEY"  # of the admin API, which nobody uses here
+KEY_ENV: Final = "HEADWAY_CONFORMANCE_KEY"  # of the admin API, which is not used here
 OWN: Final = "{python} -m headway.cli serve {config}"
 
 
@@ -62,7 +62,7 @@ def conformance(
     """`start` is a command with {engines}, {port}, {metrics_port}, {config} or {python} in it; without a URL and a
     command it is Headway's own gateway that is tried."""
     if metrics is not None:
-        Address(metrics, "--metrics")  # what is wrong with it is told before anything is started
+        Address(metrics, "--metrics")  # raises before anything is started
     if url is not None:
         Address(url, "URL")
     behind = Engines(engines, *listen)

@@ -68,7 +68,7 @@ def affinity(bench: Bench, api: str) -> tuple[str, str]:
 
 
 def cold_spread(bench: Bench) -> tuple[str, str]:
-    """Prompts that nobody has cached, one at a time, do not all go to one engine."""
+    """Prompts that no engine has cached, one at a time, do not all go to one engine."""
     before = bench.engines.counts()
     prompts = COLD * len(before)
     for number in range(prompts):
@@ -148,7 +148,7 @@ def others_serve(bench: Bench) -> tuple[str, str]:
 
 
 def overload(bench: Bench) -> tuple[str, str]:
-    """Engines that have had enough: the client is told so, and soon."""
+    """When all engines refuse, the client gets a refusal too, and soon."""
     bench.engines.strike("503")
     begun = time.monotonic()
     try:

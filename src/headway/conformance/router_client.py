@@ -22,8 +22,8 @@ PLAIN: Final = {"accept-encoding": "identity"}
 class Answer(Struct):
     status: int = 0
     pieces: list[tuple[float, int]] = []  # when content came, and how many tokens of it
-    complete: bool = False  # the stream said that it was
-    error: bool = False  # it said that it was not
+    complete: bool = False  # the stream ended with [DONE]
+    error: bool = False  # it has an error event
     whole: bool = False  # HTTP's own end has come
     fields: dict[str, str] = {}
 
@@ -67,7 +67,7 @@ class Router:
                 answer.status, answer.fields = stream.status, stream.fields
                 await self._read(stream, answer, leave_after)
         except NoAnswer:
-            pass  # what has come so far tells
+            pass  # the answer is what has come so far
         finally:
             await client.close()
         return answer
@@ -89,7 +89,7 @@ def text(seed: Any, words: int = 600) -> str:
 
 
 def get(url: str, seconds: float = 5.0) -> tuple[int, str]:
-    """Status and text of a page; 0 where nobody answers."""
+    """Status and text of a page; status 0 without an answer."""
     return asyncio.run(_get(Address(url, "--metrics").root, seconds))
 
 

@@ -1,6 +1,6 @@
 """Searches that ask as little as they can of a yes or no that is dear to find out.
 
-Each takes `ask`, which answers for one thing and is told what may be asked next, and trusts that the answer turns once:
+Each takes `ask`, which answers for one thing and gets what may be asked next, and trusts that the answer turns once:
 that more replicas never serve worse, that more load is never served better. Where that is not so, what they find still
 answers yes and what stands next to it no.
 """
@@ -17,7 +17,7 @@ from headway.experiment.space import Counts, Space
 T = TypeVar("T")
 Ask = Callable[[T, Sequence[T]], bool]  # a thing, and what may be asked next
 AHEAD: Final = 8
-FURTHEST: Final = 1024  # times the load or a part of it, beyond which nobody looks
+FURTHEST: Final = 1024  # times the load, or its part: no search looks further
 
 
 def fewest(ask: Ask[int], low: int, high: int, guess: int) -> int | None:
@@ -36,7 +36,7 @@ def fewest(ask: Ask[int], low: int, high: int, guess: int) -> int | None:
 
 def highest(ask: Ask[Fraction], load: Load, digits: int, tolerance: float) -> tuple[Fraction | None, Fraction | None]:
     """The highest load found to which `ask` says yes, and the lowest to which it says no, no more than the tolerance
-    apart; None where there is none as far as anybody looks."""
+    apart; None where there is none within `FURTHEST`."""
     yes: Fraction | None = None
     no: Fraction | None = None
     value, most = load.base, load.most(FURTHEST)
@@ -102,7 +102,7 @@ class Mixes:
         return smaller
 
     def _judge(self, counts: Counts, ahead: Sequence[Counts] = ()) -> bool:
-        """As far as is known already, or else by asking."""
+        """Whether a mix will do: from earlier answers if they decide it, else by asking."""
         if not self._space.serves(counts) or any(_within(counts, other) for other in self._no):
             return False
         if any(_within(other, counts) for other in self._yes):

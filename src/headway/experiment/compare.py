@@ -26,8 +26,8 @@ from headway.results.ranking import figure, rank
 from headway.scenario.scenario import DEFAULT, Scenario, Source
 from headway.types import Json
 
-PLAIN: Final = {**DEFAULT_POLICIES, "routing": "round-robin"}  # who the best is measured against, by stage
-PER: Final = {"tenant": "tenants", "class": "classes"}  # whom a comparison can tell apart: a summary's section
+PLAIN: Final = {**DEFAULT_POLICIES, "routing": "round-robin"}  # by stage: the policy that the best is measured against
+PER: Final = {"tenant": "tenants", "class": "classes"}  # groups that have figures of their own: a summary's section
 
 
 class Comparison(Struct, frozen=True):
@@ -245,7 +245,7 @@ def with_copies(resolved: Json) -> Json:
 
 
 def _summary(resolved: Json, policies: Json, folder: Path | None, trace: str) -> Json:
-    """One run, its folder written by whoever simulated it: columns do not travel."""
+    """One run. The process that simulates it writes its folder: columns do not travel."""
     result = simulate(resolved, trace="minimal" if folder is None else trace, **policies)
     if folder is not None:
         study.save(result, folder)

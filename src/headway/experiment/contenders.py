@@ -95,7 +95,7 @@ def _of_bundle(stage: str, bundle: Bundle) -> Contender:
 
 
 def place_of(aside: str | None) -> int:
-    """Where runs rank when all policies run: those to choose among, whose kind is None here, then the kinds aside."""
+    """The rank of a kind when all policies run: first the policies to choose from (None), then the kinds aside."""
     return 0 if aside is None else 1 + ASIDE.index(aside)
 
 
@@ -111,7 +111,7 @@ def copy_for_seed(contender: Contender) -> Contender:
 
 
 def _stands_alone(entry: registry.Entry, pairs: bool) -> bool:
-    """Whether it decides by itself here: a pair needs pairs of instances, and a blank one somebody's text."""
+    """Whether it can run by itself here: a pair policy needs pairs of instances, and a blank one a source."""
     return not entry.blank and (pairs or not getattr(entry.make, "pairs", False))
 
 
@@ -132,7 +132,7 @@ def _of_spec(stage: str, spec: str | Mapping[str, Any], own: Any) -> Contender:
     if not parameters and registry.canonical(name) == registry.canonical(own_name):
         chosen = own
         parameters = _diff_from_defaults(registry.find(stage, name, WHERE), own_parameters)
-    policy = registry.build(stage, chosen, WHERE)  # first, since it tells best what is wrong
+    policy = registry.build(stage, chosen, WHERE)  # first, since its errors are the clearest
     return Contender(label(name, parameters), chosen, registry.entry_of(policy).oracle)
 
 

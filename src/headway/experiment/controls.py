@@ -1,4 +1,4 @@
-"""The five B3 controls on one scenario: what LMetric owes to its parts, each told by a run without it."""
+"""The five B3 controls on one scenario: what each part of LMetric contributes, measured by a run without it."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def controls(
     eight turns of each session, on `workers` processes; its own routing policy is not looked at."""
     loaded = Scenario.load(scenario, overrides)
     resolved = loaded.resolved()
-    loaded = replace(loaded, policies=replace(loaded.policies, routing="random"))  # lest its parameters go along
+    loaded = replace(loaded, policies=replace(loaded.policies, routing="random"))  # so that its parameters are not used
     resolved["policies"]["routing"] = BASE
     missing = _uncappable(resolved["workload"])
     ran = [control for control in CONTROLS if control.name != CAPPED or missing is None]

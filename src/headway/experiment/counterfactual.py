@@ -1,7 +1,7 @@
 """What another target would have given a request: the same run again, with that one decision forced.
 
 Workload, noise and every earlier decision are equal, so that the two runs are a pair; later decisions are taken afresh
-by the policy, which has been told where the request went. A decision is worth as much as its best alternative is worse.
+by the policy, which observes where the request went. A decision is worth as much as its best alternative is worse.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class EngineRun:
 
 
 def placement(recorded: str | Path, scenario: Scenario) -> Forced:
-    """Where each request went, as far as a run folder tells; so that a fit is of the engines, and not of the routing.
+    """Where each request went, if a run folder says so: then a fit is of the engines, and not of the routing.
     Instances are the scenario's in the same order."""
     if not Path(recorded).is_dir():
         return {}

@@ -105,7 +105,7 @@ def _transfer(spec: Transfer, prefill: Engines) -> TransferSetup:
 
 # The engines of a scenario, for the emulator.
 
-ANY: Final = {"requests": 1, "rate": "1/s", "prompt_tokens": 1, "output_tokens": 1}  # nobody sends it
+ANY: Final = {"requests": 1, "rate": "1/s", "prompt_tokens": 1, "output_tokens": 1}  # it is never sent
 
 
 def engine_room(source: Source | None, changes: Iterable[str] = ()) -> tuple[ClusterSetup, Any]:

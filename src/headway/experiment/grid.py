@@ -43,7 +43,7 @@ class Axis(Struct, frozen=True):
 
     @property
     def stage(self) -> str | None:
-        """The stage whose policy it is, where it is one."""
+        """The stage, if the key names the policy of one."""
         keys = self.keys
         return keys[1] if len(keys) == 2 and keys[0] == "policies" and keys[1] in STAGES else None
 
@@ -59,7 +59,7 @@ class Point(Struct, frozen=True):
 
     vary: Json
     label: str  # its values in words
-    policy: str  # who decides there
+    policy: str  # which decides there
     scenario: Scenario
 
 
@@ -181,7 +181,7 @@ def _at(data: Any, keys: Sequence[str]) -> Any:
 
 
 def points(data: Json, varied: Sequence[Axis]) -> list[Point]:
-    """Every scenario of the grid over a plain mapping, the last key varying fastest; the first wrong one is told."""
+    """Every scenario of the grid over a plain mapping, the last key varying fastest; raise at the first wrong one."""
     count = prod(len(axis.values) for axis in varied)
     if count > MOST:
         raise HeadwayError(f"{WHERE}: a grid of {count:,} points is too large; it may have {MOST:,}.")

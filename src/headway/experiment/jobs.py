@@ -75,7 +75,7 @@ def interrupted(workers: list[BaseProcess]) -> bool:
 
 
 def end(pool: ProcessPoolExecutor) -> None:
-    """End a pool at once: nobody waits for what its workers are still at."""
+    """End a pool at once, without waiting for its workers."""
     for process in crew(pool):
         process.kill()
     pool.shutdown(cancel_futures=True)  # and waits for its thread, which must not close its pipes as we leave

@@ -125,7 +125,7 @@ def _row(name: str, figure: str, its: Sequence[Json], base: Sequence[Json], is_b
 
 
 class Noise:
-    """Whether two policies of a comparison can be told apart by a figure."""
+    """Whether a figure distinguishes two policies of a comparison."""
 
     def __init__(self, runs: Runs) -> None:
         self.runs = runs

@@ -31,7 +31,7 @@ CURVE: Final = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "e2e_p50", "e2e_
 
 
 class Judged(Struct, frozen=True):
-    """A cluster under a load, and what the seeds said of it."""
+    """A cluster under a load, and its figures under each seed."""
 
     counts: Counts
     load: Fraction

@@ -1,4 +1,4 @@
-"""Jobs on a Ray cluster. Ray is imported when a cluster is asked for, and says nothing unless it is told to."""
+"""Jobs on a Ray cluster. Ray is imported when a cluster is named, and logs nothing unless `HEADWAY_RAY_LOGS` is set."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ QUIET: Final = {  # for Ray's own code
 
 
 class Origin(NamedTuple):
-    """Where a job comes from: whose version, from which folder, and where modules are found there."""
+    """Where a job comes from: the version, the working folder and the module path of the caller."""
 
     version: str
     folder: str
@@ -95,7 +95,7 @@ class RayRunner:
                 finished(place, job.call(*job.arguments))
 
     def send(self, job: Job) -> Any:
-        """A job under way, told to run where there is a free core."""
+        """Send a job, to run where there is a free core."""
         self._connect()
         call = f"{job.call.__module__}:{job.call.__qualname__}"
         return self._call.remote(Origin(__version__, str(Path.cwd()), sys.path), call, job.arguments, job.folder)
@@ -222,7 +222,7 @@ def _start(ray: Any, address: str, workers: int | None) -> None:
 
 
 def _knock(ray: Any, address: str) -> None:
-    """Somebody must be there: Ray itself would wait for long."""
+    """Raise if nothing listens at the address: Ray itself would wait for long."""
     host, _, port = address.removeprefix(CLIENT).rpartition(":")
     host = host.strip("[]")
     if not address.startswith(CLIENT) and host in ("localhost", "127.0.0.1", "::1"):

@@ -39,7 +39,7 @@ from headway.views.cluster import ClusterView
 from headway.views.events import Finished, FirstToken, Routed
 from headway.workload.traffic import Traffic
 
-# Whose mistake an exception is: a mistake in a policy of the user's own is told in a sentence, ours is left alone.
+# Whose mistake an exception is: an error in the user's own policy becomes a sentence, ours is raised as it is.
 
 LIBRARIES = tuple(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
 
@@ -65,7 +65,7 @@ def blame_policy(error: BaseException, policies: Iterable[Any]) -> HeadwayError 
 
 
 def _owner(frame: FrameType) -> str:
-    """The class of the object whose method this is, empty where it is none's."""
+    """The name of the class if this is a method, else empty."""
     return type(frame.f_locals["self"]).__name__ if "self" in frame.f_locals else ""
 
 

@@ -54,7 +54,7 @@ class Runner(Protocol):
 
 
 def runner_of(workers: int | None = None, ray: str | None = None) -> Runner:
-    """So many processes of this machine, one a core unless told otherwise; or with the address of a Ray cluster, that,
+    """That many processes of this machine, by default one a core; or with the address of a Ray cluster, that cluster,
     all of it or so many jobs at a time."""
     if ray is None:
         return Processes(workers)
@@ -139,7 +139,7 @@ class _Sending:
                 self._rush(deque([place]))
 
     def _rush(self, waiting: deque[int]) -> None:
-        """As many as may be at a time, all of them or as far as no process is lost."""
+        """Run the jobs that wait, as many at a time as the pool takes, until all are done or a process is lost."""
         batch = self.batch
         while waiting or batch.under_way:
             try:

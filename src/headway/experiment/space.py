@@ -61,7 +61,7 @@ class Space(Struct, frozen=True):
         return {pool.name: count for pool, count in zip(self.pools, counts, strict=True)}
 
     def serves(self, counts: Counts) -> bool:
-        """Whether every model still has somebody."""
+        """Whether every model still has an instance."""
         there = [pool for pool, count in self._all(counts) if count]
         left = {name for pool in there for name in pool.names}
         return bool(there) and all(name in left for pool in self.pools for name in pool.names)
@@ -106,7 +106,7 @@ def _pools(scenario: Scenario, most: int) -> list[Pool]:
     for name, deployment in cluster.by_name().items():
         for role, half in (deployment.halves() or {"": deployment}).items():
             id = list(cluster.scaling_pools())[len(pools)]
-            # A deployment of two halves stays: without it there would be nobody for its pairs.
+            # A deployment of two halves stays: without one half its pairs could not serve.
             low = max(0 if several and not role else 1, struck.get(id, 0))
             if low > most:
                 raise HeadwayError(f"max: is {most}, but a fault strikes replica {low - 1} of {id}; raise it.")

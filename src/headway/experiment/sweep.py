@@ -239,7 +239,7 @@ class _Sweeping:
 
 
 def _run(resolved: Json, seed: int, folder: Path | None, label: str, trace: str) -> Json:
-    """A run, written by whoever simulated it: the first seed's in full, of the others the summary."""
+    """One run. The process that simulates it writes it: the first seed in full, of other seeds the summary."""
     try:
         result = simulate(resolved, trace="minimal" if seed or folder is None else trace)
     except HeadwayError as error:

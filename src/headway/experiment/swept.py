@@ -34,7 +34,7 @@ class Swept(Struct, frozen=True, dict=True):
     policy: str
     key: str
     folder: str
-    slo: bool  # whether anybody was promised anything
+    slo: bool  # whether there is an SLO, common or of a tenant
     summaries: list[Json]
 
     @cached_property

@@ -14,7 +14,7 @@ from headway.results.ranking import Named, direction, value
 from headway.types import Json
 
 LEVEL = 0.02  # a difference of the deciding figure that is not worth a claim
-ENOUGH = 0.5  # below this share within the SLO nobody serves the workload
+ENOUGH = 0.5  # below this share within the SLO the workload is not served
 SHOWN = 4  # names of level policies; the rest are counted
 
 
@@ -26,8 +26,8 @@ def verdict(
     plain: str = "round-robin",
     noise: Noise | None = None,
 ) -> str:
-    """Who won, by what, and against whom, the plainest policy if it ran; or that several are level, or that nobody
-    meets the SLO. Where several seeds were run `noise` says who can be told apart, and `ranked` has means."""
+    """Which policy won, by what, and against which (the plainest if it ran); or that several are level, or that none
+    meets the SLO. With several seeds `noise` says which policies differ by more than noise, and `ranked` has means."""
     fair = [pair for pair in ranked if pair[0] not in oracles] or list(ranked)
     (best, summary), *others = fair
     nothing = note_no_figures(summary, scenario["warmup"])
@@ -73,8 +73,8 @@ def _basis(noise: Noise) -> str:
 
 
 def saving(ranked: Sequence[Named], scenario: Json, plain: str, noise: Noise | None = None) -> str:
-    """Who of those that serve as many requests as the best costs the least, and how much less than the plainest policy.
-    Empty where nobody costs less than others do, or where that is noise."""
+    """Which policy costs least of those that serve as many requests as the best, and how much less than the plainest.
+    Empty where none costs less than the others, or where the difference is noise."""
     slo = has_slo(scenario)
     best = ranked[0][1]
     good = [pair for pair in ranked if _as_many(best, pair[1], slo)]
@@ -88,11 +88,11 @@ def saving(ranked: Sequence[Named], scenario: Json, plain: str, noise: Noise | N
         return ""
     lead = f"Of those that {'serve as many within the SLO' if slo else 'lose as few'}, {name} costs the least,"
     less = "" if usd >= beside else f", {100 * (1 - usd / beside):.0f} % less than {plain}"
-    return f" {'It costs' if len(good) == 1 else lead} {f'{usd:,.2f}' if usd >= 1 else written(usd)} USD{less}."
+    return f" {'It costs' if len(good) == 1 else lead} {f'{usd:,.2f}' if usd >= 1 else format_figure(usd)} USD{less}."
 
 
 def has_slo(scenario: Mapping[str, Any]) -> bool:
-    """Whether anybody was promised anything, all users or a tenant's."""
+    """Whether there is an SLO, common or of a tenant."""
     return promises(scenario).any
 
 
@@ -132,7 +132,7 @@ def _level(best: Named, other: Named, slo: bool, by: str | None, noise: Noise | 
 
 
 def _as_many(best: Json, other: Json, slo: bool) -> bool:
-    """Whether two serve as many requests, as far as a table shows."""
+    """Whether two serve as many requests, to the digits that a table shows."""
     if slo:
         return round(_share(best), 3) == round(_share(other), 3)
     return _lost(best) == _lost(other)
@@ -144,7 +144,7 @@ def _reason(summaries: list[Json], slo: bool, by: str | None) -> str:
     if not numbers:
         return "nothing completed" if by is None else f"no {by}"
     if by is not None:
-        return f"{by} {_span(numbers, written)}"
+        return f"{by} {_span(numbers, format_figure)}"
     if not slo:
         return f"E2E {_span(numbers, '{:,.0f}'.format)} ms on average"
     apart = any(round(_share(summary), 3) != round(_share(summaries[0]), 3) for summary in summaries)
@@ -157,7 +157,7 @@ def _span(numbers: list[float], write: Callable[[float], str]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def written(number: float) -> str:
+def format_figure(number: float) -> str:
     """A figure of whatever size, with as many digits as say something."""
     decimals = 0 if number == int(number) else max(0, 3 - floor(log10(abs(number))))
     return f"{number:,.{decimals}f}"

@@ -155,7 +155,7 @@ def _scenario(spec: Spec, tenants: Json, where: str) -> Json:
         workload |= only
     else:
         workload["tenants"] = tenants
-    WorkloadSpec(**workload)  # what is wrong with it is told here
+    WorkloadSpec(**workload)  # raises where it is wrong
     return ({"seed": {"workload": spec.seed}} if spec.seed else {}) | {"workload": workload}
 
 
@@ -185,7 +185,7 @@ def _merge_groups(clients: list[Client]) -> list[_Source]:
 
 
 def _names(clients: list[_Source], where: str, notes: Notes) -> list[str]:
-    """A tenant for each client: by its tenant, where that is nobody else's, or else by its own name."""
+    """A name for each client: its tenant's if no other client has it, else its own."""
     tenants = [client.tenant_id for client in clients]
     names: list[str] = []
     for at, client in enumerate(clients):

@@ -1,7 +1,7 @@
-"""One HTTP request as an inference gateway tells it: its head and body ask for an endpoint, its answer passes by.
+"""One HTTP request as an inference gateway reports it: its head and body ask for an endpoint, its answer passes by.
 
 A gateway may send the body whole once the head is answered (BUFFERED), or in pieces that it does not keep, with the
-head held back until somebody answers (FULL_DUPLEX_STREAMED, which the endpoint picker protocol asks for); then every
+head held back until the picker replies (FULL_DUPLEX_STREAMED, which the endpoint picker protocol asks for); then every
 piece is sent back.
 """
 
@@ -31,7 +31,7 @@ log = logging.getLogger("headway.epp")
 
 
 class Pick(Exchange):
-    """A request whose answer comes to its client by another way: the plane decides it, and hears how it went."""
+    """A request whose answer reaches its client by another way: the plane routes it, and learns its outcome."""
 
     __slots__ = ()
 
@@ -86,7 +86,7 @@ class Pick(Exchange):
 
 
 class Stream:
-    """A gateway's call. What it hears is answered by a list of messages; `over` says that none will follow."""
+    """A gateway's call. Each message is answered by a list of messages; `over` says that none will follow."""
 
     paused = False  # as a client's connection can be; a gateway looks after its clients itself
 
@@ -119,7 +119,7 @@ class Stream:
         pick = self.exchange
         if pick is None or pick.over:
             return
-        if pick.status and not self._modes[1]:  # it was not to be told of the answer's body
+        if pick.status and not self._modes[1]:  # the gateway does not send the answer's body
             pick.complete()
         else:
             pick.client_gone()
@@ -170,7 +170,7 @@ class Stream:
         incoming = Incoming(self._method, self._path, self._fields, body, True, "2", dict(self._fields))
         try:
             self.reception.begin(self, incoming)  # type: ignore[arg-type]  # it stands for a client's connection
-        except Exception:  # of a policy, say: this client is told, and the others are served
+        except Exception:  # of a policy, for example: this client gets 500, and the others are served
             log.exception("a request could not be begun")
             if self.exchange is not None and not self.exchange.over:
                 self.exchange.client_gone()
@@ -196,7 +196,7 @@ class Stream:
             self._replies.set_result([reply])
 
     def finish(self, keep: bool) -> None:
-        """As a client's connection is told."""
+        """Do nothing: there is no connection to use again."""
 
     def places(self) -> frozenset[int] | None:
         """Of the engines that the gateway lets this request go to; None where it says nothing of them."""
@@ -222,7 +222,7 @@ class Stream:
             _set(heads, ":path", address.base + self._path)
         if backend.key is not None:
             _set(heads, "authorization", b"Bearer " + backend.key)
-        elif pick.key is not None:  # a key of the picker's own is nobody else's to see
+        elif pick.key is not None:  # the engine must not see a key of the picker
             heads.remove_headers.append("authorization")
         reply.dynamic_metadata.get_or_create_struct(NAMESPACE)[TARGET] = target
         self._replies.set_result([reply])

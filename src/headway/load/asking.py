@@ -26,7 +26,7 @@ class Ask(Struct, frozen=True):
     url: str
     model: str | None = None  # what every request asks for; None: the model of the workload
     api: Api = "completions"
-    truth: bool = False  # whether an emulator is told lengths and content as the workload has them
+    truth: bool = False  # whether requests tell an emulator their true lengths and content
     ignore_eos: bool = True  # engines generate as many tokens as the workload has
     key: str | None = None  # bearer
 
@@ -44,7 +44,7 @@ class Writer:
         self.ask = ask
         self.address = address_of(ask.url)
         self.texts = Texts()
-        self.talks = None if ask.truth else Conversations(self.texts)  # by the truth an emulator knows what was said
+        self.talks = None if ask.truth else Conversations(self.texts)  # the truth names earlier turns by key
         lines = [
             b"POST %b%b HTTP/1.1" % (self.address.base, PATHS[ask.api]),
             self.address.host_line,
@@ -89,7 +89,7 @@ class Writer:
 
 
 def truth(request: Request, planned: Planned) -> dict[str, Any]:
-    """What an emulator may be told: see `emulator.engine_request`."""
+    """What a request may tell an emulator: see `emulator.engine_request`."""
     facts = {
         "prompt_tokens": request.prompt_tokens,
         "output_tokens": planned.output_tokens,

@@ -1,6 +1,6 @@
-"""What clients and engine have said to each other, so that the next turn of a session goes on with it word for word.
+"""The turns of conversations so far, so that the next turn of a session continues them word for word.
 
-A workload's path names an answer by its key. Where the answer has come, the prompt of a later turn is all that was said
+A workload's path names an answer by its key. If the answer has arrived, the prompt of a later turn is all earlier turns
 up to there, the answer itself, and then as many words as the plan's length leaves: so a turn is as long as planned even
 where an answer was shorter, or the engine's marks between messages made the last prompt longer.
 """
@@ -34,7 +34,7 @@ class Conversations:
         self.texts = texts
         self._talks: dict[int, Talk] = {}  # by the key of the last answer
         self._size = 0
-        self._questions: dict[int, tuple[str, ...]] = {}  # of sessions, by request: what was said with it
+        self._questions: dict[int, tuple[str, ...]] = {}  # of sessions, by request: its turns so far
 
     def ask(self, request: Request) -> tuple[str, ...]:
         """All that stands before the answer, in turns; the first and the last word are the client's."""

@@ -178,7 +178,7 @@ class Driver:
             self._arm()
 
     def _record_answer(self, question: Question, completed: bool) -> None:
-        """The next turn of a session goes on with what was said."""
+        """Keep the answer: the next turn of a session continues it."""
         talks, recorder, row = self.writer.talks, self.book.recorder, question.row
         if talks is not None:
             tokens = recorder.prompt_tokens[row] + question.visible_tokens(recorder.output_tokens[row])

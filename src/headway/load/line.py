@@ -19,14 +19,14 @@ USAGE: Final = rb'"completion_tokens"'
 ERROR: Final = re.compile(rb'^data: ?\{"(?:error"|object": ?"error")', re.MULTILINE)
 DONE: Final = re.compile(rb"^data: ?\[DONE\]", re.MULTILINE)
 STREAM: Final = b"text/event-stream"
-TARGETS: Final = (b"x-headway-target", b"x-engine")  # fields that say who has answered
+TARGETS: Final = (b"x-headway-target", b"x-engine")  # fields that name the engine
 ERROR_BYTES: Final = 1000  # bytes of an answer that is an error
 LINE: Final = 4_000_000  # bytes of a line of an answer
 HEALTH: Final = b"GET /health HTTP/1.1\r\n%b\r\n\r\n"  # whatever is answered will do
 
 
 class Listener(Protocol):
-    """Who waits for an answer. Times are nanoseconds of the monotonic clock."""
+    """What waits for an answer. Times are nanoseconds of the monotonic clock."""
 
     def content(self, count: int, events: bytes, at_ns: int) -> None:
         """So many events with content have come, among others."""
@@ -71,7 +71,7 @@ class Line(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.at_ns = monotonic_ns()
         listener = self.listener
-        if listener is None:  # nobody asked
+        if listener is None:  # no request is under way
             self.transport.abort()
             return
         self.has_data = True
@@ -117,7 +117,7 @@ class Line(asyncio.Protocol):
             self.transport.abort()
 
     def let_go(self) -> None:
-        """Nobody waits for the answer any more."""
+        """Drop the connection: the answer is not wanted any more."""
         self.listener = None
         self.transport.abort()
 
@@ -207,7 +207,7 @@ class Endpoint:
 
 
 class Greeting:
-    """Hears that a connection has been used once."""
+    """Waits until a connection has been used once."""
 
     def __init__(self, over: asyncio.Future[None]) -> None:
         self.over = over

@@ -27,7 +27,7 @@ class Book:
 
     def __init__(self, endpoint: str, speed: float, clock: Callable[[int], int]) -> None:
         self.recorder = Recorder()
-        self.endpoint, self.speed, self.clock = endpoint, speed, clock  # the endpoint answers where nobody else says so
+        self.endpoint, self.speed, self.clock = endpoint, speed, clock  # instance if no header names one
         self.lag_ns = array("q")
         self.ended_ps = 0
         self.connections = 0
@@ -68,7 +68,7 @@ class Book:
         if question.sent_ns == NOT_YET:
             return
         self.lag_ns.append(max(0, question.sent_ns - question.due_ns))
-        if line is None or not line.status:  # nobody has answered
+        if line is None or not line.status:  # no answer has begun
             return
         recorder.instance[row] = self._targets.setdefault(line.target or self.endpoint, len(self._targets))
         sent = max(recorder.arrival_ps[row], self.clock(question.sent_ns))

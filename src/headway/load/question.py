@@ -49,7 +49,7 @@ class Question:
         self.sent_ns = self.first_ns = self.last_ns = NOT_YET
         self.count = 0  # tokens, as events tell
         self.gaps_ns: list[int] = []  # between them
-        self.pieces: list[bytes] | None = None  # of the answer's text as JSON has it, where somebody wants it
+        self.pieces: list[bytes] | None = None  # of the answer's text as JSON has it; None: not needed
         self.over = False
         self.alarm: Any = None  # of its client's patience
 
@@ -63,7 +63,7 @@ class Question:
     async def _connect(self) -> None:
         try:
             line = await self.driver.endpoint.new()
-        except Exception as error:  # of whatever kind: nobody else would tell of this request
+        except Exception as error:  # of whatever kind: the request must still end
             why = getattr(error, "strerror", None) or error
             self._end("failed", f"no connection: {why}", monotonic_ns())
             return
@@ -134,10 +134,10 @@ class Question:
             self.alarm.cancel()
         self.driver.on_end(self, outcome, why, at_ns)
 
-    # --- what the engine tells ---------------------------------------------------------------------------------------
+    # --- what the engine reports -------------------------------------------------------------------------------------
 
     def usage(self, pattern: re.Pattern[bytes]) -> int | None:
-        """The last that it said; some count as they go."""
+        """The last count that the engine sent: some engines count as they go."""
         counts = [] if self.line is None else pattern.findall(self.line.usage)
         return int(counts[-1]) if counts else None
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from headway.experiment.compare import Comparison
 from headway.experiment.paired import NOISE, SAME, SHARE
-from headway.experiment.verdict import has_slo, written
+from headway.experiment.verdict import format_figure, has_slo
 from headway.report.number_format import GAP, Column, count, figure_cells, figure_columns, number, share_column
 from headway.report.terminal import BEST, Fitted, label_column, least_width, table, title, wrap
 from headway.types import Json
@@ -37,7 +37,7 @@ def _columns(comparison: Comparison, fairness: bool) -> list[Column]:
     by = comparison.by
     if by is not None and all(path != by for path, _, _ in columns):
         heading = "\n".join(by.rpartition(".")[::2])
-        columns.insert(0, (by, heading, lambda figure: GAP if figure is None else written(figure)))
+        columns.insert(0, (by, heading, lambda figure: GAP if figure is None else format_figure(figure)))
     return columns
 
 
@@ -162,6 +162,6 @@ def _difference(row: Json) -> str:
     delta, half = scale * row["delta"], scale * (row["high"] - row["delta"])
     small = abs(delta) < 1 and scale == 1
     sign = "+" if delta > 0 else "-"
-    write = written if small else number
+    write = format_figure if small else number
     interval = number(half) if not small else "0" if half <= 0 else f"{half:.1g}"
     return f"{sign}{write(abs(delta))} ±{interval}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from headway.experiment.verdict import written
+from headway.experiment.verdict import format_figure
 from headway.results import ranking
 from headway.types import Json
 
@@ -48,11 +48,11 @@ def time_text(seconds: float) -> str:
 
 
 def hours(seconds: float | None) -> str:
-    return GAP if seconds is None else written(seconds / 3600)
+    return GAP if seconds is None else format_figure(seconds / 3600)
 
 
 def money(usd: float | None) -> str:
-    return GAP if usd is None else f"{usd:,.2f}" if usd >= 1 else written(usd)
+    return GAP if usd is None else f"{usd:,.2f}" if usd >= 1 else format_figure(usd)
 
 
 def span(low: float, high: float) -> str:

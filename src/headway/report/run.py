@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from headway.experiment.notes import note_no_figures
-from headway.experiment.verdict import has_slo, written
+from headway.experiment.verdict import format_figure, has_slo
 from headway.report.number_format import (
     GAP,
     count,
@@ -166,8 +166,10 @@ def _scaling(scaling: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _spent(usd: float, energy: Mapping[str, Any]) -> str:
     text = f"${money(usd)}"
     if energy["kwh"] is not None:
-        text += f" and {written(energy['kwh'])} kWh"
-    return text if energy["wh_per_request"] is None else f"{text}, {written(energy['wh_per_request'])} Wh a request"
+        text += f" and {format_figure(energy['kwh'])} kWh"
+    return (
+        text if energy["wh_per_request"] is None else f"{text}, {format_figure(energy['wh_per_request'])} Wh a request"
+    )
 
 
 def _transfers(section: Mapping[str, Any]) -> str:

@@ -122,7 +122,7 @@ def warm(url: str, scenario: Scenario, replicas: int, speed: float) -> None:
 
 
 STEP_MS: Final = 20.0  # of the wall's clock, that a step lasts at least
-POLL_S: Final = 0.1  # of the wall's clock, where the scenario's router is told everything at once
+POLL_S: Final = 0.1  # of the wall's clock, where the scenario's signals are always fresh
 OFTEN_S: Final = 0.01  # how often pages are read at most
 DIGITS: Final = 6  # of a second, to which the ticks of three processes are the same
 LONG: Final = "30d"  # nothing is forgotten, as in simulation

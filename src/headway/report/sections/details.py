@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from headway.experiment.verdict import written
+from headway.experiment.verdict import format_figure
 from headway.report import html
 from headway.report.cases import Case, differing, flat
 from headway.report.digest import Book, Digest
@@ -96,7 +96,7 @@ def _heads(first: str, cases: Sequence[Case]) -> list[str]:
 
 
 def _number(figure: float | None) -> str:
-    return GAP if figure is None or figure != figure else "0" if not figure else written(figure)
+    return GAP if figure is None or figure != figure else "0" if not figure else format_figure(figure)
 
 
 def _plain(value: Any) -> str:
