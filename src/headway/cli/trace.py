@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -190,42 +190,32 @@ def merge(
     return files.rewrite(source, target, [{"merge": {**keys, "apart": not one_trace}}])
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Conditions:
+    """Which requests to keep."""
+
+    model: Values = None
+    tenant: Values = None
+    kind: Values = None
+    slo_class: Values = None
+    session: Values = None
+    turn: Annotated[list[int] | None, flag("Of this turn; repeat for more.")] = None
+    min_turn: Annotated[int | None, Parameter(help="The first turn to keep, from 0.")] = None
+    max_turn: Annotated[int | None, Parameter(help="The last turn to keep, from 0.")] = None
+    min_prompt_tokens: Annotated[int | None, Parameter(help="The shortest prompt to keep.")] = None
+    max_prompt_tokens: Annotated[int | None, Parameter(help="The longest prompt to keep.")] = None
+    min_output_tokens: Annotated[int | None, Parameter(help="The shortest output to keep.")] = None
+    max_output_tokens: Annotated[int | None, Parameter(help="The longest output to keep.")] = None
+
+
+ALL = Conditions()
+
+
 @trace.command(name="filter")
-def filter_(
-    source: In,
-    target: Out,
-    /,
-    *,
-    model: Values = None,
-    tenant: Values = None,
-    kind: Values = None,
-    slo_class: Values = None,
-    session: Values = None,
-    turn: Annotated[list[int] | None, flag("Of this turn; repeat for more.")] = None,
-    min_turn: Annotated[int | None, Parameter(help="The first turn to keep, from 0.")] = None,
-    max_turn: Annotated[int | None, Parameter(help="The last turn to keep, from 0.")] = None,
-    min_prompt_tokens: Annotated[int | None, Parameter(help="The shortest prompt to keep.")] = None,
-    max_prompt_tokens: Annotated[int | None, Parameter(help="The longest prompt to keep.")] = None,
-    min_output_tokens: Annotated[int | None, Parameter(help="The shortest output to keep.")] = None,
-    max_output_tokens: Annotated[int | None, Parameter(help="The longest output to keep.")] = None,
-    files: Files = AS_THEY_ARE,
-) -> Page | Json:
+def filter_(source: In, target: Out, /, *, conditions: Conditions = ALL, files: Files = AS_THEY_ARE) -> Page | Json:
     """Keep the requests for which everything given holds; bounds are included."""
-    conditions = _drop_unset(
-        model=model,
-        tenant=tenant,
-        kind=kind,
-        slo_class=slo_class,
-        session=session,
-        turn=turn,
-        min_turn=min_turn,
-        max_turn=max_turn,
-        min_prompt_tokens=min_prompt_tokens,
-        max_prompt_tokens=max_prompt_tokens,
-        min_output_tokens=min_output_tokens,
-        max_output_tokens=max_output_tokens,
-    )
-    return files.rewrite(source, target, [{"filter": conditions}])
+    return files.rewrite(source, target, [{"filter": _drop_unset(**asdict(conditions))}])
 
 
 @trace.command

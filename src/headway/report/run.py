@@ -167,9 +167,9 @@ def _spent(usd: float, energy: Mapping[str, Any]) -> str:
     text = f"${money(usd)}"
     if energy["kwh"] is not None:
         text += f" and {format_figure(energy['kwh'])} kWh"
-    return (
-        text if energy["wh_per_request"] is None else f"{text}, {format_figure(energy['wh_per_request'])} Wh a request"
-    )
+    if energy["wh_per_request"] is not None:
+        text += f", {format_figure(energy['wh_per_request'])} Wh a request"
+    return text
 
 
 def _transfers(section: Mapping[str, Any]) -> str:
