@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from headway.types import NEVER, Path, Request
-from headway.workload.sessions import Turn
-from headway.workload.traffic import Traffic
+from headway.workload.sessions import Session, Turn
+from headway.workload.traffic import SessionStart, Traffic
 
 Service = Callable[[Request], tuple[int, bool]]  # how long a request takes, and whether it is completed
+
+
+def starts(sessions: Iterable[tuple[int, Session]]) -> Iterator[SessionStart]:
+    """Sessions that are made already, as a source hands them out."""
+    for start_ps, session in sessions:
+        yield start_ps, lambda session=session: session  # type: ignore[misc]
 
 
 @dataclass

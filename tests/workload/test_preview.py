@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from fake_service import starts
+
 from headway.types import PS_PER_SECOND, Path, Request
 from headway.workload.preview import look, preview
 from headway.workload.sessions import Chain, Session, Turn
@@ -104,7 +106,7 @@ def conversations() -> Iterator[tuple[int, Session]]:
 
 
 def test_turns_come_as_if_answers_came_at_once() -> None:
-    figures = look(Sessions([Source(conversations())]), 100)
+    figures = look(Sessions([Source(starts(conversations()))]), 100)
     assert figures["waits"] and figures["requests"] == 15
     assert figures["span_s"] == 8
     assert figures["sessions"]["count"] == 5 and figures["sessions"]["turns"]["max"] == 3
@@ -119,6 +121,6 @@ def test_a_closed_loop_without_any_pause_ends_where_the_look_does() -> None:
             yield 0, Chain(None, "default", "standard", iter((turn,)), 1)
             number += 1
 
-    figures = look(Sessions([Source(endless(), users=4)]), 200)
+    figures = look(Sessions([Source(starts(endless()), users=4)]), 200)
     assert figures["requests"] == 200 and not figures["complete"]
     assert figures["span_s"] == 0 and figures["rate_per_s"] is None

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from fake_service import Served, serve, turn
+from fake_service import Served, serve, starts, turn
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
@@ -27,7 +27,7 @@ def graph(name: str, delays: Sequence[int], after: Sequence[Sequence[int]]) -> G
 
 
 def of(*sessions: tuple[int, Session], **options: Any) -> Sessions:
-    return Sessions([Source(iter(sessions), **options)])
+    return Sessions([Source(starts(sessions), **options)])
 
 
 def takes(duration: int, failing: Sequence[tuple[str, int]] = ()) -> Any:
@@ -67,7 +67,7 @@ def test_what_comes_at_one_instant_comes_by_source_session_and_turn_and_not_as_i
     """All at 20: two sessions that start there, the third turn of one and the second of two others."""
     first = [(0, chain("a", [0, 0, 0])), (5, chain("b", [0, 5])), (20, chain("c", [0]))]
     second = [(0, chain("d", [0, 10])), (19, chain("e", [1])), (20, chain("f", [0]))]
-    traffic = Sessions([Source(iter(first)), Source(iter(second))])
+    traffic = Sessions([Source(starts(first)), Source(starts(second))])
     served = serve(traffic, takes(10))
     at_20 = [(session, turn) for at, session, turn in served.names() if at == 20]
     # What was known before the instant comes first; a's last turn follows from what ends at that instant.
@@ -211,7 +211,7 @@ def test_a_user_goes_on_after_a_session_that_failed_and_past_one_without_turns()
 
 def test_no_session_begins_at_or_after_the_end() -> None:
     sessions = ((0, chain(str(number), [1])) for number in range(10**9))
-    traffic = Sessions([Source(sessions, users=3, pause_ps=4, stop_ps=31)])
+    traffic = Sessions([Source(starts(sessions), users=3, pause_ps=4, stop_ps=31)])
     assert {at for at, _, _ in serve(traffic, takes(10)).names()} == {1, 16}
     assert traffic.not_issued == 0
 
@@ -222,7 +222,7 @@ def test_users_who_are_always_turned_away_at_once_are_told(monkeypatch: pytest.M
 
     def count_rejected(sessions: int, **options: Any) -> int:
         many = ((0, chain(None, [0])) for _ in range(sessions))
-        return len(serve(Sessions([Source(many, users=4, **options)]), lambda request: (0, False)).requests)
+        return len(serve(Sessions([Source(starts(many), users=4, **options)]), lambda request: (0, False)).requests)
 
     assert count_rejected(54) == 54
     with pytest.raises(HeadwayError, match=r"^workload: 55 requests .* at one instant"):
@@ -242,7 +242,7 @@ def test_sessions_that_start_together_begin_one_by_one() -> None:
             yield 7, chain(str(number), [0])
 
     late = [(7, chain("late", [0]))]
-    traffic = Sessions([Source(sessions()), Source(iter(late))])
+    traffic = Sessions([Source(starts(sessions())), Source(starts(late))])
     assert [traffic.take().request.session for _ in range(10)] == [str(number) for number in range(10)]
     assert begun <= 12
 
@@ -275,7 +275,7 @@ def test_memory_goes_with_the_live_sessions_and_not_with_their_number(users: int
         return 25, True
 
     sessions = ((10 * number, Kept(chain(str(number), [0, 0]))) for number in range(2000))
-    assert len(serve(Sessions([Source(sessions, users=users)]), service).requests) == 4000
+    assert len(serve(Sessions([Source(starts(sessions), users=users)]), service).requests) == 4000
     assert highest <= most
 
 
@@ -317,7 +317,7 @@ def build(drawn: Sequence[dict[str, Any]]) -> Sessions:
                 planned = Graph(name, str(tenant), "standard", turns, after)
             sessions.append((at, planned))
         options = {key: source[key] for key in ("retry", "users", "pause_ps", "stop_ps")}
-        sources.append(Source(iter(sessions), **options))
+        sources.append(Source(starts(sessions), **options))
     return Sessions(sources)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from itertools import count
 from math import isfinite, log2
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from msgspec import Struct, field
 
@@ -100,12 +100,7 @@ class Adversarial(Struct, frozen=True, tag_field="type", tag="adversarial"):
 
 
 Behaviour = Normal | Bursty | Abusive | Adversarial
-TYPES: Final[dict[str, type[Behaviour]]] = {
-    "normal": Normal,
-    "bursty": Bursty,
-    "abusive": Abusive,
-    "adversarial": Adversarial,
-}
+TYPES: Final[dict[str, type[Behaviour]]] = {kind.__struct_config__.tag: kind for kind in get_args(Behaviour)}
 
 
 def parse(spec: object, where: str) -> Behaviour:

@@ -6,8 +6,9 @@ or goes. Nothing is drawn before it is needed: memory goes with the sessions und
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
+from functools import partial
 from itertools import count, islice
 from typing import Final
 
@@ -19,10 +20,10 @@ from headway.workload import arrivals, behaviour, durations, profiles, shapes
 from headway.workload.kinds import TOKENS, Completion
 from headway.workload.plans import Mark, Planner, Recipe, Script, Turns
 from headway.workload.prefixes import Beginnings
-from headway.workload.sessions import Chain, Graph, Numbered
+from headway.workload.sessions import Chain, Graph, Session
 from headway.workload.tenants import Tenant
 from headway.workload.traces.limits import LAST_PS, too_late
-from headway.workload.traffic import Planned, Source
+from headway.workload.traffic import Planned, SessionStart, Source
 
 MAX_REQUESTS: Final = 1_000_000_000
 
@@ -42,37 +43,13 @@ class Budget:
         return granted
 
 
-class Drawn:
-    """A session as planned. How many of its requests are wanted is settled when it begins."""
-
-    __slots__ = ("_budget", "_chained", "_script", "_session", "name", "slo_class", "tenant")
-
-    def __init__(self, name: str | None, tenant: Tenant, script: Script, budget: Budget, chained: bool) -> None:
-        self.name = name
-        self.tenant = tenant.name
-        self.slo_class = tenant.priority
-        self._script = script
-        self._budget = budget
-        self._chained = chained
-        self._session: Chain | Graph | None = None
-
-    def begin(self) -> Iterable[Numbered]:
-        script = self._script
-        requests = self._budget.take(len(script.steps))
-        if self._chained or not any(step.branch for step in script.steps):
-            turns = map(Turns(script, requests).__getitem__, range(requests))
-            self._session = Chain(self.name, self.tenant, self.slo_class, turns, requests)
-        else:
-            after = [step.after for step in script.steps[:requests]]
-            self._session = Graph(self.name, self.tenant, self.slo_class, Turns(script, requests), after)
-        return self._session.begin()
-
-    def on_ended(self, number: int) -> Iterable[Numbered]:
-        assert self._session is not None
-        return self._session.on_ended(number)
-
-    def turns_left(self) -> int:
-        return 0 if self._session is None else self._session.turns_left()
+def _begin(name: str | None, tenant: Tenant, script: Script, budget: Budget, chained: bool) -> Session:
+    """The session of a script, with as many of its requests as the budget has left when it begins."""
+    requests = budget.take(len(script.steps))
+    turns, sender = Turns(script, requests), (name, tenant.name, tenant.priority)
+    if chained or not any(step.branch for step in script.steps):
+        return Chain(*sender, map(turns.__getitem__, range(requests)), requests)
+    return Graph(*sender, turns, [step.after for step in script.steps[:requests]])
 
 
 class Habits:
@@ -183,7 +160,7 @@ def _parts(tenants: list[Tenant], requests: int | None) -> list[int]:
     return parts
 
 
-def _sessions(tenant: Tenant, seed: int, model: str, budget: Budget, stop_ps: int) -> Iterator[tuple[int, Drawn]]:
+def _sessions(tenant: Tenant, seed: int, model: str, budget: Budget, stop_ps: int) -> Iterator[SessionStart]:
     """The sessions of a tenant's open loop with their starts."""
     own = tenant.seed(seed)
     author, place = Author(Habits(tenant, seed, model), own), tenant.places
@@ -199,10 +176,10 @@ def _sessions(tenant: Tenant, seed: int, model: str, budget: Budget, stop_ps: in
             return
         script = author.session(mark)
         name = None if isinstance(script.kind, Completion) else f"{tenant.name}/{number}"
-        yield start_ps, Drawn(name, tenant, script, budget, chained=False)
+        yield start_ps, partial(_begin, name, tenant, script, budget, chained=False)
 
 
-def _user(habits: Habits, seed: int, user: int, quota: Budget) -> Iterator[tuple[int, Drawn]]:
+def _user(habits: Habits, seed: int, user: int, quota: Budget) -> Iterator[SessionStart]:
     """The sessions of one user of a closed loop, who thinks before each request that is not a tool's answer."""
     tenant = habits.tenant
     assert tenant.closed_loop is not None and habits.think is not None
@@ -216,7 +193,7 @@ def _user(habits: Habits, seed: int, user: int, quota: Budget) -> Iterator[tuple
         for step in script.steps:
             if step.by_user:
                 step.delay_ps = think() * PS_PER_US
-        yield 0, Drawn(f"{tenant.name}/{user}.{number}", tenant, script, quota, chained=True)
+        yield 0, partial(_begin, f"{tenant.name}/{user}.{number}", tenant, script, quota, chained=True)
 
 
 def _check_time(at_ps: int, stop_ps: int, what: str) -> None:

@@ -7,7 +7,7 @@ request, and may start sub-agents instead.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from msgspec import Struct, field, to_builtins
 
@@ -83,12 +83,7 @@ class Agentic(Turns, frozen=True, kw_only=True, tag_field="kind", tag="agentic")
 
 
 AnyKind = Completion | Chat | Reasoning | Agentic
-KINDS: Final[dict[str, type[AnyKind]]] = {
-    "completion": Completion,
-    "chat": Chat,
-    "reasoning": Reasoning,
-    "agentic": Agentic,
-}
+KINDS: Final[dict[str, type[AnyKind]]] = {kind.__struct_config__.tag: kind for kind in get_args(AnyKind)}
 LENGTHS: Final = (*TOKENS, "turns", "turn_tokens", "steps", "step_tokens", "calls", "tool_tokens")
 DURATIONS: Final = ("think_time", "tool_latency")
 

@@ -199,12 +199,7 @@ class Segments(Repeatable, frozen=True, tag="segments"):
 
 
 KINDS: Final[dict[str, type[Profile]]] = {
-    "constant": Constant,
-    "step": Step,
-    "ramp": Ramp,
-    "diurnal": Diurnal,
-    "spike": Spike,
-    "segments": Segments,
+    str(kind.__struct_config__.tag): kind for kind in (Constant, Step, Ramp, Diurnal, Spike, Segments)
 }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import pathlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from heapq import heappop, heappush
 from itertools import repeat
 from typing import Final
@@ -27,7 +28,17 @@ from headway.workload.traces import Trace, open_trace, paths
 from headway.workload.traces.record import Info, Options, Reader
 from headway.workload.traces.source import check_ordinary, reason
 from headway.workload.traces.table import NONE, Labels
-from headway.workload.traffic import OpenLoop, Planned, Retry, Sessions, Source, Traffic, plan, with_deadlines
+from headway.workload.traffic import (
+    OpenLoop,
+    Planned,
+    Retry,
+    Sessions,
+    SessionStart,
+    Source,
+    Traffic,
+    plan,
+    with_deadlines,
+)
 
 NO_RETRY: Final = Retry()
 
@@ -164,10 +175,11 @@ class Replay:
         for number, (at_ps, row, name, place) in enumerate(self._arrivals()):
             yield plan(number, at_ps, self._turn(row), *sender_of(self._labels(row), name), place)
 
-    def _single_turns(self) -> Iterator[tuple[int, Session]]:
+    def _single_turns(self) -> Iterator[SessionStart]:
         """Each request as a session of its own, so that it can be sent again."""
         for at_ps, row, name, place in self._arrivals():
-            yield at_ps, Chain(*sender_of(self._labels(row), name), iter((self._turn(row),)), 1, place)
+            turns = iter((self._turn(row),))
+            yield at_ps, partial(Chain, *sender_of(self._labels(row), name), turns, 1, place)
 
     def _arrivals(self) -> Iterator[tuple[int, int, str | None, int]]:
         """When each row comes, in order, up to the end of arrivals; with its session and its place in it."""
@@ -204,7 +216,7 @@ class Replay:
 
     # --- by think time -------------------------------------------------------------------------------------------
 
-    def _sessions(self) -> Iterator[tuple[int, Session]]:
+    def _sessions(self) -> Iterator[SessionStart]:
         """Sessions in order of their start."""
         stamps = self._trace.arrival_ps
         sessions = groups(self._trace, self._session)
@@ -212,7 +224,7 @@ class Replay:
             for start_ps, rows in zip(self._begins(), sessions, strict=False):
                 if self._clock.over(start_ps, rows[0], "starts.rate"):
                     return
-                yield start_ps, self._session_of(rows)
+                yield start_ps, partial(self._session_of, rows)
             return
         for rows in sessions:
             if stamps[rows[0]] == NONE:
@@ -223,7 +235,7 @@ class Replay:
             start_ps = self._clock.scale(stamps[rows[0]])
             if self._clock.over(start_ps, rows[0]):
                 return
-            yield start_ps, self._session_of(rows)
+            yield start_ps, partial(self._session_of, rows)
 
     def _session_of(self, rows: list[int]) -> Session:
         session = self._session[rows[0]]

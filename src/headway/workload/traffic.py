@@ -7,7 +7,7 @@ turn), never in the order in which it was found out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from typing import Annotated, Final, Protocol
 
@@ -144,11 +144,14 @@ class Retry(Struct, frozen=True):
         return self
 
 
+SessionStart = tuple[int, Callable[[], Session]]  # when a session begins, and what makes it then
+
+
 class Source(Struct):
     """Sessions in order of their start, lazily. Where `users` is given the starts are not looked at: so many sessions
     are live at a time, and the next begins `pause_ps` after one has ended."""
 
-    sessions: Iterator[tuple[int, Session]]  # start, session
+    sessions: Iterator[SessionStart]
     retry: Retry = Retry()
     stop_ps: int = NEVER  # nothing comes at or after this
     users: int | None = None
@@ -183,7 +186,7 @@ class Sessions:
         self._sources = list(sources)
         self._counts = [0] * len(self._sources)  # sessions handed out by each source
         self._heap: list[Entry] = []  # what is known to come
-        self._starts: list[tuple[int, int, Session]] = []  # start, source, session: the next of each source
+        self._starts: list[tuple[int, int, Callable[[], Session]]] = []  # start, source: the next of each source
         self._flights: dict[int, Entry] = {}  # by request
         self._futile = (-1, 0)  # an instant, and how many requests of a fixed number of users it rejected at once
         self._patience = FUTILE + FUTILE_EACH * sum(
@@ -269,7 +272,8 @@ class Sessions:
             if live.open or live.late:
                 return
 
-    def _begin(self, index: int, at_ps: int, session: Session) -> _Live:
+    def _begin(self, index: int, at_ps: int, make: Callable[[], Session]) -> _Live:
+        session = make()
         live = _Live(index, self._counts[index], session)
         self._counts[index] += 1
         self._plan(live, session.begin(), at_ps)
@@ -322,10 +326,10 @@ class Sessions:
         the next, as what its source sends later comes behind it."""
         heap, starts = self._heap, self._starts
         while starts:
-            at_ps, index, session = starts[0]
+            at_ps, index, make = starts[0]
             if heap and (at_ps > heap[0][0] or (at_ps == heap[0][0] and index >= heap[0][1])):
                 break
             heappop(starts)
-            self._begin(index, at_ps, session)
+            self._begin(index, at_ps, make)
             self._await_start(index)
         self.next_ps = heap[0][0] if heap else NEVER

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from draw_sources import Draws, pick
 from headway import hashing
 from headway.types import NEVER, Path
 from headway.workload.sessions import Chain, Graph, Session, Turn
-from headway.workload.traffic import Retry, Sessions, Source
+from headway.workload.traffic import Retry, Sessions, SessionStart, Source
 
 Json = dict[str, Any]
 ROOM = 1000  # turns, more than any source has
@@ -57,15 +59,15 @@ def traffic(plan: list[Json]) -> Sessions:
 
 
 def _source(number: int, given: Json) -> Source:
-    sessions: list[tuple[int, Session]] = []
+    sessions: list[SessionStart] = []
     first = number * ROOM
     for one in given["sessions"]:
         turns = _turns(one, first, given["longest"])
         name = f"{given['tenant']}-{len(sessions)}"
-        made: Session = Chain(name, given["tenant"], "standard", iter(turns), len(turns))
+        make: Callable[[], Session] = partial(Chain, name, given["tenant"], "standard", iter(turns), len(turns))
         if one["after"] is not None:
-            made = Graph(name, given["tenant"], "standard", turns, one["after"])
-        sessions.append((one["start_ps"], made))
+            make = partial(Graph, name, given["tenant"], "standard", turns, one["after"])
+        sessions.append((one["start_ps"], make))
         first += len(turns)
     options = {key: given[key] for key in ("users", "pause_ps", "stop_ps")}
     return Source(iter(sessions), retry=Retry(*given["retry"]), **options)

@@ -31,24 +31,24 @@ WHOLE: Final = ("prompt_tokens", "output_tokens", "at_ps", "turn", "delay_ps", "
 Column = Sequence[Any]
 
 
-def is_parquet(path: pathlib.Path) -> bool:
-    """By content."""
+def _peek(path: pathlib.Path, size: int, from_end: bool = False) -> bytes:
     try:
         with path.open("rb") as file:
-            return file.read(4) == MAGIC
+            if from_end:
+                file.seek(max(0, file.seek(0, 2) - size))
+            return file.read(size)
     except OSError:
-        return False
+        return b""
+
+
+def is_parquet(path: pathlib.Path) -> bool:
+    """By content."""
+    return _peek(path, len(MAGIC)) == MAGIC
 
 
 def is_own(path: pathlib.Path, mark: str) -> bool:
     """Whether the footer names our header."""
-    try:
-        with path.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - TAIL))
-            return mark.encode() in file.read()
-    except OSError:
-        return False
+    return mark.encode() in _peek(path, TAIL, from_end=True)
 
 
 def header(path: pathlib.Path, mark: str) -> bytes:

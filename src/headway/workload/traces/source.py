@@ -81,10 +81,8 @@ def reason(error: OSError | ValueError) -> str:
 
 def check_text(line: bytes, path: pathlib.Path) -> None:
     try:
-        line.decode()
+        text = "\0" not in line.decode()
     except UnicodeDecodeError:
         text = False
-    else:
-        text = b"\0" not in line
     if not text:
         raise HeadwayError(f"{path.name} line 1: this is not text; a trace is JSONL or CSV, plain or in gzip.")
