@@ -130,14 +130,14 @@ class Room:
         self.sinks[job] = sink
         instance.stats.requests += 1
         if source is not None:
-            self._hand_over(job, index, source, now)
+            self._hand_over(job, index, source)
         before = instance.run.end
         self.clock.note_change(index, before, instance.enqueue(job, now, priority, NO_PRIORITY.hints))
         self._settle(now)
         self._arm()
         return now
 
-    def _hand_over(self, job: Job, index: int, source: int, now: int) -> None:
+    def _hand_over(self, job: Job, index: int, source: int) -> None:
         """Its KV blocks are on another instance, and come over that one's link before it can go on."""
         instance = self.instances[index]
         instance.loader.active = True  # from now on it looks whether blocks have to come first

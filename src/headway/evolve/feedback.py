@@ -86,12 +86,12 @@ def harmless(text: str) -> str:
     return SECRET.sub(r"\1\2 is", text)
 
 
-def cut_lines(text: str, most: int = MOST_BYTES) -> str:
+def cut_lines(text: str) -> str:
     """Whole lines, as many as there is room for."""
     lines, used = [], 0
     for line in text.splitlines():
         used += len(line.encode()) + 1
-        if used > most - 4:
+        if used > MOST_BYTES - 4:
             lines.append("...")
             break
         lines.append(line)

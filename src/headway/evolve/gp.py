@@ -184,10 +184,10 @@ class Child(Struct, frozen=True):
 class Islands:
     """A `Searcher`. Every generation on every island has a stream of its own."""
 
-    def __init__(self, suite: Suite, seed: int, islands: int = ISLANDS) -> None:
+    def __init__(self, suite: Suite, seed: int) -> None:
         self.seed = seed
         self.beside = {stage: spec for stage, spec in suite.baseline.items() if stage != "routing"}
-        self.populations: list[list[Rule]] = [[] for _ in range(islands)]
+        self.populations: list[list[Rule]] = [[] for _ in range(ISLANDS)]
         self.generation = 0
         self.children: list[Child] = []
         self._proposed: dict[bytes | str, None] = {}  # what has been asked for, by source and by decisions

@@ -88,14 +88,12 @@ def calibrate(
     path: str | Path,
     gpu: Gpu,
     model: str | None = None,
-    memory_tb_s: float | None = None,
-    tflops: float | None = None,
     progress: Callable[[int, float], None] | None = None,
 ) -> Calibration:
-    """Constants fitted to the steps of a file. The limits of the card are those of its spec sheet, unless they were
-    measured; the constants are those of a fit to all steps, the errors those of one that had not seen them."""
+    """Constants fitted to the steps of a file, within the limits of the card's spec sheet. The constants are those of a
+    fit to all steps, the errors those of one that had not seen them."""
     steps = read_steps(path, gpu, model)
-    limits = memory_tb_s or gpu.bandwidth / 1e12, tflops or float(gpu.flops) / 1e12
+    limits = gpu.bandwidth / 1e12, float(gpu.flops) / 1e12
     held = [step for number, step in enumerate(steps) if number % HELD_OUT == HELD_OUT - 1]
     fitted = [step for number, step in enumerate(steps) if number % HELD_OUT != HELD_OUT - 1]
     blind = fit(fitted, *limits, progress=progress)
