@@ -56,7 +56,7 @@ def compare(
     from headway.experiment.contenders import ALL, contenders
     from headway.experiment.notes import note_idle_autoscaler, note_lost_prefixes, note_missed_faults, note_unmeasured
     from headway.report.comparison import comparison_report
-    from headway.report.progress import CompareProgress
+    from headway.report.progress import Bar
 
     options = choice.routing()
     if policies is not None and options and stage == "routing":
@@ -67,7 +67,7 @@ def compare(
         raise HeadwayError("--all: runs every policy of the stage, and --policies names some; leave one of them out.")
     chosen = ALL if everything else policies
     loaded = choice.load(scenario)
-    with CompareProgress(seeds) as progress:
+    with Bar(None, "policies" if seeds == 1 else "runs") as bar:
         comparison = compare_policies(
             loaded,
             chosen,
@@ -79,7 +79,7 @@ def compare(
             ray=ray,
             output=output,
             trace=trace,
-            progress=progress,
+            progress=bar.update,
         )
     if output is not None:
         say(f"wrote {len(comparison.ranked):,} runs and study.json to {output}")
@@ -101,14 +101,14 @@ def controls(scenario: ScenarioFile = None, /, *, choice: Choice = AS_IT_IS, as_
     from headway.experiment.controls import controls as run_controls
     from headway.experiment.notes import note_unmeasured
     from headway.report.controls import report
-    from headway.report.progress import CompareProgress
+    from headway.report.progress import Bar
 
     option = next(iter(choice.routing()), None)
     if option is not None:
         raise HeadwayError(f"{option}: the controls bring their own routing policies; leave it out.")
     loaded = choice.load(scenario)
-    with CompareProgress() as progress:
-        runs = run_controls(loaded, progress=progress)
+    with Bar(None, "policies") as bar:
+        runs = run_controls(loaded, progress=bar.update)
     say(note_unmeasured(loaded))
     return runs.summary() if as_json else Page([report(runs)])
 

@@ -103,15 +103,15 @@ def _run(loaded: Scenario, trace: Trace, counterfactuals: int, output: Path | No
     """Read the run from the folder if it has it, else simulate it and write it there."""
     from headway.experiment.counterfactual import counterfactuals as force_others
     from headway.experiment.run import read_run, simulate
-    from headway.report.progress import Bar, RunProgress
+    from headway.report.progress import Bar
     from headway.results import store
 
     result = None if output is None or again else read_run(output, loaded.key(), trace)
     if result is not None:
         say(f"{output} has this run already; it was read (--again simulates it anew)")
     else:
-        with RunProgress(loaded.workload.requests) as progress:
-            result = simulate(loaded, trace=trace, progress=progress)
+        with Bar(loaded.workload.requests, "requests") as bar:
+            result = simulate(loaded, trace=trace, progress=lambda arrived, now_ps: bar.update(arrived))
         if output is not None:  # whatever becomes of the rest
             say(f"wrote {', '.join(result.save(output))} to {output}")
     if output is not None and counterfactuals:

@@ -84,26 +84,6 @@ class Bar:
             self.bar.stop()
 
 
-class RunProgress(Bar):
-    """Requests that have arrived."""
-
-    def __init__(self, requests: int | None) -> None:
-        super().__init__(requests, "requests")
-
-    def __call__(self, arrived: int, now_ps: int) -> None:
-        self.update(arrived)
-
-
-class CompareProgress(Bar):
-    """Policies that are done, or their runs where each has several."""
-
-    def __init__(self, seeds: int = 1) -> None:
-        super().__init__(None, "policies" if seeds == 1 else "runs")
-
-    def __call__(self, finished: int, total: int) -> None:
-        self.update(finished, total)
-
-
 class SweepProgress(Bar):
     """Runs that are done, how many of them were there already, and how long the rest may take. The number of runs is
     printed first, on a terminal or if `aloud`."""

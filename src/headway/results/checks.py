@@ -23,6 +23,10 @@ from headway.results.recorder import (
 from headway.results.scaling import held_ps, levels
 from headway.types import OUTCOMES
 
+# When a request came to each stage, in order.
+TIMES: Final = (
+    "arrival_ps", "admitted_ps", "routed_ps", "enqueued_ps", "started_ps", "first_token_ps", "finished_ps",
+)  # fmt: skip
 # What a state may turn into; an instance that was there before the run begins with ready.
 FOLLOWS: Final = {
     "": ("ready", "stopped"),
@@ -160,27 +164,15 @@ def _check_counts(recorder: Recorder) -> None:
 
 def _check_order(recorder: Recorder, instances: int, facts: RunFacts) -> None:
     begun_ps, ended_ps = facts.started_ps, facts.ended_ps
-    rows = zip(
-        recorder.arrival_ps,
-        recorder.admitted_ps,
-        recorder.routed_ps,
-        recorder.enqueued_ps,
-        recorder.started_ps,
-        recorder.first_token_ps,
-        recorder.finished_ps,
-        recorder.outcome,
-        recorder.output_tokens,
-        recorder.instance,
-        strict=True,
-    )
-    for row, (arrival, admitted, routed, enqueued, started, first, finished, outcome, tokens, instance) in enumerate(
-        rows
+    for row, (*times, outcome, tokens, instance) in enumerate(
+        recorder.select(*TIMES, "outcome", "output_tokens", "instance")
     ):
+        arrival, admitted, routed, enqueued, started, first, finished = times
         if outcome == COMPLETED:
             causal = begun_ps <= arrival <= admitted <= routed <= enqueued <= started <= first <= finished <= ended_ps
             possible = tokens >= 1 and 0 <= instance < instances
         else:
-            causal = _causal_so_far((begun_ps, arrival, admitted, routed, enqueued, started, first, finished, ended_ps))
+            causal = _causal_so_far((begun_ps, *times, ended_ps))
             possible = -1 <= instance < instances and (started == -1 or instance != -1)
             possible = possible and (outcome != IN_FLIGHT or finished == -1)
         if not (causal and possible):

@@ -76,13 +76,7 @@ def _each(recorder: Recorder, column: str, sample: Sample, window_ps: int | None
     ends = Counter(zip(codes, recorder.outcome, strict=True))
     counted = Counter(codes[warmup:])
     cached, prompt = [0] * len(names), [0] * len(names)
-    rows = zip(
-        codes[warmup:],
-        recorder.started_ps[warmup:],
-        recorder.cached_tokens[warmup:],
-        recorder.prompt_tokens[warmup:],
-        strict=True,
-    )
+    rows = recorder.select(column, "started_ps", "cached_tokens", "prompt_tokens", start=warmup)
     for code, started, hit, tokens in rows:
         if started >= 0:
             cached[code] += hit
@@ -139,14 +133,7 @@ def sessions(recorder: Recorder, warmup: int) -> Json:
     count = len(recorder.names["session"]) - begun
     first, last = [-1] * count, [-1] * count
     outcomes: dict[tuple[int, int], int] = {}
-    rows = zip(
-        recorder.session[warmup:],
-        recorder.turn[warmup:],
-        recorder.arrival_ps[warmup:],
-        recorder.finished_ps[warmup:],
-        recorder.outcome[warmup:],
-        strict=True,
-    )
+    rows = recorder.select("session", "turn", "arrival_ps", "finished_ps", "outcome", start=warmup)
     for code, turn, arrival, finished, outcome in rows:
         session = code - begun
         if session >= 0:

@@ -48,16 +48,8 @@ def check_transfers(recorder: Recorder, instances: Sequence[InstanceStats], leng
     """A request has its prompt computed by one instance and its answer by another, in that order, and no token counts
     on both."""
     roles = [stats.role for stats in instances]
-    rows = zip(
-        recorder.prefill_instance,
-        recorder.instance,
-        recorder.started_ps,
-        recorder.handed_ps,
-        recorder.transfer_ps,
-        recorder.transferred_ps,
-        recorder.finished_ps,
-        strict=True,
-    )
+    times = ("started_ps", "handed_ps", "transfer_ps", "transferred_ps", "finished_ps")
+    rows = recorder.select("prefill_instance", "instance", *times)
     for row, (prefill, decode, started, handed, begun, arrived, finished) in enumerate(rows):
         if prefill == -1:
             possible = handed == begun == arrived == -1
@@ -75,7 +67,7 @@ def check_transfers(recorder: Recorder, instances: Sequence[InstanceStats], leng
         if not 0 <= stats.link_busy_ps <= length_ps:
             raise InvariantError(f"The link of {stats.id} was busy for {stats.link_busy_ps} of {length_ps} ps.")
     prompts = sum(stats.prefill_tokens + stats.cached_tokens for stats in instances)
-    sent = sum(tokens * (1 + again) for tokens, again in zip(recorder.prompt_tokens, recorder.retries, strict=True))
+    sent = sum(tokens * (1 + again) for tokens, again in recorder.select("prompt_tokens", "retries"))
     if prompts > sent:
         raise InvariantError(f"{prompts} prompt tokens were computed or cached, of {sent}.")
     generated = sum(stats.output_tokens for stats in instances)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import MutableSequence
-from typing import Annotated, Final, get_type_hints
+from collections.abc import Iterator, MutableSequence
+from typing import Annotated, Any, Final, get_type_hints
 
 from msgspec import Struct
 
@@ -64,6 +64,11 @@ class RequestColumns:
     def __len__(self) -> int:
         return len(self.arrival_ps)
 
+    def select(self, *names: str, start: int = 0) -> Iterator[tuple[Any, ...]]:
+        """The values of some columns, request by request."""
+        columns = [getattr(self, name) for name in names]
+        return zip(*([column[start:] for column in columns] if start else columns), strict=True)
+
 
 COLUMNS: Final[dict[str, tuple[str, float]]] = {
     name: hint.__metadata__
@@ -78,24 +83,9 @@ class Recorder(RequestColumns):
     """Per-request columns, the gaps between tokens, and the events of a run."""
 
     __slots__ = (
-        *COLUMNS,
-        "abandoned",
-        "events",
-        "gaps",
-        "lost",
-        "lost_tokens",
-        "names",
-        "not_issued",
-        "preempted",
-        "reasons",
-        "retried",
-        "rows",
-        "rows_ahead",
-        "scaled",
-        "states",
-        "struck",
-        "thrashed",
-    )
+        *COLUMNS, "abandoned", "events", "gaps", "lost", "lost_tokens", "names", "not_issued", "preempted",
+        "reasons", "retried", "rows", "rows_ahead", "scaled", "states", "struck", "thrashed",
+    )  # fmt: skip
 
     def __init__(self, rows_ahead: int = 1) -> None:
         """Rows are reserved so many at a time, which is faster; then the columns want `trim` at the end."""

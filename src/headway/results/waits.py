@@ -36,7 +36,7 @@ class Waits:
     def __init__(self, requests: RequestColumns, ended_ps: int) -> None:
         self.requests = requests
         self.ended_ps = ended_ps
-        pairs = zip(requests.started_ps, requests.finished_ps, strict=True)
+        pairs = requests.select("started_ps", "finished_ps")
         # When each request stopped waiting for its first step: it began, or the request gave up, or the run ended.
         self.left_ps = [began if began >= 0 else (end if end >= 0 else ended_ps) for began, end in pairs]
         self._queues: list[Queue] | None = None
@@ -46,7 +46,7 @@ class Waits:
             requests = self.requests
             rows: dict[int, list[int]] = {}
             moved = requests.redirects if any(requests.redirects) else None
-            places = zip(requests.prefill_instance, requests.instance, requests.enqueued_ps, strict=True)
+            places = requests.select("prefill_instance", "instance", "enqueued_ps")
             for row, (prefill, instance, enqueued) in enumerate(places):
                 if enqueued >= 0 and not (moved and moved[row]):
                     rows.setdefault(prefill if prefill >= 0 else instance, []).append(row)
@@ -71,8 +71,7 @@ class Waits:
         """Of the requests that waited while a prompt was computed at their instance that is much longer than their own:
         for how long. A prompt is much longer that computes at least so many tokens as the smallest power of two that is
         both `LONG_TOKENS` or more and `LONG_FACTOR` times those of the one that waits, or more."""
-        pairs = zip(self.requests.prompt_tokens, self.requests.cached_tokens, strict=True)
-        computed = [tokens - cached for tokens, cached in pairs]
+        computed = [tokens - cached for tokens, cached in self.requests.select("prompt_tokens", "cached_tokens")]
         queues = self.queues() if max(computed, default=0) >= LONG_TOKENS else []
         return {row: time for queue in queues for row, time in _find_blocked(queue.order, self, computed)}
 

@@ -107,8 +107,7 @@ def find(run: Observed) -> list[Finding]:
 
 def _wait_ends(requests: Columns) -> Iterator[int]:
     """When each request's wait ended: what it waited for came, or it ended; -1 where neither did."""
-    rows = zip(requests.first_token_ps, requests.handed_ps, requests.transferred_ps, requests.finished_ps, strict=True)
-    for first, handed, arrived, end in rows:
+    for first, handed, arrived, end in requests.select("first_token_ps", "handed_ps", "transferred_ps", "finished_ps"):
         if handed >= 0:
             yield max(first, arrived) if arrived >= 0 else end
         else:

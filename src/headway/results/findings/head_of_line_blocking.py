@@ -39,7 +39,7 @@ def find(run: Observed) -> list[Finding]:
     where = Counter(map(run.home, mostly))
     waited = sum(left[row] - requests.enqueued_ps[row] for row in run.waiting)
     total, longest = sum(blocked.values()), max(mostly.values())
-    pairs = zip(requests.first_token_ps[run.warmup :], requests.arrival_ps[run.warmup :], strict=True)
+    pairs = requests.select("first_token_ps", "arrival_ps", start=run.warmup)
     until_first = sum(first - arrival for first, arrival in pairs if first >= 0)
     return [
         Finding(

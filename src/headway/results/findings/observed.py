@@ -39,16 +39,8 @@ def stays(requests: Columns, ended_ps: int) -> dict[int, Stays]:
     generates. Of a request that was sent again the last time alone is known; one that was moved while it ran is left
     out."""
     by_instance: defaultdict[int, Stays] = defaultdict(Stays)
-    columns = zip(
-        requests.routed_ps,
-        requests.instance,
-        requests.prefill_instance,
-        requests.handed_ps,
-        requests.finished_ps,
-        requests.redirects,
-        strict=True,
-    )
-    for row, (routed, instance, prefill, handed, finished, moved) in enumerate(columns):
+    names = ("routed_ps", "instance", "prefill_instance", "handed_ps", "finished_ps", "redirects")
+    for row, (routed, instance, prefill, handed, finished, moved) in enumerate(requests.select(*names)):
         if routed < 0 or instance < 0 or moved:
             continue
         end = finished if finished >= 0 else ended_ps

@@ -71,16 +71,9 @@ def _waits(run: Observed, limits: dict[str, int | None], pools: dict[int, str]) 
     waits: dict[int, list[Wait]] = {}
     if not len(requests) or max(requests.handed_ps) < 0:
         return waits
-    rows = zip(
-        requests.handed_ps,
-        requests.transfer_ps,
-        requests.transferred_ps,
-        requests.finished_ps,
-        requests.instance,
-        strict=True,
-    )
-    for row, (handed, begun, arrived, finished, instance) in enumerate(rows):
-        if handed < 0 or instance not in pools or requests.redirects[row]:
+    names = ("handed_ps", "transfer_ps", "transferred_ps", "finished_ps", "instance", "redirects")
+    for row, (handed, begun, arrived, finished, instance, moved) in enumerate(requests.select(*names)):
+        if handed < 0 or instance not in pools or moved:
             continue
         end = arrived if limits.get(pools[instance]) else begun
         if end < 0:  # it never set out, or has not come

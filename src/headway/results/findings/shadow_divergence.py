@@ -26,13 +26,11 @@ LEAST_SHARE: Final = 0.05
 def find(run: Observed) -> list[Finding]:
     if "shadow" not in run.summary:
         return []
-    requests, warmup = run.requests, run.warmup
+    warmup = run.warmup
     misses: dict[int, int] = {}
     hits: dict[int, int] = {}
     started = expected = came = 0
-    rows = zip(
-        requests.started_ps[warmup:], requests.predicted_tokens[warmup:], requests.cached_tokens[warmup:], strict=True
-    )
+    rows = run.requests.select("started_ps", "predicted_tokens", "cached_tokens", start=warmup)
     for row, (began, believed, cached) in enumerate(rows, warmup):
         if began < 0:
             continue

@@ -104,5 +104,5 @@ def _excess(run: Observed, sample: Sample, place: int, row: int) -> float:
 
 def _lost(run: Observed, code: int) -> int:
     """Requests of the class that were rejected, timed out or failed: no misses here, yet without what was promised."""
-    pairs = zip(run.requests.slo_class[run.warmup :], run.requests.outcome[run.warmup :], strict=True)
+    pairs = run.requests.select("slo_class", "outcome", start=run.warmup)
     return sum(own == code and outcome not in (COMPLETED, IN_FLIGHT) for own, outcome in pairs)

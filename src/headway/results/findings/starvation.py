@@ -31,7 +31,7 @@ SLIGHTEST: Final = 0.1
 
 def find(run: Observed) -> list[Finding]:
     requests, warmup = run.requests, run.warmup
-    pairs = zip(requests.started_ps[warmup:], requests.arrival_ps[warmup:], strict=True)
+    pairs = requests.select("started_ps", "arrival_ps", start=warmup)
     waits = [began - arrival for began, arrival in pairs if began >= 0]
     if not waits or max(run.waits.left_ps) - run.started_ps < LEAST_PS:
         return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Final
 
-from headway import policies
+import headway.policies  # noqa: F401  (the registry knows them then)
 from headway.policies import registry
 from headway.results.findings import DETECTORS
 from headway.results.survey import SHORT_QUEUE
@@ -22,7 +22,6 @@ LONGEST: Final = {
     "queue": "went by before their first step: send fewer to busy instances, admit fewer, or add replicas",
     "prefill": "was prefill: route to where the prefix is cached, or keep prompts from being chopped up by decodes",
 }
-POLICIES: Final = policies.__name__  # imported so that the registry knows them
 
 
 def write_focus(run: Material, problems: list[Issue], focus: Collection[str]) -> Section:
