@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -336,9 +335,8 @@ def test_what_a_random_walk_may_leave_is_no_backlog() -> None:
 
 
 def test_a_prompt_that_the_first_instance_computes_stays_there_until_it_is_handed_over() -> None:
-    columns = SimpleNamespace(
-        routed_ps=[1], instance=[1], prefill_instance=[0], handed_ps=[4], finished_ps=[9], redirects=[0]
-    )
-    by_instance = stays(columns, ended_ps=20)  # type: ignore[arg-type]
+    times = {"arrival_ps": 0, "routed_ps": 1, "handed_ps": 4, "finished_ps": 9}
+    columns = Columns(result([times | {"instance": 1, "prefill_instance": 0}]).requests)
+    by_instance = stays(columns, ended_ps=20)
     spans = {index: [*zip(each.begin_ps, each.end_ps, strict=True)] for index, each in by_instance.items()}
     assert spans == {0: [(1, 4)], 1: [(4, 9)]}
