@@ -21,7 +21,7 @@ def test_import_and_version_load_nothing_that_they_do_not_need() -> None:
 def test_a_verb_loads_neither_the_other_verbs_nor_what_they_stand_on() -> None:
     loaded = modules("from headway.cli import status; assert status(['policies', '--help']) == 0")
     verbs = {name for name in ours(loaded) if name.startswith("headway.cli.")}
-    assert verbs == {"headway.cli.verbs", "headway.cli.page", "headway.cli.catalogues"}
+    assert verbs == {"headway.cli.verbs", "headway.cli.page", "headway.cli.options", "headway.cli.catalogues"}
     assert not {"headway.sim", "headway.gateway", "headway.policies", "asyncio"} & loaded
 
 

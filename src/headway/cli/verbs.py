@@ -26,7 +26,7 @@ VERBS = (
     "run_folders:summarize",
     "run_folders:timeline",
     "catalogues:hardware",
-    "calibrate:calibrate",
+    "catalogues:calibrate",
     "run_folders:validate",
     "serving:serve",
     "deploy:deploy",

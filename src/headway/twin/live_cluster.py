@@ -126,6 +126,7 @@ POLL_S: Final = 0.1  # of the wall's clock, where the scenario's signals are alw
 OFTEN_S: Final = 0.01  # how often pages are read at most
 DIGITS: Final = 6  # of a second, to which the ticks of three processes are the same
 LONG: Final = "30d"  # nothing is forgotten, as in simulation
+STATIC: Final = ("pool", "kv_blocks", "max_batch_size", "max_batch_tokens", "max_queue", "capacity")  # of an engine
 GATEWAY: Final = ("admission", "priority", "flow", "routing")  # the stages that a gateway has
 
 
@@ -179,19 +180,15 @@ def tick_s(scenario: Scenario, speed: float) -> float:
 
 def gateway_file(scenario: Scenario, policies: Mapping[str, Any], speed: float, urls: Mapping[str, str]) -> Json:
     views = [engine.view for engine in engines(scenario.cluster)]
-    backends = {}
-    for view in views:
-        backends[view.id] = {
+    backends = {
+        view.id: {
             "url": urls[view.id],
             "models": list(view.serves),
-            "pool": view.pool,
             "engine": "vllm",
-            "kv_blocks": view.kv_blocks,
-            "max_batch_size": view.max_batch_size,
-            "max_batch_tokens": view.max_batch_tokens,
-            "max_queue": view.max_queue,
-            "capacity": view.capacity,
+            **{name: getattr(view, name) for name in STATIC},
         }
+        for view in views
+    }
     own = {**scenario.policies.resolved(), **policies}
     interval, delay = tick_s(scenario, speed), round(scenario.signals.poll_delay_ps / PS_PER_SECOND / speed, DIGITS)
     return {
