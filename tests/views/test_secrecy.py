@@ -14,13 +14,13 @@ import pytest
 import headway
 import headway.policies  # (declares the policies)
 from headway import ADMIT, Admit, ClusterView, FirstToken, HeadwayError, InstanceView, Request, Route, Routed
-from headway.control.router_state import Served
 from headway.policies import registry
 from headway.policies.code import language as lang
 from headway.policies.code.kinds import of_value
 from headway.policies.flow import Bands
 from headway.policies.queues import Fifo
 from headway.views.cluster import Totals
+from headway.views.window import Recent
 
 Json = dict[str, Any]
 SECRETS = ("Job", "Planned", "Recorder", "Instance", "Simulation", "Result", "Trace", "WorkloadSpec")
@@ -33,7 +33,7 @@ def within(thing: object) -> Iterator[object]:
     nobody's data and is left out; what a function closes over is not."""
     if isinstance(thing, (type, ModuleType, CodeType, str, bytes, int, float)):
         return
-    if isinstance(thing, Totals | Served):  # how much the requests that have ended had generated is no secret
+    if isinstance(thing, Totals | Recent):  # how much the requests that have ended had generated is no secret
         return
     if isinstance(thing, InstanceView):
         yield from (getattr(thing, name, None) for name in InstanceView.__slots__ if name != "output_tokens")

@@ -7,9 +7,9 @@ from typing import Any
 
 from headway.policies.registry import EVERYTHING, entry_of
 from headway.types import Request
-from headway.views.cluster import KEPT, WINDOW_PS, ClusterView, TenantView, Totals
+from headway.views.cluster import KEPT, ClusterView, TenantView, Totals
 from headway.views.instance import InstanceView
-from headway.views.window import Window
+from headway.views.window import Recent
 
 
 class Tenants(Mapping[str, TenantView]):
@@ -41,41 +41,6 @@ class Tenants(Mapping[str, TenantView]):
         tenant.on_arrival(now_ps, request.slo_class)
 
 
-class Served:
-    """The `Recent` of one instance."""
-
-    __slots__ = ("_cluster", "_output", "_tpots", "_ttfts")
-
-    def __init__(self, cluster: ClusterView) -> None:
-        self._cluster = cluster
-        self._ttfts = Window(WINDOW_PS)
-        self._tpots = Window(WINDOW_PS)
-        self._output = Window(WINDOW_PS)
-
-    def on_first_token(self, now_ps: int, request: Request) -> None:
-        self._ttfts.add(now_ps, now_ps - request.arrival_ps)
-
-    def on_finished(self, now_ps: int, output_tokens: int, decode_ps: int | None) -> None:
-        self._output.add(now_ps, output_tokens)
-        if decode_ps is not None and output_tokens > 1:
-            self._tpots.add(now_ps, decode_ps // (output_tokens - 1))  # whole, so that the window's sum is exact
-
-    @property
-    def ttft(self) -> float | None:
-        return self._ttfts.mean_seconds(self._cluster.now_ps)
-
-    @property
-    def tpot(self) -> float | None:
-        return self._tpots.mean_seconds(self._cluster.now_ps)
-
-    @property
-    def tokens_per_second(self) -> float:
-        return self._output.per_second(self._cluster.now_ps)
-
-    def __repr__(self) -> str:
-        return f"Recent(ttft={self.ttft}, tpot={self.tpot}, tokens_per_second={self.tokens_per_second:g})"
-
-
 def kept_signals(policies: Iterable[Any]) -> list[str]:
     """What policies read of the router's own past."""
     read = [signal for policy in policies for signal in entry_of(policy).exact]
@@ -94,7 +59,7 @@ class RouterState:
         self.instances = cluster.instances if instances is None else instances
         self.tenants = Tenants(cluster)
         self.totals = Totals(cluster)
-        self.served: dict[int, Served] = {}  # by the instance's index, where it is shown
+        self.served: dict[int, Recent] = {}  # by the instance's index, where it is shown
         self.show(signals)
 
     def show(self, names: Collection[str]) -> None:
@@ -102,7 +67,7 @@ class RouterState:
         self.cluster.keep(self.tenants if "tenants" in names else None, self.totals if "totals" in names else None)
         if "recent" in names and not self.served:
             for view in self.instances:
-                view._recent = self.served[view.index] = Served(self.cluster)
+                view._recent = self.served[view.index] = Recent(self.cluster)
 
     def on_arrival(self, now_ps: int, request: Request) -> None:
         self.tenants.on_arrival(now_ps, request)

@@ -23,6 +23,7 @@ from headway.policies.policy_files import FROM_FILE, load_class
 from headway.views.instance import REPORTED as REPORTED
 
 T = TypeVar("T", bound=type)
+Names = Iterable[str] | None  # of signals
 
 # The method that a policy of one's own must have, by stage, and with how many arguments it is called.
 CALLS = {
@@ -108,13 +109,7 @@ def canonical(name: str) -> str:
 
 
 def policy(
-    stage: str,
-    name: str,
-    *,
-    exact: Iterable[str] | None = None,
-    reported: Iterable[str] | None = None,
-    oracle: bool = False,
-    kind: Kind = "policy",
+    stage: str, name: str, *, exact: Names = None, reported: Names = None, oracle: bool = False, kind: Kind = "policy"
 ) -> Callable[[T], T]:
     """Declare a policy class: make it a dataclass and file it under its stage and name. A class of a file that is named
     by its path (`my_policy.py:MyPolicy`) is not filed. Omit `reported` to receive every signal that instances report;
@@ -122,7 +117,7 @@ def policy(
     runs in a comparison that names no policies."""
 
     def register(cls: T) -> T:
-        entry = describe(stage, name, cls, exact=exact, reported=reported, oracle=oracle, kind=kind)
+        entry = describe(cls, stage, name, exact, reported, oracle, kind)
         policy_class = entry.make
         filed = not policy_class.__module__.startswith(FROM_FILE)
         known = _look_up((stage, entry.name)) or entry
@@ -136,14 +131,7 @@ def policy(
 
 
 def describe(
-    stage: str,
-    name: str,
-    cls: type,
-    *,
-    exact: Iterable[str] | None = None,
-    reported: Iterable[str] | None = None,
-    oracle: bool = False,
-    kind: Kind = "policy",
+    cls: type, stage: str, name: str, exact: Names, reported: Names, oracle: bool = False, kind: Kind = "policy"
 ) -> Entry:
     """Make a class a policy, and return its entry without filing it."""
     policy_class: type = dataclasses.dataclass(eq=False, repr=False)(cls)

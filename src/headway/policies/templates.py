@@ -51,7 +51,7 @@ def compile_template(stage: str, name: str, source: str) -> Entry:
             raise HeadwayError(f"{name}: {each.name}: a policy has that already; choose another name.")
         members[each.name] = float(each.default)
     cls = type(name, (Template, STAGES[stage]), members)
-    return describe(stage, name, cls, exact=program.exact, reported=program.reported, kind="template")
+    return describe(cls, stage, name, program.exact, program.reported, kind="template")
 
 
 TEMPLATES: Final = {

@@ -7,9 +7,8 @@ from typing import Final
 
 from headway.types import NO_PRIORITY, PS_PER_SECOND
 from headway.views.instance import InstanceView, undeclared_signal
-from headway.views.window import Window
+from headway.views.window import WINDOW_PS, Window
 
-WINDOW_PS: Final = 10 * PS_PER_SECOND
 SHORT_PS: Final = PS_PER_SECOND
 BURST_FACTOR: Final = 2
 BURST_LEAST: Final = 5  # requests in the short window; fewer are chance

@@ -9,28 +9,13 @@ from typing import Annotated, Any, ClassVar, Final, NoReturn, Protocol
 
 from headway.errors import HeadwayError, UndeclaredSignal
 from headway.views.signals import NOT_AVAILABLE, Signal, derived_signal, exact, reported, static, table
+from headway.views.window import Recent
 
 
 class Estimator(Protocol):
     """Step times of an instance as a pure function."""
 
     def step_seconds(self, view: InstanceView, prefill_tokens: int, decodes: int, context: int) -> float: ...
-
-
-class Recent(Protocol):
-    """What the router has seen of an instance in the last 10 s, that is in (now - 10 s, now]."""
-
-    @property
-    def ttft(self) -> float | None:
-        """Mean over the requests whose first token came."""
-
-    @property
-    def tpot(self) -> float | None:
-        """Mean over the completed requests of two tokens and more."""
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Output tokens of the requests that ended, a second."""
 
 
 NO_TIERS: Final[Mapping[str, int]] = {}

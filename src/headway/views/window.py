@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Any, Final
 
 from msgspec import Struct, field
 
-from headway.types import PS_PER_SECOND
+from headway.types import PS_PER_SECOND, Request
+
+WINDOW_PS: Final = 10 * PS_PER_SECOND  # of what a router shows of its own past
 
 
 class Window(Struct, eq=False):
@@ -47,3 +50,41 @@ class Window(Struct, eq=False):
         """The mean of amounts in picoseconds, in seconds."""
         total = self.sum(now_ps)
         return total / (len(self.entries) * PS_PER_SECOND) if self.entries else None
+
+
+class Recent:
+    """What the router has seen of an instance in the last 10 s, that is in (now - 10 s, now]; `clock` has `now_ps`."""
+
+    __slots__ = ("_clock", "_output", "_tpots", "_ttfts")
+
+    def __init__(self, clock: Any) -> None:
+        self._clock = clock
+        self._ttfts = Window(WINDOW_PS)
+        self._tpots = Window(WINDOW_PS)
+        self._output = Window(WINDOW_PS)
+
+    def on_first_token(self, now_ps: int, request: Request) -> None:
+        self._ttfts.add(now_ps, now_ps - request.arrival_ps)
+
+    def on_finished(self, now_ps: int, output_tokens: int, decode_ps: int | None) -> None:
+        self._output.add(now_ps, output_tokens)
+        if decode_ps is not None and output_tokens > 1:
+            self._tpots.add(now_ps, decode_ps // (output_tokens - 1))  # whole, so that the window's sum is exact
+
+    @property
+    def ttft(self) -> float | None:
+        """Mean over the requests whose first token came."""
+        return self._ttfts.mean_seconds(self._clock.now_ps)
+
+    @property
+    def tpot(self) -> float | None:
+        """Mean over the completed requests of two tokens and more."""
+        return self._tpots.mean_seconds(self._clock.now_ps)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Output tokens of the requests that ended, a second."""
+        return self._output.per_second(self._clock.now_ps)
+
+    def __repr__(self) -> str:
+        return f"Recent(ttft={self.ttft}, tpot={self.tpot}, tokens_per_second={self.tokens_per_second:g})"
