@@ -64,7 +64,7 @@ def parse_yaml(text: str, where: str) -> Any:
 
 
 def check_size(document: Any) -> None:
-    """Refuse what no person writes and the rest could not bear: a deep or endless document, broken Unicode."""
+    """Refuse documents that are too deep or too large, and broken Unicode."""
     waiting = [(document, 0)]
     values = 0
     while waiting:
@@ -117,7 +117,7 @@ def file_name(file: str) -> str:
 
 
 def beside(file: str, document: str | Path) -> str:
-    """A file that a document names, by its whole path where it lies in the document's folder, else as it is named."""
+    """The absolute path of a file in a document's folder; else the name as it is."""
     try:
         path = Path(document).parent / Path(file).expanduser()
         return str(path.absolute()) if path.is_file() else file

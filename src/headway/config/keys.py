@@ -37,7 +37,7 @@ class Unit(Struct, frozen=True):
 
 
 class Doc(Struct, frozen=True):
-    """What a key means, and its default and type where they do not speak for themselves."""
+    """What a key means, and its default and type if the declaration does not show them."""
 
     meaning: str = ""
     default: str | None = None
@@ -97,7 +97,7 @@ def _doc(marks: list[Any]) -> Doc:
 
 
 def _marks(kind: Any) -> list[Any]:
-    """What annotates a type or the types that it joins, from the inside out."""
+    """The annotations of a type and of the members of a union, from the inside out."""
     origin = get_origin(kind)
     if origin is Annotated:
         return [*_marks(get_args(kind)[0]), *kind.__metadata__]
@@ -105,7 +105,7 @@ def _marks(kind: Any) -> list[Any]:
 
 
 def plain_types(kind: Any) -> list[Any]:
-    """The types that a type joins, without annotations."""
+    """The members of a union, or the type itself, without annotations."""
     origin = get_origin(kind)
     if origin is Annotated:
         return plain_types(get_args(kind)[0])

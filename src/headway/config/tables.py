@@ -46,7 +46,7 @@ def key_table(section: type[Struct]) -> str:
 
 
 def type_text(key: Key) -> str:
-    """What may be written, in words: a whole number, 1 to 1,024."""
+    """The type of a key in words: a whole number, 1 to 1,024."""
     if key.doc.type is not None:
         return key.doc.type
     return key.unit.name if key.unit is not None else _type_text(key.type)

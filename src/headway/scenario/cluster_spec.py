@@ -80,7 +80,7 @@ class Engines(Struct, frozen=True):
         return any(getattr(self, name) is not None for name in SCALED)
 
     def names(self) -> tuple[str, ...]:
-        """What clients may call its model by; none where they may call it anything."""
+        """The names that clients may use for its model; empty if any name will do."""
         return ()
 
     def shape(self, where: str = "cluster") -> latency.ModelShape:
@@ -155,7 +155,7 @@ class Deployment(Engines, frozen=True):
     serves: Annotated[tuple[str, ...], "further names that clients call the model by; its own always serves"] = ()
 
     def names(self) -> tuple[str, ...]:
-        """What clients may call its model by; a name in the table has others, and that which is written will do."""
+        """The names that clients may use for its model: that of the table, the one in the file, and `serves`."""
         written = (self.model,) if isinstance(self.model, str) else ()
         return tuple(dict.fromkeys((self.shape().name, *written, *self.serves)))
 
@@ -187,14 +187,14 @@ class Cluster(Engines, frozen=True):
         return msgspec.structs.replace(cluster, deployments=_deployments(deployments, cluster))
 
     def disaggregated(self) -> bool:
-        """Whether any prompts are computed apart."""
+        """Whether any deployment is disaggregated."""
         return any(pool.architecture == "disaggregated" for pool in self.pools())
 
     def pools(self) -> list[Engines]:
         return list(self.by_name().values())
 
     def instance_ids(self) -> list[str]:
-        """What its instances are called, those that there may be later included."""
+        """The ids of its instances, including those that scaling may add."""
         ids: list[str] = []
         for name, half in self.scaling_pools().items():
             stem = "instance" if name == "default" and self.deployments is None else name
@@ -215,7 +215,7 @@ class Cluster(Engines, frozen=True):
         return {"default": self} if self.deployments is None else {**self.deployments}
 
     def default_model(self) -> str:
-        """Whose a request is that names none; empty where there are several to choose from."""
+        """The model of a request that names none; empty if there are several."""
         if self.deployments is None:
             return str(self.shape().name)
         models: list[str] = list(dict.fromkeys(deployment.shape().name for deployment in self.deployments.values()))

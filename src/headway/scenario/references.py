@@ -45,7 +45,7 @@ def replace_by_digests(value: Any) -> Any:
 
 
 def _digest(file: str) -> str:
-    """Of a file its bytes, and those of its other half where a trace is in two; of a folder those of its files."""
+    """The digest of a file with the other half of its trace, if any, or of all files of a folder."""
     path = Path(file)
     try:
         if path.is_dir():

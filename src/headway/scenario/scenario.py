@@ -289,7 +289,7 @@ def validate(data: Mapping[str, Any]) -> Scenario:
 
 
 def _check_models(scenario: Scenario) -> None:
-    """Where instances serve certain models, every synthetic request must want one of them."""
+    """If instances serve certain models, every synthetic request must name one of them."""
     served = scenario.cluster.served_models()
     if served is None:
         return

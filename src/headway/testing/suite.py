@@ -42,7 +42,7 @@ class PolicySuite:
 
 
 class RouterSuite(PolicySuite):
-    """What holds at every stage that a router asks. The control plane itself refuses answers of the wrong kind."""
+    """Tests of every stage that a router calls. The control plane itself refuses answers of the wrong kind."""
 
     def bench(self, count: int = 4) -> Bench:
         """Instances; a policy that chooses pairs gets some of each role."""

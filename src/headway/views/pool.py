@@ -61,7 +61,7 @@ class Tally:
         self.totals.append(self.total)
 
     def since(self, start_ps: int) -> int:
-        """What came after an instant, up to now."""
+        """The amount that came after an instant."""
         return self.total - self.totals[max(0, bisect_right(self.times, start_ps) - 1)]
 
 
@@ -316,7 +316,7 @@ class PoolView:
         return self.p99(self.latencies.amounts(self.now_ps))
 
     def p99(self, values: list[int]) -> float | None:
-        """As the results have it: at (n - 1) · 0.99 of the sorted values, linearly between the two next to it."""
+        """The 99th percentile as the results have it, by linear interpolation at (n - 1) · 0.99."""
         if not values:
             return None
         values.sort()

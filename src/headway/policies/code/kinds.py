@@ -183,7 +183,7 @@ class Kinds:
                 self._hold(kind)
 
     def _grow(self, table: dict[Any, int], name: object, kind: int) -> None:
-        """What a table has under a name may be of this kind too."""
+        """Add a kind to those that a table has for a name."""
         before = table.get(name)
         now = (before or 0) | kind_kept(kind)
         if now != before:
@@ -300,7 +300,7 @@ class Kinds:
         return kind
 
     def guards(self, op: ast.operator, first: ast.expr, other: ast.expr) -> bool:
-        """Whether an operator goes through a guard: what it gives then is an integer below 2**63, if it is one."""
+        """Whether an operator needs a guard, which keeps integers below 2**63."""
         left, right = self.of[first], self.of[other]
         if needs_guard(op, left, right):
             return True

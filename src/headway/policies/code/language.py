@@ -83,7 +83,7 @@ DERIVED_KINDS: Final[dict[Any, int]] = {int: INT, float: FLOAT, float | None: FL
 
 
 def _kind(signal: Signal) -> int | None:
-    """What a signal may be; None if the language has no such values."""
+    """The kind of a signal; None if the language has no such values."""
     return (DERIVED_KINDS if signal.derived else KINDS).get(signal.type) if signal.language else None
 
 

@@ -16,7 +16,7 @@ from headway.policies.code import language as lang
 from headway.policies.code.rejection import Misuse
 
 Items = list[Any]
-Take = Callable[[int], None]  # pays for so many steps
+Take = Callable[[int], None]  # pays for a number of steps
 SIZED: Final = dict.fromkeys((list, tuple, range, dict, str), len)  # what can be gone through
 DIGITS: Final = 13  # of exp and log, so that no machine's last bit can show
 VIEWS: Final = ("items", "keys", "values")  # of a dict
@@ -88,7 +88,7 @@ def library(take: Take, memory: Memory) -> dict[str, Callable[..., Any]]:
 
 
 class _Paid:
-    """What goes through a list pays for its length before it does."""
+    """Functions that pay for the length of a list before they go through it."""
 
     __slots__ = ("take",)
 
@@ -99,7 +99,7 @@ class _Paid:
         return self.weigh(items, 1)
 
     def flat(self, value: Any, depth: int = 0) -> Any:
-        """What is compared is not nested deeply."""
+        """Pay for a value that is compared, and refuse deep nesting."""
         if type(value) in (list, tuple, dict):
             if depth == lang.DEEPEST_VALUE:
                 raise Misuse("lists nested deeper than four levels cannot be compared")
@@ -110,7 +110,7 @@ class _Paid:
         return value
 
     def weigh(self, items: Any, steps: int) -> Any:
-        """What is done with each takes longer than a step."""
+        """Pay `steps` for each item."""
         if type(items) not in SIZED:
             refuse_unsized(items)
         self.take(steps * len(items))
@@ -152,7 +152,7 @@ class _Paid:
         return list(zip(self.span(first), self.span(second), strict=False))
 
     def scan(self, items: Any) -> Any:
-        """What something is looked for in."""
+        """Pay for a container that `in` searches."""
         if type(items) is dict:
             return items
         return self.flat(self.span(items))
@@ -177,7 +177,7 @@ class _Paid:
         return _check_bound(total) if type(total) is int else total
 
     def extend(self, left: Any, right: Any) -> Any:
-        """What += does with a list, which stays the same one."""
+        """`+=`, which extends a list in place."""
         if type(left) is not list:
             return self.add(left, right)
         if type(right) is not list:
@@ -276,7 +276,7 @@ def subtract(left: Any, right: Any) -> int | float:
 
 
 def field(value: Any, name: str) -> Any:
-    """Of what may not be a view: lists and texts have attributes of their own."""
+    """The field of a value that may not be a view: lists and texts have no fields."""
     if type(value) in (*SIZED, int, float, bool):
         raise Misuse(f"{_describe(value)} has no fields")
     return getattr(value, name)
@@ -295,7 +295,7 @@ def estimated_ttft(view: Any, tokens: Any) -> float:
 
 
 def attainment(pool: Any) -> float | None:
-    """Of the class that fares worst."""
+    """The lowest attainment of all classes."""
     shares: Sequence[float] = list(pool.attainment.values())
     return min(shares) if shares else None
 

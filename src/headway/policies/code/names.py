@@ -185,7 +185,7 @@ def _locals(function: ast.FunctionDef) -> list[str]:
 
 
 def _bound(function: ast.FunctionDef) -> frozenset[str]:
-    """Those of them that are the function's own throughout, and not within a comprehension or lambda alone."""
+    """The names that a function binds outside comprehensions and lambdas."""
     apart = [node for node in ast.walk(function) if isinstance(node, ast.comprehension)]
     inner = {id(name) for node in apart for name in ast.walk(node.target)}
     names = [node for node in ast.walk(function) if isinstance(node, ast.Name) and id(node) not in inner]

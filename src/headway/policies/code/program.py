@@ -110,7 +110,7 @@ class Program:
         return Running(self)
 
     def failure(self, error: BaseException) -> str:
-        """What went wrong in a decision, with its line."""
+        """Describe the failure of a decision, with its line."""
         steps = traceback.walk_tb(error.__traceback__)
         lines = [
             line for frame, line in steps if frame.f_code.co_filename == self.file and frame.f_code.co_name[0] != "_"

@@ -234,7 +234,7 @@ class _Rewrite(ast.NodeTransformer):
         return [ast.comprehension(clause.target, over, [self._within(clause.target, test) for test in clause.ifs], 0)]
 
     def _within(self, target: ast.AST, node: ast.expr) -> ast.expr:
-        """Where a comprehension's or a lambda's names hide those of the top level."""
+        """Visit a node in which the names of `target` hide those of the top level."""
         before = self.own
         names = [child.id for child in ast.walk(target) if isinstance(child, ast.Name)]
         self.own = before | {*names, *(child.arg for child in ast.walk(target) if isinstance(child, ast.arg))}
@@ -286,7 +286,7 @@ class _Rewrite(ast.NodeTransformer):
         return _call(f"_{name}", [items], node)
 
     def _plain(self, node: ast.Call) -> bool:
-        """Whether nothing that is compared here can be a container of containers, nor one among several arguments."""
+        """Whether no compared value can be a container of containers, nor any of several arguments a container."""
         for keyword in node.keywords:
             if isinstance(keyword.value, ast.Lambda) and not self._short(keyword.value.body):
                 return False
@@ -339,7 +339,7 @@ def cost(*parts: ast.AST) -> int:
 
 
 def repeated_parts(node: ast.ListComp | ast.GeneratorExp | ast.DictComp) -> list[ast.AST]:
-    """What a comprehension does for each element."""
+    """The parts of a comprehension that run for each element."""
     results = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
     return [*results, *node.generators[0].ifs]
 

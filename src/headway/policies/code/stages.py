@@ -30,7 +30,7 @@ NOTHING: Final[list[int]] = []
 
 
 class Unknown:
-    """What `routed` may not ask."""
+    """Raises an error when `routed` reads it."""
 
     def __init__(self, why: str) -> None:
         self.why = why

@@ -105,7 +105,7 @@ def _check_size(tree: ast.Module) -> Rejection | None:
 
 
 def find_misplaced(tree: ast.Module) -> Iterator[Rejection]:
-    """What only Python's own compiler finds, such as a `break` outside a loop; the form of all has been looked at."""
+    """Errors that only Python's compiler finds, such as a `break` outside a loop, and loops nested too deep."""
     for function in tree.body:
         yield from _loops(function, 0)
     try:
@@ -128,7 +128,7 @@ def _loops(node: ast.AST, depth: int) -> Iterator[Rejection]:
 
 
 def find_foreign(tree: ast.Module) -> Iterator[Rejection]:
-    """Whatever in the tree is not of the language, by its form alone; names come later."""
+    """Syntax that is not part of the language; names are checked later."""
     rejections = list(_forms(tree, inside=False))
     lines = {rejection.line for rejection in rejections}
     yield from rejections
@@ -153,7 +153,7 @@ def _forms(node: ast.AST, inside: bool) -> Iterator[Rejection]:
 
 
 def _form(node: ast.AST, parent: ast.AST) -> Iterator[Rejection]:
-    """What is wrong with one node; what stands below it is looked at by others."""
+    """Errors of one node, without its children."""
     match node:
         case ast.Constant():
             yield from _constant(node)
@@ -224,7 +224,7 @@ def _name(node: ast.AST, name: str) -> Iterator[Rejection]:
 
 
 def _passing(node: ast.Call, parent: ast.AST) -> Iterator[Rejection]:
-    """What Python goes through once, or keeps up with its dict, is not kept: it would not be what it seems."""
+    """Iterators and views of dicts may not be stored: they change or run out."""
     word = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
     if word not in lang.PASSING or isinstance(node.func, ast.Name) != (word in lang.FUNCTIONS):
         return
@@ -302,7 +302,7 @@ def _call(node: ast.Call) -> Iterator[Rejection]:
 
 
 def _target(node: ast.expr, alone: bool = False, names: bool = False) -> Iterator[Rejection]:
-    """What a value is given to: a name, a place in a list or dict, or several names."""
+    """Errors of an assignment's target: it is a name, a place in a list or dict, or several names."""
     if isinstance(node, ast.Name):
         return
     if isinstance(node, ast.Subscript) and not names:
