@@ -138,7 +138,7 @@ class ReadsTooMuch(Plain):
 
 
 # As @policy does, but without an entry in the catalogue of other tests.
-registry.describe("routing", "reads-too-much", ReadsTooMuch, exact=(), reported=("queued",))
+registry.describe(ReadsTooMuch, "routing", "reads-too-much", exact=(), reported=("queued",))
 
 
 class Last(Plain):
