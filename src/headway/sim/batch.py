@@ -8,19 +8,6 @@ from headway.sim.job import Job
 
 
 class Batch:
-    __slots__ = (
-        "block_tokens",
-        "context",
-        "counted",
-        "decodes",
-        "ending",
-        "entered",
-        "partial",
-        "phases",
-        "running",
-        "steps",
-    )
-
     def __init__(self, block_tokens: int) -> None:
         self.block_tokens = block_tokens
         self.running: dict[Job, Job] = {}  # in order of entry

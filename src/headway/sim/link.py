@@ -34,22 +34,6 @@ class Load:
 
 
 class Link:
-    __slots__ = (
-        "awaited",
-        "bandwidth",
-        "busy_ps",
-        "clear_ps",
-        "latency_ps",
-        "leaving",
-        "moved_bytes",
-        "next_ps",
-        "numbered",
-        "progress",
-        "since",
-        "sure",
-        "under_way",
-    )
-
     def __init__(self, bandwidth: int, latency_ps: int) -> None:
         self.bandwidth = bandwidth  # bytes a second
         self.latency_ps = latency_ps

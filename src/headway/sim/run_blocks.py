@@ -17,23 +17,6 @@ from headway.views.instance import InstanceView
 
 
 class RunBlocks:
-    __slots__ = (
-        "batch",
-        "cache",
-        "caching",
-        "looked",
-        "next_step",
-        "peak",
-        "phases",
-        "reported_to",
-        "reports",
-        "reserves",
-        "run",
-        "size",
-        "taken_steps",
-        "view",
-    )
-
     def __init__(self, view: InstanceView, cache: KvCache, batch: Batch, run: Run, caching: bool) -> None:
         self.view = view
         self.cache = cache

@@ -23,28 +23,6 @@ from headway.views.instance import InstanceView
 
 
 class StepScheduler:
-    __slots__ = (
-        "adapters",
-        "batch",
-        "blocks",
-        "cache",
-        "gaps",
-        "gated",
-        "hits",
-        "loader",
-        "max_batch_size",
-        "max_batch_tokens",
-        "queue",
-        "recorder",
-        "resuming",
-        "run",
-        "size",
-        "stats",
-        "stirred",
-        "view",
-        "whole_prompts",
-    )
-
     def __init__(
         self,
         view: InstanceView,

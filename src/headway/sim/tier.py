@@ -22,28 +22,6 @@ Change = tuple[int, int, int, int, bool]  # when, key, first block, end block; w
 class Tier:
     """One store of one instance, or of several (`shared`), and the link to it."""
 
-    __slots__ = (
-        "filled",
-        "hits",
-        "lent",
-        "level",
-        "link",
-        "loaded",
-        "log",
-        "name",
-        "noted",
-        "peak",
-        "polled",
-        "samples",
-        "shared",
-        "since",
-        "store",
-        "stored",
-        "swapped",
-        "thrashed",
-        "users",
-    )
-
     def __init__(self, name: str, blocks: int, link: int, shared: bool, ranked: bool = False) -> None:
         self.name = name
         self.level = TIERS.index(name)

@@ -29,25 +29,6 @@ Move = tuple[int, int, int, int, int]  # when, key, first block, from which leve
 
 
 class Tiers:
-    __slots__ = (
-        "began",
-        "block_bytes",
-        "cache",
-        "counts",
-        "down",
-        "eager",
-        "index",
-        "lent",
-        "level",
-        "links",
-        "log",
-        "recorder",
-        "swaps",
-        "tiers",
-        "up",
-        "waits",
-    )
-
     def __init__(
         self, cache: KvCache, tiers: list[Tier], links: Links, engine: EngineSetup, recorder: Recorder
     ) -> None:
