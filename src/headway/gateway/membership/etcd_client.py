@@ -274,7 +274,9 @@ class Etcd:
             status, answer = await self._post(endpoint, "auth/authenticate", body, {})
             if status != 200:
                 raise self._refusal(endpoint, "auth/authenticate", status, answer)
-            self._token = _read_reply(endpoint, "auth/authenticate", answer).token
+            self._token = _read_reply(endpoint, "auth/authenticate", answer).token or None
+            if self._token is None:
+                raise EtcdError(f"etcd: {endpoint} answered /v3/auth/authenticate with what is none of its answers.")
         return {"Authorization": self._token}
 
     def _refusal(self, endpoint: str, path: str, status: int, answer: bytes) -> Exception:
@@ -320,9 +322,11 @@ def _read_changes(line: bytes, revision: int) -> Changes | None:
         reply = msgspec.json.decode(line, type=_Reply, strict=False)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise EtcdDown(f"etcd: the watch said what cannot be read ({_why(error)}).") from None
-    news = reply.result
-    if reply.error is not None or news is None:
+    if reply.error is not None:
         raise EtcdDown(f"etcd: the watch is refused ({one_line(_message(line), kind=False)}).")
+    news = reply.result
+    if news is None:
+        raise EtcdDown("etcd: the watch said what cannot be read (neither a result nor an error).")
     if news.compact_revision:
         raise HistoryLost(f"etcd: revision {revision} is compacted away.")
     if news.canceled:
