@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import pytest
 from emulated import WORKLOAD, Emulated
 
 from headway.sim.instance_end import check_instance
@@ -61,10 +62,11 @@ def test_blocks_come_over_the_link_of_a_disaggregated_scenario() -> None:
         one.stop()
 
 
-def test_blocks_from_an_engine_elsewhere_are_there_at_once() -> None:
+@pytest.mark.parametrize("elsewhere", ["somebody", ["no", "name"]], ids=str)
+def test_blocks_from_an_engine_elsewhere_are_there_at_once(elsewhere: Any) -> None:
     one = Emulated({"latency": {"model": "linear"}}, speed=5.0)
     try:
-        params = {"do_remote_prefill": True, "remote_engine_id": "somebody", "remote_block_ids": [[1]]}
+        params = {"do_remote_prefill": True, "remote_engine_id": elsewhere, "remote_block_ids": [[1]]}
         answer = one.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 3, "kv_transfer_params": params})
         assert answer["usage"]["completion_tokens"] == 3
         assert one.host.room.instances[0].stats.prefill_tokens == 0

@@ -125,8 +125,8 @@ class Host:
         return self.by_name[name]
 
     def index_of(self, name: Any) -> int:
-        """Of a replica that has computed a prompt; -1 where it is none of these."""
-        return self.by_name[name].index if name in self.by_name else -1
+        """Of a replica that has computed a prompt; -1 if it is none of these. `name` may be any JSON value."""
+        return next((replica.index for replica in self.replicas if replica.name == name), -1)
 
     def describe(self, replica: Replica) -> Json:
         description: Json = {
