@@ -165,7 +165,7 @@ def test_a_permit_goes_back_as_what_it_was_taken_for(live):
     for _ in range(6):
         assert chat(gateway).status == 200
         gateway.until(gateway.idle)
-    assert gateway.app.plane.control.stages.admission.taken == {}
+    assert gateway.app.plane.control.stages.admission.in_use == {}
 
 
 def test_names_that_clients_make_up_are_not_kept(live):
@@ -173,4 +173,4 @@ def test_names_that_clients_make_up_are_not_kept(live):
     for number in range(5):
         assert chat(gateway, model=f"made-up-{number}").status == 200
     gateway.until(gateway.idle)
-    assert gateway.app.plane.control.stages.admission.taken == {}
+    assert gateway.app.plane.control.stages.admission.in_use == {}
