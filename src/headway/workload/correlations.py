@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
-from headway.config.section import check_range
+from headway.config.section import check_range, read
 from headway.errors import HeadwayError
 from headway.types import Json
 from headway.workload.traces.record import present
@@ -36,12 +36,14 @@ class Correlations(Struct, frozen=True):
 
     prefix: float = 0.0  # probability that a session has the shared prefix of the one before, and not one drawn afresh
     burst_size: float = 0.0  # in a burst of n sessions first prompts are 1 + burst_size log2(n) times as long
-    session: Evolution = Evolution()
+    session: Any = Evolution()
 
     def validate(self, where: str) -> Correlations:
         check_range(self.prefix, 0, 1, f"{where}.prefix")
         check_range(self.burst_size, 0, 1, f"{where}.burst_size")
-        return self
+        if isinstance(self.session, Evolution):
+            return self
+        return replace(self, session=read(Evolution, self.session, f"{where}.session"))
 
     def explicit(self) -> Json:
         """The key as it would be written."""

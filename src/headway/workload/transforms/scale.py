@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from headway.errors import HeadwayError
@@ -18,9 +18,9 @@ from headway.workload.transforms.numbering import Numbering, Numbers
 
 
 class Spec(Struct, frozen=True):
-    rate: Any = None
-    prompt_tokens: Any = None
-    output_tokens: Any = None
+    rate: Any = UNSET
+    prompt_tokens: Any = UNSET
+    output_tokens: Any = UNSET
 
 
 def transform(spec: Spec, where: str) -> Transform:
@@ -32,7 +32,7 @@ def transform(spec: Spec, where: str) -> Transform:
     full block on, so that what prompts had in common they still have, and nothing more; all block ids are given anew.
     """
     rate, prompts, outputs = (
-        Fraction(1) if value is None else factor(value, f"{where}.{name}")
+        Fraction(1) if value is None or value is UNSET else factor(value, f"{where}.{name}")
         for name, value in (
             ("rate", spec.rate),
             ("prompt_tokens", spec.prompt_tokens),
