@@ -292,7 +292,7 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 def _names(module: ModuleType) -> set[str]:
     """A module, what it defines, and the fields and parameters of that."""
     short = module.__name__.rpartition(".")[2]
-    words = {short, module.__name__}
+    words = {short, module.__name__, *getattr(module, "__all__", ())}
     for name, value in vars(module).items():
         if getattr(value, "__module__", module.__name__) != module.__name__:
             continue  # imported
