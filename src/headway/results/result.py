@@ -28,6 +28,11 @@ class Result:
     blocks in `events`. `counterfactuals` are what was asked for of them. Live traffic has its `prompts`.
     """
 
+    __slots__ = (
+        "_findings", "_key", "_summary", "counterfactuals", "decisions", "events", "preemptions", "prompts", "requests",
+        "scaling_events", "scenario", "series", "states", "thrashes", "trace",
+    )  # fmt: skip
+
     def __init__(
         self,
         scenario: Json,
