@@ -8,6 +8,7 @@ words is taken for a mistake.
 from __future__ import annotations
 
 import ast
+import dis
 import inspect
 import pkgutil
 import re
@@ -310,9 +311,16 @@ def _names(module: ModuleType) -> set[str]:
 
 def _fields(cls: type) -> set[str]:
     own = [base for base in cls.__mro__ if base.__module__.startswith("headway")]
-    names = {name for base in own for name in (*vars(base), *inspect.get_annotations(base))}
+    names = {name for base in own for name in (*vars(base), *inspect.get_annotations(base), *_set_in_init(base))}
     fields = set(getattr(cls, "__struct_fields__", ()))
     return names | fields | {name.removesuffix("_ps").removesuffix("_s") for name in fields}  # keys have no such ends
+
+
+def _set_in_init(cls: type) -> tuple[str, ...]:
+    """The attributes that `__init__` gives an object of a class."""
+    init = vars(cls).get("__init__")
+    steps = dis.get_instructions(init) if inspect.isfunction(init) else ()
+    return tuple(step.argval for step in steps if step.opname == "STORE_ATTR")
 
 
 def _paths(document: Any, before: str = "") -> set[str]:
