@@ -1,7 +1,5 @@
 """What can go wrong: a mistake of the user's, or one of ours."""
 
-from __future__ import annotations
-
 
 class HeadwayError(Exception):
     """A mistake of the user's, told in one sentence: what is wrong, where, what would be right."""

@@ -3,8 +3,6 @@
 In simulation a key is given, not computed: `key(kind, number)` keeps the kinds of content apart.
 """
 
-from __future__ import annotations
-
 from hashlib import blake2b
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Random streams: one a subsystem, derived from a seed and the subsystem's name, so that adding one shifts no other."""
 
-from __future__ import annotations
-
 from hashlib import blake2b
 from random import Random
 

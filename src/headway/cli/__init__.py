@@ -3,8 +3,6 @@
 What is imported here is paid for by every command, `headway --version` included.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import sys

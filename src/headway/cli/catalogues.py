@@ -1,8 +1,6 @@
 """Verbs on policies and hardware profiles: what there is to choose from, a policy file checked without running it, and
 a profile fitted to measurements (`headway calibrate`)."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Annotated, Literal

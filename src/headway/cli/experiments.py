@@ -1,7 +1,5 @@
 """Verbs that simulate many runs of a scenario: `compare`, `controls`, `sweep` and `plan`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 

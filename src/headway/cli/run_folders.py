@@ -1,7 +1,5 @@
 """Verbs that read runs which were written before: `explain`, `summarize`, `report`, `timeline` and `validate`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """Verbs of the gateway itself: `serve`, `epp`, the keys of its clients, and its journal decided again."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`headway trace`: the verbs that look into a trace file, and those that make another of it."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal

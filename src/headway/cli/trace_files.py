@@ -1,7 +1,5 @@
 """What the commands on traces have in common: which file is read and how, and what another is written as."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The verbs of the command line. Each calls a function of the public API and returns what is to be printed."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 

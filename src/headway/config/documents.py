@@ -1,7 +1,5 @@
 """YAML documents and text files as users write them: read strictly; errors name file and line."""
 
-from __future__ import annotations
-
 import re
 from importlib import resources
 from pathlib import Path

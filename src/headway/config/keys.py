@@ -9,8 +9,6 @@ the key means. Reading, resolved copies, JSON Schema and the tables of the docum
         load_time_ps: Annotated[Duration, "how long one takes to load"]
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from functools import cache, partial
 from types import NoneType, UnionType

@@ -1,7 +1,5 @@
 """Strict reading of one section of a file: an unknown key or a wrong value is an error that says where."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any, TypeVar
 

@@ -5,8 +5,6 @@ A page has a table between two comments, of which the first names the struct tha
 writes them anew.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Quantities as people write them: "250ms", "12/s", "50GB/s", "80GB". Time becomes whole picoseconds."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from fractions import Fraction

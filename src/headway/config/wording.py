@@ -1,7 +1,5 @@
 """Words for errors: what was expected, what is known, what may have been meant, and what was given, cut to fit."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Sequence
 from types import NoneType, UnionType

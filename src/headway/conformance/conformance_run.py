@@ -1,7 +1,5 @@
 """Starts engines and, given a command, the router in front of them; then runs the checks."""
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

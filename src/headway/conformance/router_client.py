@@ -1,7 +1,5 @@
 """Asks the router as a plain client does, and notes when each piece of the answer comes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """All that hear what happens at a router: its memory of its own past, its prefix indexes, and whoever observes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

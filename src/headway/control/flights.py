@@ -1,7 +1,5 @@
 """Requests in flight, as the router that sent them counts them; and the other answers that a request may get."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final

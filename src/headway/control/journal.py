@@ -1,7 +1,5 @@
 """Who hears of a router's decisions, and which of them are taken out of its policies' hands."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from typing import Final, Protocol
 

@@ -24,8 +24,6 @@ decides on the queue of flow control. They are separate because the simulator re
 `next_ps` is when the driver must call `wake` and then `pump`, if no event comes earlier.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """What a router remembers of its own past: per tenant, per instance and in total, over sliding windows."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The policies that decide on a request, and the part that chooses between several sets of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 

@@ -5,8 +5,6 @@ queued      in the queue of flow control, one for each group of instances
 stranded    no instance is up that could serve them; they wait for one, as long as patience lasts
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from copy import copy
 from heapq import heappop, heappush

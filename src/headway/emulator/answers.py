@@ -1,7 +1,5 @@
 """Answers as vLLM writes them: whole, or as a stream of server-sent events, one a token."""
 
-from __future__ import annotations
-
 import base64
 import struct
 from itertools import accumulate

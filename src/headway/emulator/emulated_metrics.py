@@ -1,7 +1,5 @@
 """A replica's Prometheus page, with vLLM's names. Times are the wall clock's, as its clients would measure them."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from typing import Final, NamedTuple
 

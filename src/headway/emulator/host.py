@@ -1,7 +1,5 @@
 """One process with many replicas: each has a port of its own, all run in one loop and by one clock."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress

@@ -5,8 +5,6 @@ The simulator's cache is the truth: prompt blocks are published with the step th
 their request ends, and removed ones when they are evicted.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import deque

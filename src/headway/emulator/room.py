@@ -5,8 +5,6 @@ same nominal time, however late the timer was: nothing drifts, and whatever come
 would have at that instant.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Callable

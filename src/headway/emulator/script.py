@@ -1,8 +1,6 @@
 """An answer before it is given: its tokens, known from the beginning, why it ends, and the function that it calls, with
 made-up arguments that fit their schema."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import msgspec

@@ -1,7 +1,5 @@
 """Runs candidates on cases: each run in a process of its own, and none that the cache has already."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple

@@ -1,8 +1,6 @@
 """How rules come from rules: grown at random, changed in one place, crossed with another. What gives a number stays
 one, and what is a condition stays a condition."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from random import Random
 from typing import Final

@@ -1,7 +1,5 @@
 """A case of a suite, the run of a candidate on it, and the evaluation of a candidate over all cases."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Final
 

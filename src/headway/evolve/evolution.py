@@ -1,7 +1,5 @@
 """A whole search: from a suite to a policy and what is known of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path

@@ -4,8 +4,6 @@ Below 6 KB, and in a form that the filters of frameworks leave alone: they blank
 what looks like a password or an access token.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Final

@@ -4,8 +4,6 @@ A gain is a share of the baseline's figure: 0.1 is a tenth better. Raw latencies
 averaged: the slowest workload would decide everything.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Final

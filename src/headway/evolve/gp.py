@@ -4,8 +4,6 @@ Half of the islands like formulas, the others trees of decisions. What counts is
 every node, so that of two rules that are worth the same the shorter one lives on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache, partial, reduce
 from random import Random

@@ -10,8 +10,6 @@ A searcher does the same under the same seed, so that the files need not hold it
 the written batches. A batch is put into place at once, so that an interruption loses that batch at most.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path

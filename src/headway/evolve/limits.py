@@ -5,8 +5,6 @@ calls that a simulation has no use for are refused as well: a file can be read, 
 socket nor another process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

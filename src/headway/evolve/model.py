@@ -1,7 +1,5 @@
 """Language models: one behind an OpenAI-compatible endpoint, a function, or the transcript of earlier answers."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

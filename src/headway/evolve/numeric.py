@@ -1,7 +1,5 @@
 """Search over the numbers of a template, with Optuna's samplers."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module

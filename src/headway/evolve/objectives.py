@@ -1,7 +1,5 @@
 """What a candidate is judged by: figures of a run's summary, each with a direction and a weight."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal

@@ -4,8 +4,6 @@ OpenEvolve's course cannot be repeated, seed or not, and its own record is not r
 program that came through, and the caller judges these again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io

@@ -5,8 +5,6 @@ A folder has all that it takes: `evaluator.py` with the functions that the frame
 evaluator's file again and again, so it is short and what is dear is kept here.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

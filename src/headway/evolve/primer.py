@@ -1,7 +1,5 @@
 """The policy language for a language model: what there is and what there is not, made of what the compiler knows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

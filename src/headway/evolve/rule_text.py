@@ -1,7 +1,5 @@
 """A rule as source of the policy language, for people to read and for the simulator to run."""
 
-from __future__ import annotations
-
 from textwrap import wrap
 from typing import Final
 

@@ -1,7 +1,5 @@
 """What a search came to, for the terminal: the front, the winner's code, and the held-out part."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rich.console import RenderableType

@@ -1,7 +1,5 @@
 """What a search hands on: the candidates that no other dominates, and of the best ones the winner on validation."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Final

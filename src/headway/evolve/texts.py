@@ -1,7 +1,5 @@
 """Policies as texts that a model or a person can rewrite: a bundle's sources by stage, and a bundle of such sources."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Mapping, Sequence

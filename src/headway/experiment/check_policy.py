@@ -1,7 +1,5 @@
 """A policy file looked at without running it: what of it is refused, or what it reads and how large it is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One scenario under many policies of a stage, on all cores."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The policies of a comparison: from whatever names them, under labels that tell them apart."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from hashlib import blake2b

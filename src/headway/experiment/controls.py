@@ -1,7 +1,5 @@
 """The five B3 controls on one scenario: what each part of LMetric contributes, measured by a run without it."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Iterable
 from typing import Final

@@ -4,8 +4,6 @@ Workload, noise and every earlier decision are equal, so that the two runs are a
 by the policy, which observes where the request went. A decision is worth as much as its best alternative is worse.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -1,8 +1,6 @@
 """The recorded run of an engine, and simulated ones of the same requests. A fit sees three of four requests; the fourth
 is held out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import fsum, log
 from pathlib import Path

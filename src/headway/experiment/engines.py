@@ -1,7 +1,5 @@
 """The instances of a cluster, ready to run and idle."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Why a request went where it went: what the router saw and believed, what was true, what else could have been."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from headway.errors import HeadwayError

@@ -1,7 +1,5 @@
 """The points of a sweep: every combination of the values that keys of a scenario are to take."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Hardware profiles to look at: where each comes from, how far it holds, and step times as examples."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from headway.config.keys import keys_of

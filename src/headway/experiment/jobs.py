@@ -4,8 +4,6 @@ A worker shares nothing with the caller but what it is handed. It neither needs 
 one without a `__main__` guard works as well.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import multiprocessing

@@ -6,8 +6,6 @@ speed     of a trace that comes as recorded; its think times shrink with it
 load      a plain factor, where a workload has more than one of these
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from copy import deepcopy
 from fractions import Fraction

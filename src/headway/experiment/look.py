@@ -1,8 +1,6 @@
 """Looking at what would be simulated, and making one trace of another: the verbs of `headway workload` and `headway
 trace` as functions. Each gives the document that the command prints with `--json`."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Sentences to print beside figures: why there are none, or why they say less than they seem to."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -6,8 +6,6 @@ this workload happens to suit them. Over n seeds these differences d are n indep
 holds the true mean difference with 95 % confidence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from math import fsum
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """What a plan says beside its answer: why there is nothing to find, and what a reader should know."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The clusters that a plan may choose from: so many replicas of each pool of a scenario, and what they cost."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from math import fsum

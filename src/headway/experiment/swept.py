@@ -1,7 +1,5 @@
 """The points of a sweep, and what they come to in a sentence: how far the SLO holds, or where the figures are best."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cached_property

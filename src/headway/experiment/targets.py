@@ -9,8 +9,6 @@ Latencies are those of completed requests, so a policy that turns the slow ones 
 all planned requests, `completed>=0.99` goes with the others.
 """
 
-from __future__ import annotations
-
 import operator
 import re
 from collections.abc import Callable, Sequence

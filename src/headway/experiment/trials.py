@@ -4,8 +4,6 @@ A search asks for one candidate after the other and names those that it may ask 
 ahead of it. What it sees is the same however many workers there are: a run that it never asked for counts for nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool

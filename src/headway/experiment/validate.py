@@ -1,7 +1,5 @@
 """`validate`: how far the latencies of a simulated run are from those of a recorded one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final

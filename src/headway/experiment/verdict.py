@@ -1,7 +1,5 @@
 """What a comparison comes to, in a sentence or two that claim no more than the figures do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import floor, log10
 from typing import Any

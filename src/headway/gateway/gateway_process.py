@@ -3,8 +3,6 @@
 Several processes listen on the same port and are peers of each other. Their parent starts them, replaces one that has
 died, and ends them all."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

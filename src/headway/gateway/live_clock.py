@@ -1,7 +1,5 @@
 """Time and background work on the gateway's event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Coroutine

@@ -1,7 +1,5 @@
 """Reads the policies of a gateway, as a scenario or a bundle has them, and refuses those that cannot run live."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final
 

@@ -4,8 +4,6 @@ takes effect, so that a replay of the tape decides the same. A method that is an
 The plane has `places`, what it knows of its engines, and `versions`, the policies that decide with their control plane.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """A request's body: the fields that a router reads, while the body itself goes on untouched; and changed bodies."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
 

@@ -6,8 +6,6 @@ The first messages are found in the bytes without decoding the JSON: a quote wit
 "user" is a whole string, and only strings and brackets after it have to be told apart.
 """
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 from typing import Annotated, Any, Final

@@ -1,7 +1,5 @@
 """Types of values in a gateway's file: addresses, files and folders."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

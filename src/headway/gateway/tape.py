@@ -4,8 +4,6 @@ A file of msgpack records, each after its length: first the plane's settings, th
 Prompts are in it as block keys only.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator

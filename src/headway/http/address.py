@@ -1,7 +1,5 @@
 """Addresses of HTTP servers, read from URLs, and the sockets to them."""
 
-from __future__ import annotations
-
 import socket
 from typing import Any
 from urllib.parse import urlsplit

@@ -1,7 +1,5 @@
 """Counts the tokens of an answer while it passes, and finds its first content."""
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

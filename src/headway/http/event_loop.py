@@ -1,7 +1,5 @@
 """How a server's event loop runs and ends."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections.abc import Coroutine

@@ -1,7 +1,5 @@
 """Replies that the server writes itself, in the form that OpenAI's clients expect."""
 
-from __future__ import annotations
-
 from http import HTTPStatus
 from typing import Final
 

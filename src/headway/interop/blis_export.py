@@ -1,7 +1,5 @@
 """The workload of a scenario as a workload specification of BLIS (version 2)."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final

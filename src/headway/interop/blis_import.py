@@ -4,8 +4,6 @@ A client there is a tenant here. What has no counterpart is refused where the re
 sentence where they would not. The seeds mean different draws on both sides.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final

@@ -4,8 +4,6 @@ BLIS counts a shared prefix beside the input, a workload within it; so a prompt'
 prefix, which only some distributions can be.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import exp, isfinite, log, sqrt
 from typing import Any, Final

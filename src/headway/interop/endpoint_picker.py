@@ -1,8 +1,6 @@
 """An endpoint picker: the gateway's control plane behind Envoy's external processing, without a data plane of its own.
 An inference gateway asks it for each request, and lets the head and the answer of each pass by."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable

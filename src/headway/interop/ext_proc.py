@@ -4,8 +4,6 @@ and types. They live in a pool of their own, so that no other definition of the 
 What an inference gateway sends beside these is kept unread, as protobuf does with fields that are not known.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from google.protobuf import (  # type: ignore[import-untyped, unused-ignore]

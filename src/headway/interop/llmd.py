@@ -3,8 +3,6 @@
 What only one side has is refused where the decisions hang on it, and told in a sentence where they do not.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Final
 

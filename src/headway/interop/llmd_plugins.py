@@ -1,8 +1,6 @@
 """The parts of a weighted profile that llm-d has as well, and how the parameters of each translate. What both have but
 mean slightly otherwise is told in a sentence."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from msgspec import Struct

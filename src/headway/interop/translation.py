@@ -1,7 +1,5 @@
 """What a translation gives: the document, and each difference once, in the order in which they were found."""
 
-from __future__ import annotations
-
 import yaml
 from msgspec import Struct
 

@@ -4,8 +4,6 @@
 by its name; its other keys and their defaults are declared by the model's `keys`.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from pkgutil import iter_modules

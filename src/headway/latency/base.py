@@ -10,8 +10,6 @@ So whatever multiplies a count that grows along the run (context, past) is a who
 the same along the run may be finer and is rounded once a step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import Any, Final, NamedTuple, Protocol

@@ -4,8 +4,6 @@ The column `shape` may be left out if the model is given. With `composition`, {"
 "prefill": [[tokens, past], ...]}, a step's chunks are exact; without it they are `n_prefill` equal ones.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

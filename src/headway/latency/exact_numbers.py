@@ -1,8 +1,6 @@
 """Reading figures exactly: decimals as they are written, never as the nearest binary fraction. The units of the keys
 of latency models and hardware tables are declared here."""
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 from typing import Annotated, Final, Literal

@@ -1,7 +1,5 @@
 """Measured kernel times of the package aiconfigurator-core, looked up for one model on one GPU."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable, Iterator

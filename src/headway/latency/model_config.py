@@ -1,7 +1,5 @@
 """A model's `config.json`, as Hugging Face publishes it beside the weights, read as the figures of a model."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """A surface through points that were measured wherever it suited: the rows need not have the same places."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 

@@ -1,7 +1,5 @@
 """Model shapes: the figures of a transformer that its step time and its KV cache follow from."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from functools import cache
 from typing import Annotated, Any, Final

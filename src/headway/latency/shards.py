@@ -1,7 +1,5 @@
 """What one GPU of a tensor-parallel group computes of a model: its matrix multiplications, heads and widths."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """The packaged tables of GPUs, models and links: reading them, and finding an entry by any of its names."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches

@@ -1,7 +1,5 @@
 """A planned request as the bytes that are sent."""
 
-from __future__ import annotations
-
 from typing import Any, Final, Literal
 
 import msgspec

@@ -5,8 +5,6 @@ up to there, the answer itself, and then as many words as the plan's length leav
 where an answer was shorter, or the engine's marks between messages made the last prompt longer.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from msgspec import Struct

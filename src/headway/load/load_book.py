@@ -1,7 +1,5 @@
 """What came of the requests, as a run's result: `headway report` reads it like any other."""
 
-from __future__ import annotations
-
 from array import array
 from collections import Counter
 from collections.abc import Callable

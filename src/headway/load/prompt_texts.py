@@ -5,8 +5,6 @@ stands at a place follows from the key of the run there and from the place, so t
 content begins with its text.
 """
 
-from __future__ import annotations
-
 from hashlib import shake_128
 from typing import Final
 

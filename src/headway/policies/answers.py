@@ -1,7 +1,5 @@
 """Checks of what policies answer, and the errors of wrong answers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from sys import float_info
 from typing import Any, Final

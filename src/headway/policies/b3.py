@@ -6,8 +6,6 @@ routed, gives its first token, ends. `hit` is the longest leading run of 512-tok
 since only full blocks match it never exceeds the prompt, and `uncached` = prompt tokens − hit is never negative.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Annotated

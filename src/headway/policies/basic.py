@@ -1,7 +1,5 @@
 """The plain routing policies: baselines to measure the others against, and one that is wrong on purpose."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from headway.policies.context import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, Context, LruBlocks

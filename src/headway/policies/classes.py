@@ -1,7 +1,5 @@
 """The SLO classes as policies know them by default, with what each was promised; and weights by name."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from fractions import Fraction
 from math import isfinite

@@ -5,8 +5,6 @@ is passed over by `weighted`: a threshold steers requests, it never loses one. `
 returns a position among the candidates.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from itertools import accumulate
 from typing import Annotated

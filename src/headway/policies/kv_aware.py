@@ -1,7 +1,5 @@
 """The live router's linear score: four normalised terms, and a stable hash for near-ties."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from hashlib import blake2b
 from operator import attrgetter

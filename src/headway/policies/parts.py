@@ -1,7 +1,5 @@
 """Policies made of others: their signals, metrics and events together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any

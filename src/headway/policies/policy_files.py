@@ -1,7 +1,5 @@
 """Policies in files of users' own: `path/to/my_policy.py:MyPolicy`."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from importlib.machinery import SourceFileLoader

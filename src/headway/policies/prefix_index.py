@@ -13,8 +13,6 @@ ends at the hole. Tails move to slower tiers before heads, so two more numbers a
 which no deeper than in the CPU's memory. A store that several instances share extends the match of each of them.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Final

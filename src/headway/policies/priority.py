@@ -5,8 +5,6 @@ whose order holds at any instant. Hints are numbers of this instant: `slack_s`, 
 `waited_s`, seconds since arrival; `weight`, the tenant's.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from math import isfinite
 from typing import Annotated, Any, Final

@@ -4,8 +4,6 @@
 "prefix-affinity:3,queue-depth:2" say the same. Weights are decimals; only their ratios count.
 """
 
-from __future__ import annotations
-
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from math import gcd, lcm

@@ -1,7 +1,5 @@
 """The queues that schedulers make: the requests that wait at one instance, as tickets of what an engine may know."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush

@@ -4,8 +4,6 @@ Their load is the *effective* one, each outstanding request once: reported queue
 that report. RouteSim's design states no tie rule; here the lowest index wins.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Annotated, Literal

@@ -5,8 +5,6 @@ arrives at its instance; `aging` adds time to the key, so that no request starve
 running one.
 """
 
-from __future__ import annotations
-
 from dataclasses import field
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """Scorecards: how a routing decision came about."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from headway.policies.context import Candidates

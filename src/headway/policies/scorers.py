@@ -5,8 +5,6 @@ only. `bind(context)` and `observe(event)` are optional. The scorers here keep t
 clamps those of users.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from headway.policies.context import BLOCK_TOKENS, LRU_BLOCKS, Believer, BlockTokens, Candidates, Context, LruBlocks

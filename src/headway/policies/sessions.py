@@ -1,7 +1,5 @@
 """The router's memory of sessions: where each of them belongs, bounded."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Annotated

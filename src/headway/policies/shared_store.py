@@ -3,8 +3,6 @@
 Blocks apart from the stretch or behind a gap are ignored, so the belief errs low.
 """
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 

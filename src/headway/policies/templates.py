@@ -5,8 +5,6 @@ parameter of the catalogue's like any other: a key of a scenario, a `--set` path
 compiled when its policy is first looked up.
 """
 
-from __future__ import annotations
-
 import ast
 from functools import partial
 from inspect import get_annotations

@@ -11,8 +11,6 @@ or `rules`, a list of {if, then} tried in turn that ends with a plain tree, or `
 conditions are expressions of the language; a tree's source does what the tree says, so there is one form to run.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Mapping
 from math import isfinite

@@ -1,7 +1,5 @@
 """Policies that are decision trees: one of the name `tree` in every stage. What runs is the tree's source."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from typing import Any, Final

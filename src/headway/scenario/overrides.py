@@ -3,8 +3,6 @@
 All of them edit the plain mapping before it is validated, so errors are those of the file.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The keys of a disaggregated deployment: what its two kinds of instances do not share, and the way of the KV cache."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Struct

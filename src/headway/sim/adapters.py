@@ -3,8 +3,6 @@
 A running request's adapter stays; of those that nobody uses the one goes first whose last request entered longest ago.
 """
 
-from __future__ import annotations
-
 from headway.errors import InvariantError
 
 

@@ -1,7 +1,5 @@
 """The batch of an instance: the requests that run, and the decoding set, whose requests advance in lockstep."""
 
-from __future__ import annotations
-
 from heapq import heapify, heappush
 
 from headway.sim.job import Job

@@ -1,7 +1,5 @@
 """Simulated time: the present instant, when the runs of the instances end, and which instances begin a step now."""
 
-from __future__ import annotations
-
 from heapq import heappush
 from typing import Final
 

@@ -1,7 +1,5 @@
 """What an instance writes down as it goes: the gaps between tokens, and the changes of its batch."""
 
-from __future__ import annotations
-
 from array import array
 from struct import Struct
 

@@ -1,7 +1,5 @@
 """The queue of an instance: who waits, in the order that the scheduling policy gives them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -5,8 +5,6 @@ it has room; the request waits for that as long as it must. From then on they ar
 pipelined, each chunk of the prompt may travel as soon as it is computed.
 """
 
-from __future__ import annotations
-
 from headway.sim.job import Job
 from headway.sim.link import Links, Load
 from headway.sim.setup import TransferSetup

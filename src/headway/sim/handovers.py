@@ -1,7 +1,5 @@
 """What the instances that compute prompts and those that generate have to tell each other."""
 
-from __future__ import annotations
-
 from headway.sim.clock import Clock
 from headway.sim.handover import Handover, Incoming
 from headway.sim.instance import Instance

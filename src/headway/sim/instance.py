@@ -8,8 +8,6 @@ Requests come, their clients give up, blocks arrive from elsewhere or are not wa
 cut the run that is under way at the next step boundary, if somebody may enter or has to leave then.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fractions import Fraction
 from heapq import heappop

@@ -1,7 +1,5 @@
 """What ends everything on an instance: it is emptied, loses its cache, is stopped by the horizon, or is checked."""
 
-from __future__ import annotations
-
 from headway.sim.engine_logs import take_back
 from headway.sim.instance import Instance
 from headway.sim.job import Job

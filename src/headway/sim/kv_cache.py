@@ -10,8 +10,6 @@ sequence. Blocks of one key that share a fate are one *piece*, so that the cost 
 A request's blocks are released tail first, so a sequence's tail is always evicted before its head.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 
 from headway.errors import InvariantError

@@ -8,8 +8,6 @@ An instance with stores below its GPU tells where content has moved, and when it
 scheduling changes, when the stores are settled. A store that instances share tells what comes and goes itself.
 """
 
-from __future__ import annotations
-
 from headway.policies.prefix_index import PrefixIndex
 from headway.policies.shared_store import SharedStore
 from headway.sim.instance import Instance

@@ -4,8 +4,6 @@ Step j of it lasts `first + j * increment` picoseconds. A run is planned to the 
 change, and cut where something comes sooner.
 """
 
-from __future__ import annotations
-
 from math import isqrt
 
 from headway.sim.job import Job

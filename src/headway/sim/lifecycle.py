@@ -6,8 +6,6 @@ Places are numbered like the instances. A place that is stopped may be used agai
 cached. Here is the timetable; what becomes of requests when an instance goes is the cluster's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from heapq import heappop, heappush
 

@@ -5,8 +5,6 @@ settled only when a transfer starts or somebody waits for its end: `progress` is
 to itself since the beginning, in fine units, so that who is further by its own length than at its start is through.
 """
 
-from __future__ import annotations
-
 from bisect import insort
 from collections import deque
 from heapq import heappop, heappush

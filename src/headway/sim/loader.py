@@ -5,8 +5,6 @@ for what is to be loaded and leaves the queue; the others go on meanwhile. Once 
 the batch before anybody who waits.
 """
 
-from __future__ import annotations
-
 from headway.sim.handover import Handover
 from headway.sim.job import Job
 from headway.sim.link import Links, Load

@@ -5,8 +5,6 @@ least recently released.
     priority   it is the priority of the request that began to use it last
 """
 
-from __future__ import annotations
-
 from heapq import heapify, heappop, heappush
 
 from headway.sim.kv_cache import Hold, KvCache, Runs

@@ -1,7 +1,5 @@
 """What an instance has been like of late, as its reported signals show it: busy shares, hit rates, moves of blocks."""
 
-from __future__ import annotations
-
 from collections import deque
 
 from headway.types import PS_PER_SECOND

@@ -8,8 +8,6 @@ What varies is kept only where the policies say that they read it; else it is ta
 a value that is not kept true.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from typing import Any

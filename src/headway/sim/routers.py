@@ -8,8 +8,6 @@ or after T at which anything happens, and until then nothing has changed. Only w
 is the exchange an instant of its own: what a router hears may open its queue.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from math import isfinite

@@ -4,8 +4,6 @@ What the steps have taken, and what of a prompt they have computed, follows from
 the run ends, when the cache is read or changed, and, where the router reads KV use, before each of its decisions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from headway.sim.batch import Batch

@@ -1,7 +1,5 @@
 """How long the next step of an instance lasts, and how many like it follow before anything can change."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fractions import Fraction
 from math import prod

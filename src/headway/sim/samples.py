@@ -1,7 +1,5 @@
 """A value over time as samples on a fixed grid, whose width follows from how long it has been watched alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from headway.types import PS_PER_SECOND

@@ -1,7 +1,5 @@
 """A cluster ready to run: its engines, each with what it is made of, and what they have in common."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fractions import Fraction
 from random import Random

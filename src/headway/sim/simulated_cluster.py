@@ -1,7 +1,5 @@
 """The simulated cluster: its instances, the links and stores that they share, and what they leave when a run ends."""
 
-from __future__ import annotations
-
 from array import array
 from copy import copy
 from typing import Any

@@ -8,8 +8,6 @@ capacity is turned away, the newest first; and what follows from all this at onc
 begins, by instance. Every reader at t sees the steps ended at or before t.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

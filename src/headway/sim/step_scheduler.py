@@ -6,8 +6,6 @@ decodes advance in lockstep. Nobody enters beside an unfinished prefill, also wh
 leaves budget unused; so only the newest running request can be in the middle of its prefill.
 """
 
-from __future__ import annotations
-
 from headway.results.recorder import InstanceStats, Recorder
 from headway.results.records import Preemption
 from headway.sim.adapters import Adapters

@@ -7,8 +7,6 @@ are one span, or several where some of them came again later or were taken out. 
 in order: what has come again since, or was taken out, is passed over when its turn is there.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections import deque
 from heapq import heapify, heappop, heappush

@@ -8,8 +8,6 @@ have arrived), never inside a run: what the GPU's cache has evicted, or stored, 
     eager       what is computed is copied down at once; a load leaves the copy: the larger store counts
 """
 
-from __future__ import annotations
-
 from headway.errors import InvariantError
 from headway.policies.prefix_index import GONE, GPU
 from headway.results.recorder import Recorder, TierStats

@@ -1,8 +1,6 @@
 """A small cluster without engines on which a suite tries out a policy: the real control plane, a fixed script of
 requests, and views that note what is read and whether anything is written."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial

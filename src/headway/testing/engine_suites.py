@@ -1,7 +1,5 @@
 """Suites for what an instance asks: schedulers and latency models."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final

@@ -1,7 +1,5 @@
 """Suites for the stages that the control plane asks: routing, admission, priority and flow control."""
 
-from __future__ import annotations
-
 from headway.control.flights import Flight
 from headway.testing.bench import QUEUES, requests
 from headway.testing.suite import COUNT, RouterSuite

@@ -1,7 +1,5 @@
 """The suite for autoscalers: a pool under a fixed script of load, seen as in a run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from headway.policies.answers import check_scale

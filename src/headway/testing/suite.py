@@ -1,8 +1,6 @@
 """What suites have in common: how the policy under test is made, the situations that every stage of the control plane
 is tried in, and how all tests of a suite run at once."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The suite for trace formats: a reader is tried on a sample file, whole, cut short, and with a line that is wrong."""
 
-from __future__ import annotations
-
 import pathlib
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar

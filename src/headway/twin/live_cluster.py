@@ -1,7 +1,5 @@
 """A scenario's cluster, live: emulated engines and the gateway before them, as processes."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -1,7 +1,5 @@
 """Observation events: what a policy hears of requests and instances."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from headway.types import Request

@@ -5,8 +5,6 @@ For windows of any length there are logs: the running total at every instant at 
 difference of two totals, found by bisection. Old entries are dropped by halves: an entry costs O(1) amortised.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Final

@@ -1,7 +1,5 @@
 """A sliding window of exact length: what came in (now - length, now], in whole picoseconds, without buckets."""
 
-from __future__ import annotations
-
 from collections import deque
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Adapters (LoRA): which of them a tenant's sessions ask for, by weight; `base` stands for none."""
 
-from __future__ import annotations
-
 from collections import Counter
 from sys import float_info
 from typing import Any, Final

@@ -7,8 +7,6 @@
 What was generated and is not repeated (a reasoning chain) shifts the answer behind it, which then counts as new text.
 """
 
-from __future__ import annotations
-
 from math import isqrt
 
 from headway.types import Path

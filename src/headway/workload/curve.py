@@ -2,8 +2,6 @@
 that gives an arrival process this rate. All of it is exact: integers and fractions, rounded once, to the microsecond of
 an arrival."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction

@@ -3,8 +3,6 @@
 A bare duration is a constant, anything else a mapping as for lengths, with durations for its figures.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 from random import Random
 from typing import Any, Final

@@ -5,8 +5,6 @@ thinks first, in steps that later turns do not repeat; an agent's turn calls too
 request, and may start sub-agents instead.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final, get_args
 
 from msgspec import Struct, field, to_builtins

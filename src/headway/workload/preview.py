@@ -4,8 +4,6 @@ Nobody serves them, so whatever waits for an answer (a session's next turn, a cl
 answers came at once. Lengths, contents and think times are what a run will see; such times come later there.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import islice
 from typing import Final

@@ -5,8 +5,6 @@ a session wait for each other: one comes its recorded delay after those it waits
 first kind inflates tails where the cluster is slower than the recorded one was, and can change which policy wins.
 """
 
-from __future__ import annotations
-
 import pathlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence

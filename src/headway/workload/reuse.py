@@ -11,8 +11,6 @@ stretches of ids with a constant `shift` from id to number. Touched tail first, 
 under mirrored ids (n is then -n) they rise again, and only looking up differs.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal

@@ -4,8 +4,6 @@ A session's turns wait for each other: the next comes some time (a person thinks
 for have ended. What they say and how long they are is drawn beforehand, so it is the same whatever the cluster does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 

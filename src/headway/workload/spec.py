@@ -1,7 +1,5 @@
 """The `workload:` section, and what it plans: requests with the truth that only the simulator may know."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, Final
 

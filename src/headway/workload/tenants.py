@@ -1,8 +1,6 @@
 """Tenants: who sends. Every key of a tenant may also stand at the top of the workload, where it holds for all that do
 not say otherwise; a workload without tenants is that of one, called "default"."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import isfinite

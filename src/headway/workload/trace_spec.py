@@ -1,7 +1,5 @@
 """The `trace:` key of a workload: which file is replayed, and how."""
 
-from __future__ import annotations
-
 from typing import Any, Final, Literal
 
 import msgspec

@@ -4,8 +4,6 @@ A chat has `logprobs.content` and `logprobs.refusal`, a completion `logprobs.tok
 completions the form of a chat. An answer in one piece and the events of a stream have them at the same place.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Final
 

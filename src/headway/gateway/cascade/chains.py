@@ -1,7 +1,5 @@
 """Chains of models, from the smallest to the largest, and how confident an answer of each but the last has to be."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Any, Final
 

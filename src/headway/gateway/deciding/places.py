@@ -3,8 +3,6 @@
 There is a place for each engine that the gateway may have at a time. A free place has no id and takes no requests.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """The policies in force in a gateway: how others replace them, and what happens to those that fail."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random

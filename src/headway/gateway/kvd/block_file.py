@@ -6,8 +6,6 @@
 A file's name is its key and a number that is never used twice, so a block that is put again is another file.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import struct

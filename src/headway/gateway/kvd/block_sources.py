@@ -1,7 +1,5 @@
 """Fetches blocks from other daemons."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import OrderedDict
 from typing import Final

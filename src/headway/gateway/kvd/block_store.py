@@ -4,8 +4,6 @@ A block put with a time to live is *held*: it stays in memory until it is read o
 ordinary block from then on. Held blocks have a share of memory of their own; beyond it they are refused.
 """
 
-from __future__ import annotations
-
 import heapq
 import time
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """Certificates for trying mutual TLS: an authority, and a certificate from it for each node."""
 
-from __future__ import annotations
-
 import ipaddress
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The daemon: its store, its listeners, and a session for every channel that a peer opens."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The disk tier: an index of the blocks in a folder, least recently used first. Threads do the I/O."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import fcntl

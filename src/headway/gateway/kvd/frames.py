@@ -5,8 +5,6 @@
 A client asks and the daemon answers, one request at a time on a channel.
 """
 
-from __future__ import annotations
-
 import struct
 from typing import Annotated, Final, TypeAlias, TypeVar
 

@@ -4,8 +4,6 @@ It uses names that are private to aioquic. If one of them goes, no certificate c
 is refused.
 """
 
-from __future__ import annotations
-
 import ssl
 from typing import Any, Final
 

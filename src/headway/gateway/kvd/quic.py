@@ -3,8 +3,6 @@
 An address may say how long datagrams are, where the network takes more than 1,200 bytes: quic://host:port?datagram=8900
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Callable

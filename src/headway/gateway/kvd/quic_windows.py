@@ -1,8 +1,6 @@
 """QUIC's flow control by the bytes that were read. aioquic lets a peer send more as soon as bytes arrive, so a fast
 sender would fill the daemon's memory; here a peer is never more than a window ahead."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from aioquic.quic.connection import Limit, QuicConnection

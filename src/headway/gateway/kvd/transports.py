@@ -1,7 +1,5 @@
 """The transports, by the scheme of an address such as `unix:/run/kvd.sock` or `quic://10.0.0.8:7072`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from ctypes.util import find_library
 from pkgutil import resolve_name

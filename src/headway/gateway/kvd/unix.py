@@ -1,7 +1,5 @@
 """Channels over a Unix socket: each is a connection of its own, open only to the user who runs the daemon."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

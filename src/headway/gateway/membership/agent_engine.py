@@ -1,7 +1,5 @@
 """What an agent asks its engine: whether it is ready, which models it has, and its load."""
 
-from __future__ import annotations
-
 import logging
 import os
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """What an operator does through etcd: list nodes, cordon, drain, and push policies to every gateway."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from pathlib import Path

@@ -3,8 +3,6 @@
 It writes `nodes/ID` alone. Cordons stand under keys of their own, so no heartbeat can lift one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import logging

@@ -1,7 +1,5 @@
 """The gateway's figures as a page that Prometheus reads. Every name is in METRICS, and in docs/observing.md."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from typing import Any, Final, Literal

@@ -4,8 +4,6 @@ The gateway does not see into an engine: a request counts as begun when it was s
 any. Cached tokens are those that the engine reports, or else those that the gateway believed cached.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -8,8 +8,6 @@ canary:
   slo: {ttft: 1s}
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal
 

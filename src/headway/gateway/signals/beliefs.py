@@ -15,8 +15,6 @@ block under the key of the own block in which its last token lies, as `Path.bloc
 held.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Sequence

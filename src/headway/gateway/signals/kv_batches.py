@@ -4,8 +4,6 @@ vLLM writes an event as a map with its name under `type`; older versions and SGL
 and a batch may be either as well. Unknown fields and kinds of events are ignored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Any, Final
 

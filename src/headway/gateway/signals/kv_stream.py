@@ -10,8 +10,6 @@ Blocks that follow an unknown one are skipped. A restart shows by a number that 
 batches are lost until the engine has caught up with its former numbers.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The figures of one engine, when each came and until when it is trusted."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 Names are looked up whole, so that of a page of 50 kB only the needed lines are parsed. An unreadable line is skipped.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Several admission policies as one."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Limits on what is under way: the router counts what it has sent out and what has not ended."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from math import lcm

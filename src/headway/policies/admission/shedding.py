@@ -1,7 +1,5 @@
 """Admission that keeps no count of its own: by deadline, always, never, or by class and the load that is reported."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Annotated, Any
 

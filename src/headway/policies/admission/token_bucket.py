@@ -1,7 +1,5 @@
 """The token bucket: a steady rate with bursts, in whole numbers, so that nothing drifts however long it runs."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Annotated, Literal
 

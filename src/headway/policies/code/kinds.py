@@ -4,8 +4,6 @@ Kinds only grow, so repeating until nothing changes ends. All lists, tuples and 
 hold: that is coarse, but right whoever else has the list in hand.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable, Iterator
 from typing import Any

@@ -4,8 +4,6 @@ The language is a part of Python. What an expression may be is a *kind*, a set o
 that only operators that could do harm go through a guard.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from msgspec import Struct

@@ -1,8 +1,6 @@
 """What a program calls: the library's functions and the guards of operators. Each charges for what it goes through, and
 none gives more than was paid for."""
 
-from __future__ import annotations
-
 import math
 import operator
 from collections import OrderedDict

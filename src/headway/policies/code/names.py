@@ -1,7 +1,5 @@
 """What the names of a source stand for: its functions, constants and parameters, and the calls between functions."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from difflib import get_close_matches

@@ -1,7 +1,5 @@
 """Why a source is not of the policy language, or why its program stopped."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from msgspec import Struct

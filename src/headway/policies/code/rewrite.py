@@ -4,8 +4,6 @@ Injected names begin with an underscore, which no name of a source does. All fun
 `_left`, which is exact and the same in every version of Python, since it counts syntax and not instructions.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from typing import Any, Final

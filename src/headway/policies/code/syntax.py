@@ -1,8 +1,6 @@
 """The allow-list: which syntax is of the language. Whatever is not named here is refused, so that what a later Python
 may bring is refused too."""
 
-from __future__ import annotations
-
 import ast
 import warnings
 from collections.abc import Iterator

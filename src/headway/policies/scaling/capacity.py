@@ -1,7 +1,5 @@
 """Autoscalers that compare use with capacity: a target utilisation, or KV tokens."""
 
-from __future__ import annotations
-
 from collections import deque
 from typing import Annotated, Final, Literal
 

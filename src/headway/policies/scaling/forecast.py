@@ -1,7 +1,5 @@
 """An autoscaler that looks ahead: replicas for the load that will be there when those asked for now are ready."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Sequence
 from math import fsum

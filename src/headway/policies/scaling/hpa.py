@@ -1,7 +1,5 @@
 """The Kubernetes autoscaler: a metric's ratio to its target, stabilised over time and limited in speed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import floor
 from typing import Annotated, Final, Literal

@@ -1,7 +1,5 @@
 """Knative's autoscaler: a target concurrency a replica, over a long window or, in a surge, a short one."""
 
-from __future__ import annotations
-
 from math import floor
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Replicas as all autoscalers count them: whole numbers, pools where none serves, and the targets of recent checks."""
 
-from __future__ import annotations
-
 from math import ceil
 from typing import Annotated, Final
 

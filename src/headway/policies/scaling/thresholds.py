@@ -1,7 +1,5 @@
 """Autoscalers that go step by step: while something is above or below what it should be, one step more or less."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 from headway.errors import HeadwayError

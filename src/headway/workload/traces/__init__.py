@@ -3,8 +3,6 @@
 A format is a module of this package with a `FORMAT`: a new one is a new file.
 """
 
-from __future__ import annotations
-
 import pathlib
 from importlib import import_module
 from itertools import islice

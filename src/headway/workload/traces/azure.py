@@ -2,8 +2,6 @@
 to seven digits of a second (2023) or with `+00:00` (2024); the first row is time 0. Nothing is said of content, so no
 two prompts share any."""
 
-from __future__ import annotations
-
 import pathlib
 import re
 from collections.abc import Iterable, Iterator

@@ -2,8 +2,6 @@
 `timestamp` (s), `input_length`, `output_length`, `type` (text, search, image, file), `turn` (from 1) and `hash_ids`,
 one id for each block of 16 tokens. A session is a tree of chats: its name is that of the chat at its root."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Iterator
 from typing import Final

@@ -1,7 +1,5 @@
 """The header of a BLIS trace (version 2 or 3): a small YAML file beside the rows, every key of it known."""
 
-from __future__ import annotations
-
 import pathlib
 from typing import Any, Final, Literal
 

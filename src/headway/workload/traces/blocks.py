@@ -1,7 +1,5 @@
 """Block ids of a prompt: as runs, and whether there are as many as its length and the size of a block ask for."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterable, Sequence
 from typing import Final

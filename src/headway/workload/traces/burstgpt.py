@@ -4,8 +4,6 @@ said of content. A response of 0 tokens is a failure: such a row is no request t
 counts them.
 """
 
-from __future__ import annotations
-
 import csv
 import pathlib
 from collections import OrderedDict

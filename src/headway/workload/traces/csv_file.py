@@ -1,7 +1,5 @@
 """A trace file as rows of CSV under a header."""
 
-from __future__ import annotations
-
 import csv
 import pathlib
 from collections.abc import Callable, Iterator

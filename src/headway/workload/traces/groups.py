@@ -5,8 +5,6 @@ stretch of content (a group's prefix, a session's context, a request's own words
 have ids, and a block belongs to the stretch of its last token.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Final
 

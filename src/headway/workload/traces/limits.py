@@ -1,7 +1,5 @@
 """The largest values that a trace may hold, and the checks of them that readers share."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from headway.config.wording import shown

@@ -6,8 +6,6 @@ those that `wait_for` names; a request that waits for none comes at its timestam
 Where the first line has no `hash_ids`, none has, and nothing is known of content. Other fields are ignored.
 """
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Iterable, Iterator
 from typing import Any, Final

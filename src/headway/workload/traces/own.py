@@ -5,8 +5,6 @@ The first line is a header, `{"headway_trace": 1, ...}`, with what is known of t
 same bytes. A Parquet file has the same fields as columns and the header in its metadata.
 """
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, Literal

@@ -1,7 +1,5 @@
 """A trace as every format gives it: what is known of the file, and one record a request, read one at a time."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Literal

@@ -5,8 +5,6 @@ and the engine's own counts are the lengths: what lies beyond either is content 
 not completed is left out, as nobody knows how long its answer would have been.
 """
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Iterator
 from typing import Any, Final

@@ -2,8 +2,6 @@
 and where there are any `prefix_hash` (the name of a shared prefix), `prefix_len` (its tokens), `conversation_id`,
 `lora_adapter` and `priority`. Blank lines and those that begin with # are skipped, other fields ignored."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Iterable, Iterator
 from typing import Any, Final

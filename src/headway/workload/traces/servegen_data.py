@@ -1,8 +1,6 @@
 """ServeGen's client data as it lies in a folder or a tar archive: for each client the file of its rates and that of its
 lengths, none larger than memory should bear."""
 
-from __future__ import annotations
-
 import ast
 import pathlib
 import re

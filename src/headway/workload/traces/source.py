@@ -1,7 +1,5 @@
 """A trace file as numbered lines, unpacked where it is gzip (by its content); an error names its line."""
 
-from __future__ import annotations
-
 import gzip
 import pathlib
 import stat

@@ -10,8 +10,6 @@ are months apart, so times count from their session's start. In the CSV the dela
 `tool_wait_after_ms`, and `arrival_time` is when a session starts.
 """
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Iterator
 from itertools import chain

@@ -1,7 +1,5 @@
 """What the writers of trace formats have in common: the file, and a list of what a format could not express."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import pathlib

@@ -1,7 +1,5 @@
 """`assign`: tenants, and their SLO classes, for a trace that does not say sender its requests are."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterator
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """What transforms have in common: what one is, and keeping waits true where requests are left out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from typing import Final

@@ -1,7 +1,5 @@
 """`cap`: the first turns of each session, for a trace in which no session is heavy enough to make a hot spot."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from heapq import heappush, heappushpop
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Block ids given anew, from 0 in order of first appearance, with the structure kept: equal ids stay equal."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Final

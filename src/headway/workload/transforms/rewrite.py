@@ -1,7 +1,5 @@
 """From one trace file to another: read in one format, transformed, written in the same or another one."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import tempfile
