@@ -148,7 +148,7 @@ def test_inversions_are_those_that_looking_at_all_pairs_finds(seed: int) -> None
         ]
         if passers:
             expected[i] = min(passers)[1]  # when the least important, of equals the first, was started
-    found = waits.passed()
+    found = waits.inversions()
     assert {row: rows[other]["started_ps"] for row, other in found.items()} == expected
 
 

@@ -87,7 +87,7 @@ def test_the_parts_of_groups_add_up_to_the_whole(seed: int) -> None:
     blocked = sum(time for row, time in waits.blocked_ps().items() if row in counted)
     whole = found["pathology"]
     assert whole["head_of_line_blocking"] == blocked / waited
-    assert whole["priority_inversions"] == sum(row in counted for row in waits.passed())
+    assert whole["priority_inversions"] == sum(row in counted for row in waits.inversions())
     for name in ("tenants", "classes"):
         groups = found[name]
         assert sum(group["pathology"]["priority_inversions"] for group in groups) == whole["priority_inversions"]

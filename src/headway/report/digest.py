@@ -164,7 +164,7 @@ class Event(Struct, frozen=True):
     kind: str
     at_s: float
     count: int
-    said: str = ""
+    text: str = ""
 
 
 class Digest(Struct, frozen=True):

@@ -24,22 +24,22 @@ KINDS: Final = ("ttft", "tpot", "e2e")
 
 
 class Promises(Struct, frozen=True):
-    everybody: Targets  # of whoever has none of its own
+    default: Targets  # of tenants without their own
     own: dict[str, Targets]  # by tenant
 
     @property
     def any(self) -> bool:
-        return self.everybody != Targets() or bool(self.own)
+        return self.default != Targets() or bool(self.own)
 
     def to(self, tenant: str) -> Targets:
-        return self.own.get(tenant, self.everybody)
+        return self.own.get(tenant, self.default)
 
 
 def promises(scenario: Mapping[str, Any]) -> Promises:
     workload = scenario.get("workload") or {}
     tenants = {name: _targets(keys.get("slo")) for name, keys in (workload.get("tenants") or {}).items()}
     return Promises(
-        everybody=_targets(workload.get("slo") or scenario.get("slo")),  # an only tenant's are the workload's
+        default=_targets(workload.get("slo") or scenario.get("slo")),  # an only tenant's are the workload's
         own={name: targets for name, targets in tenants.items() if targets != Targets()},
     )
 

@@ -25,7 +25,7 @@ class Pathology:
         self.requests = requests
         self.warmup = warmup
         self.waits = Waits(requests, ended_ps)
-        self.passed = [row for row in self.waits.passed() if row >= warmup]
+        self.passed = [row for row in self.waits.inversions() if row >= warmup]
         self.blocked_ps = {row: time for row, time in self.waits.blocked_ps().items() if row >= warmup}
         self.waited_ps = self.waits.waited_ps()[warmup:]
 

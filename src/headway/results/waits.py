@@ -59,7 +59,7 @@ class Waits:
         rows = zip(self.left_ps, requests.enqueued_ps, requests.redirects, strict=True)
         return [0 if since < 0 or moved else left - since for left, since, moved in rows]
 
-    def passed(self) -> dict[int, int]:
+    def inversions(self) -> dict[int, int]:
         """Requests that waited while a less important one was started at their instance, each with the least important
         of these, the first of equals."""
         ranks = importance(self.requests)

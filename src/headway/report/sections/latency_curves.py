@@ -71,5 +71,5 @@ def distributions(book: Book) -> str:
 def target_ms(scenario: Json, name: str) -> float | None:
     """What all were promised; nothing where a tenant has targets of its own."""
     promised = promises(scenario)
-    target_ps = None if promised.own else getattr(promised.everybody, f"{name}_ps")
+    target_ps = None if promised.own else getattr(promised.default, f"{name}_ps")
     return None if target_ps is None else target_ps / PS_PER_MS

@@ -143,7 +143,7 @@ def _steps(run: Digest) -> Line:
 
 
 def _events(run: Digest) -> list[Json]:
-    rows = [(event.kind, event.at_s, event.at_s, event.count, event.said) for event in run.events]
+    rows = [(event.kind, event.at_s, event.at_s, event.count, event.text) for event in run.events]
     for finding in run.findings:
         begin, end = (at / PS_PER_SECOND for at in (finding.at_ps, finding.until_ps))
         rows.append((finding.kind.replace("_", " "), begin, end, finding.count, finding.title))

@@ -69,7 +69,7 @@ def _workload(scenario: Json, summary: Json, vary: Mapping[str, Any]) -> str:
 
 def _targets(scenario: Json) -> str:
     promised = promises(scenario)
-    targets = {kind: getattr(promised.everybody, f"{kind}_ps") for kind in KINDS}
+    targets = {kind: getattr(promised.default, f"{kind}_ps") for kind in KINDS}
     texts = [f"{kind.upper()} within {duration_text(target)}" for kind, target in targets.items() if target is not None]
     if promised.own:
         texts.append("some tenants have their own")

@@ -180,7 +180,7 @@ class Observed:
             block_tokens=1,
             warmup=self.warmup,
             policy_metrics={},
-            slo=promised.everybody,
+            slo=promised.default,
             tenant_slos=promised.own,
         )
 

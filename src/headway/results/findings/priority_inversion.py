@@ -22,7 +22,7 @@ ORDER: Final = 1
 
 def find(run: Observed) -> list[Finding]:
     by_class: dict[int, list[tuple[int, int]]] = {}
-    for row, other in run.waits.passed().items():
+    for row, other in run.waits.inversions().items():
         if row >= run.warmup:
             by_class.setdefault(run.requests.slo_class[row], []).append((row, other))
     if not by_class:

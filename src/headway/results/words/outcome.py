@@ -59,7 +59,7 @@ def slo_met(run: Material) -> bool:
         return False
     judged = [(tenant["latency"], promises.to(tenant["id"])) for tenant in run.summary.get("tenants", ())]
     if not promises.own or not judged:
-        judged = [(run.summary["latency"], next(iter(promises.own.values()), promises.everybody))]
+        judged = [(run.summary["latency"], next(iter(promises.own.values()), promises.default))]
     return all(_within(latency, targets, kind) is not False for latency, targets in judged for kind in KINDS)
 
 
@@ -80,7 +80,7 @@ def _requests(run: Material) -> Parts:
 
 
 def _latencies(run: Material) -> list[Line]:
-    latency, slo, targets = run.summary["latency"], run.summary["slo"], run.promises.everybody
+    latency, slo, targets = run.summary["latency"], run.summary["slo"], run.promises.default
     lines = []
     for kind in KINDS:
         spread, place = latency[kind], f"summary.latency.{kind}"
@@ -142,7 +142,7 @@ def _groups(run: Material, section: str, word: str) -> list[Line]:
     for group in worst[:TENANTS_SHOWN]:
         # In a class of tenants with different promises, no target holds for all.
         promises = run.promises
-        targets = promises.to(group["id"]) if word == "tenant" else Targets() if promises.own else promises.everybody
+        targets = promises.to(group["id"]) if word == "tenant" else Targets() if promises.own else promises.default
         lines.append(Line(_group(run, group, f"{section}.{group['id']}", word, targets), 14))
     if len(worst) > TENANTS_SHOWN:
         rest = count(f"{section}.rest", len(worst) - TENANTS_SHOWN)

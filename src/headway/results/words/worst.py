@@ -25,7 +25,7 @@ class Case(Struct, frozen=True):
         return f"decision.{self.place}"
 
     @property
-    def chosen(self) -> int:
+    def chosen_seat(self) -> int:
         """The seat of the chosen candidate, in the decision's lists."""
         return self.decision.place(self.decision.judged)
 
@@ -41,7 +41,7 @@ class Case(Struct, frozen=True):
     def regret_ps(self) -> int:
         """By how much sooner the first token would have come from the best candidate, by the latency model."""
         estimates = self.decision.estimated_ttft_ps
-        return estimates[self.chosen] - estimates[best_estimate(self.decision)]
+        return estimates[self.chosen_seat] - estimates[best_estimate(self.decision)]
 
 
 def write_worst(run: Material, examples: int) -> Section | None:
@@ -103,8 +103,8 @@ def describe_decision(run: Material, case: Case) -> Parts:
 
 def context(run: Material, case: Case) -> Parts:
     """What the router saw of the chosen candidate, and of the one that would have been better."""
-    parts = phrase("Context: {}", candidate(run, case, case.chosen))
-    if case.better != case.chosen:
+    parts = phrase("Context: {}", candidate(run, case, case.chosen_seat))
+    if case.better != case.chosen_seat:
         parts += phrase("; {}", candidate(run, case, case.better))
     return (*parts, ".")
 
@@ -121,7 +121,7 @@ def candidate(run: Material, case: Case, seat: int) -> Parts:
 
 def result(run: Material, case: Case) -> Parts:
     """What came of it."""
-    estimate = case.decision.estimated_ttft_ps[case.chosen]
+    estimate = case.decision.estimated_ttft_ps[case.chosen_seat]
     source = f"{case.source}.{case.decision.judged}.estimated_ttft_ps"
     expected = phrase("; the latency model expected {}", ms_of(source, estimate)) if estimate >= 0 else ()
     return phrase("Result: {}{}.", describe_outcome(run, case.decision.request), expected)
@@ -230,7 +230,7 @@ def _totals(survey: Survey, size: int) -> list[Parts]:
 
 
 def _describe_beliefs(run: Material, case: Case) -> Parts:
-    decision, chosen = case.decision, case.chosen
+    decision, chosen = case.decision, case.chosen_seat
     holder, soonest = best_holder(decision), best_estimate(decision)
     parts = phrase("Believed: {}", candidate(run, case, chosen))
     if holder != chosen:
