@@ -9,9 +9,7 @@ import pytest
 
 import headway
 from conftest import ROOT, Run
-from headway.cli.trace import FORMATS as NAMED
 from headway.report.workload_tables import snippet
-from headway.workload.traces import FORMATS
 
 TENANTS = str(ROOT / "examples" / "07_tenants.yaml")
 SESSIONS = str(ROOT / "examples" / "08_sessions.jsonl")
@@ -25,10 +23,6 @@ def test_a_preview_is_the_commands_document(headway: Run) -> None:
     found = package.preview(TENANTS, requests=300)
     assert json.loads(shown.stdout) == json.loads(json.dumps(found))
     assert {tenant["name"] for tenant in found["tenants"]} == {"shop", "coder", "crawler"}
-
-
-def test_the_help_names_every_format() -> None:
-    assert NAMED.replace(" or ", ", ").split(", ") == list(FORMATS)
 
 
 def test_a_preview_takes_changes_and_wants_a_request() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from engine_parts import SIZE, new_blocks, new_job
 
+from headway.scenario.pd_spec import Transfer
 from headway.sim.handover import Handover, Incoming
 from headway.sim.job import Job
 from headway.sim.link import Links
 from headway.sim.loader import Loader
 from headway.sim.setup import TransferSetup
 
-TRANSFER = TransferSetup(bandwidth=10**12, latency_ps=50, token_bytes=1, grain_tokens=1)  # a byte a picosecond
+TRANSFER = TransferSetup(Transfer(50, 10**12), token_bytes=1, grain_tokens=1)  # a byte a picosecond
 
 
 def waiting_for_its_prompt() -> tuple[Loader, Job]:

@@ -9,16 +9,14 @@ from cyclopts import App, Parameter
 from headway.cli.options import flag
 from headway.cli.page import AsJson, Page
 from headway.cli.trace_files import AS_IT_COMES, AS_THEY_ARE, Drawn, Files, In, Out, at_least_one
-from headway.config.wording import shown
+from headway.config.wording import join_words, shown
 from headway.errors import HeadwayError
 from headway.types import Json
+from headway.workload.traces import FORMATS
 
 trace = App(name="trace", help="Look into a trace file, or make another of it.", help_format="plaintext")
 
-# Written out, as the readers take their time to load.
-FORMATS = (
-    "headway, mooncake, azure, burstgpt, bailian, weka, servegen, dynamo, tracelab, routesim, blis, otel or records"
-)
+FORMATS_LIST = join_words(list(FORMATS), "or")
 
 Values = Annotated[list[str] | None, flag("Of this one; repeat for more.")]
 
@@ -29,7 +27,7 @@ def inspect(
     /,
     *,
     format: Annotated[
-        str | None, Parameter(help=f"The trace's format, where it cannot be told safely: {FORMATS}.")
+        str | None, Parameter(help=f"The trace's format, where it cannot be told safely: {FORMATS_LIST}.")
     ] = None,
     capacity: Annotated[
         str, Parameter(help="Cache sizes in the trace's own blocks, separated by commas; inf is unlimited.")

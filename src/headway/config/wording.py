@@ -82,6 +82,6 @@ def describe_type(kind: Any) -> str:
     return WORDS.get(kind, "a value")
 
 
-def join_words(words: Sequence[str]) -> str:
+def join_words(words: Sequence[str], last: str = "and") -> str:
     """Words as in a sentence: a, b and c."""
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+    return f" {last} ".join(filter(None, (", ".join(words[:-1]), words[-1])))

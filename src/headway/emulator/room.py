@@ -12,7 +12,10 @@ from fractions import Fraction
 from heapq import heappop, heappush
 from typing import Any, Final, Protocol
 
+from msgspec.structs import replace
+
 from headway.results.recorder import Recorder
+from headway.scenario.pd_spec import Transfer
 from headway.sim.clock import INDEX_BITS, MASK, Clock
 from headway.sim.handover import Handover, Incoming
 from headway.sim.instance import Instance
@@ -23,7 +26,7 @@ from headway.sim.simulated_cluster import SimulatedCluster
 from headway.types import NEVER, NO_PRIORITY, PS_PER_SECOND, Request
 
 FAST: Final = 1 << 60  # bytes a second, of a link that is as good as none
-UNSEEN: Final = TransferSetup(FAST, 0, 0, 1, first_token=False)  # KV blocks that come from no engine here
+UNSEEN: Final = TransferSetup(Transfer(0, FAST), 0, 1)  # KV blocks that come from no engine here
 OFTEN: Final = 1024  # requests after which unread records are dropped
 USED: Final = {"started_ps": -1, "first_token_ps": -1, "cached_tokens": 0, "preemptions": 0, "loaded_tokens": 0}
 
@@ -145,11 +148,9 @@ class Room:
             if index not in self.wires:
                 self.wires[index] = self.cluster.links.add(FAST, 0)
             transfer, link = UNSEEN, self.wires[index]
-        unlike = TransferSetup(
-            transfer.bandwidth, transfer.latency_ps, transfer.token_bytes, transfer.grain_tokens, first_token=False
-        )
+        later = replace(transfer.spec, first_token="decode")
         prefill = Job(job.request, 1, job.output_key, self.cluster.block_tokens, False)
-        job.awaits = Handover(prefill, job, max(source, 0), index, link, unlike, Incoming(None))
+        job.awaits = Handover(prefill, job, max(source, 0), index, link, replace(transfer, spec=later), Incoming(None))
         job.awaits.computed = True
         job.started, job.prefilled = True, job.request.prompt_tokens  # it was elsewhere
 

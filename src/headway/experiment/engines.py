@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from headway.latency.shards import capacity_score
 from headway.scenario.cluster_spec import Cluster, Engines
-from headway.scenario.pd_spec import Transfer
 from headway.scenario.scenario import DEFAULT, Source, load_data, validate
 from headway.sim.setup import ClusterSetup, EngineSetup, PoolSetup, TransferSetup
 from headway.views.instance import InstanceView
@@ -33,7 +32,8 @@ def _halves(spec: Engines, first: int, before: str, pool: str, serves: tuple[str
         for engine in engines:
             engine.view.role = role
             if role == "prefill":
-                engine.transfer = _transfer(spec.transfer, half)
+                grain = spec.transfer.grain_tokens(half.kv.block_tokens, half.max_batch_tokens)
+                engine.transfer = TransferSetup(spec.transfer, half.shape().kv_bytes_per_token, grain)
         setups += engines
     return setups
 
@@ -86,19 +86,6 @@ def pools(cluster: Cluster, build: Callable[[Any, str], Any]) -> list[PoolSetup]
             setups.append(PoolSetup(id, name, first, half.instances, low, high, policy))
             first += high
     return setups
-
-
-def _transfer(spec: Transfer, prefill: Engines) -> TransferSetup:
-    return TransferSetup(
-        spec.bandwidth,
-        spec.latency_ps,
-        prefill.shape().kv_bytes_per_token,
-        spec.grain_tokens(prefill.kv.block_tokens, prefill.max_batch_tokens),
-        first_token=spec.first_token == "prefill",
-        keeps_copy=spec.keep_prefill_copy,
-        pipelined=spec.pipelined,
-        incoming=spec.max_incoming,
-    )
 
 
 # The engines of a scenario, for the emulator.

@@ -26,10 +26,10 @@ class Handovers:
         source.started, source.prefilled = job.started, job.prefilled
         if job.output_tokens > 1 or not transfer.first_token:
             if decode not in self.incoming:
-                self.incoming[decode] = Incoming(transfer.incoming)
+                self.incoming[decode] = Incoming(transfer.spec.max_incoming)
             link, incoming = cluster.outgoing[prefill], self.incoming[decode]
             source.handover = job.awaits = Handover(source, job, prefill, decode, link, transfer, incoming)
-            source.pipelined = transfer.pipelined
+            source.pipelined = transfer.spec.pipelined
             job.started = True
             job.prefilled = job.request.prompt_tokens
         cluster.instances[decode].stats.requests += 1

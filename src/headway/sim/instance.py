@@ -85,7 +85,7 @@ class Instance:
             self.stats,
             self.gaps,
             whole_prompts=engine.kv.entry == "prompt",
-            gated=slots is not None or (engine.transfer is not None and engine.transfer.incoming is not None),
+            gated=slots is not None or (engine.transfer is not None and engine.transfer.spec.max_incoming is not None),
         )
         self.planner = RunPlanner(self.run, self.batch, self.blocks, self.adapters, engine.latency, walks, cuts)
         # requests that are neither in the queue nor in the batch alone
@@ -407,7 +407,7 @@ class Instance:
         """A prompt that was computed for another instance leaves; what goes of the cached content with it."""
         del self.handing[job]
         self.cache.now = now
-        if self.transfer is not None and not self.transfer.keeps_copy:
+        if self.transfer is not None and not self.transfer.spec.keep_prefill_copy:
             return self.cache.remove(job.holds, job.blocks)
         self.cache.release(job.holds, job.blocks)
         return []

@@ -10,21 +10,22 @@ from msgspec import Struct
 from headway.latency.base import LatencyModel
 from headway.scenario.kv_spec import Kv
 from headway.scenario.life_spec import Scaling
+from headway.scenario.pd_spec import Transfer
 from headway.scenario.scenario import RouterSpec, SignalSpec
 from headway.views.instance import InstanceView
 
 
-class TransferSetup(Struct):
-    """How KV blocks go from an instance that computes prompts to those that generate."""
+class TransferSetup(Struct, frozen=True):
+    """How KV blocks move from an instance that computes prompts to those that generate."""
 
-    bandwidth: int  # bytes a second, of all transfers from the instance together
-    latency_ps: int
+    spec: Transfer
     token_bytes: int
     grain_tokens: int  # what is moved is a multiple of these
-    first_token: bool = True  # it is delivered when the prompt is computed; else by the instance that decodes
-    keeps_copy: bool = False  # the prefix cache keeps what was moved
-    pipelined: bool = False  # each chunk of a prompt may travel while the next is computed
-    incoming: int | None = None  # requests that an instance may be about to get, beyond which prompts wait
+
+    @property
+    def first_token(self) -> bool:
+        """Whether the instance that computes the prompt delivers the first token."""
+        return self.spec.first_token == "prefill"
 
 
 class EngineSetup(Struct):

@@ -38,7 +38,7 @@ class SimulatedCluster:
     def build_instance(self, engine: EngineSetup, scheduler: Any) -> Instance:
         setup = self.setup
         if engine.transfer is not None:
-            transfer = engine.transfer
+            transfer = engine.transfer.spec
             self.outgoing[engine.view.index] = self.links.add(transfer.bandwidth, transfer.latency_ps)
         return Instance(
             copy(engine.view) if setup.signals.poll_interval_ps else engine.view,

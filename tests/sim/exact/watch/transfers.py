@@ -125,7 +125,7 @@ class Ownership(Part):
             prompt,
         )
         demand(handover.source not in event.after, "Request {} has two owners after its transfer.", row)
-        if handover.transfer.keeps_copy or handover.prefill in event.ended:
+        if handover.transfer.spec.keep_prefill_copy or handover.prefill in event.ended:
             return
         cache = self.cluster.instances[handover.prefill].cache
         for key, start, end in handover.source.holds:
