@@ -3,8 +3,6 @@
 Of a case only the scenario and the summary are read at first; its requests are read when a chart wants them.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The catalogue of policies: what there is, and what each declares of itself."""
 
-from __future__ import annotations
-
 import inspect
 import typing
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Charts as Vega-Lite specifications, plain dicts: a page draws them, and a notebook can too."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Why a request went where it went, for the terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Hardware profiles in the terminal: all of them in a table, or one with its constants."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

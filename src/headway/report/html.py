@@ -1,8 +1,6 @@
 """Pages for a browser: one file each, nothing loaded from anywhere, no scripts but the page's own, all from outside
 escaped."""
 
-from __future__ import annotations
-
 import pathlib
 import re
 from base64 import b64encode

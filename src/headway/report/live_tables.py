@@ -1,7 +1,5 @@
 """The live fleet in the terminal: its nodes, and the policies that its gateways were given."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

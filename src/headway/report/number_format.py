@@ -1,7 +1,5 @@
 """How reports write numbers: figures, shares, times and money; and the headings of figures in a table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Final
 

@@ -3,8 +3,6 @@
 A run of a million requests takes one pass and no sorting.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from math import fsum
 from typing import Final

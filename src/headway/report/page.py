@@ -1,7 +1,5 @@
 """`headway report`: one file that a browser opens anywhere, with what runs gave, read from top to bottom."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final

@@ -1,7 +1,5 @@
 """What one run gave, as a page for people: latencies, then what they cost and how they were reached."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A sweep for the terminal: a row a point, the best of each column marked."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType

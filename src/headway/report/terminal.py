@@ -1,7 +1,5 @@
 """Results as tables for people, at home in 80 columns. Everything here reads plain summaries and prints them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar

@@ -1,7 +1,5 @@
 """What `headway validate` shows: errors in the terminal, and both distributions as a page for a browser."""
 
-from __future__ import annotations
-
 from rich.console import Group, RenderableType
 from rich.text import Text
 

@@ -1,7 +1,5 @@
 """What `headway trace inspect` prints: a trace's shape and its reuse, with small plots."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What must hold of every run before its figures may be believed. A breach is our own mistake, not the user's."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from operator import ge
 from typing import Final

@@ -4,8 +4,6 @@ each that was sent to an instance what the router saw of every candidate, what i
 Kept in columns, one entry a decision and one a candidate of it, since there are as many decisions as requests.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Protocol, overload

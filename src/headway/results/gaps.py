@@ -6,8 +6,6 @@ buckets in which a wanted rank falls are opened, with finer buckets, until the g
 on the multiset of gaps alone, never on how it was cut into progressions.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate

@@ -4,8 +4,6 @@ A run with one tenant has nothing to tell apart, so none of this is computed for
 however many groups there are.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import compress

@@ -1,7 +1,5 @@
 """What the stores below the GPUs were good for: figures of each tier, of one instance and of the whole cluster."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

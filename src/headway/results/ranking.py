@@ -1,7 +1,5 @@
 """The order of several runs of one scenario, best first, by their summaries."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any, Final, Literal

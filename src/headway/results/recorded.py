@@ -1,7 +1,5 @@
 """What an engine did with requests, as a file tells it: arrival, first and last token, lengths."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator, Sequence
 from math import isfinite, nan

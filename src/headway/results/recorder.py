@@ -1,7 +1,5 @@
 """What a run leaves behind, in columns: one row a request in order of arrival, one entry a run of equal steps."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterator, MutableSequence
 from typing import Annotated, Any, Final, get_type_hints

@@ -1,7 +1,5 @@
 """What a run leaves beside its requests and its decisions, one struct a line of a file."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 

@@ -1,8 +1,6 @@
 """The cost of scaling: replicas over time, how often their number changed, how long new ones took to start, and what
 became of the requests of those that went."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """What several seeds say of a figure: its mean, and where the mean of all seeds lies with 95 % confidence."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import cache

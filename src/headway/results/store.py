@@ -22,8 +22,6 @@ and, where there is any of it, one object each in
 No file holds a wall-clock time. They are not compressed: zlib's bytes differ from build to build.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence

@@ -8,8 +8,6 @@
 What lies in it is whole: everything is written under another name first.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Equal parts of a run's length, and how much time of many spans falls into each, in whole picoseconds."""
 
-from __future__ import annotations
-
 from array import array
 from itertools import accumulate
 

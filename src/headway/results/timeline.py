@@ -5,8 +5,6 @@ token and a slice `decode` after it. Waiting is told by async slices, which may 
 decimals, so that every picosecond is in the file; Perfetto itself keeps nanoseconds.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator

@@ -5,8 +5,6 @@ A request *waits at its instance* from `enqueued_ps` until its first step begins
 One that was moved from one instance to another while it ran is not looked at: where it waited is not recorded.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final

@@ -1,7 +1,5 @@
 """The share of requests served within the SLO: of all, of each class and of each tenant."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The cache: hits by tier, and what the router believed against what the instances found."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """What somebody should know of the runs, in words, the gravest first."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from html import escape
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Distributions of TTFT, TPOT and E2E, the runs overlaid."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Where the load was: requests at each instance over time, and how full its KV cache was."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """How a report begins: what came out in a sentence, what was run, and how to run it again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, Final

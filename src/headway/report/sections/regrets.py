@@ -1,7 +1,5 @@
 """The routing decisions: what the scorers argued, what was lost by them, and the ten worst."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from html import escape

@@ -5,8 +5,6 @@ Each module here but `observed` detects one kind, defined in its docstring and i
 began together, and `find`. A new kind is a new module and nothing else.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Final

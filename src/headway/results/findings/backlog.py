@@ -8,8 +8,6 @@ size of a random walk; otherwise *overloaded* if q₄ is at least half of the hi
 wait at the last arrival; backlogged, the highest b over A, at most one half.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterator
 from math import isqrt

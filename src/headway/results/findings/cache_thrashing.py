@@ -4,8 +4,6 @@ Such loads are the run's `thrashes`. Those of one tier with no more than `GAP_PS
 `LEAST` loads or more is reported. Severity: its blocks over all blocks loaded from that tier in the run.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Final
 

@@ -6,8 +6,6 @@ if these are `LEAST_SHARE` of the requests that waited at an instance. One findi
 requests were blocked, over the time from arrival to first token of all requests that got one.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Final
 

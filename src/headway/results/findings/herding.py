@@ -8,8 +8,6 @@ computed apart, the choice of the prefill instance counts. One finding a set of 
 its herds over all decisions.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence

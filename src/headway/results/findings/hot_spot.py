@@ -7,8 +7,6 @@ requests spent there in excess of the peers' mean, over the time that they spent
 run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 

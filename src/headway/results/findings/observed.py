@@ -1,7 +1,5 @@
 """What the detectors look at: a run's columns and what several of them need, each thing computed once."""
 
-from __future__ import annotations
-
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence

@@ -6,8 +6,6 @@ from `max_incoming` on. Times of a high pile with no more than `GAP_PS` between 
 for `LEAST_PS` or more is reported. Severity: the part of their whole time that the requests in the pile spent there.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Final, NamedTuple

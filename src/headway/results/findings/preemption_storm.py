@@ -4,8 +4,6 @@ There is a storm at an instance while `MANY` or more preemptions fell into the l
 of them to the last. Severity: the share of the requests that were at the instance meanwhile which had to yield.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -6,8 +6,6 @@ inverts priorities, too. One finding a class of those passed. Severity: the shar
 passed.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Final
 

@@ -4,8 +4,6 @@ Changes of one pool in a row that each turn back within `OSCILLATION_PS`, the su
 episode; one with `LEAST` turns or more is reported. Severity: the turns over `MANY`, at most 1.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Final

@@ -6,8 +6,6 @@ finding a direction. Severity: of misses, their share of the expected hits; of h
 since an unexpected hit harms nobody.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Final
 

@@ -5,8 +5,6 @@ finding a class. Its worst stretch are the requests of the class in a row, in or
 outnumber the others the most. Severity: the share of those with a target that missed one.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from itertools import compress

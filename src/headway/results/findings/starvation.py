@@ -6,8 +6,6 @@ there before it than had arrived before it. One that gave up while it waited cou
 finding a class. Severity: the share of the class that starved, `SLIGHTEST` or more.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A run in words, within a limit: everything there is to say, less the least important lines."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """What other choices would have given: by the latency model when they were made, and by simulating them again."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from headway.results.ranking import direction

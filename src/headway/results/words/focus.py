@@ -1,7 +1,5 @@
 """What to try next: one suggestion for each issue, in the words of the policies that ran."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from typing import Final
 

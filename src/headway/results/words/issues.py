@@ -1,7 +1,5 @@
 """What went wrong, the worst first: findings, and what the decisions and the tenants' bursts show beside them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection
 from typing import Final

@@ -4,8 +4,6 @@ Every request becomes a tuple of a few coarse features, equal tuples are counted
 two features is then read from those counts, so that the work grows with the requests and not with the conditions.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What came of a run, against what was promised: the first section of every summary."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final

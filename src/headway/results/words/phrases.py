@@ -1,7 +1,5 @@
 """Sentences in which the source of every figure and name is known: a template, and the facts in its places."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial

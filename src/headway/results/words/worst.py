@@ -1,7 +1,5 @@
 """The decisions that cost most, each with what was known when it was taken, what came of it and what else there was."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from headway.results.decisions import Decision
