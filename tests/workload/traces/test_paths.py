@@ -104,6 +104,6 @@ def test_long_agentic_prompts_stay_a_handful_of_runs(traces: Path, share_system:
     trace = read_trace(traces / "agentic-coding-weka" / "sessions_compact.jsonl.gz")
     path = trace.paths(share_system)
     assert len(trace) == 49_334
-    assert sum(trace.counts) == 94_310_647
+    assert sum(trace.blocks.counts) == 94_310_647
     assert sum(len(path(row).keys) for row in range(len(trace))) < 8 * len(trace)
     assert all(path(row).tokens == trace.prompt_tokens[row] for row in range(0, len(trace), 7))
