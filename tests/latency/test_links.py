@@ -66,21 +66,24 @@ def test_no_measured_time_is_further_from_the_line_than_it_says(profile: LinkPro
 def test_without_a_profile_the_links_have_the_usual_figures() -> None:
     kv = {"tiers": {"cpu": {"blocks": 9}, "storage": {"blocks": 9}}}
     found = engines(load(**APART, kv=kv).cluster)[0]
-    assert found.transfer is not None and found.tiers is not None
-    assert (found.transfer.latency_ps, found.transfer.bandwidth) == (500 * 10**6, 50 * 10**9)
+    assert found.transfer is not None and found.kv.tiers is not None
+    assert (found.transfer.spec.latency_ps, found.transfer.spec.bandwidth) == (500 * 10**6, 50 * 10**9)
     usual = [(20 * 10**6, 50 * 10**9), (10**9, 5 * 10**9)]
-    assert [(tier.latency_ps, tier.bandwidth) for tier in found.tiers] == usual
+    assert [(tier.latency_ps, tier.bandwidth) for tier in found.kv.tiers.values()] == usual
 
 
 @pytest.mark.parametrize("name", [NAME, "h200-host-2026-11", "H200_H2D_blocks 2026-11"])
 def test_a_transfer_and_a_tier_take_the_figures_of_a_profile(name: str) -> None:
     kv = {"tiers": {"cpu": {"blocks": 9, "profile": name}, "storage": {"blocks": 9}}}
     found = engines(load(**APART, kv=kv, transfer={"profile": name, "granularity": "stream"}).cluster)[0]
-    assert found.transfer is not None and found.tiers is not None
+    assert found.transfer is not None and found.kv.tiers is not None
     measured = (21 * 10**6, 50_900_000_000)
-    assert (found.transfer.latency_ps, found.transfer.bandwidth, found.transfer.grain_tokens) == (*measured, 1)
-    assert (found.tiers[0].latency_ps, found.tiers[0].bandwidth) == measured
-    assert found.tiers[1].bandwidth == 5 * 10**9
+    assert (found.transfer.spec.latency_ps, found.transfer.spec.bandwidth, found.transfer.grain_tokens) == (
+        *measured,
+        1,
+    )
+    assert (found.kv.tiers["cpu"].latency_ps, found.kv.tiers["cpu"].bandwidth) == measured
+    assert found.kv.tiers["storage"].bandwidth == 5 * 10**9
 
 
 @pytest.mark.parametrize("profile", PROFILES)

@@ -35,8 +35,9 @@ def test_the_halves_inherit_what_they_do_not_give() -> None:
     assert {view.model for view in views} == {"llama-3.1-70b"}
     moves = found[0].transfer
     assert moves is not None and found[2].transfer is None
-    assert (moves.latency_ps, moves.bandwidth, moves.token_bytes) == (500_000_000, 50_000_000_000, 80 * 8 * 128 * 2 * 2)
-    assert (moves.grain_tokens, moves.first_token, moves.keeps_copy) == (32, True, False)
+    assert (moves.spec.latency_ps, moves.spec.bandwidth) == (500_000_000, 50_000_000_000)
+    assert (moves.token_bytes, moves.grain_tokens) == (80 * 8 * 128 * 2 * 2, 32)
+    assert moves.first_token and not moves.spec.keep_prefill_copy
 
 
 def test_null_takes_the_parts_of_a_split_cluster_away() -> None:
