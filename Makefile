@@ -7,7 +7,7 @@ ROUTERS := .venv-routers
 # One more than there are cores: some tests wait for servers or for a clock.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
-.PHONY: demo test test-full test-live test-long live browser etcd lint wheel bench bench-compiled routers bench-gateway clean help
+.PHONY: demo docs test test-full test-live test-long live browser etcd lint wheel bench bench-compiled routers bench-gateway clean help
 # Compiled files are kept: without them every process of the tests would compile the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 CASES ?= base 50k 64-instances long-outputs mooncake
@@ -44,6 +44,9 @@ etcd:  ## the system's etcd, where it is missing and can be installed
 	@command -v etcd >/dev/null || test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null || \
 	    { apt-get update -qq && apt-get install -y -qq --no-install-recommends etcd-server; } >/dev/null 2>&1 || \
 	    echo "etcd could not be installed; tests that need it are skipped."
+
+docs: $(VENV)/.installed-docs  ## the documentation site, offline: open build/site/index.html
+	$(BIN)/python -m mkdocs build --strict --quiet
 
 lint: $(VENV)/.installed-dev  ## ruff, strict types, layers
 	$(BIN)/ruff check .
@@ -92,6 +95,10 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	touch $@
 
+$(VENV)/.installed-docs: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	touch $@
+
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	touch $@ $(VENV)/.installed
+	touch $@ $(VENV)/.installed $(VENV)/.installed-docs

@@ -1,0 +1,112 @@
+"""Pages of the site that are no files of `docs/`: references generated from the code's declarations, and the source
+files that pages link to (examples, benchmarks), each shown on a page."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files, InclusionLevel
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parent.parent
+LINK = re.compile(r"\]\(((?:\.\./)*)\.\./((?:examples|benchmarks)/[^)\s]+)\)")
+LANGUAGES = {".py": "python", ".yaml": "yaml", ".sh": "bash", ".jsonl": "json"}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the generated pages."""
+    for name, text in {"commands": commands(), "policies": policies(), "api": api()}.items():
+        files.append(File.generated(config, f"reference/{name}.md", content=text))
+    for path in sorted({match[2] for page in files.documentation_pages() for match in LINK.finditer(_text(page))}):
+        page = File.generated(config, f"{path}.md", content=source(path), inclusion=InclusionLevel.NOT_IN_NAV)
+        files.append(page)
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Lead links to source files to their pages."""
+    return LINK.sub(r"](\1\2.md)", markdown)
+
+
+def _text(page: File) -> str:
+    return page.content_string
+
+
+def source(path: str) -> str:
+    """A page that shows a source file."""
+    file = ROOT / path
+    return f"# {path}\n\n````{LANGUAGES.get(file.suffix, 'text')}\n{file.read_text(encoding='utf-8')}\n````\n"
+
+
+def commands() -> str:
+    """Every verb of the command line with its options."""
+    from headway.cli.verbs import app
+
+    text = app.generate_docs(heading_level=1, recursive=True)
+    body = text.partition("\n")[2]
+    return (
+        "# Commands\n\nThis page lists every command and option. `headway COMMAND --help` prints the same.\n\n"
+        "Exit codes: 0 is success, 1 a negative answer (for example from `headway twin`), 2 wrong usage or input, "
+        f"3 a broken invariant of the simulator.\n\n{body}"
+    )
+
+
+def policies() -> str:
+    """Every policy by stage, with its parameters and the signals that it reads."""
+    from headway.report.catalogue import HEADINGS, document, find
+
+    parts = ["# Policies", "This page lists every built-in policy by stage. `headway policies NAME` prints one."]
+    stage = None
+    for entry in map(document, find(None)):
+        if entry["stage"] != stage:
+            stage = entry["stage"]
+            parts.append(f"## {HEADINGS[stage].capitalize()}")
+        marks = [entry["kind"]] * (entry["kind"] != "policy") + ["default"] * entry["default"]
+        marks += ["oracle"] * entry["oracle"]
+        parts.append(f"### {entry['name']}" + (f" ({', '.join(marks)})" if marks else ""))
+        parts.append(_plain(entry["summary"]))
+        signals = [f"{kind}: {', '.join(names)}" for kind, names in entry["signals"].items() if names]
+        if signals:
+            parts.append(f"Reads {'; '.join(signals)}.")
+        if entry["parameters"]:
+            parts.append(_table(entry["parameters"]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(parameters: list[dict[str, Any]]) -> str:
+    rows = ["| Parameter | Type | Default | Bounds |", "|---|---|---|---|"]
+    for each in parameters:
+        bounds = "" if each["bounds"] is None else " to ".join(str(bound) for bound in each["bounds"])
+        cells = (f"`{each['name']}`", _plain(each["type"]), _plain(str(each["default"])), bounds)
+        rows.append(f"| {' | '.join(cell.replace('|', 'or') for cell in cells)} |")
+    return "\n".join(rows)
+
+
+def api() -> str:
+    """Every public name of the package, with its signature and its docstring."""
+    import headway
+
+    parts = ["# Python API", "This page lists every public name of `headway`. [Python](../python.md) shows them in use."]
+    for name in sorted(set(headway.__all__) - {"__version__"}, key=str.lower):
+        value = getattr(headway, name)
+        parts.append(f"## {name}")
+        if inspect.isfunction(value):
+            parts.append(f"```python\n{name}{_signature(value)}\n```")
+        parts.append(_plain(inspect.getdoc(value) or "") if not isinstance(value, str) else value)
+    return "\n\n".join(parts) + "\n"
+
+
+def _signature(function: Any) -> str:
+    parameters = [f"    {each}," for each in inspect.signature(function).parameters.values()]
+    returned = inspect.signature(function).return_annotation
+    arrow = "" if returned is inspect.Signature.empty else f" -> {returned}"
+    return "\n".join(["(", *parameters, ")"]) + arrow
+
+
+def _plain(text: str) -> str:
+    """Text of a docstring as Markdown: what looks like a tag is none."""
+    return text.replace("<", "&lt;")
