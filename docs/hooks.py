@@ -90,7 +90,7 @@ def api() -> str:
     """Every public name of the package, with its signature and its docstring."""
     import headway
 
-    parts = ["# Python API", "This page lists every public name of `headway`. [Python](../python.md) shows them in use."]
+    parts = ["# Python API", "This page lists every public name. [Python](../python.md) shows them in use."]
     for name in sorted(set(headway.__all__) - {"__version__"}, key=str.lower):
         value = getattr(headway, name)
         parts.append(f"## {name}")

@@ -52,7 +52,8 @@ from headway.types import OUTCOMES
 from headway.views.cluster import KEPT
 from headway.workload.traces import FORMATS
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+OUTPUTS = [file.read_text(encoding="utf-8") for file in sorted((ROOT / "examples").glob("*.out"))]
 SOURCE = ROOT / "src" / "headway"
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")
@@ -75,12 +76,17 @@ class Block(NamedTuple):
     text: str
 
 
+def name_of(page: Path) -> str:
+    """The page's path, as seen from `docs`."""
+    return str(page.relative_to(ROOT if page.parent == ROOT else ROOT / "docs"))
+
+
 def blocks() -> list[Block]:
     found = []
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         for match in FENCE.finditer(text):
-            found.append(Block(page.name, text.count("\n", 0, match.start()) + 1, match[1], match[2]))
+            found.append(Block(name_of(page), text.count("\n", 0, match.start()) + 1, match[1], match[2]))
     return found
 
 
@@ -101,7 +107,7 @@ def inline() -> list[tuple[str, str]]:
     found: dict[tuple[str, str], None] = {}
     for page in PAGES:
         for text in INLINE.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
-            found[(page.name, text)] = None
+            found[(name_of(page), text)] = None
     return list(found)
 
 
@@ -113,12 +119,13 @@ def case(*values: Any, id: str, full: bool) -> Any:
 POLICIES = [block for block in blocks() if block.language == "policy"]
 YAML = [block for block in blocks() if block.language == "yaml"]
 SHOWN = commands()
-HEADWAY = [(place, words) for place, words in SHOWN if words[0] == "headway"]
+# Each once, though several pages may show it.
+HEADWAY = list({tuple(words): (place, words) for place, words in SHOWN if words[0] == "headway"}.values())
 
 
 def test_there_is_something_to_check() -> None:
     assert YAML and HEADWAY
-    assert {page.name for page in PAGES} >= {"README.md", "tour.md", "model.md", "metrics.md", "write-a-policy.md"}
+    assert {name_of(page) for page in PAGES} >= {"README.md", "start/first-run.md", "model.md", "write-a-policy.md"}
 
 
 @pytest.mark.parametrize(
@@ -214,6 +221,13 @@ def test_a_command_that_is_shown_runs(where: str, words: list[str], place: Path,
     assert done.returncode == 0, f"{where}: {done.stderr}"
 
 
+def test_an_output_that_is_shown_is_that_of_an_example() -> None:
+    shown = [block for block in blocks() if block.language == "output"]
+    assert shown
+    for block in shown:
+        assert any(block.text.rstrip("\n") in output for output in OUTPUTS), f"{block.page}:{block.line}"
+
+
 def test_a_make_target_that_is_shown_exists() -> None:
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     for where, words in SHOWN:
@@ -228,13 +242,13 @@ def _python(page: str) -> str:
 @pytest.mark.parametrize(
     "page",
     [
-        case(page, id=page.name, full=page.stem in ("README", "evolving", "hardware"))
+        case(page, id=name_of(page), full=page.stem in ("README", "python", "evolving", "hardware"))
         for page in PAGES
-        if _python(page.name)
+        if _python(name_of(page))
     ],
 )
 def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, place: Path) -> None:
-    code = _python(page.name)
+    code = _python(name_of(page))
     if find_spec("pandas") is None:
         code = "\n".join(line for line in code.splitlines() if "to_pandas" not in line)
     tests = re.findall(r"^def (test_\w+)", code, re.MULTILINE)
@@ -399,7 +413,7 @@ def test_links_between_the_pages_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#\s]+)\)", page.read_text(encoding="utf-8")):
             if "://" not in target:
-                assert (page.parent / target).exists(), f"{page.name}: {target}"
+                assert (page.parent / target).exists(), f"{name_of(page)}: {target}"
 
 
 def test_the_constants_of_the_model_page_are_those_of_the_code() -> None:

@@ -91,7 +91,7 @@ def test_an_example_prints_what_stands_beside_it(script: Path, headway: Run, tmp
 
 
 def test_the_examples_in_the_documents_are_files_that_exist(root: Path) -> None:
-    for page in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
+    for page in (root / "README.md", *sorted((root / "docs").rglob("*.md"))):
         for name in re.findall(r"examples/[\w/.]+\.(?:yaml|py|sh|out|jsonl)", page.read_text(encoding="utf-8")):
             assert (root / name).exists(), f"{page.name} speaks of {name}"
 
