@@ -4,13 +4,21 @@ files that pages link to (examples, benchmarks), each shown on a page."""
 from __future__ import annotations
 
 import inspect
+import io
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from cyclopts import App
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
+from rich.console import Console
+
+import headway
+from headway.cli.verbs import app
+from headway.report.catalogue import HEADINGS, document, find
 
 ROOT = Path(__file__).parent.parent
 LINK = re.compile(r"\]\(((?:\.\./)*)\.\./((?:examples|benchmarks)/[^)\s]+)\)")
@@ -21,7 +29,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages."""
     for name, text in {"commands": commands(), "policies": policies(), "api": api()}.items():
         files.append(File.generated(config, f"reference/{name}.md", content=text))
-    for path in sorted({match[2] for page in files.documentation_pages() for match in LINK.finditer(_text(page))}):
+    for path in sorted({match[2] for page in files.documentation_pages() for match in LINK.finditer(page.content_string)}):
         page = File.generated(config, f"{path}.md", content=source(path), inclusion=InclusionLevel.NOT_IN_NAV)
         files.append(page)
     return files
@@ -32,33 +40,45 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     return LINK.sub(r"](\1\2.md)", markdown)
 
 
-def _text(page: File) -> str:
-    return page.content_string
-
-
 def source(path: str) -> str:
-    """A page that shows a source file."""
+    """A page that shows a source file, and with an example its scenario and its output."""
     file = ROOT / path
-    return f"# {path}\n\n````{LANGUAGES.get(file.suffix, 'text')}\n{file.read_text(encoding='utf-8')}\n````\n"
+    parts = [f"# {path}", _fenced(file)]
+    for suffix, title in ((".yaml", "Scenario"), (".out", "Output")):
+        if file.suffix in (".sh", ".py") and (beside := file.with_suffix(suffix)).exists():
+            parts += [f"## {title}", _fenced(beside)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _fenced(file: Path) -> str:
+    return f"````{LANGUAGES.get(file.suffix, 'text')}\n{file.read_text(encoding='utf-8').rstrip()}\n````"
 
 
 def commands() -> str:
-    """Every verb of the command line with its options."""
-    from headway.cli.verbs import app
-
-    text = app.generate_docs(heading_level=1, recursive=True)
-    body = text.partition("\n")[2]
-    return (
-        "# Commands\n\nThis page lists every command and option. `headway COMMAND --help` prints the same.\n\n"
+    """The help of every verb of the command line."""
+    parts = [
+        "# Commands",
+        "This page shows the help of every command. `headway COMMAND --help` prints the same.",
         "Exit codes: 0 is success, 1 a negative answer (for example from `headway twin`), 2 wrong usage or input, "
-        f"3 a broken invariant of the simulator.\n\n{body}"
-    )
+        "3 a broken invariant of the simulator.",
+    ]
+    for words in _verbs(app, []):
+        page = io.StringIO()
+        app.help_print(words, console=Console(file=page, width=100, no_color=True, highlight=False))
+        parts.append(f"{'#' * (1 + len(words))} {' '.join(words)}\n\n```text\n{page.getvalue().rstrip()}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def _verbs(parent: App, before: list[str]) -> Iterator[list[str]]:
+    """The words of each verb, followed by those of the verbs below it."""
+    for name, command in sorted(parent.resolved_commands().items()):
+        if not name.startswith("-"):
+            yield [*before, name]
+            yield from _verbs(command, [*before, name])
 
 
 def policies() -> str:
     """Every policy by stage, with its parameters and the signals that it reads."""
-    from headway.report.catalogue import HEADINGS, document, find
-
     parts = ["# Policies", "This page lists every built-in policy by stage. `headway policies NAME` prints one."]
     stage = None
     for entry in map(document, find(None)):
@@ -88,8 +108,6 @@ def _table(parameters: list[dict[str, Any]]) -> str:
 
 def api() -> str:
     """Every public name of the package, with its signature and its docstring."""
-    import headway
-
     parts = ["# Python API", "This page lists every public name. [Python](../python.md) shows them in use."]
     for name in sorted(set(headway.__all__) - {"__version__"}, key=str.lower):
         value = getattr(headway, name)
