@@ -29,7 +29,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages."""
     for name, text in {"commands": commands(), "policies": policies(), "api": api()}.items():
         files.append(File.generated(config, f"reference/{name}.md", content=text))
-    for path in sorted({match[2] for page in files.documentation_pages() for match in LINK.finditer(page.content_string)}):
+    linked = {match[2] for page in files.documentation_pages() for match in LINK.finditer(page.content_string)}
+    for path in sorted(linked):
         page = File.generated(config, f"{path}.md", content=source(path), inclusion=InclusionLevel.NOT_IN_NAV)
         files.append(page)
     return files
