@@ -68,7 +68,7 @@ class Ear:
 
     def holds(self, keys: Sequence[int]) -> bool:
         for _, number, payload in self.relay.batches[self.taken :]:
-            self.stream.heard(number, msgspec.msgpack.encode(payload))
+            self.stream.on_batch(number, msgspec.msgpack.encode(payload))
             self.taken += 1
         while self.stream.step():
             pass
