@@ -81,7 +81,7 @@ def test_an_answer_that_is_none_is_a_bad_gateway(before, wrong):
     assert status == 502, body
     assert json.loads(body)["error"]["message"].startswith("r: ")
     gateway.until(gateway.idle)
-    assert not gateway.app.fleet.backends[0].free  # nobody gets that connection
+    assert not gateway.app.fleet.backends[0].free  # the connection is not reused
 
 
 @pytest.mark.parametrize("storm", [1, 3, 200])

@@ -38,7 +38,9 @@ def emulate(
     ] = "127.0.0.1:9100",
     speed: Annotated[float, Parameter(help="Simulated seconds a second: 0.1 is ten times as slow.")] = 1.0,
     model: Annotated[str | None, Parameter(help="A further name that clients may call the model by.")] = None,
-    output_tokens: Annotated[int, Parameter(help="Mean length of answers whose length nobody has said.")] = 128,
+    output_tokens: Annotated[
+        int, Parameter(help="Mean length of an answer, in tokens, if the request does not set one.")
+    ] = 128,
     max_model_len: Annotated[
         int | None, Parameter(help="Longest prompt with its answer, in tokens; what the KV cache holds if left out.")
     ] = None,

@@ -83,7 +83,7 @@ def line_layer(x: Json, y: Json, colours: Palette, baseline: str | None, **mark:
 
 
 def hint_layer(x: Json, y: Json, hint: list[Json], **mark: Any) -> Json:
-    """Points that nobody sees, to show hints near a line."""
+    """Invisible points that show tooltips near a line."""
     return {"mark": {"type": "point", "opacity": 0, **mark}, "encoding": {"x": x, "y": y, "tooltip": hint}}
 
 

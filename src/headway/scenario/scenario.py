@@ -127,7 +127,7 @@ class RouterSpec(Struct, frozen=True):
     ] = None
     spread: Annotated[
         Literal["requests", "sessions"],
-        "who goes to which, by a hash with the simulation's seed: each request for itself, or all of a session to one",
+        "what selects the router, by a hash with the simulation's seed: the request, or its session",
     ] = "requests"
 
     @classmethod

@@ -42,7 +42,7 @@ _DECLARED: Final = (
         (*WHERE, "outcome", "status"),
     ),
     Metric("counter", "retries", "Requests that were sent to another engine.", ("reason",)),
-    Metric("counter", "refusals", "Answers to what was no request, or of nobody who may ask.", ("status",)),
+    Metric("counter", "refusals", "Invalid or unauthorised requests, answered by the gateway itself.", ("status",)),
     Metric("counter", "prompt_tokens", "Prompt tokens sent to engines.", WHERE),
     Metric("counter", "output_tokens", "Tokens that engines answered.", WHERE),
     Metric(
