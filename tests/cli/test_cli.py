@@ -296,7 +296,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("compare", "SCENARIO", "--policies", ""), "name at least one"),
     (
         ("compare", "SCENARIO", "--policies", "random", "--routing-policy", "unified"),
-        "--policies: says what is compared, and so does --routing-policy; leave one of them out.",
+        "--policies: cannot be combined with --routing-policy; both name policies.",
     ),
     (("compare", "SCENARIO", "--policies", "random", "--routing-scorers", "queue-depth:1"), "--routing-scorers"),
     (("compare", "SCENARIO", "--policies", "random", "--policy-config", "x.yaml"), "so does --policy;"),
@@ -569,7 +569,7 @@ def test_a_run_that_its_folder_has_is_read_and_not_repeated(headway: Run, scenar
     folder = tmp_path / "out"
     first = headway("run", scenario, "-o", str(folder), "--json")
     again = headway("run", scenario, "-o", str(folder), "--json")
-    assert "has this run already" in again.stderr
+    assert "already has this run" in again.stderr
     assert first.stdout == again.stdout
     for change in (("--set", "seed=5"), ("--trace", "decisions")):
         assert "wrote " in headway("run", scenario, "-o", str(folder), *change).stderr

@@ -111,7 +111,7 @@ def test_the_default_says_how_many_more_there_are(headway: Run) -> None:
 
 def test_all_and_named_policies_exclude_each_other(headway: Run) -> None:
     done = headway("compare", "--all", "--policies", "lmetric")
-    assert done.returncode == 2 and done.stderr.startswith("headway: --all: runs every policy of the stage")
+    assert done.returncode == 2 and done.stderr.startswith("headway: --all: cannot be combined with --policies.")
 
 
 def test_an_unknown_kind_of_policy_is_told() -> None:

@@ -103,5 +103,5 @@ def test_the_command_matches_a_run_and_refuses_what_the_scenario_says(tmp_path: 
     wrong = headway(*line, "--gpu", "h200", cwd=tmp_path)
     assert (
         wrong.returncode != 0
-        and wrong.stderr == "headway: --gpu: the scenario says it; leave it out with --scenario.\n"
+        and wrong.stderr == "headway: --gpu: cannot be combined with --scenario, which sets it.\n"
     )

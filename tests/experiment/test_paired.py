@@ -261,7 +261,7 @@ def test_the_runs_of_a_study_have_as_much_of_them_as_is_asked_for(tmp_path: Path
     headway.compare(SCENARIO, ["random"], seeds=2, workers=1, output=tmp_path / "study", trace="decisions")
     read = headway.Result.load(tmp_path / "study" / "random")
     assert read == headway.simulate(SCENARIO, routing="random", trace="decisions")
-    with pytest.raises(HeadwayError, match=r"^trace: say with an output folder where it is to be written"):
+    with pytest.raises(HeadwayError, match=r"^trace: needs an output folder"):
         headway.compare(SCENARIO, ["random"], trace="decisions")
 
 

@@ -38,7 +38,7 @@ def test_it_serves_until_it_is_told_to_end(live, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "headway.cli", "serve", str(file)]
     with run_process(command) as process:
         assert process.stderr is not None
-        line = next(line for line in process.stderr if "until Ctrl-C or SIGTERM" in line)
+        line = next(line for line in process.stderr if "Ctrl-C or SIGTERM" in line)
         url = next(word for word in line.split() if word.startswith("http://"))
         body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}]}).encode()
         with urllib.request.urlopen(f"{url}/v1/chat/completions", body, timeout=300) as answer:
@@ -81,7 +81,7 @@ def test_several_processes_serve_on_one_port_and_a_dead_one_is_replaced(live, tm
         log = ""
         for line in process.stderr:
             log += line
-            if "until Ctrl-C or SIGTERM" in line:
+            if "Ctrl-C or SIGTERM" in line:
                 break
         assert "backends: a joined" in log  # what workers tell is heard
         url = next(word for word in line.split() if word.startswith("http://"))

@@ -32,7 +32,7 @@ def process(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[st
     with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as started:
         assert started.stderr is not None
         line = started.stderr.readline()
-        assert line.startswith("headway: keeping blocks at "), line + started.stderr.read()
+        assert line.startswith("headway: listening at "), line + started.stderr.read()
         try:
             yield started, line.partition(" at ")[2].partition(";")[0].split(", ")
         finally:
@@ -113,7 +113,7 @@ def test_certificates_that_are_made_let_two_nodes_talk(headway: Run, tmp_path: P
     ("arguments", "message"),
     [
         (("no-such.yaml",), "no-such.yaml: cannot be read"),
-        (("--disk", "x"), "--disk: wants a folder and --disk-limit"),
+        (("--disk", "x"), "--disk: use --disk and --disk-limit together"),
         (("--ca", "x"), "--certificate: is missing"),
         (("--listen", "rdma://10.0.0.8:1"), "rdma: "),
         (("--listen", "quic://127.0.0.1:0"), "QUIC wants 'tls'"),

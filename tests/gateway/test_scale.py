@@ -52,7 +52,7 @@ def test_ten_thousand_streams_at_once_all_get_all_their_tokens(tmp_path: Path, r
         )
         serve = ("-m", "headway.cli", "serve", str(tmp_path / "g.yaml"), "--workers", str(workers))
         gateway = start(*serve, stderr=subprocess.PIPE)
-        line = next(line for line in gateway.stderr if "until Ctrl-C or SIGTERM" in line)
+        line = next(line for line in gateway.stderr if "Ctrl-C or SIGTERM" in line)
         port = next(word for word in line.split() if word.startswith("http://")).rpartition(":")[2]
         pids = family(gateway.pid)
         before = sum(map(rss, pids))

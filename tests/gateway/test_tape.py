@@ -74,7 +74,7 @@ def test_another_decision_is_told(live, tmp_path, capsys):
     gateway.loop.call_soon_threadsafe(gateway.app.tape.flush)
     gateway.until(lambda: not gateway.app.tape._buffer)
     assert status(["replay", str(file)]) == 0
-    assert "6 decisions, all the same again" in capsys.readouterr().out
+    assert "6 decisions, all equal" in capsys.readouterr().out
     head, *rest = records(file)
     changed = [[at, kind, [p[0], "e7"]] if kind == "decided" and p[0] == 3 else [at, kind, p] for at, kind, p in rest]
     with other.open("wb") as out:

@@ -75,4 +75,4 @@ def test_an_endpoint_that_cannot_be_asked_is_told_before_anything_is_sent(headwa
 def test_a_key_that_no_header_can_have_is_refused(headway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOAD_TEST_KEY", "one\nx-evil: two")
     done = headway("load", "http://127.0.0.1:9", "--key-env", "LOAD_TEST_KEY")
-    assert done.returncode == 2 and "LOAD_TEST_KEY has signs that no header may have" in done.stderr
+    assert done.returncode == 2 and "LOAD_TEST_KEY has characters that an HTTP header may not have" in done.stderr

@@ -173,7 +173,7 @@ def test_wrong_wishes_are_told_in_a_sentence(headway: Run, tmp_path: FilePath) -
     file = tmp_path / "small.yaml"
     file.write_text(SCENARIO)
     for arguments, words in (
-        (("--requests", "0"), "--requests: look at one request at least, got 0."),
+        (("--requests", "0"), "--requests: must be at least 1, got 0."),
         (("--html", str(tmp_path / "no" / "page.html")), "cannot be written"),
         (("--html", str(tmp_path)), "cannot be written"),
     ):

@@ -1,6 +1,6 @@
-"""The command line. `status` runs one command; `verbs` lists the verbs and the modules that have them.
+"""The command line: runs one verb and returns its exit status. `verbs` has the table of verbs.
 
-What is imported here is paid for by every command, `headway --version` included.
+Every command pays for the imports of this file, `headway --version` included.
 """
 
 import io
@@ -13,47 +13,47 @@ from headway.errors import HeadwayError, InvariantError
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and leave with its exit status: 0 good, 2 wrong usage or input, 3 one of our invariants broke."""
+    """Run a command and exit with its status: 0 good, 2 wrong usage or input, 3 a bug in Headway."""
     sys.exit(status(list(sys.argv[1:] if arguments is None else arguments)))
 
 
 def status(arguments: list[str]) -> int:
     """Run a command, print its result to stdout and its errors to stderr, and return its exit status."""
     if sys.stdout is None:
-        return _complain("stdout: is closed; there is nowhere to print to.", 2)
+        return _complain("stdout is closed; there is nowhere to print to.", 2)
     width = os.environ.get("COLUMNS", "")
     if width.isdecimal() and not width.strip("0"):
-        del os.environ["COLUMNS"]  # some programs say 0 for a width they do not know
+        del os.environ["COLUMNS"]  # some programs set 0 for an unknown width
     for output in (sys.stdout, sys.stderr):
         if isinstance(output, io.TextIOWrapper):
-            output.reconfigure(errors="replace")  # a terminal that cannot show a sign is no reason to fail
+            output.reconfigure(errors="replace")  # a terminal that cannot show a character is no reason to fail
     try:
         return _answer(arguments or ["--help"])
     except HeadwayError as error:
         return _complain(str(error), 2)
     except InvariantError as error:
-        return _complain(f"an invariant of the simulator broke, please report it: {error}", 3)
+        return _complain(f"a simulator invariant broke; please report this bug: {error}", 3)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        _drop_stdout()  # the reader has had enough
+        _drop_stdout()  # the reader closed the pipe
         return 0
     except OSError as error:
         why = error.strerror or error
         if error.filename is not None:
             return _complain(f"{error.filename}: cannot be read or written ({why}).", 2)
-        _drop_stdout()  # what has no name is stdout: on a full disk, for one
+        _drop_stdout()  # an error without a file name comes from stdout, as on a full disk
         return _complain(f"stdout: cannot be written ({why}).", 2)
     except Exception as error:
         import traceback
 
         traceback.print_exc()
-        return _complain(f"this is a mistake of ours, please report it: {type(error).__name__}: {error}", 3)
+        return _complain(f"this is a bug in Headway; please report it: {type(error).__name__}: {error}", 3)
 
 
 def _answer(arguments: list[str]) -> int:
     if arguments == ["--version"]:
-        text, code = f"{__version__}\n", 0  # without the parser, which takes much longer to load
+        text, code = f"{__version__}\n", 0  # without loading the parser, which is slow
     else:
         from headway.cli.verbs import answer
 
@@ -64,7 +64,7 @@ def _answer(arguments: list[str]) -> int:
 
 
 def _drop_stdout() -> None:
-    """Hand the interpreter a stdout that it can flush on its way out."""
+    """Replace stdout by one that the interpreter can flush at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

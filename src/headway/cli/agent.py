@@ -1,4 +1,4 @@
-"""`headway agent`: registers the engine beside it in etcd, and reports its load."""
+"""`headway agent`: registers an engine in etcd and reports its load."""
 
 from __future__ import annotations
 
@@ -19,32 +19,44 @@ if TYPE_CHECKING:
 
 def agent(
     *,
-    engine: Annotated[str, Parameter(help="The engine's URL from here, as in http://127.0.0.1:8000.")],
+    engine: Annotated[str, Parameter(help="URL of the engine as seen from this host, such as http://127.0.0.1:8000.")],
     etcd: EtcdChoice,
-    advertise: Annotated[str | None, Parameter(help="Its URL from the gateways, where that is another.")] = None,
-    id: Annotated[str | None, Parameter(help="Its name; host and port of its URL if left out.")] = None,
-    model: Annotated[list[str] | None, flag("A model it serves, repeat for more; asked of it if left out.")] = None,
+    advertise: Annotated[str | None, Parameter(help="URL that gateways should use, if different.")] = None,
+    id: Annotated[str | None, Parameter(help="Name of the engine. Default: host and port of its URL.")] = None,
+    model: Annotated[
+        list[str] | None, flag("A model that the engine serves; repeat for more. Default: ask the engine.")
+    ] = None,
     role: Literal["both", "prefill", "decode"] = "both",
     pool: str = "default",
-    heartbeat: Annotated[str, Parameter(help="How often it says how it fares; a lease lasts for three.")] = "5s",
-    drain: Annotated[str, Parameter(help="How long the engine may take to end its requests at SIGTERM.")] = "30s",
+    heartbeat: Annotated[
+        str, Parameter(help="Interval between reports. The etcd lease lasts for three intervals.")
+    ] = "5s",
+    drain: Annotated[
+        str, Parameter(help="After SIGTERM, wait this long for the engine to finish its requests.")
+    ] = "30s",
     changes: Annotated[
-        list[str] | None, flag("More that a file says of a backend, as in max_batch_size=128.", "--set")
+        list[str] | None, flag("Set another key of the backend, as in max_batch_size=128; repeat for more.", "--set")
     ] = None,
     engine_key_env: Annotated[
-        str | None, Parameter(help="The environment variable with the key that the engine wants.")
+        str | None, Parameter(help="Environment variable that holds the engine's API key.")
     ] = None,
-    gpus: Annotated[str | None, Parameter(help="The engine's cards, as in 0,1; all of this machine if left out.")] = (
+    gpus: Annotated[str | None, Parameter(help="GPUs of the engine, as in 0,1. Default: all GPUs of this machine.")] = (
         None
     ),
     readings_file: Annotated[
-        Path | None, Parameter(help='A file with {"busy": 0.4, "watts": 310}, in place of NVML.')
+        Path | None,
+        Parameter(
+            help='Read utilisation and power from this file, such as {"busy": 0.4, "watts": 310}, instead of NVML.'
+        ),
     ] = None,
-    readings_command: Annotated[str | None, Parameter(help="A command that prints such JSON, in place of NVML.")] = (
-        None
-    ),
+    readings_command: Annotated[
+        str | None, Parameter(help="Run this command, which prints such JSON, instead of reading NVML.")
+    ] = (None),
 ) -> None:
-    """Register the engine beside it in etcd, and write load, power and readiness at every heartbeat until it ends."""
+    """Register an engine in etcd and report its load.
+
+    The agent writes load, power and readiness at every heartbeat until it ends.
+    """
     import asyncio
 
     settings = etcd.settings()
@@ -56,7 +68,7 @@ def agent(
     from headway.gateway.membership.node_agent import Agent, Registration, advertised_url
     from headway.http.address import Address
 
-    read_key(engine_key_env, "--engine-key-env")  # only whether it is there
+    read_key(engine_key_env, "--engine-key-env")  # raises if it is not set
     near = Address(engine, "--engine")
     url = advertised_url(engine, advertise, settings.endpoints)
     far = Address(url, "--advertise")
@@ -66,7 +78,7 @@ def agent(
     more |= {} if pool == "default" else {"pool": pool}
     gauge = _gauge(gpus, readings_file, readings_command)
     say(
-        "no NVML, --readings-file or --readings-command: utilisation and power stay unknown"
+        "utilisation and power are unknown: NVML is missing, and there is no --readings-file or --readings-command"
         if gauge is None
         else f"utilisation and power come from {gauge.name}"
     )
@@ -80,11 +92,11 @@ def agent(
         beat_s,
     )
     log_to_stderr()
-    say(f"{name} at {url}; Ctrl-C or SIGTERM ends it")
-    asyncio.run(_until_told(running, drain_s))
+    say(f"registering {name} at {url} (stop with Ctrl-C or SIGTERM)")
+    asyncio.run(_run_until_signal(running, drain_s))
 
 
-async def _until_told(running: Agent, drain_s: float) -> None:
+async def _run_until_signal(running: Agent, drain_s: float) -> None:
     from headway.http.event_loop import end_signal
 
     await running.run(end_signal(), drain_s)
@@ -98,7 +110,7 @@ def _changes(texts: list[str]) -> dict[str, Any]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals:
-            raise HeadwayError(f"--set: expected a key and its value, as in max_batch_size=128, got {text!r}.")
+            raise HeadwayError(f"--set: expected key=value, as in max_batch_size=128, got {text!r}.")
         keys[key] = parse_yaml(value, f"--set {key}")
     return optional(keys, "--set")
 
@@ -107,7 +119,7 @@ def _gauge(gpus: str | None, file: Path | None, command: str | None) -> Gauge | 
     from headway.gateway.membership.agent_readings import Nvml, ReadingsCommand, ReadingsFile
 
     if file is not None and command is not None:
-        raise HeadwayError("--readings-command: a file is given as well; leave one of them out.")
+        raise HeadwayError("--readings-command: cannot be combined with --readings-file.")
     if file is not None:
         return ReadingsFile(file)
     if command is not None:
@@ -116,8 +128,8 @@ def _gauge(gpus: str | None, file: Path | None, command: str | None) -> Gauge | 
         return Nvml.find()
     cards = gpus.split(",")
     if not all(card.strip().isdecimal() for card in cards):
-        raise HeadwayError(f"--gpus: expected numbers of cards such as 0,1, got {gpus!r}.")
+        raise HeadwayError(f"--gpus: expected GPU numbers such as 0,1, got {gpus!r}.")
     gauge = Nvml.find([int(card) for card in cards])
     if gauge is None:
-        raise HeadwayError("--gpus: NVML finds no cards here; install nvidia-ml-py beside NVIDIA's driver.")
+        raise HeadwayError("--gpus: NVML finds no GPU. Install nvidia-ml-py and NVIDIA's driver.")
     return gauge

@@ -1,5 +1,4 @@
-"""Verbs on policies and hardware profiles: what there is to choose from, a policy file checked without running it, and
-a profile fitted to measurements (`headway calibrate`)."""
+"""Verbs on policies and hardware profiles: `policies`, `policy check`, `hardware` and `calibrate`."""
 
 import shlex
 from pathlib import Path
@@ -17,12 +16,12 @@ Stage = Literal["admission", "priority", "routing", "scheduler", "scaling"]
 
 
 def policies(name: str | None = None, /, *, as_json: AsJson = False) -> Page | Json:
-    """List the policies, or show one with its parameters and the signals it reads.
+    """List the policies, or describe one.
 
     Parameters
     ----------
     name:
-        A policy's name, of whatever stage.
+        Name of a policy, to print its rule, parameters and signals.
     """
     from headway.report import catalogue
 
@@ -32,7 +31,7 @@ def policies(name: str | None = None, /, *, as_json: AsJson = False) -> Page | J
     return Page([catalogue.listing(entries)] if name is None else [catalogue.page(entry) for entry in entries])
 
 
-policy = App(name="policy", help="Look at policies in files of your own.", help_format="plaintext")
+policy = App(name="policy", help="Check a policy file without running it.", help_format="plaintext")
 
 
 @policy.command
@@ -40,12 +39,10 @@ def check(
     file: Annotated[Path, Parameter(help="A source in the policy language, or a bundle (.yaml).")],
     /,
     *,
-    stage: Annotated[
-        Stage | None, Parameter(help="What the source is for; found from its function if left out.")
-    ] = None,
+    stage: Annotated[Stage | None, Parameter(help="Stage of the source. Default: detected from its function.")] = None,
     as_json: AsJson = False,
 ) -> Page | Json | Verdict:
-    """Check a policy: print what it reads, its parameters and complexity, or each thing that is refused and why."""
+    """Check a policy file: print its signals, parameters and complexity, or every error."""
     from headway.experiment.check_policy import check_policy
     from headway.report.catalogue import policy_file_page as page
 
@@ -56,12 +53,12 @@ def check(
     return Verdict(document if as_json else Page([], texts), 2)
 
 
-hardware = App(name="hardware", help="Look at hardware profiles: the constants of step times.", help_format="plaintext")
+hardware = App(name="hardware", help="List and show hardware profiles.", help_format="plaintext")
 
 
 @hardware.command(name="list")
 def list_profiles(*, as_json: AsJson = False) -> Page | Json:
-    """List every profile: measured or of a spec sheet, its fit error and the range that it holds for."""
+    """List every profile: source, fit error and valid range."""
     from headway.experiment.hardware import hardware as describe
     from headway.report.hardware import listing
 
@@ -71,14 +68,14 @@ def list_profiles(*, as_json: AsJson = False) -> Page | Json:
 
 @hardware.command
 def show(
-    name: Annotated[str, Parameter(help="A GPU's name, or the file of a profile (.yaml).")],
+    name: Annotated[str, Parameter(help="Name of a GPU, or a profile file (.yaml).")],
     /,
     *,
-    model: Annotated[str, Parameter(help="Whose steps are shown: a model's name or its config.json.")] = "llama-3.1-8b",
-    tp: Annotated[int, Parameter(help="How many GPUs it is split over.")] = 1,
+    model: Annotated[str, Parameter(help="Model for the example steps: a name or a config.json.")] = "llama-3.1-8b",
+    tp: Annotated[int, Parameter(help="Tensor-parallel GPUs.")] = 1,
     as_json: AsJson = False,
 ) -> Page | Json:
-    """Show a profile: where it is from, what was measured, its error and range, its constants, example steps."""
+    """Show a profile: source, measurements, error, valid range, constants and example steps."""
     from headway.experiment.hardware import hardware as describe
     from headway.report.hardware import page
 
@@ -88,25 +85,28 @@ def show(
 
 def calibrate(
     file: Annotated[
-        Path, Parameter(help="A CSV of measured steps, or with --scenario an engine's run; see docs/hardware.md.")
+        Path, Parameter(help="CSV of measured steps, or with --scenario a recorded run; see docs/hardware.md.")
     ],
     /,
     *,
-    output: Annotated[Path, output_to("Write the profile to this file, which ends in .yaml.")],
+    output: Annotated[Path, output_to("Write the profile to this .yaml file.")],
     scenario: Annotated[
-        str | None, Parameter(help="What simulates the engine's run; the file is then that run, request by request.")
+        str | None, Parameter(help="Scenario that simulates the recorded run; FILE then has one row per request.")
     ] = None,
-    gpu: Annotated[str | None, Parameter(help="The card that was measured; an h200 if left out.")] = None,
+    gpu: Annotated[str | None, Parameter(help="The measured GPU. Default: h200.")] = None,
     model: Annotated[
-        str | None, Parameter(help="Whose steps they are: a model's name or its config.json; a column says it if not.")
+        str | None, Parameter(help="The measured model: a name or a config.json. Default: the file's model column.")
     ] = None,
     host: Annotated[
-        str | None, Parameter(help="A step's time beside the GPU's, which steps do not tell; 500us if left out.")
+        str | None, Parameter(help="Host time per step, which step times do not show. Default: 500us.")
     ] = None,
-    as_of: Annotated[str | None, Parameter(help="When it was measured, as the profile is to say.")] = None,
+    as_of: Annotated[str | None, Parameter(help="Date of the measurement, for the profile.")] = None,
     as_json: AsJson = False,
 ) -> Page | Json:
-    """Fit a hardware profile to measured step times, or match one with an engine's run; print its held-out error."""
+    """Fit a hardware profile to measurements.
+
+    The measurements are step times, or with --scenario a recorded run. Prints the held-out error.
+    """
     from headway.experiment.calibrate import HOST
     from headway.experiment.calibrate import calibrate as fit_steps
     from headway.experiment.engine_fit import calibrate_run
@@ -117,13 +117,13 @@ def calibrate(
     if scenario is not None:
         for option, value in {"--gpu": gpu, "--model": model, "--host": host}.items():
             if value is not None:
-                raise HeadwayError(f"{option}: the scenario says it; leave it out with --scenario.")
+                raise HeadwayError(f"{option}: cannot be combined with --scenario, which sets it.")
         with Bar(None, "runs") as bar:
             run_fit = calibrate_run(file, scenario, output, as_of, progress=bar.update)
         say(f"wrote {output}")
         return run_fit.summary() if as_json else Page([validation.of_run(run_fit)], example)
     if gpu is None:
-        say(f"no --gpu: the steps are taken for those of an {USUAL_GPU}")
+        say(f"no --gpu: assuming an {USUAL_GPU}")
     with Bar(None, "rounds of the fit") as bar:
         fit = fit_steps(file, gpu or USUAL_GPU, model, output, host or HOST, as_of, progress=bar.update)
     say(f"wrote {output}")

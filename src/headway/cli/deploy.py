@@ -1,4 +1,4 @@
-"""`headway deploy`: policies to a live gateway."""
+"""`headway deploy`: puts policies into force at a live gateway."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Etcd(EtcdChoice):
-    """How etcd is reached, where that is where they go."""
+    """How to reach etcd, if policies are deployed through it."""
 
     etcd: Annotated[
-        str | None, Parameter(help="Instead of a file: etcd's endpoints, separated by commas, for all gateways there.")
+        str | None, Parameter(help="Deploy to all gateways of this etcd instead: its endpoints, separated by commas.")
     ] = None  # type: ignore[assignment]
 
 
@@ -32,27 +32,32 @@ NO_ETCD = Etcd()
 
 
 def deploy(
-    bundle: Annotated[Path, Parameter(help="A bundle, or a source in the policy language.")],
+    bundle: Annotated[Path, Parameter(help="A policy bundle (.yaml) or a source in the policy language.")],
     /,
     *,
     to: Annotated[
-        Path | None, Parameter(help="The gateway's file. It is written anew, and the gateway watches it.")
+        Path | None, Parameter(help="The gateway's file. Headway rewrites it; the gateway notices and reloads.")
     ] = None,
     admin: Annotated[
         str | None,
-        Parameter(help="The gateway's admin API, as in http://127.0.0.1:8001; asked whether it is in force."),
+        Parameter(help="URL of the gateway's admin API, as in http://127.0.0.1:8001."),
     ] = None,
-    key_env: Annotated[str, Parameter(help="The environment variable with the admin API's key.")] = "HEADWAY_ADMIN_KEY",
+    key_env: Annotated[
+        str, Parameter(help="Environment variable that holds the admin API's key.")
+    ] = "HEADWAY_ADMIN_KEY",
     etcd: Etcd = NO_ETCD,
     canary: Annotated[
-        str | None, Parameter(help="Let it decide on this share of sessions alone, as in 5%, beside those in force.")
+        str | None, Parameter(help="Apply the new policies to this share of sessions only, as in 5%.")
     ] = None,
-    dry_run: Annotated[bool, flag("Show what would change, and change nothing.")] = False,
-    yes: Annotated[bool, flag("Do not ask.", "--yes", "-y")] = False,
-    wait: Annotated[str, Parameter(help="How long the gateway may take.")] = "30s",
+    dry_run: Annotated[bool, flag("Show what would change, without changing it.")] = False,
+    yes: Annotated[bool, flag("Deploy without asking.", "--yes", "-y")] = False,
+    wait: Annotated[str, Parameter(help="Wait this long for the gateway to confirm.")] = "30s",
     as_json: AsJson = False,
 ) -> Page | Json | Verdict:
-    """Check policies, show how they differ from those of a live gateway, swap them and wait until they are in force."""
+    """Put policies into force at a live gateway.
+
+    Checks the policies, shows how they differ from those in force, asks, swaps them, and waits for confirmation.
+    """
     with needs("gateway", "deploy"):
         from headway.config.units import positive_seconds
         from headway.gateway.deploy import read_bundle
@@ -65,7 +70,7 @@ def deploy(
         document |= {"deployed": True, "said": target.carry_out(change, wait_s)}
     if as_json:
         return document
-    diff = change.diff.rstrip("\n") if yes or dry_run else ""  # the question has shown it already
+    diff = change.diff.rstrip("\n") if yes or dry_run else ""  # otherwise `confirm` has printed it
     return Page([], "\n".join(filter(None, (diff, document["said"]))) or None)
 
 
@@ -74,13 +79,13 @@ def target_of(to: Path | None, admin: str | None, key_env: str, etcd: Etcd) -> T
 
     if etcd.etcd is not None:
         if to is not None or admin is not None:
-            raise HeadwayError("--etcd: is for all gateways that read from there; leave --to and --admin out.")
+            raise HeadwayError("--etcd: deploys to every gateway of that etcd; do not combine it with --to or --admin.")
         return EtcdTarget(etcd.settings())
     api = None if admin is None else AdminApi(admin, key_env)
     if to is not None:
         return FileTarget(to, api)
     if api is None:
-        raise HeadwayError("deploy: say where to: --to gateway.yaml, --admin URL or --etcd ENDPOINTS.")
+        raise HeadwayError("deploy: no target. Pass --to gateway.yaml, --admin URL or --etcd ENDPOINTS.")
     return api
 
 
@@ -97,7 +102,7 @@ def share_of(text: str) -> float:
 
 def confirm(diff: str) -> bool:
     if not sys.stdin.isatty():
-        raise HeadwayError("--yes: there is nobody to be asked; say --yes to deploy, or --dry-run to look.")
+        raise HeadwayError("deploy: not a terminal: pass --yes to deploy, or --dry-run to see the difference.")
     say(diff)
-    print("Deploy this? [y/N] ", end="", file=sys.stderr, flush=True)  # stdout is for what came of it
+    print("Deploy this? [y/N] ", end="", file=sys.stderr, flush=True)  # stdout is for the result
     return sys.stdin.readline().strip().lower() in ("y", "yes")

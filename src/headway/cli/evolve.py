@@ -1,4 +1,4 @@
-"""`headway evolve`: look for better policies."""
+"""`headway evolve`: searches for better policies."""
 
 from __future__ import annotations
 
@@ -20,28 +20,26 @@ if TYPE_CHECKING:
     from headway.evolve.model import Model
 
 
-# The options of `headway evolve` that are about a language model.
-
 KEY = "OPENAI_API_KEY"
 
 
 @dataclass(frozen=True)
 class Talk:
-    """Which model is asked, and what is kept of it."""
+    """Which language model to ask, and what to record."""
 
-    model: Annotated[str | None, Parameter(help="Of openevolve and gepa: the model's name at the endpoint.")] = None
+    model: Annotated[str | None, Parameter(help="For openevolve and gepa: name of the language model.")] = None
     api_base: Annotated[
         str | None,
-        Parameter(help="An endpoint that speaks as OpenAI's does, as in http://127.0.0.1:8000/v1."),
+        Parameter(help="URL of an OpenAI-compatible endpoint, as in http://127.0.0.1:8000/v1."),
     ] = None
     api_key_env: Annotated[
-        str, Parameter(help="The environment variable that has the endpoint's key; none is sent where it is not set.")
+        str, Parameter(help="Environment variable that holds the endpoint's key; no key is sent if it is not set.")
     ] = KEY
     record: Annotated[
-        Path | None, Parameter(help="Write every prompt and its answer to this file, a line of JSON each.")
+        Path | None, Parameter(help="Write every prompt and answer to this file, one JSON line each.")
     ] = None
     replay: Annotated[
-        Path | None, Parameter(help="Take answers from such a file, in place of a model; other prompts are an error.")
+        Path | None, Parameter(help="Answer from such a file instead of a model; an unknown prompt is an error.")
     ] = None
 
     def open_model(self, engine: str) -> Model:
@@ -52,75 +50,74 @@ class Talk:
     def check_absent(self, engine: str) -> None:
         if astuple(self) != astuple(Talk()):
             raise HeadwayError(
-                f"--engine {engine}: asks no model; leave out --model, --api-base, --api-key-env, --record and "
-                "--replay, or take --engine gepa or openevolve."
+                f"--engine {engine}: uses no language model. Remove --model, --api-base, --api-key-env, --record and "
+                "--replay, or use --engine gepa or openevolve."
             )
 
 
 def evolve(
     suite: Annotated[
-        str | None, Parameter(help="A suite's YAML file or a preset's name; the embedded suite if left out.")
+        str | None, Parameter(help="A suite's YAML file or a preset's name. Default: the embedded suite.")
     ] = None,
     /,
     *,
     engine: Annotated[
         Literal["numeric", "gp", "openevolve", "gepa"],
         Parameter(
-            help="numeric: the numbers of a template; gp: rules bred by genetic programming; openevolve and gepa: "
-            "policies written by a language model."
+            help="numeric: tune the parameters of a template; gp: breed rules by genetic programming; "
+            "openevolve, gepa: a language model writes policies."
         ),
     ] = "numeric",
     sampler: Annotated[
         Literal["nsga2", "tpe", "cmaes"] | None,
-        Parameter(help="How a numeric search chooses its numbers; tpe if left out."),
+        Parameter(help="Sampler of a numeric search. Default: tpe."),
     ] = None,
     template: Annotated[
         str | None,
         Parameter(
-            help="Whose numbers are looked for, or what a model begins with: a policy's name or mapping, a source "
-            "(.py) or a bundle (.yaml); prefill-cost-routing if left out."
+            help="Policy to tune, or to start from: a name, a mapping, a source (.py) or a bundle (.yaml). "
+            "Default: prefill-cost-routing."
         ),
     ] = None,
     stage: Annotated[
-        str, Parameter(help="The stage of the template; several, separated by commas, of a bundle.")
+        str, Parameter(help="Stage of the template; for a bundle several stages, separated by commas.")
     ] = "routing",
-    evaluations: Annotated[int, Parameter(help="How many candidates are judged on the train part.")] = 50,
-    batch: Annotated[
-        int | None, Parameter(help="How many are judged at a time; 10 of a numeric search, 20 of gp if left out.")
-    ] = None,
-    seed: Annotated[int, Parameter(help="Another seed is another search.")] = 0,
+    evaluations: Annotated[int, Parameter(help="Number of candidates to evaluate on the train part.")] = 50,
+    batch: Annotated[int | None, Parameter(help="Candidates per batch. Default: 10 for numeric, 20 for gp.")] = None,
+    seed: Annotated[int, Parameter(help="Random seed of the search.")] = 0,
     builtins: Annotated[
         str | None,
-        Parameter(help="Policies that the winner is compared with, separated by commas; all of the stage if left out."),
+        Parameter(help="Policies to compare the winner with, separated by commas. Default: all of the stage."),
     ] = None,
     workers: Workers = None,
     ray: RayCluster = None,
     output: Annotated[
         Path | None,
-        output_to(
-            "Write each batch to this folder as it is done, and the best bundle; a search that is there goes on."
-        ),
+        output_to("Write each batch and the best bundle to this folder. A search that is already there continues."),
     ] = None,
     talk: Annotated[Talk | None, Parameter(name="*")] = None,
     as_json: AsJson = False,
 ) -> Page | Json:
-    """Look for a policy that beats the built-in ones: search on the train part of a suite, choose the winner on its
-    validation part, and compare it with every built-in policy on the held-out part."""
+    """Search for a policy that beats the built-in ones.
+
+    Searches on the train part of a suite, chooses the winner on the validation part, and compares it with every
+    built-in policy on the held-out part.
+    """
     from headway.evolve.dialogue import Dialogue, asks_model, evolve_with_model
     from headway.evolve.evolution import Plan
     from headway.evolve.evolution import evolve as run_search
     from headway.evolve.search_tables import EvolveProgress, report
 
     if evaluations < 1:
-        raise HeadwayError(f"--evaluations: one candidate at least is wanted, got {evaluations}.")
+        raise HeadwayError(f"--evaluations: must be at least 1, got {evaluations}.")
     stages = tuple(name.strip() for name in stage.split(","))
     talk = talk or Talk()
     if sampler is not None and engine != "numeric":
-        raise HeadwayError(f"--sampler: {engine} has none; leave it out, or take --engine numeric.")
+        raise HeadwayError(f"--sampler: only --engine numeric has a sampler, not {engine}.")
     search: Callable[..., Conclusion]
     if asks_model(engine):
         if batch is not None:
-            raise HeadwayError(f"--batch: {engine} has no batches; leave it out.")
+            raise HeadwayError(f"--batch: {engine} has no batches; remove the option.")
         dialogue = Dialogue(engine, template, stages, seed, evaluations)
         search = partial(evolve_with_model, suite, talk.open_model(engine), dialogue, say=say)
     else:

@@ -1,4 +1,4 @@
-"""Verbs that simulate many runs of a scenario: `compare`, `controls`, `sweep` and `plan`."""
+"""Verbs that simulate a scenario many times: `compare`, `controls`, `sweep` and `plan`."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -26,21 +26,23 @@ def compare(
     *,
     policies: Annotated[
         str | None,
-        Parameter(help="Policies, separated by commas: names, mappings as {name: weighted, scorers: {...}}, bundles."),
+        Parameter(
+            help="Policies, separated by commas: names, mappings such as {name: weighted, scorers: {...}}, or bundles."
+        ),
     ] = None,
     everything: Annotated[bool, flag("Add variants, templates and controls to the usual policies.", "--all")] = False,
     stage: Annotated[
-        str, Parameter(help="Whose policies are compared: admission, priority, flow, routing, scheduler or scaling.")
+        str, Parameter(help="Stage to compare: admission, priority, flow, routing, scheduler or scaling.")
     ] = "routing",
-    by: Annotated[
-        str | None, Parameter(help="Rank by this figure of the JSON document, as in latency.ttft.p99.")
-    ] = None,
+    by: Annotated[str | None, Parameter(help="Rank by this figure of docs/metrics.md, as in latency.ttft.p99.")] = None,
     per: Annotated[
-        Literal["tenant", "class"] | None, Parameter(help="Print the figures of each tenant or SLO class as well.")
+        Literal["tenant", "class"] | None, Parameter(help="Also print figures for each tenant or SLO class.")
     ] = None,
-    seeds: Annotated[int, Parameter(help="Run every policy under so many seeds, and tell what is within noise.")] = 1,
+    seeds: Annotated[
+        int, Parameter(help="Run every policy with so many seeds, and mark differences that are within noise.")
+    ] = 1,
     baseline: Annotated[
-        str | None, Parameter(help="The policy that the others are measured against; the plain one if left out.")
+        str | None, Parameter(help="Policy to measure the others against. Default: the stage's plain policy.")
     ] = None,
     workers: Workers = None,
     ray: RayCluster = None,
@@ -49,7 +51,7 @@ def compare(
     choice: Choice = AS_IT_IS,
     as_json: AsJson = False,
 ) -> Page | Json:
-    """Compare policies of a stage on a scenario, on all cores, and rank them."""
+    """Compare policies on a scenario and rank them."""
     from headway.experiment.compare import compare as compare_policies
     from headway.experiment.contenders import ALL, contenders
     from headway.experiment.notes import note_idle_autoscaler, note_lost_prefixes, note_missed_faults, note_unmeasured
@@ -58,11 +60,9 @@ def compare(
 
     options = choice.routing()
     if policies is not None and options and stage == "routing":
-        raise HeadwayError(
-            f"--policies: says what is compared, and so does {next(iter(options))}; leave one of them out."
-        )
+        raise HeadwayError(f"--policies: cannot be combined with {next(iter(options))}; both name policies.")
     if everything and policies is not None:
-        raise HeadwayError("--all: runs every policy of the stage, and --policies names some; leave one of them out.")
+        raise HeadwayError("--all: cannot be combined with --policies.")
     chosen = ALL if everything else policies
     loaded = choice.load(scenario)
     with Bar(None, "policies" if seeds == 1 else "runs") as bar:
@@ -95,7 +95,10 @@ def compare(
 
 
 def controls(scenario: ScenarioFile = None, /, *, choice: Choice = AS_IT_IS, as_json: AsJson = False) -> Page | Json:
-    """Run the five B3 controls (lmetric, load-only, sticky, unified, capped) and print what each isolates."""
+    """Run five control policies that isolate single effects.
+
+    They are lmetric, load-only, sticky, unified and capped (B3).
+    """
     from headway.experiment.controls import controls as run_controls
     from headway.experiment.notes import note_unmeasured
     from headway.report.controls import report
@@ -103,7 +106,7 @@ def controls(scenario: ScenarioFile = None, /, *, choice: Choice = AS_IT_IS, as_
 
     option = next(iter(choice.routing()), None)
     if option is not None:
-        raise HeadwayError(f"{option}: the controls bring their own routing policies; leave it out.")
+        raise HeadwayError(f"{option}: the controls have their own routing policies; remove the option.")
     loaded = choice.load(scenario)
     with Bar(None, "policies") as bar:
         runs = run_controls(loaded, progress=bar.update)
@@ -122,24 +125,27 @@ def sweep(
             "repeat for a grid."
         ),
     ] = None,
-    seeds: Annotated[int, Parameter(help="Under how many seeds each point is run; figures are means.")] = 1,
+    seeds: Annotated[int, Parameter(help="Seeds per point; figures are means over them.")] = 1,
     workers: Workers = None,
     ray: RayCluster = None,
     output: Annotated[
         Path | None,
-        output_to("Write each run to this folder as soon as it is done; what is there already is read, not run again."),
+        output_to("Write each run to this folder when it is done. Runs that are already there are not repeated."),
     ] = None,
     trace: StudyTrace = "minimal",
     choice: Choice = AS_IT_IS,
     as_json: AsJson = False,
 ) -> Page | Json:
-    """Simulate a scenario at every point of a grid over its keys, on all cores, and say how far the SLO holds."""
+    """Simulate a scenario over a grid of values.
+
+    Prints a row for each point, and up to which load or size the SLO holds.
+    """
     from headway.experiment.sweep import sweep as run_sweep
     from headway.report.progress import SweepProgress
     from headway.report.sweep import report
 
     if trace != "minimal" and output is None:
-        raise HeadwayError("--trace: say with -o FOLDER where it is to be written.")
+        raise HeadwayError("--trace: needs an output folder. Add -o FOLDER.")
     data = choice.data(scenario)
     with SweepProgress(say, aloud=output is not None) as progress:
         grid = run_sweep(
@@ -158,32 +164,26 @@ def plan(
     slo: Annotated[
         str | None,
         Parameter(
-            help='What must hold, as in "ttft_p99<=500ms, attainment>=0.99"; '
-            "99 % of the requests within the scenario's own SLO if left out."
+            help='Targets, as in "ttft_p99<=500ms, attainment>=0.99". '
+            "Default: 99 % of the requests meet the scenario's SLO."
         ),
     ] = None,
     find: Annotated[
         Literal["replicas", "load"],
-        Parameter(help="The fewest replicas for the scenario's load, or the highest load for its replicas."),
+        Parameter(help="Find the fewest replicas for the scenario's load, or the highest load for its replicas."),
     ] = "replicas",
-    seeds: Annotated[int, Parameter(help="Under how many seeds the SLO must hold.")] = 3,
-    vary: Annotated[
-        str | None, Parameter(help="The pools whose replicas are sought, separated by commas; all if left out.")
-    ] = None,
-    max_replicas: Annotated[int, Parameter(name="--max", help="The most replicas of a pool that are tried.")] = 64,
-    tolerance: Annotated[float, Parameter(help="How exactly the highest load is found, as a share of it.")] = 0.02,
-    points: Annotated[int, Parameter(help="How many loads the curve has; 0 leaves it out.")] = 8,
-    every: Annotated[
-        bool, flag("Try every cheaper cluster, not trusting that more replicas never serve worse.")
-    ] = False,
+    seeds: Annotated[int, Parameter(help="Number of seeds; the SLO must hold with each of them.")] = 3,
+    vary: Annotated[str | None, Parameter(help="Pools to size, separated by commas. Default: all.")] = None,
+    max_replicas: Annotated[int, Parameter(name="--max", help="Largest number of replicas to try for a pool.")] = 64,
+    tolerance: Annotated[float, Parameter(help="Relative precision of the highest load.")] = 0.02,
+    points: Annotated[int, Parameter(help="Number of loads on the curve; 0 omits the curve.")] = 8,
+    every: Annotated[bool, flag("Try every cheaper cluster, in case more replicas serve worse.")] = False,
     workers: Workers = None,
-    output: Annotated[
-        Path | None, output_to("Write the plan to this file: a page with charts .html, or .json.")
-    ] = None,
+    output: Annotated[Path | None, output_to("Write the plan to this file: .html with charts, or .json.")] = None,
     choice: Choice = AS_IT_IS,
     as_json: AsJson = False,
 ) -> Page | Json:
-    """Find the cheapest cluster that keeps an SLO under a load, or the highest load that a cluster holds."""
+    """Find the cheapest cluster for an SLO, or its highest load."""
     from headway.experiment.plan import plan as make
     from headway.report import plan as pages
     from headway.report.progress import Bar

@@ -1,4 +1,4 @@
-"""`headway fleet`: the live fleet, looked at and steered through etcd."""
+"""`headway fleet`: lists and controls the engines that are registered in etcd."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from headway.types import Json
 if TYPE_CHECKING:
     from headway.gateway.membership.etcd_fleet import EtcdFleet
 
-fleet = App(name="fleet", help="Look at a live fleet through etcd, and steer it.", help_format="plaintext")
+fleet = App(name="fleet", help="List, cordon and drain the engines registered in etcd.", help_format="plaintext")
 
 Result = TypeVar("Result")
-Name = Annotated[str, Parameter(help="A node's name.")]
-Why = Annotated[str, Parameter(help="Written beside it, for others to read.")]
+Name = Annotated[str, Parameter(help="Name of the node.")]
+Why = Annotated[str, Parameter(help="Reason, for other operators to read.")]
 
 
 @fleet.command(name="list")
 def list_nodes(*, etcd: EtcdChoice, as_json: AsJson = False) -> Page | Json:
-    """Print every node that is registered or cordoned, with its load as its agent tells it."""
+    """List every registered or cordoned node and the load that its agent reports."""
     from headway.report.live_tables import listing
 
     nodes = _do(etcd, lambda fleet: fleet.nodes())
@@ -34,16 +34,16 @@ def list_nodes(*, etcd: EtcdChoice, as_json: AsJson = False) -> Page | Json:
 
 @fleet.command
 def cordon(name: Name, /, *, etcd: EtcdChoice, why: Why = "") -> None:
-    """Let a node get no new requests, until the cordon is lifted."""
+    """Stop sending new requests to a node until it is uncordoned."""
     known = _do(etcd, lambda fleet: fleet.cordon(name, why))
-    say(f"{name} is cordoned" if known else f"{name} is cordoned; no node of that name is registered now")
+    say(f"{name} is cordoned" if known else f"{name} is cordoned; no node of that name is registered yet")
 
 
 @fleet.command
 def uncordon(name: Name, /, *, etcd: EtcdChoice) -> None:
-    """Lift a cordon."""
+    """Send new requests to a cordoned node again."""
     was = _do(etcd, lambda fleet: fleet.uncordon(name))
-    say(f"the cordon of {name} is lifted" if was else f"{name} was not cordoned")
+    say(f"{name} is no longer cordoned" if was else f"{name} was not cordoned")
 
 
 @fleet.command
@@ -53,9 +53,9 @@ def drain(
     *,
     etcd: EtcdChoice,
     why: Why = "",
-    wait: Annotated[str, Parameter(help="How long its engine may take to end its requests.")] = "10m",
+    wait: Annotated[str, Parameter(help="Wait this long for the engine to finish its requests.")] = "10m",
 ) -> Verdict:
-    """Cordon a node and wait until its engine has nothing left to do; the cordon stays."""
+    """Cordon a node and wait until its engine is idle. The node stays cordoned."""
     etcd.settings()
     from headway.config.units import positive_seconds
 
@@ -68,15 +68,15 @@ def drain(
 @fleet.command
 def policy(
     file: Annotated[
-        Path | None, Parameter(help="Policies by stage, a bundle, a scenario or a gateway's file, to be pushed.")
+        Path | None, Parameter(help="File to push: policies by stage, a bundle, a scenario or a gateway's file.")
     ] = None,
     /,
     *,
     etcd: EtcdChoice,
-    wait: Annotated[str, Parameter(help="How long gateways may take to answer.")] = "5s",
+    wait: Annotated[str, Parameter(help="Wait this long for gateways to answer.")] = "5s",
     as_json: AsJson = False,
 ) -> Verdict:
-    """Print the policies in etcd and what each gateway made of them; with a file, push that file's first."""
+    """Print the policies in etcd and whether each gateway accepted them; with a file, push it first."""
     etcd.settings()
     from headway.config.units import positive_seconds
     from headway.gateway.membership.etcd_fleet import load_policies

@@ -1,4 +1,4 @@
-"""`headway export` and `headway import`: what other projects read and write."""
+"""`headway export` and `headway import`: files of other projects."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from headway.types import Json
 if TYPE_CHECKING:
     from headway.interop.translation import Translation
 
-export = App(name="export", help="Write policies and workloads as other projects read them.", help_format="plaintext")
-import_ = App(name="import", help="Read policies and workloads that other projects wrote.", help_format="plaintext")
+export = App(name="export", help="Write policies or workloads in another project's format.", help_format="plaintext")
+import_ = App(name="import", help="Read policies or workloads of another project.", help_format="plaintext")
 
 Out = Annotated[Path | None, output_to("Write to this file instead of printing.")]
 
@@ -31,7 +31,7 @@ def export_llmd(
     *,
     output: Out = None,
 ) -> Page | None:
-    """Write a weighted profile as llm-d's EndpointPickerConfig; what differs there is told on stderr."""
+    """Write a weighted profile as llm-d's EndpointPickerConfig; print what llm-d does differently on stderr."""
     from headway.interop.llmd import export_profile, routing_of
 
     return _give(export_profile(routing_of(source)), output)
@@ -42,10 +42,10 @@ def import_llmd(
     file: Annotated[Path, Parameter(help="An EndpointPickerConfig.")],
     /,
     *,
-    profile: Annotated[str | None, Parameter(help="The scheduling profile to read, where there are several.")] = None,
+    profile: Annotated[str | None, Parameter(help="The scheduling profile to read, if there are several.")] = None,
     output: Out = None,
 ) -> Page | None:
-    """Read llm-d's EndpointPickerConfig as the routing policy of a scenario; what differs here is told on stderr."""
+    """Read llm-d's EndpointPickerConfig as a routing policy; print what Headway does differently on stderr."""
     from headway.config.documents import read_yaml
     from headway.interop.llmd import import_config
 
@@ -54,17 +54,17 @@ def import_llmd(
 
 @export.command(name="blis")
 def export_blis(
-    source: Annotated[Path, Parameter(help="A scenario, whose workload is written, or a trace in any format.")],
+    source: Annotated[Path, Parameter(help="A scenario, to write its workload, or a trace in any format.")],
     /,
     *,
     output: Out = None,
 ) -> Page | Json | None:
-    """Write a scenario's workload as a workload specification of BLIS, or a trace as its TraceV2."""
+    """Write a scenario's workload as a BLIS workload specification, or a trace as BLIS TraceV2."""
     from headway.interop.blis_export import export_workload, is_scenario
 
     if not is_scenario(source):
         if output is None:
-            raise HeadwayError("--output: a TraceV2 is two files, X.yaml and X.csv; say where, as in -o X.")
+            raise HeadwayError("--output: a TraceV2 is two files, X.yaml and X.csv. Name them with -o X.")
         return Files(format="blis").rewrite(source, output)
     from headway.scenario.scenario import Scenario
 
@@ -74,18 +74,18 @@ def export_blis(
 
 @import_.command(name="blis")
 def import_blis(
-    file: Annotated[Path, Parameter(help="A workload specification of BLIS, or either file of a TraceV2.")],
+    file: Annotated[Path, Parameter(help="A BLIS workload specification, or either file of a TraceV2.")],
     /,
     *,
     output: Out = None,
 ) -> Page | Json | None:
-    """Read a workload specification of BLIS as the workload of a scenario, or its TraceV2 as a trace of Headway."""
+    """Read a BLIS workload specification as a scenario's workload, or a BLIS TraceV2 as a trace."""
     from headway.config.documents import read_yaml
     from headway.interop.blis_import import import_workload, is_trace
 
     if is_trace(file):
         if output is None:
-            raise HeadwayError("--output: say where the trace is to be written, as in -o trace.jsonl.")
+            raise HeadwayError("--output: missing. Name the trace to write, as in -o trace.jsonl.")
         return Files(read_format="blis", format="headway").rewrite(file, output)
     return _give(import_workload(read_yaml(file), file.name), output)
 

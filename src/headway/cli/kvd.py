@@ -1,4 +1,4 @@
-"""`headway kvd`: the KV-block daemon, and what a look at one wants."""
+"""`headway kvd`: the KV-block daemon and commands that query it."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from headway.types import Json
 if TYPE_CHECKING:
     from headway.gateway.kvd.kvd_client import KvdClient
 
-kvd = App(name="kvd", help="Keep KV blocks in memory and on disk, for engines here and on other nodes.")
+kvd = App(name="kvd", help="Run a daemon that stores KV blocks for engines.")
 kvd.help_format = "plaintext"
 
-Address = Annotated[str, Parameter(help="A daemon's address: unix:/run/kvd.sock or quic://10.0.0.8:7072.")]
+Address = Annotated[str, Parameter(help="Address of the daemon: unix:/run/kvd.sock or quic://10.0.0.8:7072.")]
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Tls:
-    """The files of a QUIC connection."""
+    """Certificate files for QUIC."""
 
-    ca: Annotated[Path | None, Parameter(help="For quic: the authority's certificate, in PEM.")] = None
-    certificate: Annotated[Path | None, Parameter(help="For quic: this node's certificate, in PEM.")] = None
-    key: Annotated[Path | None, Parameter(help="For quic: the key of that certificate, in PEM.")] = None
+    ca: Annotated[Path | None, Parameter(help="For QUIC: certificate of the authority (PEM).")] = None
+    certificate: Annotated[Path | None, Parameter(help="For QUIC: certificate of this node (PEM).")] = None
+    key: Annotated[Path | None, Parameter(help="For QUIC: private key of that certificate (PEM).")] = None
 
     def files(self) -> Json | None:
-        """Their absolute paths by name; None where no file is named."""
+        """Return their absolute paths by name; None if no file is named."""
         files = asdict(self)
         if not any(files.values()):
             return None
         for name, file in files.items():
             if file is None:
-                raise HeadwayError(f"--{name}: is missing; QUIC wants --ca, --certificate and --key.")
+                raise HeadwayError(f"--{name}: missing. QUIC needs --ca, --certificate and --key.")
         return {name: str(file.absolute()) for name, file in files.items()}
 
 
@@ -48,37 +48,39 @@ NO_TLS = Tls()
 
 @kvd.default
 def serve(
-    file: Annotated[Path | None, Parameter(help="The daemon's YAML file; options go before what it says.")] = None,
+    file: Annotated[
+        Path | None, Parameter(help="The daemon's YAML file. Command-line options override the file.")
+    ] = None,
     /,
     *,
-    listen: Annotated[list[str] | None, flag("An address; give it again for another. unix:kvd.sock if none.")] = None,
-    ram: Annotated[str | None, Parameter(help="Memory for blocks, as in 4GiB; 1GiB if left out.")] = None,
-    disk: Annotated[Path | None, Parameter(help="A folder for what memory has no room for.")] = None,
-    disk_limit: Annotated[str | None, Parameter(help="How much that folder holds, as in 100GiB.")] = None,
+    listen: Annotated[list[str] | None, flag("Address to listen on; repeat for more. Default: unix:kvd.sock.")] = None,
+    ram: Annotated[str | None, Parameter(help="Memory for blocks, as in 4GiB. Default: 1GiB.")] = None,
+    disk: Annotated[Path | None, Parameter(help="Folder for blocks that do not fit into memory.")] = None,
+    disk_limit: Annotated[str | None, Parameter(help="Size limit of that folder, as in 100GiB.")] = None,
     tls: Tls = NO_TLS,
 ) -> None:
-    """Keep KV blocks until it is told to end (Ctrl-C or SIGTERM)."""
+    """Store KV blocks for engines until Ctrl-C or SIGTERM."""
     from headway.config.documents import read_yaml
     from headway.gateway.kvd.settings import read_settings
 
     data: dict[str, Any] = {} if file is None else read_yaml(file)
     if not isinstance(data, dict):
-        raise HeadwayError(f"{file}: a daemon's file is a mapping with 'listen' and 'ram'.")
+        raise HeadwayError(f"{file}: expected a mapping with keys such as 'listen' and 'ram'.")
     options: dict[str, Any] = {"listen": listen, "ram": ram, "tls": tls.files()}
     if (disk is None) != (disk_limit is None):
-        raise HeadwayError("--disk: wants a folder and --disk-limit, both or neither.")
+        raise HeadwayError("--disk: use --disk and --disk-limit together.")
     if disk is not None:
         options["disk"] = {"folder": str(disk.absolute()), "limit": disk_limit}
     data |= {name: value for name, value in options.items() if value is not None}
     settings = read_settings(data, Path() if file is None else file.parent)
     with needs("kvd", "kvd", " for the daemon"):
         from headway.gateway.kvd.daemon import serve as run
-    run(settings, lambda addresses: say(f"keeping blocks at {', '.join(addresses)}; Ctrl-C or SIGTERM ends it"))
+    run(settings, lambda addresses: say(f"listening at {', '.join(addresses)} (stop with Ctrl-C or SIGTERM)"))
 
 
 @kvd.command
 def stat(address: Address, /, *, tls: Tls = NO_TLS, as_json: AsJson = False) -> Page | Json:
-    """Print what a daemon holds and has done."""
+    """Print the contents and counters of a daemon."""
     from rich.table import Table
 
     parts: Json = _ask(address, tls, lambda client: client.stats())
@@ -94,23 +96,23 @@ def stat(address: Address, /, *, tls: Tls = NO_TLS, as_json: AsJson = False) -> 
 
 @kvd.command
 def ping(address: Address, /, *, tls: Tls = NO_TLS) -> Page:
-    """Tell whether a daemon answers."""
+    """Check that a daemon answers."""
     _ask(address, tls, lambda client: client.ping())
     return Page([], f"{address} answers")
 
 
 @kvd.command
 def certs(
-    folder: Annotated[Path, Parameter(help="Where the files go; an authority that lies there signs.")],
+    folder: Annotated[
+        Path, Parameter(help="Folder for the files. An authority that is already there signs the new certificate.")
+    ],
     /,
     *,
-    host: Annotated[
-        list[str] | None, flag("A name or address of the node; give it again for another. localhost if none.")
-    ] = None,
-    name: Annotated[str, Parameter(help="What the node's files are called.")] = "node",
-    days: Annotated[int, Parameter(help="How long the certificates hold.")] = 365,
+    host: Annotated[list[str] | None, flag("Name or address of the node; repeat for more. Default: localhost.")] = None,
+    name: Annotated[str, Parameter(help="Name of the node's files.")] = "node",
+    days: Annotated[int, Parameter(help="Days until the certificates expire.")] = 365,
 ) -> Page:
-    """Make an authority, and a node's certificate of it, to try QUIC with."""
+    """Make a certificate authority and a node certificate, to try QUIC."""
     with needs("kvd", "kvd", " for certificates"):
         from headway.gateway.kvd.certs import make
     if not 1 <= days <= 36_500:

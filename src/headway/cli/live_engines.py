@@ -1,4 +1,4 @@
-"""Verbs that run engines, real or emulated, under a workload: `emulate`, `load`, `twin` and `conformance`."""
+"""Verbs that run or load engines, real or emulated: `emulate`, `load`, `twin` and `conformance`."""
 
 from __future__ import annotations
 
@@ -30,46 +30,46 @@ def emulate(
     scenario: ScenarioFile = None,
     /,
     *,
-    replicas: Annotated[
-        int | None, Parameter(help="How many engines; as many as the scenario has if left out.")
-    ] = None,
+    replicas: Annotated[int | None, Parameter(help="Number of engines. Default: the scenario's.")] = None,
     listen: Annotated[
-        str, Parameter(help="Address of the first; each further one has the next port. Port 0: any that are free.")
+        str,
+        Parameter(help="Address of the first engine; each further engine uses the next port. Port 0: any free ports."),
     ] = "127.0.0.1:9100",
-    speed: Annotated[float, Parameter(help="Simulated seconds a second: 0.1 is ten times as slow.")] = 1.0,
-    model: Annotated[str | None, Parameter(help="A further name that clients may call the model by.")] = None,
-    output_tokens: Annotated[
-        int, Parameter(help="Mean length of an answer, in tokens, if the request does not set one.")
-    ] = 128,
+    speed: Annotated[float, Parameter(help="Simulated seconds per second: 0.1 is ten times as slow.")] = 1.0,
+    model: Annotated[str | None, Parameter(help="Another name under which clients may request the model.")] = None,
+    output_tokens: Annotated[int, Parameter(help="Mean answer length in tokens, if the request sets none.")] = 128,
     max_model_len: Annotated[
-        int | None, Parameter(help="Longest prompt with its answer, in tokens; what the KV cache holds if left out.")
+        int | None, Parameter(help="Longest prompt plus answer, in tokens. Default: what the KV cache holds.")
     ] = None,
     events: Annotated[
         str | None,
         Parameter(
-            help="Publish KV events, as in tcp://127.0.0.1:5557; each replica has two ports, the second for replays."
+            help="Publish KV events here, as in tcp://127.0.0.1:5557. Each engine uses two ports, one for replays."
         ),
     ] = None,
     tick: Annotated[
         float | None,
-        Parameter(help="Metrics are as of the last multiple of so many seconds of the clock, not of now."),
+        Parameter(help="Refresh metrics only every so many seconds, to emulate stale metrics."),
     ] = None,
     changes: Annotated[
-        list[str] | None, flag("Change a key of the scenario, as in cluster.gpu=a100; repeat for more.", "--set")
+        list[str] | None, flag("Set a key of the scenario, as in cluster.gpu=a100; repeat for more.", "--set")
     ] = None,
 ) -> None:
-    """Serve OpenAI's API with the timing of the scenario's simulated engines, until Ctrl-C or SIGTERM."""
+    """Run emulated engines that answer with simulated timing.
+
+    They speak OpenAI's API until Ctrl-C or SIGTERM.
+    """
     from headway.experiment.engines import engine_room
 
     with needs("gateway", "emulate", " for the emulator"):
         from headway.emulator.host import Settings, run
         from headway.gateway.settings import address
     if not 0 < speed <= 1000:
-        raise HeadwayError(f"--speed: is above 0 and at most 1000, got {speed}.")
+        raise HeadwayError(f"--speed: must be above 0 and at most 1000, got {speed}.")
     if output_tokens < 1 or (max_model_len is not None and max_model_len < 2):
-        raise HeadwayError("--output-tokens, --max-model-len: are numbers of tokens, at least 1 and 2.")
+        raise HeadwayError("--output-tokens must be at least 1, and --max-model-len at least 2.")
     if tick is not None and not 0.001 <= tick <= 3600:
-        raise HeadwayError(f"--tick: is from 0.001 to 3600 seconds, got {tick}.")
+        raise HeadwayError(f"--tick: must be between 0.001 and 3600 seconds, got {tick}.")
     if replicas is not None:
         changes = [*(changes or ()), f"cluster.instances={replicas}"]
     setup, scheduler = engine_room(scenario, changes or ())
@@ -82,7 +82,7 @@ def emulate(
         for engine in engines:
             kv_events = f", KV events at {engine['events']}" if "events" in engine else ""
             say(f"{engine['name']} at {engine['url']}/v1{kv_events}")
-        say(f"emulating {len(engines)} engines at {speed:g} times the speed, until Ctrl-C or SIGTERM")
+        say(f"emulating {len(engines)} engines at {speed:g} times the speed (stop with Ctrl-C or SIGTERM)")
 
     run(setup, scheduler, settings, announce)
 
@@ -95,28 +95,24 @@ def _events(text: str) -> tuple[str, int]:
 
 
 def load(
-    url: Annotated[str, Parameter(help="The endpoint, as in http://127.0.0.1:8000; /v1 may be left out.")],
+    url: Annotated[str, Parameter(help="The endpoint, as in http://127.0.0.1:8000, with or without /v1.")],
     scenario: ScenarioFile = None,
     /,
     *,
-    trace: Annotated[
-        Path | None, Parameter(help="Send a trace's requests instead of a scenario's, in any format that is read.")
-    ] = None,
-    model: Annotated[str | None, Parameter(help="The model that is asked for; the workload's if left out.")] = None,
-    api: Annotated[
-        Literal["completions", "chat"], Parameter(help="As a prompt, or as the messages of a chat.")
-    ] = "completions",
-    truth: Annotated[bool, flag("Tell an emulator the lengths and the content that the workload has.")] = False,
+    trace: Annotated[Path | None, Parameter(help="Send the requests of this trace instead of a scenario's.")] = None,
+    model: Annotated[str | None, Parameter(help="Model to request. Default: the workload's.")] = None,
+    api: Annotated[Literal["completions", "chat"], Parameter(help="Send prompts, or chat messages.")] = "completions",
+    truth: Annotated[bool, flag("Send true answer lengths and block contents, which only an emulator reads.")] = False,
     ignore_eos: Annotated[
-        bool, Parameter(help="Ask engines for as many tokens as the workload has, whatever the model says.")
+        bool, Parameter(help="Generate as many tokens as the workload says, even if the model would stop.")
     ] = True,
     key_env: KeyVariable = None,
-    speed: Annotated[float, Parameter(help="The workload's seconds a second: 0.25 sends four times as slowly.")] = 1.0,
+    speed: Annotated[float, Parameter(help="Workload seconds per second: 0.25 sends four times as slowly.")] = 1.0,
     output: RunOutput = None,
     choice: Choice = AS_IT_IS,
     as_json: AsJson = False,
 ) -> Page | Json:
-    """Send a workload to an OpenAI endpoint, each request at its time, and print what its clients saw."""
+    """Send a workload to an OpenAI endpoint and measure latency."""
     with needs("gateway", "load", " for it"):
         from headway.load.asking import Ask
         from headway.load.driver import load as send
@@ -126,12 +122,14 @@ def load(
     from headway.results import store
 
     if not 1e-6 <= speed <= 1e6:
-        raise HeadwayError(f"--speed: is from 1e-6 to 1e6, got {speed}.")
+        raise HeadwayError(f"--speed: must be between 1e-6 and 1e6, got {speed}.")
     if trace is not None and scenario is not None:
-        raise HeadwayError("--trace: brings the requests, and so does the scenario; leave one of them out.")
+        raise HeadwayError("--trace: cannot be combined with a scenario; both name the requests.")
     key = read_key(key_env)
     if key is not None and not (key.isascii() and key.isprintable()):
-        raise HeadwayError(f"--key-env: {key_env} has signs that no header may have; a line's end, perhaps.")
+        raise HeadwayError(
+            f"--key-env: {key_env} has characters that an HTTP header may not have, such as a line break."
+        )
     if output is not None:
         store.check(output)
     loaded = choice.load(scenario) if trace is None else _of_trace(trace, choice)
@@ -158,19 +156,19 @@ def twin(
     *,
     policies: Annotated[
         str | None,
-        Parameter(help="Routing policies, separated by commas; round-robin,least-loaded,weighted,lmetric if left out."),
+        Parameter(help="Routing policies, separated by commas. Default: round-robin,least-loaded,weighted,lmetric."),
     ] = None,
     speed: Annotated[
-        float | None, Parameter(help="Simulated seconds a second; so that a step lasts --step if left out.")
+        float | None, Parameter(help="Simulated seconds per second. Default: such that a step lasts --step.")
     ] = None,
-    step: Annotated[float, Parameter(help="Milliseconds of the wall's clock that the shortest step lasts.")] = 20.0,
-    output: Annotated[Path | None, output_to("Write every policy's two runs to this folder.")] = None,
+    step: Annotated[float, Parameter(help="Duration of the shortest step by the wall clock, in milliseconds.")] = 20.0,
+    output: Annotated[Path | None, output_to("Write both runs of every policy to this folder.")] = None,
     choice: Choice = AS_IT_IS,
     as_json: AsJson = False,
 ) -> Verdict:
-    """Run a scenario simulated and live (gateway and emulated engines); print both, and whether they agree.
+    """Compare a simulation with a live run on emulated engines.
 
-    Ends with status 1 where they do not.
+    The exit status is 1 if they disagree.
     """
     with needs("gateway", "twin", " for it"):
         from headway.twin.check import twin as run_pairs
@@ -178,9 +176,9 @@ def twin(
     from headway.report.progress import Bar
 
     if speed is not None and not 0 < speed <= 1000:
-        raise HeadwayError(f"--speed: is above 0 and at most 1000, got {speed}.")
+        raise HeadwayError(f"--speed: must be above 0 and at most 1000, got {speed}.")
     if not 0 < step <= 10_000:
-        raise HeadwayError(f"--step: is a number of milliseconds, at most 10000, got {step}.")
+        raise HeadwayError(f"--step: must be above 0 and at most 10000 milliseconds, got {step}.")
     loaded = choice.load(scenario)
     with Bar(None, "requests") as bar:
         twins = run_pairs(loaded, policies, speed=speed, step_ms=step, output=output, progress=bar.update)
@@ -191,26 +189,27 @@ def twin(
 
 def conformance(
     url: Annotated[
-        str | None, Parameter(help="A router that is pointed at the engines of --listen; Headway's own if left out.")
+        str | None,
+        Parameter(help="URL of a router configured with the engines at --listen. Default: Headway's gateway."),
     ] = None,
     /,
     *,
     start: Annotated[
         str | None,
-        Parameter(help="The command that starts the router, with {engines}, {port} and perhaps {metrics_port} in it."),
+        Parameter(help="Command that starts the router; it may contain {engines}, {port} and {metrics_port}."),
     ] = None,
     listen: Annotated[
-        str, Parameter(help="Address of the first engine; the others have the next ports. Port 0: any that are free.")
+        str, Parameter(help="Address of the first engine; the others use the next ports. Port 0: any free ports.")
     ] = "127.0.0.1:0",
-    engines: Annotated[int, Parameter(help="How many engines.")] = 3,
-    model: Annotated[str | None, Parameter(help="The model that is asked for; the engines' own if left out.")] = None,
-    metrics: Annotated[str | None, Parameter(help="The router's Prometheus page.")] = None,
+    engines: Annotated[int, Parameter(help="Number of engines.")] = 3,
+    model: Annotated[str | None, Parameter(help="Model to request. Default: the engines'.")] = None,
+    metrics: Annotated[str | None, Parameter(help="URL of the router's Prometheus metrics.")] = None,
     key_env: KeyVariable = None,
     as_json: AsJson = False,
 ) -> Verdict:
-    """Try a router with emulated engines behind it: affinity, streaming, cancelling, failures, overload.
+    """Test a router in front of emulated engines.
 
-    Ends with status 1 where a check fails.
+    The checks cover affinity, streaming, cancellation, failures and overload. The exit status is 1 if one fails.
     """
     with needs("gateway", "conformance", " for it"):
         from headway.conformance.conformance_run import conformance as check
@@ -219,7 +218,7 @@ def conformance(
     from headway.report.progress import Bar
 
     if not 2 <= engines <= 16:
-        raise HeadwayError(f"--engines: there are 2 to 16, got {engines}.")
+        raise HeadwayError(f"--engines: must be between 2 and 16, got {engines}.")
     key = read_key(key_env)
     with Bar(None, "checks") as bar:
         checks = check(

@@ -1,5 +1,4 @@
-"""Options that several verbs share: which scenario a verb is about and how it is changed, where runs are done and
-written, which key is sent, and how etcd is reached."""
+"""Options that several verbs share: scenario and changes, workers, output folders, API keys, etcd."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def flag(help: str, *names: str) -> Parameter:
-    """A switch or a list that has no `--no-` or `--empty-` form."""
+    """Describe a switch or list without a `--no-` or `--empty-` form."""
     return Parameter(name=names or None, negative="", help=help)
 
 
@@ -30,29 +29,27 @@ def output_to(help: str) -> Parameter:
 
 
 Trace = Literal["minimal", "decisions", "full"]
-ScenarioFile = Annotated[
-    str | None, Parameter(help="A YAML file or a preset's name; the embedded default workload if left out.")
-]
-RunFolder = Annotated[Path, Parameter(help="A run folder, as `headway run -o` writes it.")]
-RunOutput = Annotated[Path | None, output_to("Write the run's files to this folder.")]
-StudyTrace = Annotated[Trace, Parameter(help="What is written of these runs beside the requests.")]
-Workers = Annotated[int | None, Parameter(help="Processes to use; one a core if left out.")]
+ScenarioFile = Annotated[str | None, Parameter(help="A YAML file or a preset's name. Default: the embedded scenario.")]
+RunFolder = Annotated[Path, Parameter(help="A run folder, written by `headway run -o`.")]
+RunOutput = Annotated[Path | None, output_to("Write the run to this folder.")]
+StudyTrace = Annotated[Trace, Parameter(help="What to record of these runs beside the requests.")]
+Workers = Annotated[int | None, Parameter(help="Number of processes. Default: one per core.")]
 RayCluster = Annotated[
     str | None,
-    Parameter(help='Run on a Ray cluster instead: "auto", host:port or ray://host:port, or "local" to start one here.'),
+    Parameter(help='Run on a Ray cluster: "auto", host:port or ray://host:port; "local" starts one on this machine.'),
 ]
-KeyVariable = Annotated[str | None, Parameter(help="An environment variable with the bearer to send.")]
+KeyVariable = Annotated[str | None, Parameter(help="Environment variable that holds the bearer token to send.")]
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Choice:
-    """How a scenario is changed before it is run."""
+    """Changes to a scenario before it runs."""
 
     changes: Annotated[
-        list[str] | None, flag("Change a key of the scenario, as in workload.rate=60/s; repeat for more.", "--set")
+        list[str] | None, flag("Set a key of the scenario, as in workload.rate=60/s; repeat for more.", "--set")
     ] = None
-    routing_policy: Annotated[str | None, Parameter(help="A routing policy's name, or path/to/file.py:Class.")] = None
+    routing_policy: Annotated[str | None, Parameter(help="Name of a routing policy, or path/to/file.py:Class.")] = None
     routing_scorers: Annotated[
         str | None, Parameter(help='Scorers of the policy "weighted", as in "prefix-affinity:3,queue-depth:2".')
     ] = None
@@ -70,7 +67,7 @@ class Choice:
         return validate(self.data(scenario))
 
     def data(self, scenario: str | None) -> Json:
-        """The scenario's plain mapping, changed but not yet validated."""
+        """Return the scenario as a plain mapping, changed but not yet validated."""
         from headway.scenario import overrides
         from headway.scenario.scenario import DEFAULT, load_data
 
@@ -79,7 +76,7 @@ class Choice:
         return overrides.apply(data, self.changes or ())
 
     def routing(self) -> dict[str, str]:
-        """The options that name a routing policy, as far as they are set."""
+        """Return the options that name a routing policy and are set."""
         options = {
             "--routing-policy": self.routing_policy,
             "--routing-scorers": self.routing_scorers,
@@ -92,7 +89,7 @@ AS_IT_IS = Choice()
 
 
 def read_key(variable: str | None, option: str = "--key-env") -> str | None:
-    """The secret in an environment variable; None where no variable is named."""
+    """Return the secret in an environment variable; None if no variable is named."""
     if variable is None:
         return None
     key = os.environ.get(variable)
@@ -103,12 +100,12 @@ def read_key(variable: str | None, option: str = "--key-env") -> str | None:
 
 @contextmanager
 def needs(extra: str, verb: str, purpose: str = "") -> Iterator[None]:
-    """Imports of packages that an extra brings: where one is missing, the error says which extra to install."""
+    """Guard imports of packages that an extra installs: if one is missing, name the extra."""
     try:
         yield
     except ImportError as error:
         package = (error.name or "").partition(".")[0]
-        if package == "headway":  # a fault of ours
+        if package == "headway":  # a bug, not a missing package
             raise
         raise HeadwayError(f"{verb}: {package} is not installed; install headway[{extra}]{purpose}.") from None
 
@@ -116,17 +113,17 @@ def needs(extra: str, verb: str, purpose: str = "") -> Iterator[None]:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class EtcdChoice:
-    """How etcd is reached."""
+    """How to reach etcd."""
 
-    etcd: Annotated[str, Parameter(help="Its endpoints, separated by commas, as in 10.0.0.5:2379,10.0.0.6:2379.")]
-    prefix: Annotated[str, Parameter(help="Of Headway's keys.")] = "/headway"
-    etcd_user: Annotated[str | None, Parameter(help="Where it asks who one is.")] = None
-    etcd_password_env: Annotated[str | None, Parameter(help="The environment variable with that user's password.")] = (
-        None
-    )
-    etcd_ca: Annotated[Path | None, Parameter(help="Certificate of the authority that its own is signed by.")] = None
-    etcd_cert: Annotated[Path | None, Parameter(help="Certificate to show it.")] = None
-    etcd_key: Annotated[Path | None, Parameter(help="Private key of that certificate.")] = None
+    etcd: Annotated[str, Parameter(help="Endpoints of etcd, separated by commas, as in 10.0.0.5:2379,10.0.0.6:2379.")]
+    prefix: Annotated[str, Parameter(help="Prefix of Headway's keys in etcd.")] = "/headway"
+    etcd_user: Annotated[str | None, Parameter(help="User name at etcd, if it requires one.")] = None
+    etcd_password_env: Annotated[
+        str | None, Parameter(help="Environment variable that holds that user's password.")
+    ] = None
+    etcd_ca: Annotated[Path | None, Parameter(help="Certificate of the authority that signed etcd's.")] = None
+    etcd_cert: Annotated[Path | None, Parameter(help="Client certificate for etcd.")] = None
+    etcd_key: Annotated[Path | None, Parameter(help="Private key of the client certificate.")] = None
 
     def settings(self) -> EtcdSettings:
         from headway.config.section import read

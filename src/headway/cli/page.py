@@ -1,4 +1,4 @@
-"""What a verb gives to be printed, and how it is printed."""
+"""What a verb returns, and how it is printed."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print one J
 
 
 class Page(NamedTuple):
-    """What a verb shows to people: parts laid out for the terminal's width, then a line to copy, never broken."""
+    """Output for people: parts laid out for the terminal's width, then a line to copy that is never broken."""
 
     parts: Sequence[RenderableType]
     line: str | None = None
 
 
 class Verdict(NamedTuple):
-    """What a verb shows, and the exit status that goes with it."""
+    """Output with an exit status."""
 
     page: Page | Json
     status: int
@@ -46,9 +46,9 @@ def text_of(page: Page | Json, console: Console) -> str:
         return (text if _prints(text) else json.dumps(document, indent=2)) + "\n"
     with console.capture() as captured:
         for part in page.parts:
-            console.print(part, soft_wrap=bool(getattr(part, "no_wrap", False)))  # source stays as it is
+            console.print(part, soft_wrap=bool(getattr(part, "no_wrap", False)))  # source code is not wrapped
     text = captured.get()
-    # Tables are padded to their width, which a file should not be.
+    # Rich pads tables to their width; a file should not have trailing spaces.
     text = text if console.is_terminal else "".join(f"{row.rstrip()}\n" for row in text.splitlines())
     if page.line is not None:
         text += f"{page.line}\n"
@@ -56,7 +56,7 @@ def text_of(page: Page | Json, console: Console) -> str:
 
 
 def _prints(text: str) -> bool:
-    """Whether stdout can show it."""
+    """Return whether stdout can encode the text."""
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
@@ -65,7 +65,7 @@ def _prints(text: str) -> bool:
 
 
 def say(*messages: str | None) -> None:
-    """Print each message that is there to stderr."""
+    """Print messages to stderr; None is skipped."""
     for message in messages:
         if message is not None and sys.stderr is not None:
             with contextlib.suppress(OSError):  # the exit status still reports it

@@ -1,4 +1,4 @@
-"""`headway run` and `headway workload`: one scenario, simulated, or its workload looked at before that."""
+"""`headway run` simulates one scenario; `headway workload` shows its workload without simulating it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headway.results.result import Result
     from headway.scenario.scenario import Scenario
 
-workload = App(name="workload", help="Look at the workload of a scenario.", help_format="plaintext")
+workload = App(name="workload", help="Preview the workload of a scenario.", help_format="plaintext")
 
 
 @workload.command
@@ -25,19 +25,19 @@ def preview(
     scenario: ScenarioFile = None,
     /,
     *,
-    requests: Annotated[int, Parameter(help="How many requests to look at, from the first on.")] = 10_000,
-    html: Annotated[Path | None, Parameter(help="Write a page for a browser to this file.")] = None,
+    requests: Annotated[int, Parameter(help="Number of requests to draw.")] = 10_000,
+    html: Annotated[Path | None, Parameter(help="Write an HTML page to this file.")] = None,
     choice: Choice = AS_IT_IS,
     as_json: AsJson = False,
 ) -> Page | Json:
-    """Print a workload's rate over time, lengths, sessions and prefix sharing before anything is simulated."""
+    """Print a workload's rate over time, lengths, sessions and prefix sharing, without simulating it."""
     from headway.experiment.look import preview as describe
     from headway.report import workload_tables as tables
     from headway.report.html import write
     from headway.report.progress import Bar
 
     if requests < 1:
-        raise HeadwayError(f"--requests: look at one request at least, got {requests}.")
+        raise HeadwayError(f"--requests: must be at least 1, got {requests}.")
     loaded = choice.load(scenario)
     with Bar(None, "drawing requests"):
         document = describe(loaded, requests=requests)
@@ -54,15 +54,16 @@ def run(
     choice: Choice = AS_IT_IS,
     output: RunOutput = None,
     trace: Annotated[
-        Trace, Parameter(help="What is written down beside the requests: every decision, or everything.")
+        Trace,
+        Parameter(help="What to record beside the requests: nothing, every decision, or batches and KV movements too."),
     ] = "minimal",
     counterfactuals: Annotated[
-        int, Parameter(help="Force another target on so many requests, one at a time, and tell what that gives.")
+        int, Parameter(help="Rerun so many requests with another target, one at a time, and record the outcome.")
     ] = 0,
-    again: Annotated[bool, flag("Simulate even if the folder has this run already.")] = False,
+    again: Annotated[bool, flag("Simulate even if the folder already has this run.")] = False,
     as_json: AsJson = False,
 ) -> Page | Json:
-    """Simulate a scenario and print what its users would see."""
+    """Simulate a scenario and print its latency, cost and issues."""
     from headway.experiment.notes import (
         note_idle_autoscaler,
         note_lost_prefixes,
@@ -75,10 +76,10 @@ def run(
     from headway.results import store
 
     if counterfactuals < 0:
-        raise HeadwayError(f"--counterfactuals: a number of requests, got {counterfactuals}.")
+        raise HeadwayError(f"--counterfactuals: must not be negative, got {counterfactuals}.")
     if (trace != "minimal" or counterfactuals) and output is None:
         option = "--trace" if trace != "minimal" else "--counterfactuals"
-        raise HeadwayError(f"{option}: say with -o FOLDER where it is to be written.")
+        raise HeadwayError(f"{option}: needs an output folder. Add -o FOLDER.")
     loaded = choice.load(scenario)
     if output is not None:
         store.check(output)
@@ -100,7 +101,7 @@ def run(
 
 
 def _run(loaded: Scenario, trace: Trace, counterfactuals: int, output: Path | None, again: bool) -> Result:
-    """Read the run from the folder if it has it, else simulate it and write it there."""
+    """Return the run from the folder if it is there, else simulate it and write it."""
     from headway.experiment.counterfactual import counterfactuals as force_others
     from headway.experiment.run import read_run, simulate
     from headway.report.progress import Bar
@@ -108,11 +109,11 @@ def _run(loaded: Scenario, trace: Trace, counterfactuals: int, output: Path | No
 
     result = None if output is None or again else read_run(output, loaded.key(), trace)
     if result is not None:
-        say(f"{output} has this run already; it was read (--again simulates it anew)")
+        say(f"{output} already has this run; read it from there (--again simulates it)")
     else:
         with Bar(loaded.workload.requests, "requests") as bar:
             result = simulate(loaded, trace=trace, progress=lambda arrived, now_ps: bar.update(arrived))
-        if output is not None:  # whatever becomes of the rest
+        if output is not None:  # before counterfactuals, which may fail
             say(f"wrote {', '.join(result.save(output))} to {output}")
     if output is not None and counterfactuals:
         with Bar(None, "runs with another choice") as bar:

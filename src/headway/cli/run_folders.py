@@ -1,4 +1,4 @@
-"""Verbs that read runs which were written before: `explain`, `summarize`, `report`, `timeline` and `validate`."""
+"""Verbs that read run folders: `explain`, `summarize`, `report`, `timeline` and `validate`."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,13 +13,16 @@ from headway.types import Json
 
 def explain(
     run: RunFolder,
-    request: Annotated[int, Parameter(help="A request's number, in order of arrival from 0.")],
+    request: Annotated[int, Parameter(help="Number of the request, counted from 0 by arrival.")],
     /,
     *,
-    workers: Annotated[int | None, Parameter(help="Processes to simulate on; all cores unless told otherwise.")] = None,
+    workers: Annotated[int | None, Parameter(help="Number of processes. Default: one per core.")] = None,
     as_json: AsJson = False,
 ) -> Page | Json:
-    """Tell why a request went where it went: what was believed, what was true, what each alternative gives."""
+    """Explain why a request went where it did.
+
+    Prints what the router believed, what was true, and the outcome on each other instance.
+    """
     from headway.experiment.explain import explain as explain_request
     from headway.report.explain import explanation
     from headway.report.progress import Bar
@@ -33,19 +36,22 @@ def summarize(
     run: RunFolder,
     /,
     *,
-    max_tokens: Annotated[int, Parameter(help="How long the text may be to a language model, 50 at least.")] = 1500,
+    max_tokens: Annotated[int, Parameter(help="Longest text, in tokens of a language model; at least 50.")] = 1500,
     focus: Annotated[
-        list[str] | None, flag("Only issues of this area, such as routing, admission or cache; repeat for more.")
+        list[str] | None, flag("Show only issues of this area, such as routing, admission or cache; repeat for more.")
     ] = None,
-    examples: Annotated[int, Parameter(help="How many of the worst decisions to show.")] = 3,
-    counters: Annotated[bool, Parameter(help="Say what other decisions would have given.")] = True,
+    examples: Annotated[int, Parameter(help="Number of worst decisions to show.")] = 3,
+    counters: Annotated[bool, Parameter(help="Show what other decisions would have achieved.")] = True,
     strategy: Annotated[
         Literal["issue-focused", "decision-audit", "counterfactual", "pattern-mining"],
-        Parameter(help="What comes first: problems, a sample of decisions, better choices, or conditions of failure."),
+        Parameter(help="What to show first: issues, a sample of decisions, better choices, or conditions of failure."),
     ] = "issue-focused",
     as_json: AsJson = False,
 ) -> Page | Json:
-    """Tell in words what came of a run, what went wrong and what to try, for people and for language models."""
+    """Summarize a run in words: results, issues, suggestions.
+
+    The text is Markdown, for people and for language models.
+    """
     from headway.results.result import Result
     from headway.results.words import compose
 
@@ -57,21 +63,24 @@ def summarize(
         counters=counters,
         strategy=strategy,
     )
-    # Not for the console to lay out: it is Markdown, and a program may read it.
+    # Printed as it is: it is Markdown, which a program may read.
     return summary.document() if as_json else Page([], summary.text.rstrip("\n"))
 
 
 def report(
-    *runs: Annotated[Path, Parameter(help="Run folders, the first of which is the baseline, or one study folder.")],
-    output: Annotated[Path | None, output_to("The file to write; report.html beside the runs if left out.")] = None,
+    *runs: Annotated[Path, Parameter(help="Run folders, the baseline first, or one study folder.")],
+    output: Annotated[Path | None, output_to("File to write. Default: report.html beside the runs.")] = None,
     as_json: AsJson = False,
 ) -> Page | Json:
-    """Write one HTML page of runs, a comparison or a sweep; it opens offline in any browser."""
+    """Write an HTML report of runs, a comparison or a sweep.
+
+    The page is one file and needs no network.
+    """
     from headway.report.page import report as write
     from headway.report.progress import Bar
 
     if not runs:
-        raise HeadwayError("report: name at least one folder that `headway run -o` or `headway compare -o` wrote.")
+        raise HeadwayError("report: no folder. Name one that `headway run -o` or `headway compare -o` wrote.")
     with Bar(None, "runs") as progress:
         path = write(runs, output, progress.update)
     say(f"wrote {path}")
@@ -82,19 +91,20 @@ def timeline(
     run: RunFolder,
     /,
     *,
-    output: Annotated[
-        Path | None, output_to("The file to write; timeline.json in the run's folder if left out.")
-    ] = None,
+    output: Annotated[Path | None, output_to("File to write. Default: timeline.json in the run folder.")] = None,
     as_json: AsJson = False,
 ) -> Page | Json:
-    """Write a run as a timeline that Perfetto (ui.perfetto.dev) and Chrome (chrome://tracing) open."""
+    """Write a run as a timeline for Perfetto or Chrome.
+
+    Open it at ui.perfetto.dev or chrome://tracing.
+    """
     from headway.results.result import Result
     from headway.results.timeline import write
 
     file = run / "timeline.json" if output is None else output
     write(Result.load(run), file)
     say(f"wrote {file}")
-    return {"timeline": str(file)} if as_json else Page([f"Drop {file} onto ui.perfetto.dev, or open it there."])
+    return {"timeline": str(file)} if as_json else Page([f"Open {file} at ui.perfetto.dev."])
 
 
 def validate(
@@ -102,12 +112,16 @@ def validate(
     /,
     *,
     against: Annotated[
-        Path, Parameter(help="What an engine did: a CSV or JSONL (docs/hardware.md has the columns), or a run folder.")
+        Path,
+        Parameter(help="The recorded run: a run folder, or a CSV or JSONL file with the columns of docs/hardware.md."),
     ],
-    html: Annotated[Path | None, Parameter(help="Draw both distributions in a page for a browser.")] = None,
+    html: Annotated[Path | None, Parameter(help="Write an HTML page with both distributions to this file.")] = None,
     as_json: AsJson = False,
 ) -> Page | Json:
-    """Print how far a simulated run is from a recorded one: mean and percentiles of TTFT, TPOT and E2E."""
+    """Compare a simulated run with a recorded one.
+
+    Prints the errors of mean and percentiles of TTFT, TPOT and E2E.
+    """
     from headway.experiment.validate import validate as compare
     from headway.report import validation
     from headway.report.html import write

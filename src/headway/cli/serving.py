@@ -1,4 +1,4 @@
-"""Verbs of the gateway itself: `serve`, `epp`, the keys of its clients, and its journal decided again."""
+"""Verbs of the gateway: `serve`, `epp`, `key` and `replay`."""
 
 import math
 from pathlib import Path
@@ -14,56 +14,67 @@ from headway.types import Json
 
 
 def serve(
-    config: Annotated[Path, Parameter(help="The gateway's YAML file: its engines and its policies.")],
+    config: Annotated[Path, Parameter(help="The gateway's YAML file, with engines and policies.")],
     /,
     *,
     workers: Annotated[
-        int, Parameter(help="Processes, each with the whole gateway; they tell each other their counts.")
+        int, Parameter(help="Number of gateway processes. They share the port and exchange their counts.")
     ] = 1,
 ) -> None:
-    """Serve OpenAI's API before the engines that the file names, decided by its policies."""
+    """Route OpenAI-compatible traffic to the configured engines."""
     with needs("gateway", "serve", " for the gateway"):
         from headway.gateway.gateway_process import serve as run
     if not 1 <= workers <= 64:
-        raise HeadwayError(f"--workers: a gateway has 1 to 64 processes, got {workers}.")
+        raise HeadwayError(f"--workers: must be between 1 and 64, got {workers}.")
     log_to_stderr()
-    run(config, lambda address: say(f"serving at {address} until Ctrl-C or SIGTERM"), workers)
+    run(config, lambda address: say(f"serving at {address} (stop with Ctrl-C or SIGTERM)"), workers)
 
 
 def epp(
-    config: Annotated[Path, Parameter(help="A gateway's YAML file: its engines and its policies.")],
+    config: Annotated[Path, Parameter(help="A gateway's YAML file, with engines and policies.")],
     /,
     *,
-    tls_cert: Annotated[Path | None, Parameter(help="A certificate (PEM), where the gateway asks over TLS,")] = None,
-    tls_key: Annotated[Path | None, Parameter(help="and its key.")] = None,
+    tls_cert: Annotated[Path | None, Parameter(help="Certificate (PEM), to serve gRPC over TLS.")] = None,
+    tls_key: Annotated[Path | None, Parameter(help="Private key of the certificate (PEM).")] = None,
 ) -> None:
-    """Pick endpoints for an inference gateway, by Envoy's external processing (gRPC), at the file's `listen`."""
+    """Pick endpoints for an Envoy inference gateway over gRPC.
+
+    The server speaks Envoy's external processing protocol at the file's `listen` address.
+    """
     with needs("epp", "epp", " for the endpoint picker"):
         from headway.interop.endpoint_picker import serve
     log_to_stderr()
-    serve(config, lambda address: say(f"picking endpoints at {address} until Ctrl-C or SIGTERM"), tls_cert, tls_key)
+    serve(
+        config, lambda address: say(f"picking endpoints at {address} (stop with Ctrl-C or SIGTERM)"), tls_cert, tls_key
+    )
 
 
-def key(name: Annotated[str, Parameter(help="Whose it is.")], /, *, as_json: AsJson = False) -> Page | Json:
-    """Make an API key: it is shown this once, and only its hash goes into the file that `keys:` names."""
+def key(name: Annotated[str, Parameter(help="Name of the key's owner.")], /, *, as_json: AsJson = False) -> Page | Json:
+    """Create an API key for the gateway.
+
+    Headway prints the key once. Only its hash goes into the file that `keys:` names.
+    """
     with needs("gateway", "key"):
         from headway.gateway.api_keys import check_name, new_key
     check_name(name, "NAME")
     secret, digest = new_key()
     if as_json:
         return {"name": name, "key": secret, "sha256": digest}
-    say(f"the key of {name}, which is not kept anywhere: {secret}")
+    say(f"the key of {name}, shown only this once: {secret}")
     line = yaml.safe_dump({name: {"sha256": digest}}, default_flow_style=None, allow_unicode=True, width=math.inf)
     return Page([], line.rstrip("\n"))
 
 
 def replay(
-    journal: Annotated[Path, Parameter(help="The file that `journal:` named in the gateway's file.")],
+    journal: Annotated[Path, Parameter(help="The journal, as named by `journal:` in the gateway's file.")],
     /,
     *,
     as_json: AsJson = False,
 ) -> Verdict:
-    """Feed what a gateway heard to its policies again, and tell whether they decide the same."""
+    """Replay a gateway's journal and check its decisions.
+
+    The exit status is 1 if a decision differs.
+    """
     from msgspec import to_builtins
 
     with needs("gateway", "replay"):
@@ -73,6 +84,6 @@ def replay(
     if as_json:
         return Verdict(to_builtins(replayed), status)
     text = f"{replayed.inputs:,} inputs in {replayed.seconds:,.1f} s: {replayed.decisions:,} decisions, "
-    text += "all the same again" if not replayed.different else f"{replayed.different:,} of them different now"
+    text += "all equal" if not replayed.different else f"{replayed.different:,} of them differ"
     lines = [f"  request {each.request}: {each.then}, now {each.now}" for each in replayed.differences]
     return Verdict(Page([], "\n".join([text, *lines])), status)

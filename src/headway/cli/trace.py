@@ -1,4 +1,4 @@
-"""`headway trace`: the verbs that look into a trace file, and those that make another of it."""
+"""`headway trace`: inspects, converts and transforms trace files."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,35 +14,37 @@ from headway.errors import HeadwayError
 from headway.types import Json
 from headway.workload.traces import FORMATS
 
-trace = App(name="trace", help="Look into a trace file, or make another of it.", help_format="plaintext")
+trace = App(name="trace", help="Inspect, convert and transform trace files.", help_format="plaintext")
 
 FORMATS_LIST = join_words(list(FORMATS), "or")
 
-Values = Annotated[list[str] | None, flag("Of this one; repeat for more.")]
+Values = Annotated[list[str] | None, flag("Keep requests with this value; repeat for more.")]
 
 
 @trace.command
 def inspect(
-    file: Annotated[Path, Parameter(name="FILE", help="A trace in any format, .gz or not, or a folder of one.")],
+    file: Annotated[Path, Parameter(name="FILE", help="A trace in any format, plain or .gz, or a trace folder.")],
     /,
     *,
     format: Annotated[
-        str | None, Parameter(help=f"The trace's format, where it cannot be told safely: {FORMATS_LIST}.")
+        str | None, Parameter(help=f"Format of the trace, if Headway cannot detect it: {FORMATS_LIST}.")
     ] = None,
     capacity: Annotated[
-        str, Parameter(help="Cache sizes in the trace's own blocks, separated by commas; inf is unlimited.")
+        str, Parameter(help="Cache sizes in blocks of the trace, separated by commas; inf is unlimited.")
     ] = "1000,10000,inf",
-    instances: Annotated[str, Parameter(help="Numbers of caches under round robin, separated by commas.")] = "1,8",
+    instances: Annotated[
+        str, Parameter(help="Numbers of caches to spread requests over by round robin, separated by commas.")
+    ] = "1,8",
     order: Annotated[
         Literal["first-to-last", "tail-first"],
-        Parameter(help="How a cache uses the blocks of one prompt; an engine releases them tail first."),
+        Parameter(help="Eviction order of the blocks of one prompt; engines release the tail first."),
     ] = "first-to-last",
-    block_tokens: Annotated[int | None, Parameter(help="Tokens of a block, where the file does not say.")] = None,
-    limit: Annotated[int | None, Parameter(help="Read the first so many requests only.")] = None,
+    block_tokens: Annotated[int | None, Parameter(help="Tokens per block, if the file does not say.")] = None,
+    limit: Annotated[int | None, Parameter(help="Read only the first so many requests.")] = None,
     drawn: Drawn = AS_IT_COMES,
     as_json: AsJson = False,
 ) -> Page | Json:
-    """Print a trace's shape (rate, lengths, burstiness, sessions) and how much of it a cache could reuse."""
+    """Print a trace's rate, lengths, burstiness and sessions, and how much a cache could reuse."""
     from headway.experiment.look import inspect_trace
     from headway.report.progress import Bar
     from headway.report.workload_tables import report, snippet
@@ -78,7 +80,7 @@ def _whole(text: str, where: str, most: int) -> int:
 
 
 def _drop_unset(**values: object) -> Json:
-    """The options that the command line has."""
+    """Return the options that are set."""
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -91,19 +93,19 @@ def convert(
     files: Files = AS_THEY_ARE,
     drawn: Drawn = AS_IT_COMES,
 ) -> Page | Json:
-    """Write a trace in another format; what that cannot express is told on stderr."""
+    """Write a trace in another format; print what that format cannot express on stderr."""
     return files.rewrite(source, target, drawn=drawn)
 
 
 @trace.command
 def from_records(
-    source: Annotated[Path, Parameter(name="DIR", help="A folder of the gateway's records, as in records/0001.")],
+    source: Annotated[Path, Parameter(name="DIR", help="A folder of gateway records, as in records/0001.")],
     /,
     *,
     output: Annotated[Path, Parameter(name=("--output", "-o"), help="The trace to write, as in live.jsonl.")],
     files: Files = AS_THEY_ARE,
 ) -> Page | Json:
-    """Make a trace of live traffic that a gateway has recorded: times, lengths and blocks, never text."""
+    """Make a trace from a gateway's records: times, lengths and block hashes, never text."""
     return files.rewrite(source, output, read_format="records")
 
 
@@ -113,10 +115,10 @@ def cap(
     target: Out,
     /,
     *,
-    max_turns: Annotated[int, Parameter(help="Requests of a session to keep.")],
+    max_turns: Annotated[int, Parameter(help="Number of requests to keep per session.")],
     files: Files = AS_THEY_ARE,
 ) -> Page | Json:
-    """Keep the first turns of each session; where the trace records none, sessions are derived from its blocks."""
+    """Keep the first turns of each session. Without recorded sessions, Headway derives them from blocks."""
     return files.rewrite(source, target, [{"cap": {"max_turns": max_turns}}])
 
 
@@ -126,14 +128,14 @@ def scale(
     target: Out,
     /,
     *,
-    rate: Annotated[str | None, Parameter(help="How much faster: 2 halves every time.")] = None,
-    prompt_tokens: Annotated[str | None, Parameter(help="A factor for the lengths of prompts.")] = None,
-    output_tokens: Annotated[str | None, Parameter(help="A factor for the lengths of outputs.")] = None,
+    rate: Annotated[str | None, Parameter(help="Speed-up: 2 halves every arrival time.")] = None,
+    prompt_tokens: Annotated[str | None, Parameter(help="Factor for prompt lengths.")] = None,
+    output_tokens: Annotated[str | None, Parameter(help="Factor for output lengths.")] = None,
     files: Files = AS_THEY_ARE,
 ) -> Page | Json:
-    """Make a trace faster or slower, its prompts and outputs longer or shorter.
+    """Scale the speed, prompt lengths and output lengths of a trace.
 
-    A shorter prompt is cut to the blocks it still fills, a longer one goes on with content of its own.
+    A shorter prompt keeps its first blocks; a longer one continues with content that no other prompt shares.
     """
     factors = _drop_unset(rate=rate, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
     return files.rewrite(source, target, [{"scale": factors}])
@@ -145,14 +147,18 @@ def slice_(
     target: Out,
     /,
     *,
-    start: Annotated[str | None, Parameter(help="Requests from this time on, as in 10m,")] = None,
-    end: Annotated[str | None, Parameter(help="and before this one.")] = None,
-    requests: Annotated[str | None, Parameter(help="Requests by number, as in 0:1000, the last not included.")] = None,
-    sessions: Annotated[str | None, Parameter(help="Sessions by number, as in 0:100, the last not included.")] = None,
-    whole_sessions: Annotated[bool, flag("Keep the sessions that begin inside, with all their turns.")] = False,
+    start: Annotated[str | None, Parameter(help="Keep requests from this time on, as in 10m.")] = None,
+    end: Annotated[str | None, Parameter(help="Keep requests before this time.")] = None,
+    requests: Annotated[
+        str | None, Parameter(help="Keep requests by number, as in 0:1000, the end not included.")
+    ] = None,
+    sessions: Annotated[
+        str | None, Parameter(help="Keep sessions by number, as in 0:100, the end not included.")
+    ] = None,
+    whole_sessions: Annotated[bool, flag("Keep sessions that begin inside the piece, with all their turns.")] = False,
     files: Files = AS_THEY_ARE,
 ) -> Page | Json:
-    """Keep a piece of a trace; its times then count from the piece's start."""
+    """Keep a piece of a trace. Its times then count from the start of the piece."""
     bounds = _drop_unset(
         start=start,
         end=end,
@@ -166,19 +172,19 @@ def slice_(
 @trace.command
 def merge(
     source: In,
-    other: Annotated[Path, Parameter(name="OTHER", help="The trace to merge into it.")],
+    other: Annotated[Path, Parameter(name="OTHER", help="The second trace.")],
     target: Out,
     /,
     *,
-    other_from: Annotated[str | None, Parameter(help="The format of OTHER, where it cannot be told safely.")] = None,
-    other_block_tokens: Annotated[int | None, Parameter(help="Tokens of a block of OTHER.")] = None,
-    offset: Annotated[str | None, Parameter(help="How much later OTHER starts, as in 10m.")] = None,
+    other_from: Annotated[str | None, Parameter(help="Format of OTHER, if Headway cannot detect it.")] = None,
+    other_block_tokens: Annotated[int | None, Parameter(help="Tokens per block of OTHER.")] = None,
+    offset: Annotated[str | None, Parameter(help="Delay of OTHER, as in 10m.")] = None,
     one_trace: Annotated[
-        bool, flag("Both are pieces of one trace: equal names and block ids mean the same in both.")
+        bool, flag("Both are pieces of one trace: equal names and block ids have the same meaning.")
     ] = False,
     files: Files = AS_THEY_ARE,
 ) -> Page | Json:
-    """Merge two traces by time; their sessions, ids and blocks are kept apart."""
+    """Merge two traces by time, without mixing up their sessions, ids and blocks."""
     from headway.workload.transforms.rewrite import check_target
 
     check_target(target, source, other)
@@ -189,20 +195,20 @@ def merge(
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Conditions:
-    """Which requests to keep."""
+    """Conditions on requests."""
 
     model: Values = None
     tenant: Values = None
     kind: Values = None
     slo_class: Values = None
     session: Values = None
-    turn: Annotated[list[int] | None, flag("Of this turn; repeat for more.")] = None
-    min_turn: Annotated[int | None, Parameter(help="The first turn to keep, from 0.")] = None
-    max_turn: Annotated[int | None, Parameter(help="The last turn to keep, from 0.")] = None
-    min_prompt_tokens: Annotated[int | None, Parameter(help="The shortest prompt to keep.")] = None
-    max_prompt_tokens: Annotated[int | None, Parameter(help="The longest prompt to keep.")] = None
-    min_output_tokens: Annotated[int | None, Parameter(help="The shortest output to keep.")] = None
-    max_output_tokens: Annotated[int | None, Parameter(help="The longest output to keep.")] = None
+    turn: Annotated[list[int] | None, flag("Keep this turn; repeat for more.")] = None
+    min_turn: Annotated[int | None, Parameter(help="First turn to keep, counted from 0.")] = None
+    max_turn: Annotated[int | None, Parameter(help="Last turn to keep, counted from 0.")] = None
+    min_prompt_tokens: Annotated[int | None, Parameter(help="Shortest prompt to keep.")] = None
+    max_prompt_tokens: Annotated[int | None, Parameter(help="Longest prompt to keep.")] = None
+    min_output_tokens: Annotated[int | None, Parameter(help="Shortest output to keep.")] = None
+    max_output_tokens: Annotated[int | None, Parameter(help="Longest output to keep.")] = None
 
 
 ALL = Conditions()
@@ -210,7 +216,7 @@ ALL = Conditions()
 
 @trace.command(name="filter")
 def filter_(source: In, target: Out, /, *, conditions: Conditions = ALL, files: Files = AS_THEY_ARE) -> Page | Json:
-    """Keep the requests for which everything given holds; bounds are included."""
+    """Keep the requests that meet every condition; bounds are inclusive."""
     return files.rewrite(source, target, [{"filter": _drop_unset(**asdict(conditions))}])
 
 
@@ -220,11 +226,11 @@ def dequantise(
     target: Out,
     /,
     *,
-    grid: Annotated[str, Parameter(help="The length of a tick, as in 3s; auto tells it from the stamps.")] = "auto",
-    seed: Annotated[int, Parameter(help="Of the draws.")] = 0,
+    grid: Annotated[str, Parameter(help="Length of a tick, as in 3s; auto detects it from the timestamps.")] = "auto",
+    seed: Annotated[int, Parameter(help="Random seed.")] = 0,
     files: Files = AS_THEY_ARE,
 ) -> Page | Json:
-    """Spread arrivals whose stamps were rounded to a grid uniformly over its ticks, in the order of the file."""
+    """Spread rounded arrival times uniformly over their ticks, in the order of the file."""
     return files.rewrite(source, target, [{"dequantise": {"grid": grid, "seed": seed}}])
 
 
@@ -235,12 +241,12 @@ def anonymise(
     /,
     *,
     seed: Annotated[
-        str | None, Parameter(help="Pseudonyms that are the same in every file made with this secret, not numbers.")
+        str | None, Parameter(help="Secret for pseudonyms, which are then equal in every file. Default: numbers.")
     ] = None,
-    keep_models: Annotated[bool, flag("Leave the models' names.")] = False,
+    keep_models: Annotated[bool, flag("Keep the names of models.")] = False,
     files: Files = AS_THEY_ARE,
 ) -> Page | Json:
-    """Rename sessions, requests, tenants, models and blocks, and drop all that only the source knows."""
+    """Replace the names of sessions, requests, tenants, models and blocks, and drop other fields."""
     return files.rewrite(source, target, [{"anonymise": _drop_unset(seed=seed, keep_models=keep_models)}])
 
 
@@ -250,11 +256,11 @@ def starts(
     target: Out,
     /,
     *,
-    rate: Annotated[str, Parameter(help="Sessions that begin, as in 0.2/s.")],
-    seed: Annotated[int, Parameter(help="Of the draws.")] = 0,
+    rate: Annotated[str, Parameter(help="Rate of session starts, as in 0.2/s.")],
+    seed: Annotated[int, Parameter(help="Random seed.")] = 0,
     files: Files = AS_THEY_ARE,
 ) -> Page | Json:
-    """Give a trace whose sessions each count from their own start a clock: Poisson session starts."""
+    """Draw Poisson session starts for a trace whose sessions each begin at time 0."""
     return files.rewrite(source, target, [{"starts": {"rate": rate, "seed": seed}}])
 
 
@@ -264,11 +270,11 @@ def assign(
     target: Out,
     /,
     *,
-    tenant: Annotated[list[str], flag("A tenant, as in crawler:1:batch: name, weight, class; repeat for more.")],
-    seed: Annotated[int, Parameter(help="Of the lots.")] = 0,
+    tenant: Annotated[list[str], flag("Tenant as name:weight:class, as in crawler:1:batch; repeat for more.")],
+    seed: Annotated[int, Parameter(help="Random seed.")] = 0,
     files: Files = AS_THEY_ARE,
 ) -> Page | Json:
-    """Give each session, or request without one, to one of these tenants by lot."""
+    """Assign each session, or request without a session, to a random tenant."""
     tenants = {}
     for text in tenant:
         name, _, rest = text.partition(":")
@@ -282,5 +288,5 @@ def _range(text: str | None, where: str) -> list[int] | None:
         return None
     parts = [part.strip().replace("_", "") for part in text.split(":")]
     if len(parts) != 2 or not all(part.isdecimal() and len(part) <= 18 for part in parts):
-        raise HeadwayError(f"{where}: {shown(text)} is not a range; write from:to, as in 0:1000.")
+        raise HeadwayError(f"{where}: {shown(text)} is not a range. Write start:end, as in 0:1000.")
     return [int(part) for part in parts]

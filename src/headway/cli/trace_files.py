@@ -1,4 +1,4 @@
-"""What the commands on traces have in common: which file is read and how, and what another is written as."""
+"""Options that the `headway trace` commands share: which trace to read and how to write another."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -18,11 +18,11 @@ Out = Annotated[Path, Parameter(name="OUT", help="The file to write.")]
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Drawn:
-    """What of a format to draw whose requests are drawn rather than read."""
+    """What to draw from a format that describes distributions instead of requests."""
 
-    seed: Annotated[int, Parameter(help="Of a format whose requests are drawn (servegen): the seed.")] = 0
-    start: Annotated[str | None, Parameter(help="Likewise: where in the data to begin, as in 10h.")] = None
-    duration: Annotated[str | None, Parameter(help="Likewise: how long to draw for, as in 5m.")] = None
+    seed: Annotated[int, Parameter(help="For formats whose requests are drawn (servegen): random seed.")] = 0
+    start: Annotated[str | None, Parameter(help="For such formats: start in the data, as in 10h.")] = None
+    duration: Annotated[str | None, Parameter(help="For such formats: length to draw, as in 5m.")] = None
 
 
 AS_IT_COMES = Drawn()
@@ -31,17 +31,17 @@ AS_IT_COMES = Drawn()
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Files:
-    """How a trace is read and another one written."""
+    """How to read one trace and write another."""
 
-    read_format: Annotated[
-        str | None, Parameter(name="--from", help="The format of IN, where it cannot be told safely, as for inspect.")
-    ] = None
+    read_format: Annotated[str | None, Parameter(name="--from", help="Format of IN, if Headway cannot detect it.")] = (
+        None
+    )
     format: Annotated[
         str | None,
-        Parameter(name="--to", help="The format of OUT; else by its name, as in x.mooncake.jsonl; else headway."),
+        Parameter(name="--to", help="Format of OUT. Default: from its name, as in x.mooncake.jsonl, else headway."),
     ] = None
-    block_tokens: Annotated[int | None, Parameter(help="Tokens of a block of IN, where the file does not say.")] = None
-    limit: Annotated[int | None, Parameter(help="Read the first so many requests only.")] = None
+    block_tokens: Annotated[int | None, Parameter(help="Tokens per block of IN, if the file does not say.")] = None
+    limit: Annotated[int | None, Parameter(help="Read only the first so many requests.")] = None
     as_json: AsJson = False
 
     def rewrite(
@@ -52,7 +52,7 @@ class Files:
         drawn: Drawn = AS_IT_COMES,
         read_format: str | None = None,
     ) -> Page | Json:
-        """Make one file of another, tell what was lost, and give what is to be printed."""
+        """Write a transformed trace, report what its format cannot express, and return the result."""
         import msgspec
 
         from headway.report.progress import Bar

@@ -3,72 +3,79 @@
 import contextlib
 import sys
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Group
 from rich.console import Console
 
 from headway import __version__
 from headway.cli.page import Verdict, text_of
 from headway.errors import HeadwayError
 
-# Each as a module of this package and its function or App, imported when the verb runs or its help is shown. Messages
-# list the verbs in this order.
-VERBS = (
-    "trace:trace",
-    "run:run",
-    "experiments:plan",
-    "catalogues:policy",
-    "run_folders:explain",
-    "run_folders:report",
-    "experiments:sweep",
-    "evolve:evolve",
-    "run_folders:summarize",
-    "run_folders:timeline",
-    "catalogues:hardware",
-    "catalogues:calibrate",
-    "run_folders:validate",
-    "serving:serve",
-    "deploy:deploy",
-    "serving:epp",
-    "interop:export",
-    "interop:import_",
-    "live_engines:emulate",
-    "live_engines:load",
-    "live_engines:twin",
-    "live_engines:conformance",
-    "kvd:kvd",
-    "agent:agent",
-    "fleet:fleet",
-    "serving:replay",
-    "serving:key",
-    "run:workload",
-    "experiments:compare",
-    "experiments:controls",
-    "catalogues:policies",
-)
+# By group, in the order of `headway --help`: the module of this package and the function or App of each verb. A module
+# is imported when its verb runs or when help is shown.
+GROUPS = {
+    "Simulate": (
+        "run:run",
+        "experiments:compare",
+        "experiments:sweep",
+        "experiments:plan",
+        "experiments:controls",
+        "run:workload",
+    ),
+    "Look": (
+        "run_folders:report",
+        "run_folders:summarize",
+        "run_folders:explain",
+        "run_folders:timeline",
+        "run_folders:validate",
+        "catalogues:policies",
+    ),
+    "Evolve": ("evolve:evolve", "catalogues:policy"),
+    "Serve": ("serving:serve", "serving:epp", "deploy:deploy", "live_engines:load", "live_engines:twin"),
+    "Operate": (
+        "fleet:fleet",
+        "agent:agent",
+        "kvd:kvd",
+        "serving:key",
+        "serving:replay",
+        "live_engines:emulate",
+        "live_engines:conformance",
+        "completion:completion",
+    ),
+    "Data": (
+        "trace:trace",
+        "catalogues:hardware",
+        "catalogues:calibrate",
+        "interop:export",
+        "interop:import_",
+    ),
+}
 
 app = App(
     name="headway",
     version=__version__,
-    help="A laboratory for LLM-inference routing: simulate a serving cluster exactly, compare its routing policies.",
+    help="Simulate LLM serving clusters, search for better routing policies, and serve live traffic with them.",
     help_format="plaintext",
+    help_epilogue="headway VERB --help describes one verb and its options.",
     suppress_keyboard_interrupt=False,
 )
-for verb in VERBS:
-    app.command(f"headway.cli.{verb}")
+app["--help"].group = app["--version"].group = Group("Options", sort_key=len(GROUPS))
+for place, (heading, verbs) in enumerate(GROUPS.items()):
+    group = Group(heading, sort_key=place)
+    for line, verb in enumerate(verbs):
+        app.command(f"headway.cli.{verb}", group=group, sort_key=line)
 
 
 def answer(arguments: list[str]) -> tuple[str, int]:
-    """Run a verb, and return what to print on stdout and the exit status. Stdout is for that alone: what a policy of
-    the user prints meanwhile goes to stderr."""
+    """Run a verb; return the text for stdout and the exit status. What a user's policy prints goes to stderr."""
     console = Console(highlight=False, file=sys.stdout)
     if arguments[0] in app.help_flags:
-        app.resolved_commands()  # the overview shows the first line of every verb that is loaded
+        app.resolved_commands()  # the overview shows the first line of each verb's docstring
     try:
         with contextlib.redirect_stdout(sys.stderr):
             reply = app(
                 arguments, console=console, exit_on_error=False, print_error=False, result_action="return_value"
             )
     except CycloptsError as error:
-        raise HeadwayError(" ".join(str(error).split()) + " (headway --help tells more.)") from None
+        raise HeadwayError(" ".join(str(error).split()) + " See headway --help.") from None
     page, code = reply if isinstance(reply, Verdict) else (reply, 0)
-    return "" if page is None else text_of(page, console), code  # the help prints itself
+    return "" if page is None else text_of(page, console), code  # cyclopts prints help itself

@@ -140,7 +140,7 @@ def compare(
     check_seeds(seeds)
     check_trace(trace)
     if trace != "minimal" and output is None:
-        raise HeadwayError("trace: say with an output folder where it is to be written.")
+        raise HeadwayError("trace: needs an output folder.")
     loaded = Scenario.load(scenario, overrides)
     if output is not None:
         study.check(output, "comparison")
