@@ -1,12 +1,12 @@
-"""Pages of the site that are no files of `docs/`: references generated from the code's declarations, and the source
-files that pages link to (examples, benchmarks), each shown on a page."""
+"""Pages of the site that are not files in `docs/`: references generated from declarations in the code, and a page for
+each source file (examples, benchmarks) that another page links to."""
 
 from __future__ import annotations
 
 import inspect
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,23 @@ from rich.console import Console
 
 import headway
 from headway.cli.verbs import app
+from headway.config.tables import BLOCK, find_section, key_table
 from headway.report.catalogue import HEADINGS, document, find
+from headway.results.findings import DETECTORS
+from headway.results.ranking import direction, every_figure
+from headway.views.instance import SIGNALS
 
 ROOT = Path(__file__).parent.parent
 LINK = re.compile(r"\]\(((?:\.\./)*)\.\./((?:examples|benchmarks)/[^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+GATEWAY_PAGES = ("gateway", "membership", "observing", "shadow", "cascade", "disaggregation-live", "kvd")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".sh": "bash", ".jsonl": "json"}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages."""
-    for name, text in {"commands": commands(), "policies": policies(), "api": api()}.items():
-        files.append(File.generated(config, f"reference/{name}.md", content=text))
+    for name, page in REFERENCE.items():
+        files.append(File.generated(config, f"reference/{name}.md", content=page()))
     linked = {match[2] for page in files.documentation_pages() for match in LINK.finditer(page.content_string)}
     for path in sorted(linked):
         page = File.generated(config, f"{path}.md", content=source(path), inclusion=InclusionLevel.NOT_IN_NAV)
@@ -61,7 +67,7 @@ def commands() -> str:
         "# Commands",
         "This page shows the help of every command. `headway COMMAND --help` prints the same.",
         "Exit codes: 0 is success, 1 a negative answer (for example from `headway twin`), 2 wrong usage or input, "
-        "3 a broken invariant of the simulator.",
+        "3 a bug in Headway.",
     ]
     for words in _verbs(app, []):
         page = io.StringIO()
@@ -85,7 +91,7 @@ def policies() -> str:
     for entry in map(document, find(None)):
         if entry["stage"] != stage:
             stage = entry["stage"]
-            parts.append(f"## {HEADINGS[stage].capitalize()}")
+            parts += [f"## {stage.capitalize()}", f"These policies {HEADINGS[stage]}."]
         marks = [entry["kind"]] * (entry["kind"] != "policy") + ["default"] * entry["default"]
         marks += ["oracle"] * entry["oracle"]
         parts.append(f"### {entry['name']}" + (f" ({', '.join(marks)})" if marks else ""))
@@ -119,6 +125,66 @@ def api() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def signals() -> str:
+    """Every signal that a policy may read of an instance."""
+    parts = [
+        "# Signals",
+        "This page lists every signal of an instance that a policy may read. "
+        "[Control plane](../control-plane.md) explains how fresh each kind of signal is.",
+    ]
+    rows = ["| Signal | Freshness | Unit | Meaning | Simulated from | Live from |", "|---|---|---|---|---|---|"]
+    for name, signal in SIGNALS.items():
+        sources = (signal.simulated or "not available", signal.live or "not available")
+        sources = ("derived", "derived") if signal.derived else sources
+        cells = (f"`{name}`", signal.freshness, signal.unit, signal.description, *sources)
+        rows.append(f"| {' | '.join(_plain(' '.join(cell.split())).replace('|', 'or') for cell in cells)} |")
+    return "\n\n".join([*parts, "\n".join(rows)]) + "\n"
+
+
+def findings() -> str:
+    """Every kind of finding: its definition and its advice."""
+    parts = [
+        "# Kinds of findings",
+        "This page lists every kind of finding that a run may have. [Findings](../findings.md) defines them in full.",
+    ]
+    for detector in DETECTORS:
+        definition = _plain(inspect.getdoc(detector) or "")
+        parts += [f"## {detector.KIND}", definition, f"Area: {detector.AREA}. Advice: {_plain(detector.ADVICE)}"]
+    return "\n\n".join(parts) + "\n"
+
+
+def metrics() -> str:
+    """Every figure of a summary, and which direction is better."""
+    parts = [
+        "# Figures",
+        "This page lists every figure of a summary by its path. `--by`, `--show` and `Comparison` take these paths. "
+        "[Metrics](../metrics.md) defines each of them.",
+    ]
+    rows = ["| Path | Better |", "|---|---|"]
+    rows += [f"| `{path}` | {direction(path) or ''} |" for path in every_figure()]
+    return "\n\n".join([*parts, "\n".join(rows)]) + "\n"
+
+
+def scenario_keys() -> str:
+    return _keys("Scenario keys", "scenario file", ["scenario"])
+
+
+def gateway_keys() -> str:
+    return _keys("Gateway keys", "gateway's file", GATEWAY_PAGES)
+
+
+def _keys(title: str, file: str, pages: Iterable[str]) -> str:
+    """The tables of keys of these pages, under the headings that they have there."""
+    parts = [f"# {title}", f"This page lists every declared key of a {file}, section by section."]
+    for name in pages:
+        text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+        for block in BLOCK.finditer(text):
+            heading = [match[1] for match in HEADING.finditer(text, 0, block.start())][-1]
+            section = find_section(block[2])
+            parts += [f"## {heading}", f"[Explained here](../{name}.md).", key_table(section).rstrip("\n")]
+    return "\n\n".join(parts) + "\n"
+
+
 def _signature(function: Any) -> str:
     parameters = [f"    {each}," for each in inspect.signature(function).parameters.values()]
     returned = inspect.signature(function).return_annotation
@@ -129,3 +195,15 @@ def _signature(function: Any) -> str:
 def _plain(text: str) -> str:
     """Text of a docstring as Markdown: what looks like a tag is none."""
     return text.replace("<", "&lt;")
+
+
+REFERENCE = {
+    "scenario-keys": scenario_keys,
+    "gateway-keys": gateway_keys,
+    "commands": commands,
+    "api": api,
+    "metrics": metrics,
+    "findings": findings,
+    "policies": policies,
+    "signals": signals,
+}

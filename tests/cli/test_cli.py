@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +20,7 @@ import yaml
 from command_line import capture_output, interruptible, text_of
 from conftest import COMMAND, ROOT, SOURCE, Run
 from headway import __version__, cli
+from headway.cli.verbs import app
 from headway.errors import InvariantError
 from headway.policies import registry
 from headway.scenario.scenario import Scenario
@@ -234,18 +237,15 @@ def test_policies_lists_the_catalogue(headway: Run) -> None:
     assert stages == ["routing", *parts, "admission", "priority", "flow", "scheduler", "scaling"]
 
 
-def test_the_listing_tells_parameters_and_signals_in_80_columns(headway: Run) -> None:
+def test_the_listing_has_a_line_for_each_policy_in_80_columns(headway: Run) -> None:
     done = headway("policies")
     assert done.returncode == 0
-    assert max(len(line) for line in done.stdout.splitlines()) <= 80
-    text = " ".join(done.stdout.split())
-    for entry in registry.entries():
-        for parameter in entry.parameters:
-            assert f" {parameter.name}=" in text, f"{entry.name}: {parameter.name}"
-    assert "cache_weight=0.8 max_load=0.9 block_tokens=16 lru_blocks=31250 · exact: prefix_index" in text
-    assert "exact: routed_since_report · reported: queued, running" in text
-    assert "weighted (default) The highest" in text
-    assert "oracle-prefix (oracle) Prompt" in text
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    names = [line.split()[0] for line in lines if line.startswith("   ")]
+    assert names == [entry["name"] for entry in document(headway("policies", "--json"))["policies"]]
+    assert any(line.split()[:2] == ["weighted", "(default)"] for line in lines)
+    assert any(line.split()[:2] == ["oracle-prefix", "(oracle)"] for line in lines)
 
 
 def test_policies_shows_one_with_its_parameters(headway: Run) -> None:
@@ -484,13 +484,15 @@ def test_a_broken_invariant_is_status_3(scenario: str, monkeypatch: pytest.Monke
     assert cli.status(["run", scenario]) == 3
 
 
-def test_ctrl_c_is_quiet(scenario: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_says_how_far_it_came_and_what_is_kept(
+    scenario: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("headway.experiment.run.simulate", interrupted)
     assert cli.status(["run", scenario]) == 130
-    assert capsys.readouterr() == ("", "")
+    assert capsys.readouterr() == ("", "headway: interrupted; 0/60 requests. Nothing was written.\n")
 
 
 def test_ctrl_c_ends_a_comparison_at_once(scenario: str) -> None:
@@ -513,7 +515,8 @@ def test_ctrl_c_ends_a_comparison_at_once(scenario: str) -> None:
         out, err = child.communicate(timeout=300)
     finally:
         child.kill()
-    assert (child.returncode, out, err) == (130, "", "")
+    assert (child.returncode, out) == (130, "")
+    assert re.fullmatch(r"headway: interrupted; .*policies\. Nothing was written\.\n", err)
 
 
 def test_a_reader_who_leaves_is_no_error(headway_process: Run) -> None:
@@ -616,6 +619,45 @@ def test_a_count_that_is_none_is_told(
 def test_a_routing_policy_without_a_name_is_told(scenario: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.status(["run", scenario, "--routing-policy", ""]) == 2
     assert "a policy's name is missing" in capsys.readouterr().err
+
+
+def test_progress_is_a_line_now_and_then_where_stderr_is_no_terminal(
+    headway: Run, scenario: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headway.report.progress.LINE_S", 0.0)
+    lines = headway("run", scenario).stderr.splitlines()
+    assert lines and all(re.fullmatch(r"headway: [\d,]+/60 requests, 0:00:0\d so far", line) for line in lines)
+
+
+def test_the_overview_groups_every_verb_in_a_line_of_80_columns(headway: Run) -> None:
+    lines = headway("--help").stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    titles = [line.split()[1] for line in lines if line.startswith("╭")]
+    assert titles == ["Simulate", "Look", "Evolve", "Serve", "Operate", "Data", "Options"]
+    verbs = [line[2:].split()[0] for line in lines if line.startswith("│ ") and line[2] != "-"]
+    assert sorted(verbs) == sorted(name for name in app.resolved_commands() if not name.startswith("-"))
+    assert all(len(line[2:].split()) > 2 and line.rstrip("│ ").endswith(".") for line in lines if line.startswith("│ "))
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_completion_script_knows_verbs_and_options(headway: Run, shell: str, tmp_path: Path) -> None:
+    done = headway("completion", shell)
+    assert (done.returncode, done.stderr) == (0, "")
+    for word in ("compare", "from-records", "policy-timeout", "scheduler"):
+        assert word in done.stdout
+    if shutil.which(shell) is not None:
+        file = tmp_path / "script"
+        file.write_text(done.stdout)
+        assert subprocess.run([shell, "-n", file], check=False).returncode == 0
+
+
+def test_bash_completes_a_verb(headway: Run, tmp_path: Path) -> None:
+    if shutil.which("bash") is None:
+        pytest.skip("bash is not installed")
+    (tmp_path / "script").write_text(headway("completion", "bash").stdout)
+    ask = 'source ./script; COMP_WORDS=(headway swe); COMP_CWORD=1; _headway; echo "${COMPREPLY[@]}"'
+    answer = subprocess.run(["bash", "-c", ask], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert answer.stdout.split() == ["sweep"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")

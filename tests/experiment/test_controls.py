@@ -135,7 +135,8 @@ def test_the_command_prints_matrix_figures_and_signed_differences(
 def test_a_routing_policy_cannot_be_given(headway: Run) -> None:
     done = headway("controls", "--routing-policy", "sticky")
     assert done.returncode == 2
-    assert done.stderr == "headway: --routing-policy: the controls have their own routing policies; remove the option.\n"
+    reason = "the controls have their own routing policies; remove the option."
+    assert done.stderr == f"headway: --routing-policy: {reason}\n"
 
 
 @pytest.mark.full

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -303,8 +304,9 @@ def test_ctrl_c_leaves_whole_folders_only(tmp_path: Path) -> None:
     while process.poll() is None and len(list(out.glob("seed=*"))) < 5:
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to all of them
-    process.communicate()
+    _, said = process.communicate()
     assert process.returncode == 130
+    assert re.search(rb"interrupted; \d+/400 runs.*\. Finished runs are in out; the same command continues\.", said)
     assert not list(out.glob(".*"))
     there = sorted(out.glob("seed=*"))
     assert 5 <= len(there) < 400
@@ -312,6 +314,33 @@ def test_ctrl_c_leaves_whole_folders_only(tmp_path: Path) -> None:
         headway.Result.load(folder)
     assert study.read(out)["verdict"] == study.UNFINISHED
     assert headway.sweep(SCENARIO, f"seed=1..{len(there)}:1", workers=1, output=out).reused >= len(there) - 2
+
+
+def test_any_figure_can_be_a_column(headway: Run, tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(SCENARIO))
+    arguments = ["sweep", "s.yaml", "--vary", "workload.rate=20,200", "--show", "balance.cv, latency.itl.p99"]
+    lines = headway(*arguments, cwd=tmp_path).stdout.splitlines()
+    place = next(place for place, line in enumerate(lines) if line.split()[:1] == ["rate"])
+    assert lines[place - 1].split() == ["balance", "itl", "ms"] and lines[place].split() == ["rate", "cv", "p99"]
+    points = json.loads(headway(*arguments, "--json", cwd=tmp_path).stdout)["points"]
+    assert [list(point["figures"]) for point in points] == [["balance.cv", "latency.itl.p99"]] * 2
+    wrong = headway("sweep", "s.yaml", "--vary", "seed=1,2", "--show", "balance.cvv", cwd=tmp_path)
+    assert wrong.stderr == "headway: show: no figure is called 'balance.cvv'. Did you mean 'balance.cv'?\n"
+
+
+def test_rows_have_the_figures_that_python_asks_for() -> None:
+    grid = module.sweep(SCENARIO, "workload.rate=20,200", show=["requests.arrived", "balance.jain"], workers=1)
+    assert list(grid.rows[0]) == ["workload.rate", "policy", "slo_holds", "requests.arrived", "balance.jain"]
+    assert [row["requests.arrived"] for row in grid.rows] == [
+        point.summary["requests"]["arrived"] for point in grid.points
+    ]
+
+
+def test_a_grid_may_have_a_weight_of_0() -> None:
+    changed = {**SCENARIO, "policies": {"routing": {"name": "weighted", "scorers": {"queue-depth": 1}}}}
+    grid = module.sweep(changed, "policies.routing.scorers.prefix-affinity=0,1", workers=1)
+    alone = headway.simulate(changed).summary()
+    assert grid.points[0].summary["latency"] == alone["latency"] != grid.points[1].summary["latency"]
 
 
 # --- the command line -------------------------------------------------------------------------------------------------
@@ -337,7 +366,7 @@ def test_the_command_line_says_how_many_runs_there_are_and_were(headway: Run, tm
     assert first.stderr.splitlines()[0] == "headway: 3 runs"
     second = headway(*arguments, "--vary", "leap=true", cwd=tmp_path)
     again = headway(*arguments, cwd=tmp_path)
-    assert again.stderr.splitlines()[0] == "headway: 3 runs, 3 of them are there already"
+    assert again.stderr.splitlines()[0] == "headway: 3 runs, 3 of them already done"
     assert again.stdout == first.stdout and second.returncode == 0
     wrong = headway("sweep", "s.yaml", "--vary", "wrkload.rate=3", cwd=tmp_path)
     assert (wrong.returncode, wrong.stdout) == (2, "")
@@ -348,9 +377,9 @@ def test_progress_tells_what_was_reused_and_how_long_the_rest_may_take(monkeypat
     clock = [100.0]
     monkeypatch.setattr("headway.report.progress.time.monotonic", lambda: clock[0])
     said: list[str] = []
-    progress = SweepProgress(said.append, aloud=True)
+    progress = SweepProgress(said.append, Path("out"))
     progress(4, 20, 4)
-    assert said == ["20 runs, 4 of them are there already"] and progress._text() == "4/20 runs, 4 reused"
+    assert said == ["20 runs, 4 of them already done"] and progress._text() == "4/20 runs, 4 reused"
     clock[0] = 130.0
     progress(6, 20, 4)
     assert progress._text() == "6/20 runs, 4 reused, about 0:03:30 left"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -179,11 +181,67 @@ def test_what_a_policy_prints_goes_to_standard_error(tmp_path, capsys):
     assert said.err.count("routed") == 8 and said.err.count("loaded") == 1
 
 
-def test_a_policy_that_ends_its_process_is_told_in_a_comparison(tmp_path, monkeypatch):
+def test_a_policy_that_calls_os_exit_is_named_with_its_request(tmp_path):
+    gone = own(tmp_path, ROUTE + "if request.id == 3:\n            os._exit(7)\n        return Route('instance-0')\n")
+    expected = "own.py line 8, in Own.route: calls os._exit(7), which would end Headway, at request 3."
+    assert told(gone).endswith(expected)
+    for workers in (1, 2):
+        with pytest.raises(HeadwayError) as error:
+            compare(policies=[gone, gone], overrides=SMALL, workers=workers)
+        assert str(error.value).endswith(expected)
+
+
+def test_a_child_that_a_policy_forks_may_call_os_exit(tmp_path):
+    forks = "if request.id == 1 and not os.fork():\n            os._exit(0)\n        return Route('instance-0')\n"
+    assert simulate(overrides=SMALL, routing=own(tmp_path, ROUTE + forks)).summary()["requests"]["completed"] == 8
+
+
+def test_a_policy_that_crashes_its_process_is_named_in_a_comparison(tmp_path, monkeypatch):
     monkeypatch.setattr("headway.experiment.runner.RETRIES", 0)
-    gone = own(tmp_path, ROUTE + "os._exit(7)\n")
+    gone = own(tmp_path, ROUTE + "os.kill(os.getpid(), 9)\n")
     with pytest.raises(HeadwayError, match=r"^policies: a process was ended from within, .*own\.py:Own"):
         compare(policies=[gone, gone], overrides=SMALL, workers=2)
+
+
+HANGS = {
+    "computes": "while True:\n                pass\n",
+    "sleeps": "import time; time.sleep(1e6)\n",
+    "catches": "while True:\n                try:\n                    pass\n                except Exception:\n"
+    "                    pass\n",
+}
+
+
+@pytest.mark.parametrize("how", HANGS)
+def test_a_policy_that_does_not_return_is_named_with_its_request(tmp_path, monkeypatch, how):
+    monkeypatch.setenv("HEADWAY_POLICY_TIMEOUT", "200ms")
+    stuck = own(tmp_path, ROUTE + f"if request.id == 3:\n            {HANGS[how]}        return Route('instance-0')\n")
+    expected = r"own\.py line \d+, in Own\.route: has not returned for 0\.2 s, at request 3\. Allow more with"
+    assert re.search(expected, told(stuck))
+
+
+def test_every_verb_takes_the_time_that_a_policy_may_take(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HEADWAY_POLICY_TIMEOUT", "30s")  # what the option sets is put back after the test
+    stuck = own(tmp_path, ROUTE + "if request.id == 3:\n            " + HANGS["computes"])
+    changes = [word for change in SMALL for word in ("--set", change)]
+    routing = ["--set", f"policies.routing={stuck}", *changes, "--policy-timeout", "100ms"]
+    for verb in (["run"], ["compare", "--policies", f"{stuck},random"], ["sweep", "--vary", "seed=1,2"]):
+        assert status([*verb, *routing]) == 2
+        assert "in Own.route: has not returned for 0.1 s, at request 3." in capsys.readouterr().err
+    assert status(["run", "--policy-timeout", "soon"]) == 2
+    assert "--policy-timeout: 'soon' is not a duration" in capsys.readouterr().err
+
+
+def test_a_policy_that_hangs_in_another_thread_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADWAY_POLICY_TIMEOUT", "200ms")
+    stuck = own(tmp_path, ROUTE + HANGS["computes"].replace("                pass", "            pass"))
+    with ThreadPoolExecutor(1) as pool:
+        assert "has not returned for 0.2 s, at request 0" in pool.submit(told, stuck).result()
+
+
+def test_a_slow_policy_is_left_alone_as_long_as_each_call_returns(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADWAY_POLICY_TIMEOUT", "1s")
+    slow = own(tmp_path, ROUTE + "__import__('time').sleep(0.2)\n        return Route('instance-0')\n")
+    assert simulate(overrides=SMALL, routing=slow).summary()["requests"]["completed"] == 8
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc for the workers")

@@ -261,11 +261,11 @@ def test_the_index_never_exceeds_instances_times_capacity() -> None:
     assert figures["prefix_index_blocks"] == figures["prefix_index_capacity"] == 160.0
 
 
-@pytest.mark.parametrize("weight", [0, -1, -0.5, float("nan"), float("inf"), "many", True, None, "", [3]])
-def test_a_weight_that_is_not_a_positive_number_is_an_error(weight: Any) -> None:
+@pytest.mark.parametrize("weight", [-1, -0.5, float("nan"), float("inf"), "many", True, None, "", [3]])
+def test_a_weight_that_is_negative_or_no_number_is_an_error(weight: Any) -> None:
     with pytest.raises(HeadwayError) as caught:
         weighted({"prefix-affinity": 3, "queue_depth": weight})
-    expected = f"policies.routing.scorers.queue-depth: a weight must be a positive number, got {weight}."
+    expected = f"policies.routing.scorers.queue-depth: a weight must be 0 or a positive number, got {weight}."
     assert str(caught.value) == expected
 
 
@@ -277,22 +277,30 @@ def test_a_weight_that_is_not_a_positive_number_is_an_error(weight: Any) -> None
         ("queue-depth:1,queue-depth:1", "queue-depth: .* given twice"),
         ("queue-depth", "scorers: 'queue-depth' is not of the form name:weight"),
         ("mine.py:Mine", "scorers: 'mine.py:Mine' is not of the form name:weight"),
-        ("queue-depth:-2", "scorers.queue-depth: a weight must be a positive number, got -2"),
+        ("queue-depth:-2", "scorers.queue-depth: a weight must be 0 or a positive number, got -2"),
         ([{"name": "queue-depth"}], "scorers.queue-depth: the weight is missing"),
         (["queue-depth"], "scorers.queue-depth: the weight is missing"),
         ([{"weight": 3}], r"scorers\[0\]: a mapping must say the policy's name"),
         ([3], r"scorers\[0\]: expected a name or a mapping"),
         ([{"name": "prefix-affinity", "weight": 3, "lru": 5}], "scorers.prefix-affinity.lru: .* has no such parameter"),
         ([{"name": "prefix-affinity", "weight": 3, "lru_blocks": 0}], "prefix-affinity.lru_blocks: must lie between"),
-        ({"queue-depth": "1e400000000"}, "queue-depth: a weight must lie between 1e-12 and 1e12"),
-        ({}, "policies.routing.scorers: at least one scorer is needed"),
-        ("", "policies.routing.scorers: at least one scorer is needed"),
+        ({"queue-depth": "1e400000000"}, "queue-depth: a weight must be 0 or between 1e-12 and 1e12"),
+        ({}, "policies.routing.scorers: at least one scorer needs a weight above 0"),
+        ("", "policies.routing.scorers: at least one scorer needs a weight above 0"),
+        ("queue-depth:0", "policies.routing.scorers: at least one scorer needs a weight above 0"),
+        ("queue-depth:1,prefix-afinity:0", "no scorer is called 'prefix-afinity'"),
         (5, "policies.routing.scorers: expected"),
     ],
 )
 def test_a_wrong_profile_is_told_at_its_place(scorers: Any, message: str) -> None:
     with pytest.raises(HeadwayError, match=message):
         weighted(scorers)
+
+
+def test_a_weight_of_0_leaves_the_scorer_out() -> None:
+    without, with_zero = weighted("queue-depth:2"), weighted("queue-depth:2,prefix-affinity:0")
+    assert [type(scorer) for scorer, _ in with_zero._scorers] == [type(scorer) for scorer, _ in without._scorers]
+    assert registry.entry_of(with_zero).reported == registry.entry_of(without).reported
 
 
 # What the weights do.

@@ -21,7 +21,8 @@ from conftest import ROOT, SOURCE
 DOCS = ROOT / "docs"
 PAGES = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
 SECTIONS = ["Start", "Simulate", "Evolve", "Serve", "Questions", "Reference"]
-GENERATED = {"reference/commands.md", "reference/policies.md", "reference/api.md"}
+NAMES = ("scenario-keys", "gateway-keys", "commands", "api", "metrics", "findings", "policies", "signals")
+GENERATED = {f"reference/{name}.md" for name in NAMES}
 CLICKS = 3
 
 

@@ -33,8 +33,8 @@ def status(arguments: list[str]) -> int:
         return _complain(str(error), 2)
     except InvariantError as error:
         return _complain(f"a simulator invariant broke; please report this bug: {error}", 3)
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as interrupt:
+        return _complain("; ".join(["interrupted", *getattr(interrupt, "__notes__", ())]), 130)
     except BrokenPipeError:
         _drop_stdout()  # the reader closed the pipe
         return 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from headway.cli.options import RayCluster, Workers, output_to
+from headway.cli.options import PolicyTimeout, RayCluster, Workers, allow_policies, output_to
 from headway.cli.page import AsJson, Page, say
 from headway.errors import HeadwayError
 from headway.types import Json
@@ -95,6 +95,7 @@ def evolve(
         Path | None,
         output_to("Write each batch and the best bundle to this folder. A search that is already there continues."),
     ] = None,
+    policy_timeout: PolicyTimeout = None,
     talk: Annotated[Talk | None, Parameter(name="*")] = None,
     as_json: AsJson = False,
 ) -> Page | Json:
@@ -110,6 +111,7 @@ def evolve(
 
     if evaluations < 1:
         raise HeadwayError(f"--evaluations: must be at least 1, got {evaluations}.")
+    allow_policies(policy_timeout)
     stages = tuple(name.strip() for name in stage.split(","))
     talk = talk or Talk()
     if sampler is not None and engine != "numeric":
@@ -124,7 +126,7 @@ def evolve(
         talk.check_absent(engine)
         plan = Plan(engine, sampler or "tpe", template, stages, seed, batch)
         search = partial(run_search, suite, plan, evaluations=evaluations)
-    with EvolveProgress() as progress:
+    with EvolveProgress(output) as progress:
         conclusion = search(builtins=builtins, workers=workers, ray=ray, output=output, progress=progress)
     if output is not None:
         say(f"wrote best.yaml, result.json and {conclusion.candidates:,} evaluations to {output}")

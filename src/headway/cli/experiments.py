@@ -65,7 +65,8 @@ def compare(
         raise HeadwayError("--all: cannot be combined with --policies.")
     chosen = ALL if everything else policies
     loaded = choice.load(scenario)
-    with Bar(None, "policies" if seeds == 1 else "runs") as bar:
+    kept = Bar.KEPT if output is None else f"Finished runs are in {output}; the same command starts over."
+    with Bar(None, "policies" if seeds == 1 else "runs", kept) as bar:
         comparison = compare_policies(
             loaded,
             chosen,
@@ -125,6 +126,9 @@ def sweep(
             "repeat for a grid."
         ),
     ] = None,
+    show: Annotated[
+        str | None, Parameter(help="Figures to show as columns, separated by commas, as in balance.cv,latency.itl.p99.")
+    ] = None,
     seeds: Annotated[int, Parameter(help="Seeds per point; figures are means over them.")] = 1,
     workers: Workers = None,
     ray: RayCluster = None,
@@ -147,14 +151,22 @@ def sweep(
     if trace != "minimal" and output is None:
         raise HeadwayError("--trace: needs an output folder. Add -o FOLDER.")
     data = choice.data(scenario)
-    with SweepProgress(say, aloud=output is not None) as progress:
+    with SweepProgress(say, output) as progress:
         grid = run_sweep(
-            data, vary or (), seeds=seeds, workers=workers, ray=ray, output=output, trace=trace, progress=progress
+            data,
+            vary or (),
+            seeds=seeds,
+            show=show or (),
+            workers=workers,
+            ray=ray,
+            output=output,
+            trace=trace,
+            progress=progress,
         )
     if output is not None:
         runs = len(grid.points)
         say(f"wrote {runs:,} run{'s' * (runs != 1)} and study.json to {output}")
-    return grid.summary() if as_json else Page([report(grid)])
+    return grid.summary() if as_json else Page([report(grid, () if show is None else grid.show)])
 
 
 def plan(

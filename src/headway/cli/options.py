@@ -38,6 +38,9 @@ RayCluster = Annotated[
     str | None,
     Parameter(help='Run on a Ray cluster: "auto", host:port or ray://host:port; "local" starts one on this machine.'),
 ]
+PolicyTimeout = Annotated[
+    str | None, Parameter(help="Stop a run if one call of your own policy takes longer. Default: 30s.")
+]
 KeyVariable = Annotated[str | None, Parameter(help="Environment variable that holds the bearer token to send.")]
 
 
@@ -61,6 +64,8 @@ class Choice:
         ),
     ] = None
 
+    policy_timeout: PolicyTimeout = None
+
     def load(self, scenario: str | None) -> Scenario:
         from headway.scenario.scenario import validate
 
@@ -71,6 +76,7 @@ class Choice:
         from headway.scenario import overrides
         from headway.scenario.scenario import DEFAULT, load_data
 
+        allow_policies(self.policy_timeout)
         data = load_data(DEFAULT if scenario is None else scenario)
         data = overrides.choose_policies(data, self.routing_policy, self.routing_scorers, self.policy_file)
         return overrides.apply(data, self.changes or ())
@@ -86,6 +92,16 @@ class Choice:
 
 
 AS_IT_IS = Choice()
+
+
+def allow_policies(timeout: str | None) -> None:
+    """Set how long one call of a user's policy may take, in this process and its workers."""
+    if timeout is not None:
+        from headway.config.units import positive_seconds
+        from headway.experiment.policy_guard import TIMEOUT
+
+        positive_seconds(timeout, "--policy-timeout")
+        os.environ[TIMEOUT] = timeout
 
 
 def read_key(variable: str | None, option: str = "--key-env") -> str | None:

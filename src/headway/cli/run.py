@@ -116,7 +116,7 @@ def _run(loaded: Scenario, trace: Trace, counterfactuals: int, output: Path | No
         if output is not None:  # before counterfactuals, which may fail
             say(f"wrote {', '.join(result.save(output))} to {output}")
     if output is not None and counterfactuals:
-        with Bar(None, "runs with another choice") as bar:
+        with Bar(None, "runs with another choice", f"The run is in {output}, without counterfactuals.") as bar:
             result.counterfactuals = force_others(result, counterfactuals, progress=bar.update)
         store.add(output, "counterfactuals", result.counterfactuals)
         say(f"wrote {len(result.counterfactuals)} counterfactuals to {output}")

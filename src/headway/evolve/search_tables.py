@@ -1,5 +1,6 @@
 """What a search came to, for the terminal: the front, the winner's code, and the held-out part."""
 
+from pathlib import Path
 from typing import Any
 
 from rich.console import RenderableType
@@ -22,8 +23,9 @@ NAME_AT_MOST = 34
 class EvolveProgress(Bar):
     """Candidates that have been judged, and the best so far."""
 
-    def __init__(self) -> None:
-        super().__init__(None, "candidates")
+    def __init__(self, output: Path | None = None) -> None:
+        kept = Bar.KEPT if output is None else f"Finished batches are in {output}; the same command continues."
+        super().__init__(None, "candidates", kept)
         self.best: float | None = None
 
     def __call__(self, completed: int, total: int, best: float | None) -> None:

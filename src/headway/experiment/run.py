@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import sysconfig
-import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from msgspec import Struct, to_builtins
@@ -18,13 +14,13 @@ from msgspec.structs import replace
 from headway import __version__
 from headway.config.wording import one_line, shown, suggest
 from headway.control.journal import UNFORCED, Forced
-from headway.errors import HeadwayError, InvariantError
+from headway.errors import HeadwayError
 from headway.experiment.engines import engines
 from headway.experiment.life import autoscaler, life_setup
+from headway.experiment.policy_guard import policy_guard
 from headway.latency.base import Estimator
 from headway.policies import registry
 from headway.policies.context import Context
-from headway.policies.queues import Ticket
 from headway.results import store
 from headway.results.decision_log import DecisionLog
 from headway.results.recorder import PoolFacts, RunFacts
@@ -36,69 +32,7 @@ from headway.sim.simulation import Simulation
 from headway.streams import derive, stream
 from headway.types import Delay, Json, Priority, Reject, Request, Route
 from headway.views.cluster import ClusterView
-from headway.views.events import Finished, FirstToken, Routed
 from headway.workload.traffic import Traffic
-
-# Whose mistake an exception is: an error in the user's own policy becomes a sentence, ours is raised as it is.
-
-LIBRARIES = tuple(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
-
-
-def blame_policy(error: BaseException, policies: Iterable[Any]) -> HeadwayError | None:
-    """The sentence for an error that comes from one of these policies, if it is the user's own; None where it is our
-    own mistake, or the caller's."""
-    parts = [part for policy in policies for part in (policy, *getattr(policy, "_parts", ()))]
-    modules = {type(part).__module__ for part in parts if registry.outside(type(part))}
-    steps = list(traceback.walk_tb(error.__traceback__))
-    theirs = [place for place, (frame, _) in enumerate(steps) if _theirs(frame, modules)]
-    if not theirs:
-        return None
-    frame, line = steps[theirs[-1]]
-    entry, _ = steps[theirs[0]]
-    in_hand = [_request(ours) for ours, _ in reversed(steps[: theirs[0]])]
-    request = next(filter(None, (*in_hand, _request(entry))), None)
-    at = "" if request is None else f", at request {request.id}"
-    place = f"{_relative(frame.f_code.co_filename)} line {line}, in {_function(frame)}"
-    if _owner(frame) != _owner(entry):
-        place += f", called from {_function(entry)}"
-    return HeadwayError(f"{place}: {one_line(error)}{at}.")
-
-
-def _owner(frame: FrameType) -> str:
-    """The name of the class if this is a method, else empty."""
-    return type(frame.f_locals["self"]).__name__ if "self" in frame.f_locals else ""
-
-
-def _function(frame: FrameType) -> str:
-    return ".".join(filter(None, (_owner(frame), frame.f_code.co_name)))
-
-
-def _theirs(frame: FrameType, modules: set[str]) -> bool:
-    """In a module that has a policy of the user's, or in one that it may have called: neither ours nor a library's. A
-    method that an object of theirs has from a class of ours is theirs as well."""
-    module = str(frame.f_globals.get("__name__"))
-    if module in modules or type(frame.f_locals.get("self")).__module__ in modules:
-        return True
-    file = frame.f_code.co_filename
-    if not modules or module.startswith("headway.") or file.startswith("<frozen"):
-        return False
-    return not set(LIBRARIES) & set(Path(file).resolve().parents)
-
-
-def _request(frame: FrameType) -> Request | None:
-    """The request that a function has as a local variable: itself, in an event or as a ticket."""
-    for value in frame.f_locals.values():
-        if isinstance(value, Request):
-            return value
-        if isinstance(value, Routed | FirstToken | Finished | Ticket):
-            return value.request
-    return None
-
-
-def _relative(file: str) -> str:
-    near = os.path.relpath(file) if Path(file).exists() else file
-    return file if near.startswith(os.pardir) else near
-
 
 # What a run writes down beside its requests, and what else follows its decisions. Levels of a trace:
 #   minimal     nothing more
@@ -190,16 +124,9 @@ def run_prepared(
     """Simulate a prepared scenario. Decisions that are `forced` are not the policy's."""
     log = None if trace == "minimal" else DecisionLog()
     prepared.setup.trace = trace
-    try:
+    with policy_guard(prepared.policies.values()):
         simulation, traffic = prepared.simulation(log, explain, forced), prepared.traffic()
         recorder = simulation.run(traffic, progress)
-    except (HeadwayError, InvariantError, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        mistake = blame_policy(error, prepared.policies.values())
-        if mistake is None:
-            raise
-        raise mistake from error
     result = Result.of(prepared.resolved, recorder, simulation.stats, run_facts(prepared.scenario, simulation))
     if not prepared.own:
         result._key = prepared.scenario.key

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.errors import HeadwayError
 from headway.experiment.grid import Axis, Point, Vary, axes, points
@@ -17,7 +18,7 @@ from headway.experiment.runner import Runner, runner_of
 from headway.experiment.swept import Swept, verdict
 from headway.experiment.verdict import has_slo
 from headway.results import study
-from headway.results.ranking import value
+from headway.results.ranking import figure, value
 from headway.results.table import library
 from headway.scenario.scenario import DEFAULT, Scenario, Source, load_data, validate
 from headway.types import Json
@@ -27,7 +28,8 @@ WHERE: Final = "sweep"
 
 
 class Sweep(Struct, frozen=True):
-    """What a sweep found, a point a row in the order of the grid. `reused` of its `runs` were read from the folder."""
+    """The points of a sweep in the order of the grid. `reused` of its `runs` were read from the folder; `show` has the
+    figures of its rows."""
 
     scenario: Json
     axes: list[Axis]
@@ -35,6 +37,7 @@ class Sweep(Struct, frozen=True):
     points: list[Swept]
     verdict: str
     reused: int = 0
+    show: tuple[str, ...] = HEADLINE
 
     @property
     def runs(self) -> int:
@@ -46,13 +49,13 @@ class Sweep(Struct, frozen=True):
 
     @property
     def rows(self) -> list[Json]:
-        """A flat row a point: the values that were varied, whether the SLO holds, and the means of the figures."""
+        """Return a flat row for each point: the varied values, whether the SLO holds, and the means of the figures."""
         return [
             {
                 **{axis.path: _plain(axis, point.vary[axis.path]) for axis in self.axes},
                 "policy": point.policy,
                 "slo_holds": point.holds(),
-                **{figure: value(point.summary, figure) for figure in HEADLINE},
+                **{path: value(point.summary, path) for path in self.show},
             }
             for point in self.points
         ]
@@ -71,7 +74,7 @@ class Sweep(Struct, frozen=True):
                     "policy": point.policy,
                     "key": point.key,
                     "slo_holds": point.holds(),
-                    "figures": point.figures(),
+                    "figures": point.figures(self.show),
                 }
                 for point in self.points
             ],
@@ -79,7 +82,7 @@ class Sweep(Struct, frozen=True):
         }
 
     def columns(self) -> dict[str, list[Any]]:
-        """The rows as equally long columns, which a data frame is made from."""
+        """Return the rows as columns of equal length, for a data frame."""
         rows = self.rows
         return {name: [row[name] for row in rows] for name in rows[0]}
 
@@ -99,6 +102,7 @@ def sweep(
     vary: Vary = (),
     *,
     seeds: int = 1,
+    show: str | Iterable[str] = (),
     overrides: str | Iterable[str] = (),
     workers: int | None = None,
     ray: str | None = None,
@@ -110,15 +114,19 @@ def sweep(
 
     `vary` has texts such as "workload.rate=20..80:10" (a range, both ends included), "cluster.instances=2,4,8" and
     "policies.routing=round-robin,{name: weighted, scorers: {queue-depth: 2}}", or is a mapping of dotted keys to lists
-    of values. A number without a unit takes that of the scenario's own value. Every scenario is read before the first
-    is run.
+    of values. A number without a unit takes the unit of the scenario's value. Headway validates every scenario before
+    it runs the first.
 
-    With several `seeds` each point runs under the same ones, the n-th of which adds n to the scenario's, and figures
-    are means. With `output` each run is written as soon as it is done, with as much of it as `trace` says (`minimal`,
-    `decisions` or `full`), and a sweep that is repeated, or goes on after an interruption, reads what is there. Runs
-    go to `workers` processes, all cores unless told otherwise, or to the Ray cluster at the address `ray`.
+    With several `seeds`, each point runs with the same ones: seed n adds n to the scenario's. Figures are then means.
+    `show` names figures of the summary for the rows, such as "balance.cv,latency.itl.p99", instead of the usual ones.
+
+    With `output`, Headway writes each run as soon as it is done, with the detail of `trace` (`minimal`, `decisions` or
+    `full`). A sweep that is repeated or continued reads the runs that are there. Runs use `workers` processes, by
+    default one per core, or the Ray cluster at the address `ray`.
     """
     check_seeds(seeds)
+    figures = show.split(",") if isinstance(show, str) else show
+    shown_figures = tuple(dict.fromkeys(figure(path, "show", ranked=False) for path in figures)) or HEADLINE
     check_trace(trace)
     data = load_data(scenario, overrides)
     base = validate(data)
@@ -129,7 +137,8 @@ def sweep(
         study.check(folder, "sweep")
         study.clear_parts(folder)
     with runner_of(workers, ray) as runner:
-        return _Sweeping(base, varied, grid, seeds, folder, trace).run(runner, progress)
+        swept = _Sweeping(base, varied, grid, seeds, folder, trace).run(runner, progress)
+    return replace(swept, show=shown_figures)
 
 
 class _Sweeping:

@@ -1,6 +1,6 @@
 """The points of a sweep, and what they come to in a sentence: how far the SLO holds, or where the figures are best."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Final
@@ -11,7 +11,7 @@ from headway.config.units import duration_ps, exact, rate
 from headway.config.wording import join_words
 from headway.errors import HeadwayError
 from headway.experiment.grid import Axis, names
-from headway.experiment.paired import HEADLINE, SHARE, Noise, mean_summary
+from headway.experiment.paired import SHARE, Noise, mean_summary
 from headway.experiment.verdict import verdict as best_of
 from headway.results.ranking import rank, value
 from headway.results.statistics import interval
@@ -46,10 +46,10 @@ class Swept(Struct, frozen=True, dict=True):
             return None
         return all((value(summary, SHARE) or 0.0) >= KEPT for summary in self.summaries)
 
-    def figures(self) -> Json:
-        """The headline figures: mean over the seeds and its 95 % interval, which one seed alone does not have."""
+    def figures(self, paths: Iterable[str]) -> Json:
+        """Return the mean of each figure over the seeds and its 95 % interval, which a single seed does not have."""
         figures: Json = {}
-        for figure in HEADLINE:
+        for figure in paths:
             mean = interval([value(summary, figure) for summary in self.summaries], figure in SHARES)
             bounds = (None, None, None) if mean is None else (mean.mean, mean.low, mean.high)
             figures[figure] = dict(zip(("mean", "low", "high"), bounds, strict=True))

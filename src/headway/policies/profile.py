@@ -63,11 +63,10 @@ def read_scorers(scorers: object) -> list[tuple[Any, int]]:
         entry = registry.find("scorer", name, place)
         ratio = read_weight(weight, place)
         weighted[key] = registry.make(entry, item, place), ratio
-    if not weighted:
-        raise HeadwayError(f"{PLACE}: at least one scorer is needed, as in {DEFAULT!r}.")
-    pairs = [
-        weighted[key] for key in sorted(weighted, key=lambda key: (key.rpartition("/")[2], key))
-    ]  # wherever a file lies
+    order = sorted(weighted, key=lambda key: (key.rpartition("/")[2], key))  # wherever a file lies
+    pairs = [weighted[key] for key in order if weighted[key][1]]  # a weight of 0 leaves a scorer out
+    if not pairs:
+        raise HeadwayError(f"{PLACE}: at least one scorer needs a weight above 0, as in {DEFAULT!r}.")
     scale = lcm(*(ratio.denominator for _, ratio in pairs))
     whole = [int(ratio * scale) for _, ratio in pairs]
     common = gcd(*whole)
@@ -77,11 +76,11 @@ def read_scorers(scorers: object) -> list[tuple[Any, int]]:
 def read_weight(value: object, place: str) -> Fraction:
     """A weight by its decimal text, so that 0.3 is three tenths and not the float next to it."""
     try:
-        number = Decimal(str(value)) if not isinstance(value, bool) else Decimal(0)
+        number = Decimal(str(value)) if not isinstance(value, bool) else Decimal(-1)
     except InvalidOperation:
-        number = Decimal(0)
-    if not number.is_finite() or number <= 0:
-        raise HeadwayError(f"{place}: a weight must be a positive number, got {value}.")
-    if not Decimal("1e-12") <= number <= Decimal("1e12"):
-        raise HeadwayError(f"{place}: a weight must lie between 1e-12 and 1e12, got {value}.")
+        number = Decimal(-1)
+    if not number.is_finite() or number < 0:
+        raise HeadwayError(f"{place}: a weight must be 0 or a positive number, got {value}.")
+    if number and not Decimal("1e-12") <= number <= Decimal("1e12"):
+        raise HeadwayError(f"{place}: a weight must be 0 or between 1e-12 and 1e12, got {value}.")
     return Fraction(number)

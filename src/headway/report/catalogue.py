@@ -1,4 +1,4 @@
-"""The catalogue of policies: what there is, and what each declares of itself."""
+"""The catalogue of policies for the terminal: a table of all, and a page for each."""
 
 import inspect
 import typing
@@ -19,24 +19,22 @@ from headway.report.terminal import facts, table
 from headway.types import Json
 
 HEADINGS: Final = {
-    "routing": "routing policies",
-    "scorer": "scorers, for the routing policy weighted",
-    "filter": "filters, for weighted",
-    "picker": "pickers, for weighted",
-    "decider": "deciders, for the routing policies that choose pairs",
-    "admission": "admission policies",
-    "priority": "priority policies",
-    "flow": "flow control, the router's queue",
-    "scheduler": "schedulers",
-    "scaling": "autoscalers",
+    "routing": "choose an instance for a request",
+    "scorer": "rate instances, for the routing policy weighted",
+    "filter": "exclude instances, for weighted",
+    "picker": "choose by score, for weighted",
+    "decider": "split prefill from decode or not, for routing policies that choose pairs",
+    "admission": "admit, delay or reject a request",
+    "priority": "rank requests",
+    "flow": "hold requests in the router's queue",
+    "scheduler": "order and batch requests within an engine",
+    "scaling": "add and remove instances",
 }
-# Stages that look at instances.
-READERS: Final = ("routing", "scorer", "filter", "decider", "admission", "priority", "flow", "scaling")
 DEFAULTS: Final = {**DEFAULT_POLICIES, "picker": "max-score", "decider": "always"}
 
 
 def find(name: str | None) -> list[Entry]:
-    """All entries, or those of one name (a name may stand in more than one stage), or that of a user's own file."""
+    """Return all entries, those with one name (stages may share a name), or those of a user's file."""
     stages = list(HEADINGS)
     entries = sorted(registry.entries(), key=lambda entry: stages.index(entry.stage))
     if name is None:
@@ -51,7 +49,7 @@ def find(name: str | None) -> list[Entry]:
 
 
 def document(entry: Entry) -> Json:
-    """An entry as plain values."""
+    """Return an entry as plain values."""
     return {
         "stage": entry.stage,
         "name": entry.name,
@@ -79,27 +77,22 @@ def type_name(kind: Any) -> str:
 
 
 def is_default(entry: Entry) -> bool:
-    """Whether it is what a scenario gets that names none."""
+    """Return whether a scenario that names no policy uses this one."""
     return DEFAULTS.get(entry.stage) == entry.name
 
 
 def listing(entries: Sequence[Entry]) -> RenderableType:
-    """All policies, stage by stage, each with its parameters and the signals it reads."""
-    parts: list[RenderableType] = []
+    """Return a table of the policies by stage, one line each, cut at the terminal's width."""
+    rows = Table(box=None, padding=(0, 1), show_header=False)
+    rows.add_column(no_wrap=True, min_width=max(len(entry.name) for entry in entries) + 2)
+    rows.add_column(no_wrap=True, overflow="ellipsis")
     for stage, heading in HEADINGS.items():
-        rows = Table(box=None, padding=(0, 1), show_header=False)
-        rows.add_column(no_wrap=True, style="bold")
-        rows.add_column()
-        for entry in entries:
-            if entry.stage != stage:
-                continue
-            rows.add_row(Text(entry.name), Text(f"{marks(entry)}{entry.summary}"))
-            if brief := describe_declaration(entry):
-                rows.add_row("", Text(brief, style="dim"))
-        if rows.row_count:
-            parts.extend((Text(heading, style="bold underline"), rows, ""))
-    parts.append(Text("headway policies NAME tells all of one policy: its rule, its parameters with their ranges."))
-    return Group(*parts)
+        policies = [entry for entry in entries if entry.stage == stage]
+        if policies:
+            rows.add_row(Text(stage, style="bold underline"), Text(heading, style="dim"))
+        for entry in policies:
+            rows.add_row(Text(f"  {entry.name}", style="bold"), Text(f"{marks(entry)}{entry.summary}"))
+    return Group(rows, "", Text("headway policies NAME shows a policy's rule, parameters with ranges, and signals."))
 
 
 def marks(entry: Entry) -> str:
@@ -108,21 +101,8 @@ def marks(entry: Entry) -> str:
     return f"({', '.join(words)}) " if words else ""
 
 
-def describe_declaration(entry: Entry) -> str:
-    """Parameters with their defaults, and signals by freshness, in a line."""
-    defaults = " ".join(
-        f"{parameter.name}={plain(parameter.default).replace(', ', ',').replace(': ', ':')}"
-        for parameter in entry.parameters
-    )
-    exact = f"exact: {', '.join(entry.exact)}" if entry.exact else ""
-    reported = f"reported: {', '.join(entry.reported)}" if entry.reported else ""
-    if entry.stage in READERS and not (exact or reported):
-        exact = "reads the true cache state" if entry.oracle else "reads no signal"
-    return " · ".join(part for part in (defaults, exact, reported) if part)
-
-
 def page(entry: Entry) -> RenderableType:
-    """One policy: what it does, its parameters, and how fresh the signals are that it reads."""
+    """Return the page of one policy: its rule, its parameters and the signals it reads."""
     doc = "\n\n".join(" ".join(part.split()) for part in (inspect.getdoc(entry.make) or "").split("\n\n"))
     stage = f"{entry.stage}, default" if is_default(entry) else entry.stage
     parts: list[RenderableType] = [Text(f"{entry.name} ({stage})", style="bold"), "", Text(doc), ""]
@@ -156,9 +136,6 @@ def limits(parameter: Parameter) -> str:
 
 def figure(value: float) -> str:
     return f"{int(value):,}" if value == int(value) else f"{value:g}"
-
-
-# What a policy file holds, for the terminal.
 
 
 def policy_file_page(document: Mapping[str, Any]) -> RenderableType:

@@ -80,6 +80,19 @@ def figure_columns(*paths: str) -> list[Column]:
     return [(path, *FIGURE_COLUMNS[path]) for path in paths]
 
 
+def any_column(path: str) -> Column:
+    """Return the column of any figure of a summary, with its path as heading where it has none of its own."""
+    heading, write = FIGURE_COLUMNS.get(path, ("\n", format_gap))
+    if heading.startswith("\n"):
+        section, _, name = path.removeprefix("latency.").rpartition(".")
+        heading = f"{section}{' ms' * path.startswith('latency.')}\n{name}"
+    return path, heading, write
+
+
+def format_gap(value: float | None) -> str:
+    return GAP if value is None else format_figure(value)
+
+
 def share_column(slo: bool) -> Column:
     """The column of requests that met every target, or of those that were served where nothing was promised."""
     return "slo.goodput_ratio", "goodput\nshare" if slo else "served\nshare", percent

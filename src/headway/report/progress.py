@@ -1,63 +1,78 @@
-"""Progress bars on stderr: only where somebody watches, and only once it takes more than two seconds."""
+"""Progress on stderr: a bar on a terminal once work takes two seconds, else a line every ten seconds."""
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
 PATIENCE_S = 2.0
 FRAME_S = 0.2
+LINE_S = 10.0  # between the lines that replace the bar where stderr is not a terminal
 
 
 class Bar:
-    """A progress bar that stays away from short work and from files.
+    """Progress of a verb. An interrupt (Ctrl-C) gets a note on how far it came and what is `kept`.
 
-    A timer's signal draws it, so that it moves while nothing is reported. A thread would do so too, but worker
-    processes can then not be forked.
+    A timer's signal draws it, so that it moves while nothing is reported. A thread could do so too, but worker
+    processes could then not be forked.
     """
 
-    def __init__(self, total: int | None, unit: str) -> None:
+    KEPT: Final = "Nothing was written."
+
+    def __init__(self, total: int | None, unit: str, kept: str = KEPT) -> None:
         self.total = total
         self.unit = unit
+        self.kept = kept
         self.finished = 0
         self.watched = sys.stderr is not None and sys.stderr.isatty()
         self.bar: Progress | None = None
-        self._due = time.monotonic() + PATIENCE_S
+        self._begun_s = time.monotonic()
+        self._due = self._begun_s + (PATIENCE_S if self.watched else LINE_S)
         self._drawing = False
-        self._before: Any = None  # the signal's handler before; None where there is no timer
+        self._before: Any = None  # the previous handler of the signal; None if there is no timer
 
     def __enter__(self) -> Self:
-        if self.watched and hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread():
+        if hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGALRM, lambda *_: self._draw())
-            signal.setitimer(signal.ITIMER_REAL, max(PATIENCE_S, 0.001), FRAME_S)
+            first, interval = (PATIENCE_S, FRAME_S) if self.watched else (LINE_S, LINE_S)
+            signal.setitimer(signal.ITIMER_REAL, max(first, 0.001), interval)
         return self
 
     def update(self, finished: int, total: int | None = None) -> None:
         self.finished, self.total = finished, total or self.total
-        if self.watched:
-            self._draw()
+        self._draw()
 
     def _draw(self) -> None:
         now = time.monotonic()
-        if self._drawing or now < self._due:  # the signal may come amid a drawing
+        if self._drawing or now < self._due:  # the signal may arrive while the bar is drawn
             return
         self._drawing = True
         try:
-            self._due = now + FRAME_S
+            self._due = now + (FRAME_S if self.watched else LINE_S)
+            if not self.watched:
+                self._print(now)
+                return
             if self.bar is None:
                 self.bar = self._start()
             self.bar.update(self.task, completed=self.finished, total=self.total, text=self._text())
             self.bar.refresh()
         finally:
             self._drawing = False
+
+    def _print(self, now: float) -> None:
+        if sys.stderr is not None:
+            with contextlib.suppress(OSError):
+                print(f"headway: {self._text()}, {_clock(now - self._begun_s)} so far", file=sys.stderr, flush=True)
 
     def _start(self) -> Progress:
         from rich.console import Console
@@ -82,16 +97,19 @@ class Bar:
             signal.signal(signal.SIGALRM, self._before)
         if self.bar is not None:
             self.bar.stop()
+        if isinstance(error, KeyboardInterrupt):
+            error.add_note(f"{self._text()}. {self.kept}")
 
 
 class SweepProgress(Bar):
-    """Runs that are done, how many of them were there already, and how long the rest may take. The number of runs is
-    printed first, on a terminal or if `aloud`."""
+    """Finished runs, how many of them were reused, and the time left. On a terminal, or with a folder for `output`, it
+    prints the number of runs first."""
 
-    def __init__(self, say: Callable[[str], None], aloud: bool = False) -> None:
-        super().__init__(None, "runs")
+    def __init__(self, say: Callable[[str], None], output: Path | None = None) -> None:
+        kept = f"Finished runs are in {output}; the same command continues." if output else Bar.KEPT
+        super().__init__(None, "runs", kept)
         self._say = say
-        self._aloud = aloud or self.watched
+        self._aloud = output is not None or self.watched
         self._begun: float | None = None
         self._reused = 0
 
@@ -99,7 +117,7 @@ class SweepProgress(Bar):
         if self._begun is None:
             self._begun, self._reused = time.monotonic(), reused
             if self._aloud:
-                there = f", {reused:,} of them are there already" if reused else ""
+                there = f", {reused:,} of them already done" if reused else ""
                 self._say(f"{total:,} run{'s' * (total != 1)}{there}")
         self.update(finished, total)
 
@@ -108,9 +126,13 @@ class SweepProgress(Bar):
         return f"{super()._text()}{reused}{self._time_left()}"
 
     def _time_left(self) -> str:
-        """The time that the rest will take if it goes on as so far."""
+        """Estimate the time left from the runs so far."""
         run = self.finished - self._reused
         if self._begun is None or run < 1 or self.total is None:
             return ""
-        seconds = round((time.monotonic() - self._begun) / run * (self.total - self.finished))
-        return f", about {seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02} left"
+        return f", about {_clock((time.monotonic() - self._begun) / run * (self.total - self.finished))} left"
+
+
+def _clock(seconds: float) -> str:
+    whole = round(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"

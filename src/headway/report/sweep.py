@@ -8,7 +8,7 @@ from rich.text import Text
 
 from headway.experiment.grid import names
 from headway.experiment.sweep import Sweep
-from headway.report.number_format import GAP, Column, figure_columns, share_column
+from headway.report.number_format import GAP, Column, any_column, figure_columns, share_column
 from headway.report.terminal import BEST, FIGURES, LONGEST, Fitted, label_column, least_width, table, title, wrap
 from headway.results.ranking import direction, value
 from headway.types import Json
@@ -21,14 +21,16 @@ PATHS = (
 )  # fmt: skip
 
 
-def report(sweep: Sweep) -> RenderableType:
-    """The grid, a row a point; below, the verdict."""
+def report(sweep: Sweep, show: Sequence[str] = ()) -> RenderableType:
+    """Return the grid with a row for each point, then the verdict. `show` has figures for the columns instead of the
+    usual ones."""
     stages = [axis.stage for axis in sweep.axes if axis.stage is not None]
     seeds = f", {sweep.seeds} seeds each, of which these are the means" if sweep.seeds > 1 else ""
     count = len(sweep.points)
     head = f"{count:,} point{'s' * (count != 1)}{seeds}; {BEST} marks the best of a column."
-    figures = [share_column(any(point.slo for point in sweep.points)), *figure_columns(*PATHS)]
-    grid = Fitted((), figures, lambda columns, _: _grid(sweep, columns), fixed=figures[:FEWEST])
+    usual = [share_column(any(point.slo for point in sweep.points)), *figure_columns(*PATHS)]
+    figures = [any_column(path) for path in show] or usual
+    grid = Fitted((), figures, lambda columns, _: _grid(sweep, columns), fixed=figures if show else figures[:FEWEST])
     return Group(_title(sweep, stages), Text(head), "", grid, "", Text(sweep.verdict))
 
 
@@ -69,6 +71,7 @@ def _cells(summaries: Sequence[Json], column: Column) -> list[Text]:
     values = [value(summary, path) for summary in summaries]
     known = [figure for figure in values if figure is not None]
     texts = [GAP if figure is None else write(figure) for figure in values]
-    best = write((max if direction(path) == "high" else min)(known)) if known else None
+    way = direction(path)
+    best = write((max if way == "high" else min)(known)) if known and way else None
     mark = len(set(texts)) > 1
     return [Text(f"{BEST}{text}", style="bold") if mark and text == best else Text(text) for text in texts]

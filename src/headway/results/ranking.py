@@ -68,24 +68,29 @@ def rank(results: Iterable[Named], by: str | None = None) -> list[Named]:
     return sorted(results, key=lambda pair: _key(value(pair[1], by), way))
 
 
-def figure(path: str) -> str:
-    """A figure that runs can be ranked by, a dotted path of the summary such as `latency.ttft.p99`, as it is written
-    there; what is none is told, before anything has been run."""
+def figure(path: str, where: str = "by", ranked: bool = True) -> str:
+    """Return the path of a figure of the summary, such as `latency.ttft.p99`, as it is written there; raise an error
+    for an unknown one. With `ranked` only figures that runs can be ranked by are known."""
     name = path.strip().replace("-", "_")
-    nothing = Recorder()
-    some = {"sessions": sessions(nothing, 0), "fairness": fairness(nothing, completed_sample(nothing, NOTHING), 0)}
-    some["scaling"] = scaling(nothing, [], NOTHING, 0, 0)
-    stores = [TierStats("", tier, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, []) for tier in ("cpu", "storage")]
-    idle = InstanceStats("", role="prefill", kv_blocks=1, tiers=stores)  # has all the parts that some have
-    every = summarise(nothing, [idle], NOTHING) | some
-    known = [figure for figure in paths(every) if direction(figure)]
-    if name in known:
+    known = [figure for figure in every_figure() if direction(figure) or not ranked]
+    if name in known or (not ranked and name.startswith("policy_metrics.")):
         return name
     near = [figure for figure in known if name and name in figure]
     near = near if len(near) <= MANY else []
     hint = suggest(name, near or get_close_matches(name, known, n=1))
     hint = hint or " One is 'latency.ttft.p99'; docs/metrics.md has them all."
-    raise HeadwayError(f"by: no figure to rank by is called {shown(path.strip())}.{hint}")
+    use = "figure to rank by" if ranked else "figure"
+    raise HeadwayError(f"{where}: no {use} is called {shown(path.strip())}.{hint}")
+
+
+def every_figure() -> list[str]:
+    """Return the paths of all figures that a summary may have, without a policy's own."""
+    nothing = Recorder()
+    some = {"sessions": sessions(nothing, 0), "fairness": fairness(nothing, completed_sample(nothing, NOTHING), 0)}
+    some["scaling"] = scaling(nothing, [], NOTHING, 0, 0)
+    stores = [TierStats("", tier, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, []) for tier in ("cpu", "storage")]
+    idle = InstanceStats("", role="prefill", kv_blocks=1, tiers=stores)  # has all optional parts
+    return paths(summarise(nothing, [idle], NOTHING) | some)
 
 
 def direction(path: str) -> Best | None:

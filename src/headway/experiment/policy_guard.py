@@ -1,0 +1,187 @@
+"""Names the policy of a user that raises an error, hangs or ends the process, and the request it was asked about.
+
+Runs with built-in policies alone are not watched. A call is taken to hang when the same call of a policy is under way
+at `SAMPLES` looks in a row, so that a process which was stopped for a while does not blame its policy.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import sysconfig
+import threading
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from headway.config.units import positive_seconds
+from headway.config.wording import one_line
+from headway.errors import HeadwayError, InvariantError
+from headway.policies import registry
+from headway.policies.queues import Ticket
+from headway.types import Request
+from headway.views.events import Finished, FirstToken, Routed
+
+TIMEOUT: Final = "HEADWAY_POLICY_TIMEOUT"  # an environment variable, which worker processes inherit
+DEFAULT: Final = "30s"
+SAMPLES: Final = 10
+INTERRUPT: Final = getattr(signal, "SIGURG", None)  # ignored by default; it wakes a policy that sleeps
+LIBRARIES = tuple(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
+Step = tuple[FrameType, int]  # a frame and its current line
+
+
+class PolicyStopped(BaseException):
+    """Raised inside a policy that hangs or ends the process. Not an `Exception`, which the policy might catch."""
+
+
+@contextmanager
+def policy_guard(policies: Iterable[Any]) -> Iterator[None]:
+    """Turn what a user's policy does wrong into a `HeadwayError` that names it; leave errors of Headway as they are."""
+    modules = own_modules(policies)
+    watch = Watch(modules, positive_seconds(os.environ.get(TIMEOUT, DEFAULT), TIMEOUT)) if modules else None
+    try:
+        if watch is None:
+            yield
+        else:
+            with watch:
+                yield
+    except (HeadwayError, InvariantError, KeyboardInterrupt):
+        raise
+    except PolicyStopped:
+        raise HeadwayError(watch.verdict if watch is not None else "") from None
+    except BaseException as error:
+        sentence = describe(list(traceback.walk_tb(error.__traceback__)), modules, one_line(error))
+        if sentence is None:
+            raise
+        raise HeadwayError(sentence) from error
+
+
+def own_modules(policies: Iterable[Any]) -> set[str]:
+    """Return the modules of the user's policies, without those of Headway."""
+    parts = [part for policy in policies for part in (policy, *getattr(policy, "_parts", ()))]
+    return {type(part).__module__ for part in parts if registry.outside(type(part))}
+
+
+class Watch:
+    """Interrupts a policy's call that takes longer than `limit_s`, and refuses `os._exit`."""
+
+    def __init__(self, modules: set[str], limit_s: float) -> None:
+        self.modules, self.limit_s = modules, limit_s
+        self.verdict = ""
+        self._thread = threading.get_ident()
+        self._process = os.getpid()
+        self._signalled = INTERRUPT is not None and threading.current_thread() is threading.main_thread()
+        self._done = threading.Event()
+        self._watcher = threading.Thread(target=self._look, name="policy-watch", daemon=True)
+
+    def __enter__(self) -> None:
+        self._exit, os._exit = os._exit, self._refuse  # type: ignore[assignment]
+        if self._signalled and INTERRUPT is not None:
+            self._handler = signal.signal(INTERRUPT, self._stop)
+        self._watcher.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._watcher.join()
+        os._exit = self._exit
+        if self._signalled and INTERRUPT is not None:
+            signal.signal(INTERRUPT, self._handler)
+
+    def _look(self) -> None:
+        seen, looks = None, 0
+        while not self._done.wait(self.limit_s / SAMPLES):
+            steps = _stack(sys._current_frames().get(self._thread))
+            call = next((frame for frame, _ in steps if _theirs(frame, self.modules)), None)
+            looks = looks + 1 if call is not None and call is seen else 0
+            seen = call
+            if looks >= SAMPLES:
+                self._interrupt(steps)
+            if looks == 2 * SAMPLES and sys.stderr is not None:
+                print(f"headway: {self.verdict} It cannot be interrupted: end the process.", file=sys.stderr)
+
+    def _interrupt(self, steps: list[Step]) -> None:
+        text = f"has not returned for {self.limit_s:g} s"
+        self.verdict = f"{describe(steps, self.modules, text)} Allow more with --policy-timeout or {TIMEOUT}."
+        if self._signalled and INTERRUPT is not None:
+            signal.pthread_kill(self._thread, INTERRUPT)
+        else:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(PolicyStopped))
+
+    def _stop(self, *_: object) -> None:
+        if self.verdict:
+            raise PolicyStopped
+
+    def _refuse(self, status: int) -> None:
+        """Stand in for `os._exit`: a policy may not end the process, a child that it forked may."""
+        text = f"calls os._exit({status}), which would end Headway"
+        sentence = None if os.getpid() != self._process else describe(_stack(sys._getframe(1)), self.modules, text)
+        if sentence is None:
+            self._exit(status)
+        self.verdict = sentence or ""
+        raise PolicyStopped
+
+
+def _stack(frame: FrameType | None) -> list[Step]:
+    """Return the frames of a simulation, the outermost first, without those of the program that began it."""
+    steps: list[Step] = []
+    while frame is not None and frame.f_globals.get("__name__") != "headway.experiment.run":
+        steps.append((frame, frame.f_lineno))
+        frame = frame.f_back
+    return steps[::-1]
+
+
+def describe(steps: Sequence[Step], modules: set[str], problem: str) -> str | None:
+    """Return a sentence with the place in the user's policy and its request; None if no frame is the user's."""
+    theirs = [place for place, (frame, _) in enumerate(steps) if _theirs(frame, modules)]
+    if not theirs:
+        return None
+    frame, line = steps[theirs[-1]]
+    entry, _ = steps[theirs[0]]
+    callers = [_request(ours) for ours, _ in reversed(steps[: theirs[0]])]
+    request = next(filter(None, (*callers, _request(entry))), None)
+    at = "" if request is None else f", at request {request.id}"
+    place = f"{_relative(frame.f_code.co_filename)} line {line}, in {_function(frame)}"
+    if _owner(frame) != _owner(entry):
+        place += f", called from {_function(entry)}"
+    return f"{place}: {problem}{at}."
+
+
+def _owner(frame: FrameType) -> str:
+    """Return the class of a method; empty for a function."""
+    return type(frame.f_locals["self"]).__name__ if "self" in frame.f_locals else ""
+
+
+def _function(frame: FrameType) -> str:
+    return ".".join(filter(None, (_owner(frame), frame.f_code.co_name)))
+
+
+def _theirs(frame: FrameType, modules: set[str]) -> bool:
+    """Return whether a frame is the user's: of a module with a policy of theirs, or of one that is neither Headway's
+    nor a library's. A method that their object inherits from a class of Headway counts as theirs."""
+    module = str(frame.f_globals.get("__name__"))
+    if module in modules or type(frame.f_locals.get("self")).__module__ in modules:
+        return True
+    file = frame.f_code.co_filename
+    if not modules or module.startswith("headway.") or file.startswith("<frozen"):
+        return False
+    return not set(LIBRARIES) & set(Path(file).resolve().parents)
+
+
+def _request(frame: FrameType) -> Request | None:
+    """Return the request that a function has as a local variable: itself, in an event or as a ticket."""
+    for value in frame.f_locals.values():
+        if isinstance(value, Request):
+            return value
+        if isinstance(value, Routed | FirstToken | Finished | Ticket):
+            return value.request
+    return None
+
+
+def _relative(file: str) -> str:
+    near = os.path.relpath(file) if Path(file).exists() else file
+    return file if near.startswith(os.pardir) else near
