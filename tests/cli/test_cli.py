@@ -299,7 +299,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
         "--policies: cannot be combined with --routing-policy; both name policies.",
     ),
     (("compare", "SCENARIO", "--policies", "random", "--routing-scorers", "queue-depth:1"), "--routing-scorers"),
-    (("compare", "SCENARIO", "--policies", "random", "--policy-config", "x.yaml"), "so does --policy;"),
+    (("compare", "SCENARIO", "--policies", "random", "--policy-config", "x.yaml"), "cannot be combined with --policy;"),
     (("compare", "SCENARIO", "--by", "latency.ttft.p98"), "by: no figure to rank by is called 'latency.ttft.p98'. Did"),
     (("policies", "wieghted"), "Did you mean 'weighted'?"),
     (("trace", "inspect", "nowhere.jsonl"), "nowhere.jsonl"),
@@ -584,7 +584,7 @@ def test_a_trace_wants_a_folder(headway: Run, scenario: str) -> None:
     for option in (("--trace", "full"), ("--counterfactuals", "3")):
         done = headway("run", scenario, *option)
         assert done.returncode == 2
-        assert f"{option[0]}: say with -o FOLDER" in done.stderr
+        assert f"{option[0]}: needs an output folder. Add -o FOLDER." in done.stderr
 
 
 def test_explain_tells_of_a_request(headway: Run, scenario: str, tmp_path: Path) -> None:
