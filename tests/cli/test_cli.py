@@ -526,7 +526,7 @@ def test_a_reader_who_leaves_is_no_error(headway_process: Run) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize(
-    ("redirection", "sentence"), [(">/dev/full", "stdout: cannot be written (No space"), (">&-", "stdout: is closed")]
+    ("redirection", "sentence"), [(">/dev/full", "stdout: cannot be written (No space"), (">&-", "stdout is closed")]
 )
 def test_a_stdout_that_takes_nothing_is_a_sentence(headway_process: Run, redirection: str, sentence: str) -> None:
     done = headway_process("--version", shell=redirection)

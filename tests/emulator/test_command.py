@@ -38,7 +38,7 @@ def test_it_says_where_its_engines_are_and_ends_when_told() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--speed", "0"], "--speed: is above 0"),
+        (["--speed", "0"], "--speed: must be above 0"),
         (["--listen", "here"], "--listen: expected an address"),
         (["--events", "5557"], "--events: expected an address"),
         (["--set", "cluster.gpu=abacus"], "cluster.gpu"),

@@ -34,7 +34,7 @@ def process(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[st
         line = started.stderr.readline()
         assert line.startswith("headway: listening at "), line + started.stderr.read()
         try:
-            yield started, line.partition(" at ")[2].partition(";")[0].split(", ")
+            yield started, line.partition(" at ")[2].partition(" (")[0].split(", ")
         finally:
             started.kill()
 
@@ -114,7 +114,7 @@ def test_certificates_that_are_made_let_two_nodes_talk(headway: Run, tmp_path: P
     [
         (("no-such.yaml",), "no-such.yaml: cannot be read"),
         (("--disk", "x"), "--disk: use --disk and --disk-limit together"),
-        (("--ca", "x"), "--certificate: is missing"),
+        (("--ca", "x"), "--certificate: missing"),
         (("--listen", "rdma://10.0.0.8:1"), "rdma: "),
         (("--listen", "quic://127.0.0.1:0"), "QUIC wants 'tls'"),
         (("ping", "unix:nobody.sock"), "no daemon answers"),

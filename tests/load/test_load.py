@@ -203,7 +203,7 @@ def test_the_command_sends_a_trace(engines: Emulated, headway: Any, root: Path) 
     ("options", "why"),
     [
         (["somewhere"], "URL: expected a URL"),
-        (["http://127.0.0.1:1", "--speed", "0"], "--speed: is from"),
+        (["http://127.0.0.1:1", "--speed", "0"], "--speed: must be between"),
         (["http://127.0.0.1:1", "x.yaml", "--trace", "y.jsonl"], "--trace: cannot be combined with a scenario"),
         (["http://127.0.0.1:1", "--key-env", "NO_SUCH_KEY"], "--key-env: the environment variable"),
     ],

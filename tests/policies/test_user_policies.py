@@ -221,7 +221,9 @@ def test_a_policy_that_does_not_return_is_named_with_its_request(tmp_path, monke
 
 def test_every_verb_takes_the_time_that_a_policy_may_take(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HEADWAY_POLICY_TIMEOUT", "30s")  # what the option sets is put back after the test
-    stuck = own(tmp_path, ROUTE + f"if request.id == 3:\n            {HANGS['computes']}        return Route('instance-0')\n")
+    stuck = own(
+        tmp_path, ROUTE + f"if request.id == 3:\n            {HANGS['computes']}        return Route('instance-0')\n"
+    )
     changes = [word for change in SMALL for word in ("--set", change)]
     routing = ["--set", f"policies.routing={stuck}", *changes, "--policy-timeout", "100ms"]
     for verb in (["run"], ["compare", "--policies", f"{stuck},random"], ["sweep", "--vary", "seed=1,2"]):

@@ -160,8 +160,8 @@ def test_the_command_tells_what_is_wrong_in_a_sentence(headway: Any, tmp_path: P
     file.write_text(json.dumps(SCENARIO))
     for options, why in (
         (["--policies", "oracle-prefix"], "policies"),
-        (["--speed", "0"], "--speed: is above 0"),
-        (["--step", "0"], "--step: is a number"),
+        (["--speed", "0"], "--speed: must be above 0"),
+        (["--step", "0"], "--step: must be above 0"),
     ):
         done = headway("twin", str(file), *options)
         assert done.returncode == 2 and why in done.stderr and "Traceback" not in done.stderr
