@@ -233,6 +233,17 @@ def test_every_verb_takes_the_time_that_a_policy_may_take(tmp_path, monkeypatch,
     assert "--policy-timeout: 'soon' is not a duration" in capsys.readouterr().err
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("how", ["computes", "sleeps"])
+def test_a_search_names_a_policy_that_hangs(tmp_path, monkeypatch, capsys, how):
+    monkeypatch.setenv("HEADWAY_POLICY_TIMEOUT", "30s")
+    body = ROUTE + f"if request.id == 3:\n            {HANGS[how]}        return Route('instance-0')\n"
+    before = 'from typing import Annotated\nfrom headway import Bounds\n@policy("routing", "stuck")\n'
+    stuck = own(tmp_path, f"    patience: Annotated[int, Bounds(0, 9)] = 4\n{body}", before)
+    assert status(["evolve", "--template", stuck, "--evaluations", "1", "--policy-timeout", "200ms"]) == 2
+    assert "in Own.route: has not returned for 0.2 s, at request 3." in capsys.readouterr().err
+
+
 def test_a_policy_that_hangs_in_another_thread_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("HEADWAY_POLICY_TIMEOUT", "200ms")
     stuck = own(tmp_path, ROUTE + HANGS["computes"].replace("                pass", "            pass"))

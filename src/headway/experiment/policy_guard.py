@@ -68,49 +68,79 @@ def own_modules(policies: Iterable[Any]) -> set[str]:
 
 
 class Watch:
-    """Interrupts a policy's call that takes longer than `limit_s`, and refuses `os._exit`."""
+    """Interrupts a policy's call that takes longer than `limit_s`, and refuses `os._exit`.
+
+    A thread looks at the simulating thread's stack. A confined process may start no thread; there a timer looks.
+    """
 
     def __init__(self, modules: set[str], limit_s: float) -> None:
         self.modules, self.limit_s = modules, limit_s
         self.verdict = ""
         self._thread = threading.get_ident()
         self._process = os.getpid()
-        self._signalled = INTERRUPT is not None and threading.current_thread() is threading.main_thread()
+        self._signals = INTERRUPT is not None and threading.current_thread() is threading.main_thread()
         self._done = threading.Event()
-        self._watcher = threading.Thread(target=self._look, name="policy-watch", daemon=True)
+        self._watcher: threading.Thread | None = threading.Thread(target=self._watch, name="policy-watch", daemon=True)
+        self._call: FrameType | None = None
+        self._looks = 0
 
     def __enter__(self) -> None:
         self._exit, os._exit = os._exit, self._refuse  # type: ignore[assignment]
-        if self._signalled and INTERRUPT is not None:
+        if self._signals and INTERRUPT is not None:
             self._handler = signal.signal(INTERRUPT, self._stop)
-        self._watcher.start()
+        try:
+            assert self._watcher is not None
+            self._watcher.start()
+        except RuntimeError:
+            self._watcher = None
+            self._alarm = signal.signal(signal.SIGALRM, self._ring)
+            self._alarm_s, _ = signal.setitimer(signal.ITIMER_REAL, *[self.limit_s / SAMPLES] * 2)
 
     def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._watcher.join()
         os._exit = self._exit
-        if self._signalled and INTERRUPT is not None:
+        if self._watcher is None:
+            signal.setitimer(signal.ITIMER_REAL, max(0.0, self._alarm_s))
+            signal.signal(signal.SIGALRM, self._alarm)
+        else:
+            self._done.set()
+            self._watcher.join()
+        if self._signals and INTERRUPT is not None:
             signal.signal(INTERRUPT, self._handler)
 
-    def _look(self) -> None:
-        seen, looks = None, 0
+    def _watch(self) -> None:
         while not self._done.wait(self.limit_s / SAMPLES):
-            steps = _stack(sys._current_frames().get(self._thread))
-            call = next((frame for frame, _ in steps if _theirs(frame, self.modules)), None)
-            looks = looks + 1 if call is not None and call is seen else 0
-            seen = call
-            if looks >= SAMPLES:
-                self._interrupt(steps)
-            if looks == 2 * SAMPLES and sys.stderr is not None:
-                print(f"headway: {self.verdict} It cannot be interrupted: end the process.", file=sys.stderr)
+            if self._hangs(sys._current_frames().get(self._thread)):
+                self._interrupt()
 
-    def _interrupt(self, steps: list[Step]) -> None:
+    def _ring(self, _: int, frame: FrameType | None) -> None:
+        """Look by the timer, which replaces the process's own alarm for the time being."""
+        if self._alarm_s:
+            self._alarm_s -= self.limit_s / SAMPLES
+            if self._alarm_s <= 0:
+                signal.signal(signal.SIGALRM, self._alarm)
+                os.kill(self._process, signal.SIGALRM)
+        if self._hangs(frame):
+            raise PolicyStopped
+
+    def _hangs(self, frame: FrameType | None) -> bool:
+        """Look at the stack, and return whether the same call of a policy has been there for too long."""
+        steps = _stack(frame)
+        call = next((frame for frame, _ in steps if _theirs(frame, self.modules)), None)
+        self._looks = self._looks + 1 if call is not None and call is self._call else 0
+        self._call = call
+        if self._looks < SAMPLES:
+            return False
         text = f"has not returned for {self.limit_s:g} s"
         self.verdict = f"{describe(steps, self.modules, text)} Allow more with --policy-timeout or {TIMEOUT}."
-        if self._signalled and INTERRUPT is not None:
+        return True
+
+    def _interrupt(self) -> None:
+        if self._signals and INTERRUPT is not None:
             signal.pthread_kill(self._thread, INTERRUPT)
         else:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(PolicyStopped))
+        if self._looks == 2 * SAMPLES and sys.stderr is not None:
+            print(f"headway: {self.verdict} It cannot be interrupted: end the process.", file=sys.stderr)
 
     def _stop(self, *_: object) -> None:
         if self.verdict:
