@@ -178,11 +178,18 @@ def _keys(title: str, file: str, pages: Iterable[str]) -> str:
     parts = [f"# {title}", f"This page lists every declared key of a {file}, section by section."]
     for name in pages:
         text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-        for block in BLOCK.finditer(text):
-            heading = [match[1] for match in HEADING.finditer(text, 0, block.start())][-1]
-            section = find_section(block[2])
-            parts += [f"## {heading}", f"[Explained here](../{name}.md).", key_table(section).rstrip("\n")]
+        blocks = [(_heading(text, block.start()), block[2]) for block in BLOCK.finditer(text)]
+        headings = [heading for heading, _ in blocks]
+        for heading, path in blocks:
+            title = heading if headings.count(heading) == 1 else f"{heading}: {path.rpartition('.')[2]}"
+            table = key_table(find_section(path)).rstrip("\n")
+            parts += [f"## {title}", f"[{heading} in {name}.md](../{name}.md) explains these keys.", table]
     return "\n\n".join(parts) + "\n"
+
+
+def _heading(text: str, end: int) -> str:
+    """The last heading before a place in a page."""
+    return [match[1] for match in HEADING.finditer(text, 0, end)][-1]
 
 
 def _signature(function: Any) -> str:
