@@ -101,8 +101,8 @@ def evolve(
 ) -> Page | Json:
     """Search for a policy that beats the built-in ones.
 
-    Searches on the train part of a suite, chooses the winner on the validation part, and compares it with every
-    built-in policy on the held-out part.
+    Searches on the train part of a suite, and chooses the winner on the validation part.
+    Then compares the winner with every built-in policy on the held-out part.
     """
     from headway.evolve.dialogue import Dialogue, asks_model, evolve_with_model
     from headway.evolve.evolution import Plan

@@ -83,9 +83,9 @@ def is_default(entry: Entry) -> bool:
 
 def listing(entries: Sequence[Entry]) -> RenderableType:
     """Return a table of the policies by stage, one line each, cut at the terminal's width."""
-    rows = Table(box=None, padding=(0, 1), show_header=False)
+    rows = Table(box=None, padding=(0, 1), show_header=False, expand=True)
     rows.add_column(no_wrap=True, min_width=max(len(entry.name) for entry in entries) + 2)
-    rows.add_column(no_wrap=True, overflow="ellipsis")
+    rows.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
     for stage, heading in HEADINGS.items():
         policies = [entry for entry in entries if entry.stage == stage]
         if policies:
