@@ -40,7 +40,7 @@ def test_nothing_is_answered_without_the_right_key(live):
             answer = admin(gateway, path, method, {} if method == "PUT" else None, key=wrong)
             assert answer.status == 401, (method, path, wrong)
             assert "error" in answer.json()
-    assert not gateway.app.fleet.held and gateway.app.plane.version == 0
+    assert not gateway.app.fleet.cordoned and gateway.app.plane.version == 0
     assert admin(gateway, "/metrics", key=None).status == 401
     assert admin(live(1, admin={**ADMIN, "open_metrics": True}), "/metrics", key=None).status == 200
 

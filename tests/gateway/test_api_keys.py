@@ -91,7 +91,7 @@ def test_a_key_may_have_so_many_under_way(live, tmp_path):
     for thread in threads:
         thread.start()
     gateway.until(lambda: gateway.engines[0].under_way == 2)
-    with pytest.raises(openai.RateLimitError, match="2 requests under way"):
+    with pytest.raises(openai.RateLimitError, match="2 requests in flight, its limit"):
         ask(gateway, keys["ann"])
     ask(gateway, keys["bob"])
     for thread in threads:
@@ -127,12 +127,12 @@ def test_a_request_that_cannot_be_read_gives_its_key_back(live, tmp_path):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ([], "expected names"),
+        ([], "expected a mapping of names"),
         ({"ann": {"sha256": "abc"}}, "64 hex digits"),
-        ({"ann": {"sha256": "ab" * 32}, "bob": {"sha256": "ab" * 32}}, "every name has its own key"),
+        ({"ann": {"sha256": "ab" * 32}, "bob": {"sha256": "ab" * 32}}, "ann has the same hash"),
         ({"ann": {"sha256": "ab" * 32, "rate": "often"}}, "is not a rate"),
         ({"ann": {"sha255": "ab" * 32}}, "no such key"),
-        ({"ann\nbob": {"sha256": "ab" * 32}}, "signs that can be printed"),
+        ({"ann\nbob": {"sha256": "ab" * 32}}, "expected a name of 1 to 100 printable characters"),
     ],
 )
 def test_a_wrong_file_is_told(data, message):
@@ -154,7 +154,7 @@ def test_a_key_is_made_and_its_hash_is_what_the_file_wants(capsys, name):
 def test_no_key_is_made_for_a_name_that_cannot_stand_in_a_line(capsys, name):
     assert status(["key", name]) == 2
     output = capsys.readouterr()
-    assert output.out == "" and "NAME: a name has 1 to 100 signs" in output.err
+    assert output.out == "" and "NAME: expected a name of 1 to 100 printable characters" in output.err
 
 
 def test_a_file_that_is_written_anew_takes_keys_away_and_changes_limits():

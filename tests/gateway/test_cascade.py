@@ -380,12 +380,12 @@ def test_lines_of_a_stream_are_whole_wherever_it_is_cut():
     [
         ({}, "'chains' is missing"),
         ({"chains": {}}, "name at least one"),
-        ({"chains": {"a": ["small"]}}, "expected 2 to 16 models"),
-        ({"chains": {"a": ["x", "x"]}}, "each once"),
-        ({"chains": {"a": ["x", "y"], "b": ["x", "z"]}}, "another chain begins with"),
-        ({"chains": {"a": ["x", "y\n"]}}, "letters, digits and signs"),
+        ({"chains": {"a": ["small"]}}, "expected 2 to 16 different models"),
+        ({"chains": {"a": ["x", "x"]}}, "expected 2 to 16 different models"),
+        ({"chains": {"a": ["x", "y"], "b": ["x", "z"]}}, "another chain also begins with"),
+        ({"chains": {"a": ["x", "y\n"]}}, "printable ASCII characters"),
         ({"chains": {"a": ["x", "y"]}, "threshold": 0.5}, "expected a mean log-probability"),
-        ({"chains": {"a": ["x", "y"]}, "threshold": [-1, -2]}, "has 2 numbers"),
+        ({"chains": {"a": ["x", "y"]}, "threshold": [-1, -2]}, "needs 1 values, one for each model except the last, got 2"),
         ({"chains": {"a": ["x", "y"]}, "confident_token": 3}, "confident_tokens"),
     ],
 )

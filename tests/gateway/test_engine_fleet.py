@@ -144,7 +144,7 @@ def test_models_have_engines_of_their_own_and_may_come_later(live):
     do(gateway, gateway.app.fleet.offer, "admin", {other.name: spec(other, models=["large"])})
     assert target(gateway, model="large") == "e10"
     assert [model.id for model in client(gateway).models.list()] == ["small", "large"]
-    with pytest.raises(HeadwayError, match="where one engine names its models, all do"):
+    with pytest.raises(HeadwayError, match="List the models of every engine, or of none"):
         do(gateway, gateway.app.fleet.offer, "admin", {other.name: spec(other)})
     assert target(gateway, model="large") == "e10"
 

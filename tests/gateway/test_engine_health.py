@@ -60,7 +60,7 @@ def test_an_engine_that_fails_its_checks_gets_no_requests_until_it_passes_them(l
     gateway.until(lambda: all(count_checks(engine) > 0 for engine in gateway.engines))
     gateway.engines[0].health = 503
     gateway.until(lambda: views[0].state == "unreachable")
-    assert gateway.app.fleet.backend("e0").unready == {"check": "status 503"}
+    assert gateway.app.fleet.names.get("e0").unready == {"check": "status 503"}
     assert {ask(gateway) for _ in range(6)} == {(200, "e1")}
     gateway.engines[0].health = 200
     gateway.until(lambda: views[0].state == "ready")
@@ -73,7 +73,7 @@ def test_an_engine_that_hangs_or_is_gone_fails_its_checks(live):
     views = gateway.app.plane.views
     gateway.engines[0].health = 0
     gateway.until(lambda: views[0].state == "unreachable")
-    assert "Timeout" in gateway.app.fleet.backend("e0").unready["check"]
+    assert "Timeout" in gateway.app.fleet.names.get("e0").unready["check"]
     assert views[1].state == "ready"
 
 
@@ -87,7 +87,7 @@ def test_an_engine_without_such_a_path_is_well(live):
 
 def test_the_engines_key_goes_with_a_check(live):
     gateway = live(1)
-    gateway.app.fleet.backend("e0").key = b"sk-engine"
+    gateway.app.fleet.names.get("e0").key = b"sk-engine"
     start_checks(gateway)
     gateway.until(
         lambda: any(fields.get(b"authorization") == b"Bearer sk-engine" for _, fields in gateway.engines[0].looked)
@@ -96,9 +96,9 @@ def test_the_engines_key_goes_with_a_check(live):
 
 def test_an_ejected_engine_is_let_in_when_it_passes_a_probe(live):
     gateway = live(2, health={"failures": 1, "eject": "50ms"})
-    backend = gateway.app.fleet.backend("e0")
+    backend = gateway.app.fleet.names.get("e0")
     checks = start_checks(gateway, interval_s=60, fall=1000)
-    gateway.until(lambda: checks.pulses[backend].known)
+    gateway.until(lambda: checks.pulses[backend].answered)
     gateway.engines[0].health, gateway.engines[0].mode = 503, "error"
 
     def fail():
@@ -118,7 +118,7 @@ def test_an_engine_that_lies_about_its_readiness_is_found_by_its_failures(live):
     gateway = live(2, health={"failures": 2, "eject": "60s"}, policies={"routing": "round-robin"})
     start_checks(gateway)
     gateway.engines[0].mode = "error"
-    while not gateway.app.fleet.backend("e0").ejected:
+    while not gateway.app.fleet.names.get("e0").ejected:
         ask(gateway)
     assert gateway.app.plane.views[0].state == "unreachable"
     assert gateway.engines[0].health == 200
@@ -129,7 +129,7 @@ def test_one_that_leaves_is_asked_no_more(live):
     gateway = live(2)
     checks = start_checks(gateway)
     gateway.until(lambda: len(checks.pulses) == 2)
-    gateway.loop.call_soon_threadsafe(gateway.app.fleet.offer, "file", {"e1": gateway.app.fleet.backend("e1").spec})
+    gateway.loop.call_soon_threadsafe(gateway.app.fleet.offer, "file", {"e1": gateway.app.fleet.names.get("e1").spec})
     gateway.until(lambda: [backend.name for backend in checks.pulses] == ["e1"])
     assert len(checks.follower._tasks) == 1
 

@@ -51,7 +51,7 @@ class Gateway(App):
         self.reports.append((name, signals))
 
     def state(self, name: str) -> str | None:
-        backend = self.fleet.backend(name)
+        backend = self.fleet.names.get(name)
         return None if backend is None else backend.view.state
 
     @property
@@ -143,12 +143,12 @@ def test_a_heartbeat_changes_the_load_and_not_the_engine(clean: EtcdServer) -> N
     async def act(scene: Scene) -> None:
         await scene.register("a", signals={"running": 0})
         await until(lambda: "a" in scene.app.names)
-        backend = scene.app.fleet.backend("a")
+        backend = scene.app.fleet.names.get("a")
         for running in range(1, 4):
             await scene.register("a", signals={"running": running})
         await until(lambda: len(scene.app.reports) == 4)
         assert [report[1]["running"] for report in scene.app.reports] == [0, 1, 2, 3]
-        assert scene.app.fleet.backend("a") is backend
+        assert scene.app.fleet.names.get("a") is backend
 
     play(clean, act)
 
@@ -267,7 +267,7 @@ def test_a_cordon_holds_over_heartbeats_and_a_new_registration_until_it_is_lifte
         await until(lambda: scene.app.state("a") == "draining")
         await scene.etcd.delete("/headway/cordon/a")
         await until(lambda: scene.app.state("a") == "ready")
-        assert list(scene.app.fleet.held) == ["filed"]
+        assert list(scene.app.fleet.cordoned) == ["filed"]
 
     play(clean, act)
 
@@ -276,9 +276,9 @@ def test_a_cordon_of_somebody_else_is_not_lifted(clean: EtcdServer) -> None:
     async def act(scene: Scene) -> None:
         scene.app.fleet.cordon("filed")
         await scene.put("cordon/other", {})
-        await until(lambda: "other" in scene.app.fleet.held)
+        await until(lambda: "other" in scene.app.fleet.cordoned)
         await scene.etcd.delete("/headway/cordon/other")
-        await until(lambda: list(scene.app.fleet.held) == ["filed"])
+        await until(lambda: list(scene.app.fleet.cordoned) == ["filed"])
 
     play(clean, act)
 
@@ -383,7 +383,7 @@ def test_a_store_that_lost_its_data_costs_no_engine_that_registers_again_and_no_
         await scene.put("cordon/held", {"why": "repairs"})
         await scene.put("routing/policy", {"routing": "random"})
         await until(lambda: scene.app.plane.policies["routing"] == "random" and scene.app.state("held") == "draining")
-        backend, lifted = scene.app.fleet.backend("back"), []
+        backend, lifted = scene.app.fleet.names.get("back"), []
         left: list[tuple[str, str]] = []
         lift = scene.app.fleet.uncordon
         scene.app.fleet.uncordon = lambda name: (lifted.append(name), lift(name))[1]  # type: ignore[method-assign]
@@ -397,7 +397,7 @@ def test_a_store_that_lost_its_data_costs_no_engine_that_registers_again_and_no_
         assert left == [] and scene.source._timer is not None
         scene.source._overdue()
         assert left == [("gone", "left")]
-        assert scene.app.fleet.backend("back") is backend and scene.app.state("held") == "draining"
+        assert scene.app.fleet.names.get("back") is backend and scene.app.state("held") == "draining"
         restored = await scene.etcd.get("/headway/cordon/held")
         assert restored is not None and json.loads(restored.value) == {"why": "repairs"} and lifted == []
         await scene.etcd.delete("/headway/cordon/held")
@@ -447,7 +447,7 @@ def test_requests_go_to_an_engine_of_etcd_and_none_to_a_cordoned_one(clean: Etcd
     url = f"http://127.0.0.1:{engine.port}"
     gateway.call(etcd.put("/headway/nodes/n1", json.dumps({"url": url}).encode()))
     gateway.call(etcd.put("/headway/cordon/e0", b"{}"))
-    gateway.until(lambda: gateway.app.fleet.backend("n1") is not None and "e0" in gateway.app.fleet.held)
+    gateway.until(lambda: gateway.app.fleet.names.get("n1") is not None and "e0" in gateway.app.fleet.cordoned)
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}]}).encode()
     request = Request(f"{gateway.url}/chat/completions", body, {"content-type": "application/json"})
     for _ in range(5):

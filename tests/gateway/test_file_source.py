@@ -49,10 +49,10 @@ def play(folder: Path, act: Callable[[Scene], Awaitable[None]], text: str = FIRS
 
 def test_backends_and_policies_of_a_changed_file_are_taken_over(tmp_path: Path) -> None:
     async def act(scene: Scene) -> None:
-        backend = scene.app.fleet.backend("a")
+        backend = scene.app.fleet.names.get("a")
         scene.write(FIRST.replace("b:", "c:").replace("random", "round-robin"))
         assert scene.names == ["a", "c"] and scene.app.plane.policies["routing"] == "round-robin"
-        assert scene.app.fleet.backend("a") is backend
+        assert scene.app.fleet.names.get("a") is backend
 
     play(tmp_path, act)
 
@@ -71,7 +71,7 @@ def test_a_change_is_taken_only_when_it_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "a gateway's file is a mapping"),
+        ("", "expected a mapping with the settings of a gateway"),
         ("backends: {a: [", "this is not YAML"),
         (FIRST.replace("random", "nonesuch"), "nonesuch"),
         (FIRST.replace("http://127.0.0.1:2", "ftp://x"), "backends.b.url"),

@@ -133,7 +133,7 @@ def test_who_leaves_does_not_stand_for_the_next_of_its_name(live):
         members = dict(gateway.app.fleet.sources["file"])
         members["e0"] = replace(members["e0"], url=members["e1"].url)
         gateway.app.fleet.offer("file", members)
-        by_name = gateway.app.fleet.called
+        by_name = gateway.app.fleet.by_name
         first.view.inflight -= 1
         return by_name
 

@@ -276,7 +276,7 @@ def test_pages_are_read_over_real_sockets_and_a_loss_is_noticed(live):
         assert b"/metrics" in {target for target, _ in gateway.engines[0].looked}
         gateway.engines[0].page = page(running=5, queued=5)
         gateway.until(lambda: views[0].running == 5)
-        gateway.loop.call_soon_threadsafe(app.fleet.offer, "file", {"e1": app.fleet.backend("e1").spec})
+        gateway.loop.call_soon_threadsafe(app.fleet.offer, "file", {"e1": app.fleet.names.get("e1").spec})
         gateway.until(lambda: len(signals.readings) == 1)
     finally:
         gateway.call(signals.stop())

@@ -63,6 +63,6 @@ def believed(gateway: Any, engine: Vllm, prompt: str) -> int:
         body = read_body(msgspec.json.encode({"model": tiny_model.NAME, "prompt": prompt}))
         path, _ = gateway.app.tokens.of(tiny_model.NAME).path(body)
         index = gateway.app.plane.control.indexes[0]
-        return int(index.matches(path)[gateway.app.fleet.backend(engine.name).place] * index.block_tokens)
+        return int(index.matches(path)[gateway.app.fleet.names.get(engine.name).place] * index.block_tokens)
 
     return int(gateway.call(look()))

@@ -24,7 +24,7 @@ def heard(gateway: Any, engine: Vllm) -> Any:
 
 
 def trust(gateway: Any, engine: Vllm) -> str:
-    return str(gateway.app.plane.beliefs.trust(gateway.app.fleet.backend(engine.name).place))
+    return str(gateway.app.plane.beliefs.trust(gateway.app.fleet.names.get(engine.name).place))
 
 
 def test_prompts_sent_behind_the_gateways_back_are_believed_where_they_are(live, vllm: list[Vllm]) -> None:
@@ -100,7 +100,7 @@ def test_where_nothing_can_be_asked_for_again_what_was_known_is_given_up_until_t
 
 def test_the_load_that_others_bring_is_seen(live, vllm: list[Vllm]) -> None:
     gateway = before(live, vllm)
-    views = [gateway.app.plane.views[gateway.app.fleet.backend(engine.name).place] for engine in vllm]
+    views = [gateway.app.plane.views[gateway.app.fleet.names.get(engine.name).place] for engine in vllm]
     gateway.until(lambda: all(view.observed_at is not None for view in views))
     assert [view.kv_blocks * gateway.app.plane.block_tokens for view in views] == [BLOCKS * BLOCK] * 2
 

@@ -55,7 +55,8 @@ def key(name: Annotated[str, Parameter(help="Name of the key's owner.")], /, *, 
     Headway prints the key once. Only its hash goes into the file that `keys:` names.
     """
     with needs("gateway", "key"):
-        from headway.gateway.api_keys import check_name, new_key
+        from headway.gateway.api_keys import new_key
+        from headway.gateway.settings import check_name
     check_name(name, "NAME")
     secret, digest = new_key()
     if as_json:

@@ -1,4 +1,4 @@
-"""API keys, of which only the hashes are kept, each with its limits."""
+"""API keys and their limits. The gateway stores only the hashes of keys."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from headway.config.section import read
 from headway.config.units import rate
 from headway.config.wording import shown
 from headway.errors import HeadwayError
-from headway.gateway.settings import read_text
+from headway.gateway.settings import check_name, read_text
 
 PREFIX: Final = "hw-"
 BEARER: Final = b"bearer "
-LONGEST: Final = 100  # name
 
 
 def _read_rate(value: Any, where: str) -> float:
@@ -31,16 +30,16 @@ Many = Annotated[int, Meta(ge=1, le=10**6)]
 
 
 class ApiKey(Struct):
-    """An entry of the file of keys."""
+    """An entry of the key file."""
 
-    sha256: Annotated[str, "64 hex digits, as `headway key` writes them"]
-    rate: Annotated[Annotated[float, Unit("rate", _read_rate, "{:g}/s".format)] | None, "requests in the long run"] = (
+    sha256: Annotated[str, "hash of the key: 64 hex digits, as `headway key` prints them"]
+    rate: Annotated[Annotated[float, Unit("rate", _read_rate, "{:g}/s".format)] | None, "mean request rate allowed"] = (
         None
     )
-    burst: Annotated[Many | None, Doc("requests at once", default="those of a second")] = None
-    concurrency: Annotated[Many | None, "requests under way"] = None
-    tenant: Annotated[str | None, Doc("that policies see", default="the name of the key")] = None
-    slo_class: Annotated[str | None, Doc("of its requests", default="what they say")] = None
+    burst: Annotated[Many | None, Doc("requests allowed at once", default="one second's worth of `rate`")] = None
+    concurrency: Annotated[Many | None, "requests allowed in flight"] = None
+    tenant: Annotated[str | None, Doc("tenant of its requests", default="name of the key")] = None
+    slo_class: Annotated[str | None, Doc("SLO class of its requests", default="the header `x-headway-class`")] = None
 
 
 class Refusal(Struct, frozen=True):
@@ -49,31 +48,32 @@ class Refusal(Struct, frozen=True):
     retry_after: int = 1  # seconds
 
 
-UNKNOWN: Final = Refusal(401, "the API key is missing or not known")
+UNKNOWN: Final = Refusal(401, "the API key is missing or unknown")
 
 
 class Key:
-    """A key's owner, and what it has used of its limits."""
+    """The owner of a key, and its current use of the limits."""
 
-    def __init__(self, name: str, keys: ApiKey) -> None:
+    def __init__(self, name: str, limits: ApiKey) -> None:
         self.name = name
-        self.rate = keys.rate
-        self.burst = float(keys.burst or max(1.0, self.rate or 1.0))
-        self.concurrency = keys.concurrency
-        self.tenant = keys.tenant or name
-        self.slo_class = keys.slo_class
+        self.rate = limits.rate
+        self.burst = float(limits.burst or max(1.0, self.rate or 1.0))
+        self.concurrency = limits.concurrency
+        self.tenant = limits.tenant or name
+        self.slo_class = limits.slo_class
         self.tokens, self.stamp, self.inflight = self.burst, 0.0, 0
 
     def take(self, now: float) -> Refusal | None:
-        """Count a request until `release`, or return why it is refused."""
+        """Count a request as in flight until `release`. Return the reason if a limit forbids it."""
         if self.concurrency is not None and self.inflight >= self.concurrency:
-            return Refusal(429, f"the key has {self.concurrency} requests under way, as many as it may")
+            return Refusal(429, f"the API key has {self.concurrency} requests in flight, its limit; wait for one to end")
         if self.rate is not None:
             self.tokens = min(self.burst, self.tokens + (now - self.stamp) * self.rate)
             self.stamp = now
             if self.tokens < 1.0:
                 wait = (1.0 - self.tokens) / self.rate
-                return Refusal(429, f"the key may ask {self.rate:g} times a second", max(1, int(wait + 0.999)))
+                text = f"the API key is limited to {self.rate:g} requests per second"
+                return Refusal(429, text, max(1, int(wait + 0.999)))
             self.tokens -= 1.0
         self.inflight += 1
         return None
@@ -82,7 +82,7 @@ class Key:
         self.inflight -= 1
 
     def renew(self, other: Key) -> None:
-        """Take the limits of another version of the key; what it has used stays."""
+        """Adopt the limits of a new version of the key, and keep the current use."""
         for name in ("name", "rate", "burst", "concurrency", "tenant", "slo_class"):
             setattr(self, name, getattr(other, name))
         self.tokens = min(self.burst, self.tokens)
@@ -90,7 +90,7 @@ class Key:
 
 class Keyring:
     def __init__(self, keys: Mapping[bytes, Key]) -> None:
-        self.keys = dict(keys)  # by the hash's bytes
+        self.keys = dict(keys)  # by hash
 
     @classmethod
     def read(cls, file: Any, where: str) -> Keyring:
@@ -100,42 +100,36 @@ class Keyring:
     @classmethod
     def of(cls, data: Any, where: str) -> Keyring:
         if not isinstance(data, dict):
-            raise HeadwayError(f"{where}: expected names and their keys' hashes, got {shown(data)}.")
+            raise HeadwayError(f"{where}: expected a mapping of names to key hashes and limits, got {shown(data)}.")
         owners: dict[bytes, Key] = {}
         for name, value in data.items():
             check_name(str(name), where)
             place = f"{where}: {name}"
-            keys = read(ApiKey, value, place)
+            limits = read(ApiKey, value, place)
             try:
-                digest = bytes.fromhex(keys.sha256)
+                digest = bytes.fromhex(limits.sha256)
             except ValueError:
                 digest = b""
             if len(digest) != 32:
-                raise HeadwayError(f"{place}.sha256: expected 64 hex digits, as `headway key` writes them.")
+                raise HeadwayError(f"{place}.sha256: expected 64 hex digits, as `headway key` prints them.")
             if digest in owners:
-                raise HeadwayError(f"{place}.sha256: is that of {owners[digest].name}; every name has its own key.")
-            owners[digest] = Key(str(name), keys)
+                other = owners[digest].name
+                raise HeadwayError(f"{place}.sha256: {other} has the same hash. Create a separate key for each name.")
+            owners[digest] = Key(str(name), limits)
         return cls(owners)
 
     def renew(self, other: Keyring) -> None:
-        """Take the keys and limits of a new version of the file."""
+        """Adopt the keys and limits of a new version of the file."""
         for digest, key in other.keys.items():
             self.keys.setdefault(digest, key).renew(key)
-        for digest in [digest for digest in self.keys if digest not in other.keys]:
-            del self.keys[digest]
+        self.keys = {digest: self.keys[digest] for digest in other.keys}
 
     def owner(self, fields: Mapping[bytes, bytes]) -> Key | None:
-        """Return the key of a head with a field such as `authorization: Bearer hw-...`, if it is known."""
+        """Return the owner of the key in a header such as `authorization: Bearer hw-...`, or None if unknown."""
         bearer = fields.get(b"authorization", b"")
         if bearer[:7].lower() != BEARER:
             return None
         return self.keys.get(hashlib.sha256(bearer[7:].strip()).digest())
-
-
-def check_name(name: Any, where: str) -> None:
-    """Raise unless a name can stand on a line of logs, metrics and the file of keys."""
-    if not isinstance(name, str) or not 0 < len(name) <= LONGEST or not name.isprintable():
-        raise HeadwayError(f"{where}: a name has 1 to {LONGEST} signs that can be printed, got {shown(name)}.")
 
 
 def new_key() -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""The file of a gateway: its address, engines and policies, read as strictly as a scenario."""
+"""A gateway's file: address, engines, policies and all other settings. Unknown keys are errors."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from headway.http.wire import Limits
 from headway.scenario.references import absolute
 from headway.types import PS_PER_SECOND, Json
 
+NOT_A_MAPPING: Final = "{path}: expected a mapping with the settings of a gateway, such as `backends`."
 NO_ENGINE: Final = "backends: name at least one engine, as in {a: {url: http://10.0.0.7:8000}}."
-SHADOW: Final = "[policies that are tried, and those that fail](shadow.md)"
-KNOWN: Final = "what is known of engines and prompts; below"
-OBSERVING: Final = "[observing](observing.md)"
+SHADOW: Final = "see [Shadow policies, canaries and deployment](shadow.md)"
+OBSERVING: Final = "see [Observing the gateway](observing.md)"
 
 
 class JournalSettings(Struct, frozen=True):
     """The section `journal:` of a gateway's file."""
 
-    file: Annotated[File, "every input of the plane, to decide it again; may stand alone for the section"]
-    limit_bytes: Annotated[Bytes, "of that file at most"] = field(default=4 * 10**9, name="limit")
+    file: Annotated[File, "file for every input and decision of the control plane; may replace the mapping"]
+    limit_bytes: Annotated[Bytes, "size at which the journal ends"] = field(default=4 * 10**9, name="limit")
 
     @classmethod
     def expand(cls, data: Any, where: str) -> Any:
@@ -58,9 +58,9 @@ class JournalSettings(Struct, frozen=True):
 class Timeouts(Struct, frozen=True):
     """The section `timeouts:` of a gateway's file."""
 
-    connect_s: Annotated[PositiveSeconds, "until an engine takes a connection"] = 3.0
-    first_byte_s: Annotated[PositiveSeconds, "until the first byte of its answer"] = 600.0
-    silence_s: Annotated[PositiveSeconds, "between two pieces of an answer"] = 120.0
+    connect_s: Annotated[PositiveSeconds, "time to connect to an engine"] = 3.0
+    first_byte_s: Annotated[PositiveSeconds, "time until the first byte of the engine's answer"] = 600.0
+    silence_s: Annotated[PositiveSeconds, "longest pause within an answer"] = 120.0
 
 
 def _read_backends(data: Any, where: str) -> dict[str, BackendSpec]:
@@ -75,7 +75,7 @@ def _read_backends(data: Any, where: str) -> dict[str, BackendSpec]:
 
 def _read_deadlines(data: Any, where: str) -> dict[str, int]:
     if not isinstance(data, dict) or not all(isinstance(name, str) for name in data):
-        raise HeadwayError(f"{where}: expected a mapping of names to values, got {shown(data)}.")
+        raise HeadwayError(f"{where}: expected a mapping of SLO classes to durations, got {shown(data)}.")
     return {name: positive_duration_ps(value, f"{where}.{name}") for name, value in data.items()}
 
 
@@ -84,26 +84,24 @@ def _read_policies(data: Any, where: str) -> Json:
 
 
 def _unless_empty(reader: Callable[[Any, str], Json]) -> Callable[[Any, str], Json]:
-    """Return a reader that takes an empty section for an empty mapping."""
+    """Return a reader that accepts an empty section as an empty mapping."""
     return lambda data, where: {} if data is None else reader(data, where)
 
 
 class Config(Struct, frozen=True, kw_only=True):
-    """A gateway's file."""
-
-    listen: Annotated[Listen, "address and port"] = ("127.0.0.1", 8000)
+    listen: Annotated[Listen, "address and port for clients"] = ("127.0.0.1", 8000)
     backends: Annotated[
         dict[str, BackendSpec],
         Unit("mapping", _read_backends, dict),
-        Doc("names to URLs, or to mappings; below", default="required, unless `etcd` or `admin` is there"),
+        Doc("engine names to URLs or mappings; see below", default="required without `etcd` and `admin`"),
     ] = {}
-    max_backends: Annotated[int, Meta(ge=1, le=4096), "engines at a time, those that leave included"] = 64
+    max_backends: Annotated[int, Meta(ge=1, le=4096), "limit of engines, including those that drain"] = 64
     policies: Annotated[
         Json,
         Unit("mapping or file", _read_policies, dict),
         Doc(
-            "as in a scenario; one that asks for the truth is refused. Admission is `max-concurrency` with 1,024 "
-            "requests of a model and role, unless told otherwise",
+            "policies as in a scenario, except oracle policies. The default admission is `max-concurrency`: at most "
+            "1,024 requests in flight for each model and role",
             default="the defaults",
         ),
     ] = field(default_factory=lambda: read_policies({}))
@@ -114,44 +112,48 @@ class Config(Struct, frozen=True, kw_only=True):
         default_factory=dict, name="shadow"
     )
     policy_failures: Annotated[int, Meta(ge=1, le=10**6), SHADOW] = MOST_FAILURES
-    keyring: Annotated[Keyring | None, Unit("file", Keyring.read, str), "API keys; below"] = field(
+    keyring: Annotated[Keyring | None, Unit("file", Keyring.read, str), "file of API keys; see below"] = field(
         default=None, name="keys"
     )
     deadlines: Annotated[
         dict[str, int],  # in ps
         Unit("mapping", _read_deadlines, dict),
-        "by SLO class, how long a request may take in all, as in {interactive: 20s}",
+        "time limit of a request by SLO class, as in {interactive: 20s}",
     ] = {}
-    patience_ps: Annotated[Duration, "how long a request waits where no engine can take it"] = 10 * PS_PER_SECOND
-    timeouts: Annotated[Timeouts, "of engines; below"] = Timeouts()
-    limits: Annotated[Limits, "of clients; below"] = Limits()
+    patience_ps: Annotated[Duration, "time that a request waits while no engine can serve it"] = 10 * PS_PER_SECOND
+    timeouts: Annotated[Timeouts, "timeouts of engines; see below"] = Timeouts()
+    limits: Annotated[Limits, "limits of clients; see below"] = Limits()
     retries: Annotated[
         int,
         Meta(ge=0, le=10),
-        "how often another engine is tried, as long as nothing has reached the client: after a lost connection, and "
-        "after 429, 502, 503 or 504",
+        "attempts on other engines after a lost connection or a status 429, 502, 503 or 504, as long as the client has "
+        "received nothing",
     ] = 2
-    health: Annotated[HealthSettings, "below"] = HealthSettings()
-    signals: Annotated[SignalSettings, Unit("mapping or off", SignalSettings.read, write), KNOWN] = SignalSettings()
-    tokens: Annotated[TokenSettings, KNOWN] = TokenSettings()
-    sessions: Annotated[SessionSettings, KNOWN] = SessionSettings()
-    events: Annotated[EventSettings, KNOWN] = EventSettings()
+    health: Annotated[HealthSettings, "health checks and ejection of engines; see below"] = HealthSettings()
+    signals: Annotated[
+        SignalSettings, Unit("mapping or off", SignalSettings.read, write), "polling of engine metrics; see below"
+    ] = SignalSettings()
+    tokens: Annotated[TokenSettings, "tokenizers and block keys of prompts; see below"] = TokenSettings()
+    sessions: Annotated[SessionSettings, "assignment of requests to sessions; see below"] = SessionSettings()
+    events: Annotated[EventSettings, "KV events of engines; see below"] = EventSettings()
     journal: Annotated[
         JournalSettings | None,
-        Doc("every input of the plane, to decide it again; `file` and `limit` (4GB)", type="file or mapping"),
+        Doc("record of all inputs and decisions, for replay: `file` and `limit` (4GB)", type="file or mapping"),
     ] = None
-    peers: Annotated[PeerSettings | None, "other gateways; below"] = None
-    etcd: Annotated[EtcdSettings | None, "[membership](membership.md)"] = None
+    peers: Annotated[PeerSettings | None, "other gateways in front of the same engines; see below"] = None
+    etcd: Annotated[EtcdSettings | None, "see [Membership](membership.md)"] = None
     admin: Annotated[AdminSettings | None, OBSERVING] = None
     explain: Annotated[ExplainSettings, Doc(OBSERVING, default="20", type="number, mapping or all")] = ExplainSettings()
     otel: Annotated[OtelSettings | None, Doc(OBSERVING, type="URL or mapping")] = None
     records: Annotated[RecordSettings | None, Doc(OBSERVING, type="folder or mapping")] = None
-    chains: Annotated[dict[str, Chain], Unit("mapping", _unless_empty(read_chains), dict), "[cascades](cascade.md)"] = (
-        field(default_factory=dict, name="cascade")
-    )
-    disaggregation: Annotated[HandoverSettings | None, "[two engines](disaggregation-live.md)"] = None
+    chains: Annotated[
+        dict[str, Chain], Unit("mapping", _unless_empty(read_chains), dict), "see [Cascades](cascade.md)"
+    ] = field(default_factory=dict, name="cascade")
+    disaggregation: Annotated[
+        HandoverSettings | None, "see [Prefill/decode disaggregation](disaggregation-live.md)"
+    ] = None
     file: Annotated[Path | None, INTERNAL] = None
-    worker: Annotated[int | None, INTERNAL] = None  # its number, where it is one of several processes
+    worker: Annotated[int | None, INTERNAL] = None  # number of this process among several
 
     @property
     def host(self) -> str:
@@ -165,7 +167,9 @@ class Config(Struct, frozen=True, kw_only=True):
         if not self.backends and self.etcd is None and self.admin is None:
             raise HeadwayError(NO_ENGINE)
         if len(self.backends) > self.max_backends:
-            raise HeadwayError(f"backends: there are {len(self.backends)}, and `max_backends` is {self.max_backends}.")
+            raise HeadwayError(
+                f"backends: {len(self.backends)} engines exceed `max_backends`, {self.max_backends}. Raise `max_backends`."
+            )
         return self if self.canary is None else replace(self, policies={**self.policies, CANARY: self.canary})
 
     @classmethod
@@ -176,10 +180,7 @@ class Config(Struct, frozen=True, kw_only=True):
         path = Path(source).expanduser()
         data = read_yaml(path)
         if not isinstance(data, dict):
-            raise HeadwayError(f"{path}: a gateway's file is a mapping with 'backends'.")
-        for key in ("policies", "keys"):
-            if isinstance(data.get(key), str):
-                data[key] = beside(data[key], path)
+            raise HeadwayError(NOT_A_MAPPING.format(path=path))
         for section, key in named_files(data):
             section[key] = beside(section[key], path)
         return read_config(absolute(data, path.parent), path)
@@ -194,9 +195,11 @@ def read_config(data: Json, file: Path | None) -> Config:
 
 
 def named_files(data: Json) -> list[tuple[Json, str]]:
-    """Return where the files of candidates are named: the mapping, and the key in it."""
+    """Return each mapping and key whose value may be the path of a policy or key file."""
     canary, shadow = data.get("canary"), data.get("shadow")
-    places: list[tuple[Json, str]] = [(canary, "policies")] if isinstance(canary, dict) else []
+    places = [(data, "policies"), (data, "keys")]
+    if isinstance(canary, dict):
+        places.append((canary, "policies"))
     if isinstance(shadow, dict):
         places += [(shadow, name) for name in shadow]
         places += [(candidate, "policies") for candidate in shadow.values() if isinstance(candidate, dict)]

@@ -109,7 +109,7 @@ class Orders:
 
     def standing(self) -> list[list[Any]]:
         """Return the orders in effect, for a new process."""
-        orders: list[list[Any]] = [["cordon", name] for name in self.fleet.held]
+        orders: list[list[Any]] = [["cordon", name] for name in self.fleet.cordoned]
         if self.plane.version:
             orders.append(["swap", self.plane.policies])
         candidates = self.shadows.sources["admin"]

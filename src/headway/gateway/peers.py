@@ -184,7 +184,7 @@ class Peers:
     def _counts(self, last: dict[str, Counts]) -> dict[str, Counts]:
         """Return the counts that have changed since `last`, and update it."""
         changes = {}
-        for name, backend in self.fleet.called.items():
+        for name, backend in self.fleet.by_name.items():
             own = self.plane.places.own(backend.place)
             if last.get(name) != own and (any(own) or name in last):
                 changes[name] = own
@@ -247,7 +247,7 @@ class Peers:
                 self.operator.obey(order)
             except (HeadwayError, msgspec.MsgspecError, ValueError) as error:
                 log.warning("peers: what %s was told cannot be done here: %s", name, error)
-        places = {engine: backend.place for engine, backend in self.fleet.called.items()}
+        places = {engine: backend.place for engine, backend in self.fleet.by_name.items()}
         counts = {places[engine]: counts for engine, counts in message.counts.items() if engine in places}
         touches = [(places[engine], Path(keys, ends)) for engine, keys, ends in message.touches if engine in places]
         if counts or touches:

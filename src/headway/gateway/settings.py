@@ -1,4 +1,4 @@
-"""Types of values in a gateway's file: addresses, files and folders."""
+"""Values in a gateway's file: addresses, files, folders and names."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -6,6 +6,14 @@ from typing import Annotated, Any
 from headway.config.keys import Unit
 from headway.config.wording import shown
 from headway.errors import HeadwayError
+
+
+def check_name(name: Any, where: str, longest: int = 100, ascii_only: bool = False) -> None:
+    """Raise unless the name is text that logs, metrics and headers can show on one line."""
+    good = isinstance(name, str) and 0 < len(name) <= longest and name.isprintable()
+    if not good or (ascii_only and not name.isascii()):
+        kind = "printable ASCII" if ascii_only else "printable"
+        raise HeadwayError(f"{where}: expected a name of 1 to {longest} {kind} characters, got {shown(name)}.")
 
 
 def address(text: str, where: str) -> tuple[str, int]:

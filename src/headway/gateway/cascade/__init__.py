@@ -1,1 +1,1 @@
-"""A chain of models, of which the smallest answers first."""
+"""Cascades: the smallest model of a chain answers first, and larger ones only if it is not confident."""

@@ -1,4 +1,4 @@
-"""Chains of models, from the smallest to the largest, and how confident an answer of each but the last has to be."""
+"""Settings of cascades: chains of models from the smallest to the largest, with a confidence threshold for each step."""
 
 import math
 from typing import Annotated, Any, Final
@@ -9,54 +9,55 @@ from headway.config.keys import Doc
 from headway.config.section import read
 from headway.config.wording import shown
 from headway.errors import HeadwayError
+from headway.gateway.request_body import LONGEST_MODEL
+from headway.gateway.settings import check_name
 
 THRESHOLD: Final = -1.5
 LONGEST: Final = 16  # models of a chain
 
 
 class CascadeKeys(Struct):
-    chains: Annotated[dict[str, list[str]], "a name to 2 to 16 models, each once; a model begins at most one chain"]
+    chains: Annotated[
+        dict[str, list[str]], "chain names to lists of 2 to 16 different models; a model may begin only one chain"
+    ]
     threshold: Annotated[
         Any,
         Doc(
-            "mean log-probability under which the next model is asked; a list has one for each model but the last",
+            "mean log-probability below which the gateway asks the next model; a list holds one value for each model "
+            "except the last",
             type="number or list",
         ),
     ] = THRESHOLD
     confident_tokens: Annotated[
-        int, Meta(ge=1, le=4096), "of a stream: how many tokens are judged before any of it is passed on"
+        int, Meta(ge=1, le=4096), "tokens of a stream that the gateway judges before it forwards any of them"
     ] = 16
 
 
 class Chain(Struct, frozen=True):
     models: tuple[str, ...]
-    thresholds: tuple[float, ...]  # of each model but the last
-    confident_tokens: int  # of a stream, before any of it is passed on
+    thresholds: tuple[float, ...]  # of each model except the last
+    confident_tokens: int
 
 
 def read_chains(data: Any, where: str = "cascade") -> dict[str, Chain]:
-    """Return chains by the names that clients ask for: a chain's own, and its first model's."""
+    """Return the chains by the model names that select them: the chain's own name, and its first model."""
     keys = read(CascadeKeys, data, where)
     if not keys.chains:
-        raise HeadwayError(f"{where}.chains: name at least one, as in {{answer: [small, large]}}.")
-    own: dict[str, Chain] = {}
-    first: dict[str, Chain] = {}
+        raise HeadwayError(f"{where}.chains: name at least one chain, as in {{answer: [small, large]}}.")
+    by_name: dict[str, Chain] = {}
+    by_first_model: dict[str, Chain] = {}
     for name, models in keys.chains.items():
         place = f"{where}.chains.{name}"
-        _check_names([name, *models], place)
+        for model in (name, *models):
+            check_name(model, place, LONGEST_MODEL, ascii_only=True)
         if not 2 <= len(models) <= LONGEST or len(dict.fromkeys(models)) < len(models):
-            raise HeadwayError(f"{place}: expected 2 to {LONGEST} models, each once, got {shown(models)}.")
-        if models[0] in first:
-            raise HeadwayError(f"{place}: another chain begins with {shown(models[0])}; a model begins one chain.")
+            raise HeadwayError(f"{place}: expected 2 to {LONGEST} different models, got {shown(models)}.")
+        first = models[0]
+        if first in by_first_model:
+            raise HeadwayError(f"{place}: another chain also begins with {shown(first)}. Begin each with its own model.")
         thresholds = _thresholds(keys.threshold, len(models) - 1, f"{where}.threshold", place)
-        own[name] = first[models[0]] = Chain(tuple(models), thresholds, keys.confident_tokens)
-    return {**first, **own}
-
-
-def _check_names(names: list[str], where: str) -> None:
-    for name in names:
-        if not name or not name.isascii() or not name.isprintable():
-            raise HeadwayError(f"{where}: a model's name is made of letters, digits and signs, got {shown(name)}.")
+        by_name[name] = by_first_model[first] = Chain(tuple(models), thresholds, keys.confident_tokens)
+    return {**by_first_model, **by_name}
 
 
 def _thresholds(data: Any, steps: int, where: str, chain: str) -> tuple[float, ...]:
@@ -65,5 +66,7 @@ def _thresholds(data: Any, steps: int, where: str, chain: str) -> tuple[float, .
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value > 0:
             raise HeadwayError(f"{where}: expected a mean log-probability such as {THRESHOLD}, got {shown(value)}.")
     if len(values) != steps:
-        raise HeadwayError(f"{where}: has {len(values)} numbers, and {chain} needs {steps}, one for all but the last.")
+        raise HeadwayError(
+            f"{where}: {chain} needs {steps} values, one for each model except the last, got {len(values)}."
+        )
     return tuple(float(value) for value in values)

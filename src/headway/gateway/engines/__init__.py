@@ -1,1 +1,1 @@
-"""The engines behind the gateway: who they are, and whether they can be sent to."""
+"""The engines behind the gateway: membership, health checks and polling."""

@@ -1,6 +1,8 @@
-"""The engines behind the gateway. Three sources name them: the file, the admin API and etcd. The fleet is the union of
-the three: a new engine takes a free place; one that is no longer named takes no more requests, and leaves when its last
-request has ended."""
+"""The engines behind the gateway: the union of those that the file, the admin API and etcd name.
+
+A new engine takes a free place. An engine that no source names any more drains: it receives no new requests, and leaves
+when its last request has ended.
+"""
 
 from __future__ import annotations
 
@@ -24,27 +26,26 @@ if TYPE_CHECKING:
     from headway.http.upstream import Upstream
 
 SOURCES: Final = ("file", "admin", "etcd")  # if two name the same engine, the first wins
-# A change of these makes it another engine; other changes only update it.
+# If one of these changes, a new engine replaces the old one. Other changes update the engine.
 IDENTITY: Final = ("url", "role", "key_env", "events", "events_replay", "events_topic", "bootstrap_port", "kvd")
 log = logging.getLogger("headway.gateway")
 
 
 class Backend:
-    """An engine: where it is, how it fares, and the connections to it that are free. The view is what policies see of
-    it, and belongs to the plane."""
+    """An engine: its specification, its health and its free connections. Policies see its view, which the plane owns."""
 
     def __init__(self, spec: BackendSpec, view: InstanceView) -> None:
         self.spec = spec
         self.view = view
         self.place = view.index
-        self.target_line = b"x-headway-target: " + spec.name.encode()  # of answers that come from it
+        self.target_line = b"x-headway-target: " + spec.name.encode()  # header of its answers
         self.address = Address(spec.url, f"backends.{spec.name}.url")
-        self.key = spec.key  # the engine's bearer token, if it is not the client's
+        self.key = spec.key  # the engine's own bearer token
         self.free: deque[Upstream] = deque()
         self.opened = 0  # connections, free or not
         self.failures = 0  # in a row
-        self.ejected = False  # after failures in a row
-        self.unready: dict[str, str] = {}  # reasons why it is not ready, by who reports them
+        self.ejected = False
+        self.unready: dict[str, str] = {}  # reasons why it is not ready, by reporter
 
     @property
     def name(self) -> str:
@@ -61,21 +62,18 @@ class Fleet:
         self.backends: list[Backend | None] = [None] * places
         self.names: dict[str, Backend] = {}
         self.sources: dict[str, Mapping[str, BackendSpec]] = {source: {} for source in SOURCES}
-        self.held: dict[str, None] = {}  # cordoned names, members or not
+        self.cordoned: dict[str, None] = {}  # names, also of engines that are not members
         self.leaving: dict[Backend, None] = {}
         self.on_change: list[Callable[[Backend, str], None]] = []
 
-    def backend(self, name: str) -> Backend | None:
-        return self.names.get(name)
-
     @property
     def members(self) -> list[Backend]:
-        """All engines by place, including those that leave."""
+        """All engines by place, including those that drain."""
         return [backend for backend in self.backends if backend is not None]
 
     @property
-    def called(self) -> dict[str, Backend]:
-        """All engines by name, including those that leave; of two with one name, the one that stays."""
+    def by_name(self) -> dict[str, Backend]:
+        """All engines by name. A draining engine yields its name to the one that replaces it."""
         return {backend.name: backend for backend in (*self.leaving, *self.names.values())}
 
     @property
@@ -85,7 +83,7 @@ class Fleet:
     # --- members -----------------------------------------------------------------------------------------------------
 
     def offer(self, source: str, members: Mapping[str, BackendSpec]) -> None:
-        """Take all engines that a source names now. Raises HeadwayError, and changes nothing, if they do not fit."""
+        """Replace the engines that a source names. Raise HeadwayError, and change nothing, if they do not fit."""
         sources = {**self.sources, source: dict(members)}
         named: dict[str, BackendSpec] = {}
         for known in reversed(SOURCES):
@@ -93,24 +91,24 @@ class Fleet:
         check_models(named, "backends")
         if len(named) > len(self.backends):
             raise HeadwayError(
-                f"backends: {len(named)} engines are named, and there is room for {len(self.backends)}; "
-                "give `max_backends` a higher number and start anew."
+                f"backends: {len(named)} engines exceed `max_backends`, {len(self.backends)}. "
+                "Raise `max_backends` and restart the gateway."
             )
         self.sources = sources
         for name in [name for name in self.names if name not in named]:
             self._dismiss(self.names.pop(name))
         for name, spec in named.items():
-            known_as = self.names.get(name)
-            if known_as is None:
+            member = self.names.get(name)
+            if member is None:
                 self._join(spec)
-            elif known_as.spec != spec:
-                self._change(known_as, spec)
+            elif member.spec != spec:
+                self._change(member, spec)
 
     def _join(self, spec: BackendSpec) -> None:
         self.sweep()
         place = next((place for place, backend in enumerate(self.backends) if backend is None), None)
-        if place is None:  # it joins when a leaving engine has left
-            log.warning("backends: %s has to wait for one of those that leave", spec.name)
+        if place is None:
+            log.warning("backends: %s joins when a draining engine has left", spec.name)
             self.clock.call_later(1.0, self._join_later, spec)
             return
         backend = self.backends[place] = self.names[spec.name] = Backend(spec, self.plane.views[place])
@@ -138,17 +136,17 @@ class Fleet:
         self.waiting.carry_out(self.plane.join(self.clock.now_ps(), place, spec.view_fields))
 
     def _dismiss(self, backend: Backend) -> None:
-        """Send it no more requests; it leaves when it has none left. Its name is free at once."""
+        """Drain an engine. Its name is free at once."""
         self.leaving[backend] = None
         self.settle(backend)
         for hear in self.on_change:
             hear(backend, "left")
         self._update_view(backend.place, replace(backend.spec, name=f"{backend.name} (leaving {backend.place})"))
-        log.info("backends: %s leaves", backend.name)
+        log.info("backends: %s drains and leaves", backend.name)
         self.sweep()
 
     def sweep(self) -> None:
-        """Called periodically: free the places of leaving engines that have no requests left."""
+        """Free the places of draining engines that have no requests left. Called periodically."""
         plane = self.plane
         for backend in [leaver for leaver in self.leaving if not plane.places.own(leaver.place)[0]]:
             del self.leaving[backend]
@@ -156,19 +154,19 @@ class Fleet:
             backend.close()
             self.waiting.carry_out(plane.leave(self.clock.now_ps(), backend.place))
 
-    # --- what can be sent to -----------------------------------------------------------------------------------------
+    # --- states ------------------------------------------------------------------------------------------------------
 
     def cordon(self, name: str) -> None:
-        """Send it no new requests until `uncordon`, whichever source names it."""
-        self.held[name] = None
+        """Send no new requests to this engine until `uncordon`."""
+        self.cordoned[name] = None
         self._settle(name)
 
     def uncordon(self, name: str) -> None:
-        self.held.pop(name, None)
+        self.cordoned.pop(name, None)
         self._settle(name)
 
     def ready(self, name: str, ready: bool, why: str = "", reporter: str = "check") -> None:
-        """Note whether `who` finds it ready; it is ready if all find it so."""
+        """Record whether `reporter` finds an engine ready. It is ready if all reporters agree."""
         backend = self.names.get(name)
         if backend is None:
             return
@@ -179,7 +177,7 @@ class Fleet:
         self.settle(backend)
 
     def spares(self, backend: Backend) -> bool:
-        """Whether each of its models has another engine that can be sent to."""
+        """Return whether every model of this engine has another engine that serves."""
         others = [other for other in self.members if other is not backend and other.view.state in SERVING]
         models = backend.spec.models or ("",)
         return all(any(not other.spec.models or model in other.spec.models for other in others) for model in models)
@@ -189,18 +187,16 @@ class Fleet:
             self.settle(self.names[name])
 
     def settle(self, backend: Backend) -> None:
-        """Derive its state from all that is known. News of an engine that has left must not change the one that has its
-        place now."""
+        """Update the state of an engine, unless it has left and another engine has its place."""
         if self.backends[backend.place] is not backend:
             return
-        if backend in self.leaving or backend.name in self.held:
+        if backend in self.leaving or backend.name in self.cordoned:
             state = "draining"
         elif backend.unready or backend.ejected:
             state = "unreachable"
         else:
             state = "ready"
-        view = backend.view
-        if view.state != state:
+        if backend.view.state != state:
             self.plane.changed(self.clock.now_ps(), backend.place, state)
             if state in SERVING:
                 self.waiting.wake_soon()

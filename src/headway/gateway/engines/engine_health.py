@@ -1,8 +1,8 @@
-"""Which engines may get requests.
+"""Health of engines: unhealthy and ejected engines receive no requests.
 
-`Checks` poll each engine's health path periodically. `Health` counts failed requests: several failures in a row eject
-an engine for a while; after that a check must pass, and one more failure ejects it again. The last engine that serves a
-model is never ejected: requests that no engine can answer must not eject all of them.
+`Checks` poll the health path of each engine. `Health` counts failed requests: several failures in a row eject the
+engine for some seconds. It returns after a passed check, and one more failure ejects it again. `Health` never ejects
+the last engine of a model, because a request that every engine fails would otherwise eject them all.
 """
 
 from __future__ import annotations
@@ -25,34 +25,33 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headway.gateway")
 Few = Annotated[int, Meta(ge=1, le=1000)]
-SOON_S: Final = 1.0  # how soon a new engine is asked, and how often one that is out
+SOON_S: Final = 1.0  # interval of checks for new and unhealthy engines
 
 
 class HealthSettings(Struct, frozen=True):
     """The section `health:` of a gateway's file."""
 
-    failures: Annotated[Few, "requests in a row that fail and take an engine out"] = 3
-    eject_s: Annotated[PositiveSeconds, "for so long"] = 5.0
-    path: Annotated[str | None, "that engines are asked for; null: none is asked"] = "/health"
-    interval_s: Annotated[PositiveSeconds, "from one check of an engine to the next"] = 5.0
-    timeout_s: Annotated[PositiveSeconds, "of one check"] = 2.0
-    fall: Annotated[Few, "checks that fail in a row, until an engine is out"] = 3
-    rise: Annotated[Few, "checks that pass in a row, until it is in again"] = 2
+    failures: Annotated[Few, "failed requests in a row after which the gateway ejects an engine"] = 3
+    eject_s: Annotated[PositiveSeconds, "time for which an ejected engine receives no requests"] = 5.0
+    path: Annotated[str | None, "path of the health check, or null for no checks"] = "/health"
+    interval_s: Annotated[PositiveSeconds, "time between two checks of an engine"] = 5.0
+    timeout_s: Annotated[PositiveSeconds, "time limit of one check"] = 2.0
+    fall: Annotated[Few, "failed checks in a row after which an engine is unhealthy"] = 3
+    rise: Annotated[Few, "passed checks in a row after which it is healthy again"] = 2
 
 
 class Pulse:
-    """The result of an engine's checks. One that has never answered is down at its first failure and up at its first
-    success."""
+    """The state that an engine's checks give. Before the first answer, a single check decides."""
 
     def __init__(self) -> None:
         self.up = True
-        self.known = False  # it has answered once
+        self.answered = False
         self.row = 0  # checks in a row that contradict `up`
 
     def turned(self, passed: bool, fall: int, rise: int) -> bool:
-        """Count a check; return whether it turns the engine up or down."""
-        needed = (fall if self.up else rise) if self.known else 1
-        self.known = self.known or passed
+        """Count a check. Return whether the engine goes up or down by it."""
+        needed = (fall if self.up else rise) if self.answered else 1
+        self.answered = self.answered or passed
         if passed == self.up:
             self.row = 0
             return False
@@ -86,7 +85,7 @@ class Checks:
         while True:
             why = await self._check(backend)
             if pulse.turned(not why, self.settings.fall, self.settings.rise):
-                log.warning("%s: %s", backend.name, f"fails its health check: {why}" if why else "is well again")
+                log.warning("%s: %s", backend.name, f"health checks fail: {why}" if why else "health checks pass again")
                 self.fleet.ready(backend.name, not why, why)
             await asyncio.sleep(interval if pulse.up and not pulse.row else soon)
 
@@ -95,14 +94,14 @@ class Checks:
         return not await self._check(backend)
 
     async def _check(self, backend: Backend) -> str:
-        """Return what is wrong, or an empty text. An engine without such a path answers 404, and is well."""
+        """Return what is wrong, or an empty text. A 404 passes: the engine lacks the path, but answers."""
         assert self.settings.path is not None
         try:
             status = await self.poller.status(backend, self.settings.path)
         except PollFailed as error:
             return str(error)
         except Exception as error:  # an uncaught exception would end the checks of this engine
-            log.exception("%s: its health cannot be asked", backend.name)
+            log.exception("%s: the health check raised an exception", backend.name)
             return type(error).__name__
         return f"status {status}" if status >= 500 else ""
 
@@ -110,7 +109,7 @@ class Checks:
 class Health:
     def __init__(self, clock: Clock, fleet: Fleet, failures: int = 3, open_s: float = 5.0) -> None:
         self.clock, self.fleet, self.failures, self.open_s = clock, fleet, failures, open_s
-        self.probe: Probe | None = None  # checks an engine that is to be let in again
+        self.probe: Probe | None = None  # checks an ejected engine before it returns
 
     def record_status(self, backend: Backend, status: int) -> None:
         if status >= 500:
@@ -123,16 +122,17 @@ class Health:
         if backend.failures >= self.failures and not backend.ejected and self.fleet.spares(backend):
             backend.ejected = True
             self.fleet.settle(backend)
-            self.clock.call_later(self.open_s, self._again, backend)
+            self._readmit_later(backend)
 
-    def _again(self, backend: Backend) -> None:
-        """Let it in again, after a passed check where there are checks."""
-        if self.fleet.backend(backend.name) is backend:
-            self.clock.spawn(self._let_in(backend, self.probe))
+    def _readmit_later(self, backend: Backend) -> None:
+        self.clock.call_later(self.open_s, lambda: self.clock.spawn(self._readmit(backend)))
 
-    async def _let_in(self, backend: Backend, probe: Probe | None) -> None:
-        if probe is not None and not await probe(backend):
-            self.clock.call_later(self.open_s, self._again, backend)
+    async def _readmit(self, backend: Backend) -> None:
+        """End the ejection if a check passes, or if there are no checks."""
+        if self.fleet.names.get(backend.name) is not backend:
+            return
+        if self.probe is not None and not await self.probe(backend):
+            self._readmit_later(backend)
             return
         backend.ejected = False
         backend.failures = self.failures - 1  # one more ejects it again

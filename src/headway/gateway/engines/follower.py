@@ -1,4 +1,4 @@
-"""Polls engines beside the traffic: one task for each member of the fleet, and bounded GET requests."""
+"""Polling of engines: one background task for each engine, and GET requests with limits on time and size."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from headway.gateway.live_clock import Clock
 
 State = TypeVar("State")
-GOLDEN: Final = 0.6180339887498949  # multiples of it, less their whole part, lie as far apart as they can
+GOLDEN: Final = 0.6180339887498949  # the fractional parts of its multiples spread evenly
 
 
 class PollFailed(Exception):
-    """The engine gave no usable answer; the text says why."""
+    """The engine gave no usable answer. The text is the reason."""
 
 
 class Poller:
-    """Keeps connections to each engine; follows no redirects."""
+    """Reuses its connections, and follows no redirects."""
 
     def __init__(self, timeout_s: float, most_bytes: int) -> None:
         self.most_bytes = most_bytes
@@ -31,27 +31,25 @@ class Poller:
         await self.client.close()
 
     async def status(self, backend: Backend, path: str) -> int:
-        """Return the status of a GET; the body is not read."""
+        """Return the status of a GET, without reading the body."""
         try:
-            return await self.client.get_status(*_question(backend, path))
+            return await self.client.get_status(*_url_and_headers(backend, path))
         except NoAnswer as error:
             raise PollFailed(str(error)) from None
 
     async def text(self, backend: Backend, path: str) -> str:
-        url, fields = _question(backend, path)
         try:
-            async with self.client.stream("GET", url, headers=fields) as stream:
-                if stream.status != 200:
-                    raise PollFailed(f"status {stream.status}")
-                page = await stream.read(self.most_bytes)
+            answer = await self.client.get(*_url_and_headers(backend, path), self.most_bytes)
         except TooLong:
-            raise PollFailed(f"a page of more than {self.most_bytes:,} bytes") from None
+            raise PollFailed(f"the page has more than {self.most_bytes:,} bytes") from None
         except NoAnswer as error:
             raise PollFailed(str(error)) from None
-        return page.decode("utf-8", "replace")
+        if answer.status != 200:
+            raise PollFailed(f"status {answer.status}")
+        return answer.body.decode("utf-8", "replace")
 
 
-def _question(backend: Backend, path: str) -> tuple[str, dict[str, str]]:
+def _url_and_headers(backend: Backend, path: str) -> tuple[str, dict[str, str]]:
     fields = {"accept": "text/plain, */*"}
     if backend.key:
         fields["authorization"] = f"Bearer {backend.key.decode('latin-1')}"
@@ -59,7 +57,7 @@ def _question(backend: Backend, path: str) -> tuple[str, dict[str, str]]:
 
 
 class Follower(Generic[State]):
-    """Runs `follow` for each engine from its joining to its leaving, and keeps a state for each meanwhile."""
+    """Runs `follow` and keeps a state for each engine, from its joining to its leaving."""
 
     def __init__(
         self,
@@ -99,5 +97,5 @@ class Follower(Generic[State]):
 
 
 def turn(backend: Backend) -> float:
-    """Return the part of an interval that an engine waits at first, so that polls are spread out."""
+    """Return the fraction of an interval that an engine's first poll waits, so that polls spread evenly."""
     return backend.place * GOLDEN % 1.0

@@ -74,12 +74,8 @@ class FileSource:
         data = _bytes(self.path)
         if data != self._data:
             self._data, self._document = data, _document(data or b"", self.path)
-        named = [
-            self._document.get("policies"),
-            self._document.get("keys"),
-            *(section[key] for section, key in named_files(self._document)),
-        ]
-        return data, *(_bytes(Path(beside(name, self.path))) for name in named if isinstance(name, str))
+        names = [section[key] for section, key in named_files(self._document)]
+        return data, *(_bytes(Path(beside(name, self.path))) for name in names)
 
     def _take(self, config: Config) -> None:
         """Apply all changes or none."""

@@ -252,7 +252,7 @@ class Admin:
             self._offer({**fleet.sources[SOURCE], name: spec})
         except HeadwayError as error:  # right in itself, and not beside the others
             raise Wrong(409, str(error)) from None
-        backend = fleet.backend(name)
+        backend = fleet.names.get(name)
         status = {"name": name, "state": "waiting"} if backend is None else self.board.backend_status(backend)
         return self._json(status, 200 if known else 201)
 
@@ -287,11 +287,11 @@ class Admin:
 
     def _order(self, order: str, request: Request) -> Response:
         name = str(request.match_info["name"])
-        if name not in self.fleet.names and name not in self.fleet.held:
+        if name not in self.fleet.names and name not in self.fleet.cordoned:
             raise Wrong(404, f"there is no engine {name!r}")
         self.orders.give(order, name)
-        backend = self.fleet.backend(name)
-        held = name in self.fleet.held
+        backend = self.fleet.names.get(name)
+        held = name in self.fleet.cordoned
         return self._json({"name": name, "cordoned": held} if backend is None else self.board.backend_status(backend))
 
 

@@ -123,7 +123,7 @@ class StatusBoard(Struct, kw_only=True):
             "place": backend.place,
             "state": "leaving" if leaving else view.state,
             "serving": view.state in SERVING and not leaving,
-            "cordoned": spec.name in self.fleet.held,
+            "cordoned": spec.name in self.fleet.cordoned,
             "ejected": backend.ejected,
             "failures": backend.failures,
             "unready": dict(backend.unready),
@@ -165,7 +165,7 @@ class StatusBoard(Struct, kw_only=True):
                 "engine_connections": backend.opened,
                 "backend_up": int(view.state in SERVING),
                 "backend_ejected": int(backend.ejected),
-                "backend_cordoned": int(name in self.fleet.held),
+                "backend_cordoned": int(name in self.fleet.cordoned),
                 **{f"backend_{signal}": getattr(view, signal) for signal in SIGNAL_GAUGES},
             }
             for gauge, value in values.items():

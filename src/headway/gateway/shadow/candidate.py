@@ -14,8 +14,8 @@ from headway.config.keys import PositiveSeconds, Unit
 from headway.config.section import read
 from headway.config.wording import cut, one_line, shown
 from headway.errors import HeadwayError
-from headway.gateway.api_keys import check_name
 from headway.gateway.live_policies import read_candidate
+from headway.gateway.settings import check_name
 from headway.gateway.shadow.frozen import FrozenContext, Shot, Stage
 from headway.policies import registry
 from headway.policies.disaggregation import make_pairing

@@ -148,7 +148,7 @@ class EngineSignals:
     def take_report(self, name: str, signals: Mapping[str, Any], age_s: float = 0.0) -> None:
         """Apply an agent's report of its engine, so many seconds old: any of queued, running, kv_used, kv_blocks, busy
         (0 to 1), watts (a mean over 30 s), hit_rate."""
-        backend = self.fleet.backend(name)
+        backend = self.fleet.names.get(name)
         if backend is None:
             return
         now, reading = self.clock.now_ps(), self.readings.setdefault(backend, Reading())
