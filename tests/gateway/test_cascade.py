@@ -274,7 +274,7 @@ def test_one_deadline_is_for_all_steps(live):
     deadlines = []
     gateway.app.services.on_end.append(lambda exchange, *_: deadlines.append(exchange.request.deadline_ps))
     began = time.monotonic()
-    with pytest.raises(openai.InternalServerError, match="the deadline is over"):
+    with pytest.raises(openai.InternalServerError, match="the deadline has passed"):
         client(gateway).chat.completions.create(
             model="answer", messages=MESSAGES, extra_headers={"x-headway-deadline": "300ms"}
         )

@@ -181,7 +181,7 @@ def test_a_client_that_goes_takes_the_half_that_is_under_way_along(live, number)
 def test_the_deadline_ends_the_first_half(live):
     gateway = two(live, "vllm")
     gateway.engines[0].mode = "hang"
-    with pytest.raises(openai.InternalServerError, match="the deadline is over"):
+    with pytest.raises(openai.InternalServerError, match="the deadline has passed"):
         ask(gateway, extra_headers={"x-headway-deadline": "200ms"})
     gateway.until(lambda: gateway.engines[0].cancelled == 1)
     assert gateway.engines[1].bodies == []
@@ -525,7 +525,7 @@ def test_an_engine_without_a_daemon_hands_nothing_over(live):
         ({}, "'protocol' is missing"),
         ({"protocol": "nixl"}, "protocol"),
         ({"protocol": "vllm", "timeout": "0s"}, "longer than nothing"),
-        ({"protocol": "vllm", "tls": {"ca": "a", "certificate": "b", "key": "c"}}, "is for KV daemons"),
+        ({"protocol": "vllm", "tls": {"ca": "a", "certificate": "b", "key": "c"}}, "applies to protocol kvd only"),
         ({"protocol": "kvd", "tls": {"ca": "a"}}, "missing"),
         ({"protocol": "kvd", "tsl": {}}, "tls"),
     ],

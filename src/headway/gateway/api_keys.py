@@ -66,7 +66,7 @@ class Key:
     def take(self, now: float) -> Refusal | None:
         """Count a request as in flight until `release`. Return the reason if a limit forbids it."""
         if self.concurrency is not None and self.inflight >= self.concurrency:
-            return Refusal(429, f"the API key has {self.concurrency} requests in flight, its limit; wait for one to end")
+            return Refusal(429, f"the API key has {self.concurrency} requests in flight, its limit; retry later")
         if self.rate is not None:
             self.tokens = min(self.burst, self.tokens + (now - self.stamp) * self.rate)
             self.stamp = now

@@ -1,4 +1,4 @@
-"""The gateway: builds its parts from a configuration, starts them, and ends them."""
+"""The gateway: builds its parts from a configuration, starts them and stops them."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 SWEEP_S: Final = 0.5
 EXPIRE_S: Final = 2.0
-BACKLOG: Final = 4096  # connections that wait to be accepted
+BACKLOG: Final = 4096  # connections not yet accepted
 
 
 class Component(Protocol):
-    """A part that runs beside the requests."""
+    """A part of the gateway that runs in the background."""
 
     async def start(self) -> None: ...
 
@@ -81,7 +81,17 @@ class App:
         self.signals = EngineSignals(clock, plane, self.fleet, config.signals)
         self.listener = self._listener()
         # requests
-        self.services = self._services()
+        self.services = Services(
+            clock,
+            plane,
+            self.waiting,
+            self.fleet,
+            self.health,
+            Reasons(plane),
+            config.timeouts,
+            config.retries,
+            self.metrics.count_retry,
+        )
         self.handover = None if config.disaggregation is None else Handover(self.services, config.disaggregation)
         if self.handover is not None:
             self.services.split = self.handover.split
@@ -97,7 +107,7 @@ class App:
             config.chains,
             exchange_type,
         )
-        # policies, and what an operator says
+        # policies and operators
         self.shadows = Shadows(clock, plane, self.journals)
         self.switch = PolicySwitch(clock, plane, self.waiting, self.failures)
         self.orders = Orders(clock, plane, self.fleet, self.shadows, self.switch)
@@ -108,10 +118,14 @@ class App:
             self.peers = Peers(clock, plane, self.fleet, self.waiting, self.orders, config.peers)
             self.orders.pass_on = self.peers.order
         optional = (self.listener, self.handover, self.peers, self.records, self.tracing)
-        self.components: list[Component] = [self.tokens, self.signals, self.checks, self.canary]  # as they start
+        self.components: list[Component] = [self.tokens, self.signals, self.checks, self.canary]  # in starting order
         self.components += [part for part in optional if part is not None]
         self._observe()
-        self.components += self._sources()
+        if config.etcd is not None:
+            source = EtcdSource(clock, self.fleet, self.switch, self.signals, config.etcd, config.port)
+            self.components.append(source)
+        if config.file is not None:
+            self.components.append(FileSource(clock, self.fleet, self.switch, self.shadows, config))
         self._expired = clock.seconds()
         self.fleet.offer("file", config.backends)
         self.shadows.offer("file", config.shadows)
@@ -133,15 +147,14 @@ class App:
         return Plane(settings, journals=self.journals)
 
     def _tracing(self) -> Tracing | None:
-        """Import OpenTelemetry only if the configuration asks for it."""
         if self.config.otel is None:
             return None
-        from headway.gateway.observing.request_spans import Tracing
+        from headway.gateway.observing.request_spans import Tracing  # needs OpenTelemetry
 
         return Tracing(self.clock, self.plane, self.decisions, self.config.otel)
 
     def _listener(self) -> Listener | None:
-        """Make the listener for KV events, if any engine publishes them."""
+        """Return the listener for KV events, if engines may publish them."""
         config = self.config
         hasher = next((hasher for hasher in (self.tokens.default, *self.tokens.models.values()) if hasher.exact), None)
         publishes = config.events.bind is not None or any(spec.events is not None for spec in config.backends.values())
@@ -149,38 +162,12 @@ class App:
             return None
         if hasher is None:
             raise HeadwayError(
-                "events: engines tell of tokens, so that the gateway has to know them: give the model's folder as "
-                "`tokens: {path: ...}`, or take `events` away."
+                "events: KV events name tokens, so the gateway needs the model's tokenizer. "
+                "Set `tokens: {path: FOLDER}`, or remove `events`."
             )
         return Listener(
             self.clock, self.fleet, self.plane, config.events, hasher.chain, hasher.root, hasher.block_tokens
         )
-
-    def _services(self) -> Services:
-        timeouts = self.config.timeouts
-        return Services(
-            self.clock,
-            self.plane,
-            self.waiting,
-            self.fleet,
-            self.health,
-            Reasons(self.plane),
-            connect_s=timeouts.connect_s,
-            first_byte_s=timeouts.first_byte_s,
-            silence_s=timeouts.silence_s,
-            retries=self.config.retries,
-            count_retry=self.metrics.count_retry,
-        )
-
-    def _sources(self) -> list[Component]:
-        """Return what watches etcd and the file for changes of members and policies."""
-        config, clock, fleet = self.config, self.clock, self.fleet
-        sources: list[Component] = []
-        if config.etcd is not None:
-            sources.append(EtcdSource(clock, fleet, self.switch, self.signals, config.etcd, config.port))
-        if config.file is not None:
-            sources.append(FileSource(clock, fleet, self.switch, self.shadows, config))
-        return sources
 
     def _observe(self) -> None:
         """Connect metrics, records, spans, the status page and the admin API."""
@@ -211,7 +198,7 @@ class App:
         )
         if self.peers is not None and self.peers.settings.orders:
             self.peers.snapshot = lambda: self.board.figures()[0]
-        if config.admin is not None and not config.worker:  # the first of several processes answers for all
+        if config.admin is not None and not config.worker:  # only the first of several processes serves the admin API
             from headway.gateway.observing.admin import Admin
 
             self.components.append(Admin(self.board, self.orders, config.admin))
@@ -233,7 +220,7 @@ class App:
         self.clock.call_later(SWEEP_S, self._sweep)
 
     async def drain(self, seconds: float) -> None:
-        """Refuse new requests, and give those under way so many seconds to end."""
+        """Reject new requests, and give those in flight this time to end. Then stop all parts."""
         self.reception.draining = True
         until = self.clock.seconds() + seconds
         while self.reception.busy and self.clock.seconds() < until:
@@ -247,7 +234,7 @@ class App:
             self.tape.close()
 
     def _sweep(self) -> None:
-        self.clock.call_later(SWEEP_S, self._sweep)  # first, so that an exception below does not stop the sweeps
+        self.clock.call_later(SWEEP_S, self._sweep)  # before anything that may raise
         now = self.clock.seconds()
         self.reception.sweep(now)
         if self.fleet.leaving:
@@ -259,6 +246,6 @@ class App:
             self.tape.flush()
 
     def _expire(self) -> None:
-        """Expire beliefs in slices, so that requests are served in between."""
+        """Expire beliefs in slices, so that the event loop serves requests in between."""
         if self.plane.expire(self.clock.now_ps()):
             self.clock.call_soon(self._expire)

@@ -167,9 +167,7 @@ class Config(Struct, frozen=True, kw_only=True):
         if not self.backends and self.etcd is None and self.admin is None:
             raise HeadwayError(NO_ENGINE)
         if len(self.backends) > self.max_backends:
-            raise HeadwayError(
-                f"backends: {len(self.backends)} engines exceed `max_backends`, {self.max_backends}. Raise `max_backends`."
-            )
+            raise HeadwayError(f"backends: {len(self.backends)} engines exceed `max_backends`, {self.max_backends}.")
         return self if self.canary is None else replace(self, policies={**self.policies, CANARY: self.canary})
 
     @classmethod

@@ -1,9 +1,10 @@
-"""One request from its body to its answer: routed by the plane, sent to an engine, and the answer passed back."""
+"""One client request: ask the plane for an engine, send the request there, and forward the answer to the client."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
@@ -16,6 +17,7 @@ from headway.types import Reject, Request
 
 if TYPE_CHECKING:
     from headway.gateway.api_keys import Key
+    from headway.gateway.config import Timeouts
     from headway.gateway.engines.engine_fleet import Backend, Fleet
     from headway.gateway.engines.engine_health import Health
     from headway.gateway.handover.live_handover import Handing
@@ -25,15 +27,16 @@ if TYPE_CHECKING:
     from headway.gateway.waiting import Waiting
     from headway.http.wire import ClientConnection, Fields, Incoming
 
-# Fields of an engine's answer that are not passed on: the gateway sets these itself.
+# The gateway sets these fields itself, and drops them from an engine's answer.
 DROPPED: Final = HOP | {b"x-headway-%b" % name for name in (b"target", b"reason", b"request", b"cascade", b"prefill")}
-AGAIN: Final = (502, 503, 504, 429)  # statuses of an engine after which another engine is tried
+AGAIN: Final = (502, 503, 504, 429)  # an engine's status after which the gateway tries another engine
+DEADLINE_PASSED: Final = "the deadline has passed"
 EndListener = Callable[["Exchange", int, str, str], None]  # with picoseconds, outcome and reason
 log = logging.getLogger("headway.gateway")
 
 
 class Services(Struct):
-    """What all exchanges of a gateway use."""
+    """The parts of a gateway that exchanges use."""
 
     clock: Clock
     plane: Plane
@@ -41,86 +44,60 @@ class Services(Struct):
     fleet: Fleet
     health: Health
     reasons: Reasons
-    connect_s: float
-    first_byte_s: float
-    silence_s: float
+    timeouts: Timeouts
     retries: int
     count_retry: Callable[[str], None]
     on_end: list[EndListener] = []  # called for each exchange that has ended
-    split: Callable[[Exchange], None] | None = None  # sends an exchange to the two engines it has
+    split: Callable[[Exchange], None] | None = None  # sends an exchange to a prefill and a decode engine
 
     def report_end(self, exchange: Exchange, now_ps: int, outcome: str, why: str) -> None:
         waiting = self.waiting
         waiting.exchanges.pop(exchange.request.id, None)
-        for hear in self.on_end:
+        for listener in self.on_end:
             try:
-                hear(exchange, now_ps, outcome, why)
+                listener(exchange, now_ps, outcome, why)
             except Exception:  # an observer's fault must not delay the answer
-                log.exception("the end of a request could not be taken down")
+                log.exception("an observer raised an exception at the end of a request")
         waiting.nudge()
 
 
+@dataclass(slots=True, eq=False)
 class Exchange:
-    """Runs from `begin` to exactly one of: answered, refused, broken, client gone. `over` is true once it has ended."""
+    """Runs from `begin` until it is answered, refused or broken, or the client disconnects."""
 
-    __slots__ = (
-        "again",
-        "alarm",
-        "attempts",
-        "backend",
-        "body",
-        "chunked",
-        "client",
-        "first_ps",
-        "flight",
-        "handing",
-        "incoming",
-        "key",
-        "marks",
-        "opening",
-        "over",
-        "patience",
-        "request",
-        "sent",
-        "sent_ps",
-        "services",
-        "since",
-        "status",
-        "tally",
-        "until_close",
-        "upstream",
-    )
+    services: Services
+    client: ClientConnection
+    incoming: Incoming
+    request: Request
+    stream: InitVar[bool]
+    key: Key | None = None
+    body: bytes = b""  # for the engine
+    marks: list[bytes] = field(default_factory=list)  # additional header lines of the answer
+    tally: AnswerTally = field(init=False)
+    flight: Flight | None = None
+    handing: Handing | None = None  # set while another engine computes the prompt
+    backend: Backend | None = None
+    upstream: Upstream | None = None
+    attempts: int = 0
+    status: int = 0
+    sent: bool = False  # part of the answer has reached the client
+    over: bool = False
+    until_close: bool = False  # the engine ends its answer by closing the connection
+    again: bool = False  # drop the answer that arrives, then try another engine
+    chunked: bool = False
+    opening: bytes = b""  # the head of the answer, until the first piece of the body is sent with it
+    sent_ps: int = -1  # when the request was sent to its engine; -1: not yet
+    first_ps: int = -1  # first content of the answer; -1: not yet
+    since: float = 0.0  # start of the wait for the engine's next data
+    patience: float = 0.0  # seconds
+    alarm: Any = None  # of its deadline
 
-    def __init__(
-        self,
-        services: Services,
-        client: ClientConnection,
-        incoming: Incoming,
-        request: Request,
-        stream: bool,
-        key: Key | None = None,
-    ) -> None:
-        self.services, self.client, self.incoming, self.request = services, client, incoming, request
-        self.key = key
-        self.body = incoming.body  # what goes to the engine
-        self.marks: list[bytes] = []  # additional lines for the head of the answer
-        self.tally = AnswerTally(stream)
-        self.flight: Flight | None = None
-        self.handing: Handing | None = None  # set while another engine computes the prompt
-        self.backend: Backend | None = None
-        self.upstream: Upstream | None = None
-        self.attempts = self.status = 0
-        self.sent = self.over = self.until_close = self.again = False
-        self.chunked = False  # the client gets the answer in chunks
-        self.opening = b""  # the head of the answer, until it is sent with the first piece
-        self.sent_ps = self.first_ps = -1  # sent to its engine, and first content of the answer; -1: not yet
-        self.since = self.patience = 0.0  # waiting for the engine: since when, and for how long at most
-        self.alarm: Any = None  # of its deadline
+    def __post_init__(self, stream: bool) -> None:
+        self.body, self.tally = self.incoming.body, AnswerTally(stream)
 
     # --- routing -----------------------------------------------------------------------------------------------------
 
     def begin(self, now_ps: int) -> None:
-        """Ask the plane."""
         services, request = self.services, self.request
         if request.deadline_ps is not None:
             left = (request.deadline_ps - now_ps) / 1e12
@@ -128,7 +105,7 @@ class Exchange:
         self.on_decision(services.plane.arrive(now_ps, request))
 
     def on_decision(self, answer: Answer) -> None:
-        """Act on the plane's decision; None and Queued mean that it comes later."""
+        """Carry out the plane's decision. With None or Queued, the decision comes later."""
         if self.over:
             return
         if isinstance(answer, Flight):
@@ -151,7 +128,7 @@ class Exchange:
             if self.services.split is not None:
                 self.services.split(self)
                 return
-            self.services.plane.handed(self.sent_ps, self.request.id)  # one engine serves both halves
+            self.services.plane.handed(self.sent_ps, self.request.id)  # one engine serves both phases
         self.send_to(backend)
 
     def send_to(self, backend: Backend) -> None:
@@ -164,7 +141,7 @@ class Exchange:
 
     async def _connect(self, backend: Backend, flight: Flight | None) -> None:
         try:
-            upstream = await connect(self.services.clock.loop, backend, self.services.connect_s)
+            upstream = await connect(self.services.clock.loop, backend, self.services.timeouts.connect_s)
         except Exception as error:  # of any kind: otherwise the client would get no answer
             if not self.over and flight is self.flight:
                 self.on_broken(None, f"no connection ({type(error).__name__})")
@@ -176,7 +153,7 @@ class Exchange:
 
     def _send(self, upstream: Upstream) -> None:
         self.upstream = upstream
-        self.since, self.patience = self.services.clock.seconds(), self.services.first_byte_s
+        self.since, self.patience = self.services.clock.seconds(), self.services.timeouts.first_byte_s
         asker = self if self.handing is None else self.handing.asker
         assert self.backend is not None
         upstream.send(asker, [self.head(self.backend, self.body), self.body])
@@ -184,7 +161,7 @@ class Exchange:
             self.hold()
 
     def head(self, backend: Backend, body: bytes) -> bytes:
-        # The client's key stays here if it is the gateway's own, or if the engine has another.
+        # The engine must not see a key of the gateway, nor a client's key beside its own.
         hides_key = backend.key is not None or self.key is not None
         return forwarded_head(self.incoming, backend.address, len(body), backend.key, hides_key)
 
@@ -198,7 +175,7 @@ class Exchange:
         self.chunked = b"transfer-encoding" in named
         self.until_close = not self.chunked and b"content-length" not in named and status not in (204, 304)
         if status in AGAIN and self._may_retry():
-            self.again = True  # its body is read to the end, and dropped
+            self.again = True
             return
         lines = [b"HTTP/1.1 200 OK" if status == 200 else b"HTTP/1.1 %d -" % status]
         lines += [name + b": " + value for name, value in fields if name not in DROPPED]
@@ -211,14 +188,14 @@ class Exchange:
             lines.append(b"connection: close")
         lines.append(b"\r\n")
         self.sent = True
-        self.since, self.patience = self.services.clock.seconds(), self.services.silence_s
+        self.since, self.patience = self.services.clock.seconds(), self.services.timeouts.silence_s
         if upstream is not None and upstream.more:
             self.opening = b"\r\n".join(lines)
         else:
             self.client.transport.write(b"\r\n".join(lines))
 
     def on_data(self, data: bytes) -> None:
-        """Pass on a piece of the body, framing included."""
+        """Forward a piece of the body, including its framing."""
         if self.again:
             return
         if self.opening:
@@ -235,14 +212,12 @@ class Exchange:
                 upstream.pass_on(self.client.transport.write, self.tally)
 
     def record_first_token(self) -> None:
-        """Note the first content of a stream."""
         services = self.services
         self.first_ps = services.clock.now_ps()
         services.plane.first_token(self.first_ps, self.request.id)
         services.waiting.nudge()
 
     def on_complete(self) -> None:
-        """End the exchange: the answer is complete."""
         if self.over:
             return
         self.upstream = None
@@ -253,7 +228,7 @@ class Exchange:
         self.client.finish(self.incoming.keep_alive and not self.until_close)
 
     def on_broken(self, upstream: Upstream | None, why: str) -> None:
-        """Retry or fail: the engine was lost, or its answer is invalid."""
+        """Retry or fail after a lost connection or an invalid answer."""
         if self.over:
             return
         self.upstream = None
@@ -268,8 +243,8 @@ class Exchange:
         self.cut(upstream, "failed", why, f"{self.backend.name}: {why}")
 
     def prompt_lost(self, why: str) -> None:
-        """Retry or fail: the engine of the prompt has failed, and the other one cannot go on without it."""
-        upstream = self._let_go()
+        """Retry or fail after the prefill engine failed, without which the decode engine cannot continue."""
+        upstream = self._drop_upstream()
         if self.sent:
             self.cut(upstream, "failed", why, why)
         elif self._may_retry():
@@ -277,27 +252,27 @@ class Exchange:
         else:
             self.refuse(502, why, outcome="failed")
 
-    def cut(self, upstream: Upstream | None, outcome: str, why: str, word: str) -> None:
+    def cut(self, upstream: Upstream | None, outcome: str, why: str, message: str) -> None:
         """End an answer that has partly reached the client. A stream ends with an error event if framing allows."""
         self.end(outcome, why)
         if self.tally.stream and self.chunked and upstream is not None and upstream.between_chunks():
-            self.client.transport.write(error_event(word))
+            self.client.transport.write(error_event(message))
             self.client.finish(False)
         else:
             self.client.transport.abort()
 
     def overdue(self, now: float) -> None:
-        """Called periodically: give up on an engine that has been silent for too long."""
+        """Give up on an engine that has been silent for too long. Called periodically."""
         upstream = self.upstream
         if upstream is None:
             return
         if upstream.active:
             upstream.active, self.since = False, now
         elif now - self.since > self.patience and not self.client.paused:
-            self._let_go()
+            self._drop_upstream()
             self.on_broken(upstream, "silent for too long" if self.sent else "no answer in time")
 
-    def _let_go(self) -> Upstream | None:
+    def _drop_upstream(self) -> Upstream | None:
         upstream, self.upstream = self.upstream, None
         if upstream is not None:
             upstream.leave()
@@ -307,8 +282,8 @@ class Exchange:
         return self.attempts <= self.services.retries and not self.sent
 
     def _retry(self, why: str, prefill: bool = False) -> None:
-        """Route to another engine than its own, or with `prefill` to another for its prompt. Only possible before the
-        first byte of the answer has reached the client."""
+        """Route to another engine, or with `prefill` to another prefill engine. Only possible before the client has
+        received a byte of the answer."""
         self.again = False
         if self.handing is not None:
             self.handing.drop()
@@ -331,25 +306,24 @@ class Exchange:
         self.client.answer(self.incoming, status, error_body(status, why), tuple(fields))
 
     def fail(self) -> None:
-        """Answer 500 after a fault of the gateway itself; other requests go on."""
+        """Answer 500 after an exception in the gateway itself."""
         if not self.over:
             self.client.fail()
 
     def client_gone(self) -> None:
-        """Stop: the client has closed its connection."""
-        self._let_go()
+        self._drop_upstream()
         if not self.over:
             self.end("failed", "the client has gone")
 
     def expire(self) -> None:
-        """Stop: the deadline has passed."""
+        """End the exchange at its deadline."""
         if self.over:
             return
-        upstream = self._let_go()
+        upstream = self._drop_upstream()
         if not self.sent:
-            self.refuse(504, "the deadline is over", outcome="timed_out")
+            self.refuse(504, DEADLINE_PASSED, outcome="timed_out")
             return
-        self.cut(upstream, "timed_out", "deadline", "the deadline is over")
+        self.cut(upstream, "timed_out", "deadline", DEADLINE_PASSED)
 
     def end(self, outcome: str, why: str) -> None:
         assert not self.over
@@ -361,7 +335,7 @@ class Exchange:
         self.leave(outcome, why)
 
     def leave(self, outcome: str, why: str) -> None:
-        """Release the engine and the plane."""
+        """Tell the plane that the request has left its engine, or its queue."""
         if self.handing is not None:
             self.handing.drop()
         services = self.services
@@ -385,7 +359,7 @@ class Exchange:
 
 
 def parse_reason(reason: str) -> tuple[int, str]:
-    """Split a policy's reason into status and text: it may begin with a status, as in `503: full`."""
+    """Split a policy's reason, such as `429: tenant over budget`, into status and text. The default status is 503."""
     status, colon, rest = reason.partition(": ")
     if colon and status.isdigit() and 400 <= int(status) < 600:
         return int(status), rest

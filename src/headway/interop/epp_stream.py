@@ -11,7 +11,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from headway.gateway.exchange import Exchange
+from headway.gateway.exchange import DEADLINE_PASSED, Exchange
 from headway.http.replies import error_body
 from headway.http.wire import Fields, Incoming
 from headway.interop.ext_proc import BUFFERED, FULL_DUPLEX, OVERWRITE, ProcessingResponse
@@ -63,7 +63,7 @@ class Pick(Exchange):
     def expire(self) -> None:
         """Once it is sent its time is the gateway's to watch."""
         if not self.over and self.flight is None:
-            self.refuse(504, "the deadline is over", outcome="timed_out")
+            self.refuse(504, DEADLINE_PASSED, outcome="timed_out")
 
     def pass_head(self, status: int) -> None:
         """The head of the engine's answer has passed."""

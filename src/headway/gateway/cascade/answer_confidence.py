@@ -1,7 +1,7 @@
-"""How confident a model was of its answer: the mean log-probability of its tokens, as engines report it when asked.
+"""The confidence of an answer: the mean log-probability of its tokens, which engines report on request.
 
-A chat has `logprobs.content` and `logprobs.refusal`, a completion `logprobs.token_logprobs`; some engines give
-completions the form of a chat. An answer in one piece and the events of a stream have them at the same place.
+A chat has `logprobs.content` and `logprobs.refusal`, a completion `logprobs.token_logprobs`. Some engines use the form
+of a chat for both. Whole answers and the events of streams have these fields at the same place.
 """
 
 from collections.abc import Callable
@@ -40,45 +40,38 @@ _encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
 
 
 class Confidence:
-    """The confidence of one answer, as far as it has arrived. Tokens without a log-probability do not count."""
+    """The confidence of the part of an answer that has arrived. Tokens without a log-probability do not count."""
 
     def __init__(self) -> None:
         self.documents = self.tokens = 0
         self.total = 0.0
 
     def read(self, document: bytes) -> None:
-        """Read a whole answer, or the JSON of an event. Documents of another form are ignored."""
+        """Read a whole answer, or the JSON of an event. Ignore documents of another form."""
         self.documents += 1
         try:
             choices = _read(document).choices
         except msgspec.MsgspecError:
             return
-        for choice in choices:
-            logprobs = choice.logprobs
-            if logprobs is None:
-                continue
-            for token in (*(logprobs.content or ()), *(logprobs.refusal or ())):
-                self._add(token.logprob)
-            for value in logprobs.token_logprobs or ():
-                self._add(value)
-
-    def _add(self, value: float | None) -> None:
-        if value is not None:
-            self.tokens += 1
-            self.total += value
+        for logprobs in (choice.logprobs for choice in choices if choice.logprobs is not None):
+            tokens = (*(logprobs.content or ()), *(logprobs.refusal or ()))
+            for value in (*(token.logprob for token in tokens), *(logprobs.token_logprobs or ())):
+                if value is not None:
+                    self.tokens += 1
+                    self.total += value
 
     @property
     def mean(self) -> float | None:
-        """None without any log-probability."""
+        """The mean, or None without any log-probability."""
         return self.total / self.tokens if self.tokens else None
 
     def reaches(self, threshold: float) -> bool:
-        """Return whether the mean reaches a threshold; an answer without log-probabilities does not."""
+        """Return whether the mean reaches a threshold. An answer without log-probabilities reaches none."""
         return self.tokens > 0 and self.total >= threshold * self.tokens
 
 
 def without_logprobs(document: bytes) -> bytes:
-    """Return an answer as the engine would have written it unasked; documents of another form stay as they are."""
+    """Return an answer without its log-probabilities. Documents of another form stay unchanged."""
     try:
         answer = _whole(document)
         if "choices" not in answer:
@@ -99,14 +92,14 @@ class Lines:
         self.rest = b""
 
     def read(self, data: bytes) -> list[bytes]:
-        """Return the lines that are complete now, with their ends."""
+        """Return the lines that this piece completes, with their line ends."""
         lines = (self.rest + data if self.rest else data).splitlines(keepends=True)
         self.rest = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
         return lines
 
 
 def document_of(line: bytes) -> bytes | None:
-    """Return the JSON of a line, if it has one."""
+    """Return the JSON document of an event's line, or None."""
     if not line.startswith(DATA):
         return None
     data = line[len(DATA) :].strip()

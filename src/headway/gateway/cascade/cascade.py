@@ -1,5 +1,7 @@
-"""A request that a chain of models answers: the smallest first, and the next if that one is not confident. Each step is
-a request of its own to the plane; for the client, its key and its deadline all steps are one request."""
+"""A request to a chain of models: the smallest answers first, and the next one if its answer is not confident.
+
+The plane sees each step as a separate request. For the client, its key and its deadline, all steps are one request.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +26,16 @@ if TYPE_CHECKING:
     from headway.types import Request
 
 MARK: Final = b"x-headway-cascade: "
-UNTOLD_EVENTS: Final = 64  # a stream with so many more events than judged tokens reports no log-probabilities
+UNKNOWN_EVENTS: Final = 64  # after so many events beyond the judged tokens, the engine reports no log-probabilities
 HELD_BYTES: Final = 2 * 1024 * 1024
 LONGEST_LINE: Final = 4 * 1024 * 1024
-FINAL: Final = (429, 504)  # limits, shed load and the deadline: another model would not help
-# What becomes of the answer that is coming in.
+FINAL: Final = (429, 504)  # another model would not help against limits, shedding and the deadline
+# Treatment of the answer that arrives.
 ASKED, HELD, COLLECTED, DROPPED, PASSED, STRIPPED = range(6)
 
 
 class Cascade(Exchange):
-    """Holds an answer back until its model is confident, or asks the next. The last model's is passed on as is."""
+    """Holds an answer back until the model proves confident, else asks the next model. The last answer is forwarded."""
 
     def __init__(
         self,
@@ -46,7 +48,7 @@ class Cascade(Exchange):
         key: Key | None,
         chain: Chain,
     ) -> None:
-        # A compressed answer could not be judged.
+        # The gateway cannot judge a compressed answer.
         readable = [field for field in incoming.fields if field[0] != b"accept-encoding"]
         super().__init__(services, client, replace(incoming, fields=readable), request, body.stream, key)
         self.intake = intake
@@ -60,7 +62,7 @@ class Cascade(Exchange):
         return self.step == len(self.chain.models) - 1
 
     def _prepare(self) -> None:
-        """Set the body and the header mark of this step."""
+        """Set the body and the response header of this step."""
         model = self.chain.models[self.step]
         changes: dict[str, object] = {"model": model}
         if not self.last and not self.wants_logprobs:
@@ -80,7 +82,7 @@ class Cascade(Exchange):
 
     def _escalate(self, outcome: str, why: str) -> None:
         """Ask the next model."""
-        self._let_go()
+        self._drop_upstream()
         self.leave(outcome, why)
         self.step += 1
         self.prompt.model = self.chain.models[self.step]
@@ -119,7 +121,7 @@ class Cascade(Exchange):
         self.status = status
         self.services.health.record_status(self.backend, status)
         self.until_close = not is_framed(fields)
-        self.since, self.patience = self.services.clock.seconds(), self.services.silence_s
+        self.since, self.patience = self.services.clock.seconds(), self.services.timeouts.silence_s
         if status in AGAIN and self._may_retry():
             self.again = True
         elif status != 200:
@@ -151,7 +153,7 @@ class Cascade(Exchange):
         if self.stage == COLLECTED:
             self.held.append(piece)
             if self.held_bytes > ANSWER_BYTES and not self.upstream.complete:
-                self._escalate("failed", f"an answer of more than {ANSWER_BYTES:,} bytes")
+                self._escalate("failed", f"the answer has more than {ANSWER_BYTES:,} bytes")
             return
         lines = self.lines.read(piece)
         for line in lines:
@@ -160,7 +162,7 @@ class Cascade(Exchange):
                 self.confidence.read(document)
         self.held += [data] if self.wants_logprobs else lines
         confidence, enough = self.confidence, self.chain.confident_tokens
-        unknown = confidence.documents >= enough + UNTOLD_EVENTS or self.held_bytes > HELD_BYTES
+        unknown = confidence.documents >= enough + UNKNOWN_EVENTS or self.held_bytes > HELD_BYTES
         if (confidence.tokens >= enough or unknown) and not self.upstream.complete:
             self._judge()
 
@@ -169,11 +171,11 @@ class Cascade(Exchange):
         if self.confidence.reaches(self.chain.thresholds[self.step]):
             self._release()
             return
-        word = "no log-probabilities" if mean is None else f"mean log-probability {mean:.3f}"
-        self._escalate("completed", f"escalated: {word}")
+        why = "no log-probabilities" if mean is None else f"mean log-probability {mean:.3f}"
+        self._escalate("completed", f"escalated: {why}")
 
     def _release(self) -> None:
-        """Send what was held back; the rest is passed on as it arrives."""
+        """Send the part that was held back. The rest is forwarded as it arrives."""
         pieces, self.held, closes = self.held, [], self.until_close
         fields = [field for field in self.answer_fields if field[0] not in FRAMING]
         if self.stage == HELD and self.wants_logprobs:
@@ -185,7 +187,7 @@ class Cascade(Exchange):
             held = b"".join(pieces) if self.wants_logprobs else without_logprobs(b"".join(pieces))
             fields.append((b"content-length", b"%d" % len(held)))
         super().on_head(self.upstream, self.status, fields)
-        self.until_close = closes  # of the engine's connection, whatever the client is told
+        self.until_close = closes  # `on_head` sets it by the changed fields, not by those of the engine
         self.client.transport.writelines([self.opening, held])
         self.opening = b""
         self.first_ps = self.services.clock.now_ps()
@@ -193,8 +195,8 @@ class Cascade(Exchange):
     def _write_stripped(self, piece: bytes) -> None:
         lines = self.lines.read(piece)
         if len(self.lines.rest) > LONGEST_LINE:
-            upstream = self._let_go()
-            self.on_broken(upstream, "an event that is too long")
+            upstream = self._drop_upstream()
+            self.on_broken(upstream, "an event is too long")
         elif lines:
             self.client.transport.write(chunk(b"".join(map(strip_logprobs, lines))))
 

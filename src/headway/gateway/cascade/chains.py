@@ -1,4 +1,4 @@
-"""Settings of cascades: chains of models from the smallest to the largest, with a confidence threshold for each step."""
+"""Settings of cascades: chains of models, from the smallest to the largest, and confidence thresholds."""
 
 import math
 from typing import Annotated, Any, Final
@@ -54,7 +54,7 @@ def read_chains(data: Any, where: str = "cascade") -> dict[str, Chain]:
             raise HeadwayError(f"{place}: expected 2 to {LONGEST} different models, got {shown(models)}.")
         first = models[0]
         if first in by_first_model:
-            raise HeadwayError(f"{place}: another chain also begins with {shown(first)}. Begin each with its own model.")
+            raise HeadwayError(f"{place}: another chain also begins with {shown(first)}. Use another first model.")
         thresholds = _thresholds(keys.threshold, len(models) - 1, f"{where}.threshold", place)
         by_name[name] = by_first_model[first] = Chain(tuple(models), thresholds, keys.confident_tokens)
     return {**by_first_model, **by_name}

@@ -32,7 +32,7 @@ log = logging.getLogger("headway.gateway")
 
 
 class Backend:
-    """An engine: its specification, its health and its free connections. Policies see its view, which the plane owns."""
+    """An engine: its specification, health and free connections. The plane owns its view, which policies see."""
 
     def __init__(self, spec: BackendSpec, view: InstanceView) -> None:
         self.spec = spec

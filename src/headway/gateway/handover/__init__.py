@@ -1,1 +1,1 @@
-"""Prompts that are computed on one engine and go on to another."""
+"""Prefill/decode disaggregation: one engine computes the prompt, another generates the answer."""

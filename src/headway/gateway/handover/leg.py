@@ -1,4 +1,4 @@
-"""A request that the gateway itself sends to an engine, over the engine's connections. The answer is collected."""
+"""A request that the gateway sends to an engine for itself, such as a prompt to compute. It collects the answer."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ANSWER_BYTES: Final = 16 * 1024 * 1024
 
 
 class Leg:
-    """Runs from `start` to one call of `on_end`, unless it is cancelled. `why` says what went wrong, if anything."""
+    """Runs from `start` to one call of `on_end`, unless it is cancelled. If it fails, `why` is the reason."""
 
     def __init__(
         self, clock: Clock, backend: Backend, data: list[bytes], on_end: Callable[[Leg], None], connect_s: float
     ) -> None:
-        """`data` is the head and the body."""
+        """`data` holds the head and the body."""
         self.clock, self.backend, self.connect_s = clock, backend, connect_s
         self.status = self._size = 0
         self.over = self.until_close = self.complete = False
@@ -34,7 +34,7 @@ class Leg:
         self._timer: Any = None
 
     def start(self, seconds: float) -> None:
-        """Send it. It has `seconds` from connecting to the end of the answer."""
+        """Send the request. `seconds` is the time limit from connecting to the end of the answer."""
         self._timer = self.clock.call_later(seconds, self._finish, "no answer in time")
         upstream = take_free(self.backend)
         if upstream is None:
@@ -58,7 +58,7 @@ class Leg:
         upstream.send(self, self._data)
 
     def cancel(self) -> None:
-        """Drop the request. The engine notices by the end of the connection."""
+        """Drop the request, and close the connection so that the engine stops too."""
         self.over = True
         if self._timer is not None:
             self._timer.cancel()
@@ -91,7 +91,7 @@ class Leg:
             self._pieces.append(piece)
         else:
             self._pieces.clear()
-            self._finish(f"an answer of more than {ANSWER_BYTES:,} bytes")
+            self._finish(f"the answer has more than {ANSWER_BYTES:,} bytes")
 
     def on_complete(self) -> None:
         self._upstream, self.complete = None, True

@@ -1,5 +1,8 @@
-"""Requests that two engines serve: one computes the prompt, the other generates. If the first half fails, the second
-engine serves the whole request. If the second fails before a byte of the answer, the request is routed again."""
+"""Requests that two engines serve: a prefill engine computes the prompt, a decode engine generates the answer.
+
+If the prefill fails, the decode engine serves the whole request. If the decode engine fails before the first byte of
+the answer, the gateway routes the request again.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
     from headway.http.wire import Fields
 
 REQUEST_ID: Final = b"x-request-id"
-REPLACED: Final = (REQUEST_ID, b"accept-encoding")  # of a client's head: each hand-over has an id, and is read
+REPLACED: Final = (REQUEST_ID, b"accept-encoding")  # the gateway sets its own id, and reads the answer uncompressed
 MARK: Final = b"x-headway-prefill: "
 log = logging.getLogger("headway.gateway")
 
@@ -35,18 +38,18 @@ log = logging.getLogger("headway.gateway")
 class HandoverSettings(Struct, frozen=True):
     """The section `disaggregation:` of a gateway's file."""
 
-    protocol: Annotated[Literal["vllm", "sglang", "kvd"], "how the engines are told"]
-    timeout_s: Annotated[PositiveSeconds, "of the prompt's half, from connecting to the end of its answer"] = 60.0
-    tls: Annotated[TlsFiles | None, "towards KV daemons over QUIC; files beside this one"] = None
+    protocol: Annotated[Literal["vllm", "sglang", "kvd"], "protocol of the KV transfer between the engines"]
+    timeout_s: Annotated[PositiveSeconds, "time limit of the prefill, from connecting to the end of its answer"] = 60.0
+    tls: Annotated[TlsFiles | None, "TLS files for KV daemons over QUIC, relative to this file"] = None
 
     def validate(self, where: str) -> HandoverSettings:
         if self.tls is not None and self.protocol != "kvd":
-            raise HeadwayError(f"{where}.tls: is for KV daemons, and the protocol is {self.protocol}.")
+            raise HeadwayError(f"{where}.tls: applies to protocol kvd only, and the protocol is {self.protocol}.")
         return self
 
     @property
     def alone(self) -> bool:
-        """Whether an engine of one half can serve a request whole. SGLang's cannot."""
+        """Whether a prefill or decode engine can serve a whole request. SGLang's cannot."""
         return self.protocol != "sglang"
 
 
@@ -54,23 +57,22 @@ class Handover:
     def __init__(self, services: Services, settings: HandoverSettings) -> None:
         self.services, self.settings = services, settings
         self.handed = 0
-        self.fallbacks: Counter[str] = Counter()  # by why one engine served alone
+        self.fallbacks: Counter[str] = Counter()  # requests that one engine served, by reason
         self._daemons: dict[str, KvdClient] = {}
 
-    async def start(self) -> None:
-        pass
+    async def start(self) -> None: ...
 
     async def stop(self) -> None:
         for client in self._daemons.values():
             await client.close()
 
     def split(self, exchange: Exchange) -> None:
-        """Begin the hand-over of an exchange that has two engines."""
+        """Begin the handover of an exchange that has two engines."""
         exchange.handing = PROTOCOLS[self.settings.protocol](self, exchange)
         exchange.handing.begin()
 
     def daemon(self, address: str) -> KvdClient:
-        """Return the client of a KV daemon. Raises HeadwayError if there is no transport to it."""
+        """Return the client of a KV daemon. Raise HeadwayError if its transport is not available."""
         if address not in self._daemons:
             from headway.gateway.kvd.kvd_client import KvdClient
 
@@ -79,7 +81,7 @@ class Handover:
 
 
 class Handing:
-    """One request on its way through two engines. `drop` ends it at any point."""
+    """One request on its way through two engines. `drop` ends the handover at any point."""
 
     def __init__(self, handover: Handover, exchange: Exchange) -> None:
         self.handover, self.services, self.exchange = handover, handover.services, exchange
@@ -88,7 +90,7 @@ class Handing:
         assert prefill is not None
         self.prefill: Backend = prefill
         self.decode: Backend = exchange.backend
-        self.body, self.incoming = exchange.body, exchange.incoming  # as they were
+        self.body, self.incoming = exchange.body, exchange.incoming  # `drop` restores them
         self.fields = read_fields(self.body)
         self.mark = MARK + self.prefill.name.encode()
         self.leg: Leg | None = None
@@ -106,14 +108,14 @@ class Handing:
             self.start()
 
     def obstacle(self) -> str:
-        """Return why one engine has to serve the whole request, or an empty text."""
+        """Return why one engine must serve the whole request, or an empty text."""
         return "nothing to generate" if self.exchange.request.kind == "embedding" else ""
 
     def start(self) -> None:
         raise NotImplementedError
 
     def drop(self) -> None:
-        """End what is under way, and restore the request as the client sent it."""
+        """Cancel the prefill, and restore the request as the client sent it."""
         self.over = True
         if self.leg is not None and not self.leg.over:
             self.leg.cancel()
@@ -125,13 +127,13 @@ class Handing:
 
     @property
     def asker(self) -> Asker:
-        """The receiver of the second half's answer."""
+        """The receiver of the decode engine's answer."""
         return self.exchange
 
     def send_prompt(self, body: bytes) -> None:
-        """Send the first half."""
+        """Send the request to the prefill engine."""
         data = [self.exchange.head(self.prefill, body), body]
-        self.leg = Leg(self.services.clock, self.prefill, data, self._on_leg_end, self.services.connect_s)
+        self.leg = Leg(self.services.clock, self.prefill, data, self._on_leg_end, self.services.timeouts.connect_s)
         self.leg.start(self.handover.settings.timeout_s)
 
     def _on_leg_end(self, leg: Leg) -> None:
@@ -143,7 +145,7 @@ class Handing:
             self.on_prompt(leg)
 
     def on_prompt(self, leg: Leg) -> None:
-        """Go on after the first half, whether it succeeded or not."""
+        """Continue after the prefill, whether it succeeded or not."""
         raise NotImplementedError
 
     def leave_prefill(self) -> None:
@@ -153,21 +155,21 @@ class Handing:
             services.waiting.nudge()
 
     def go_on(self, body: bytes) -> None:
-        """Send the second half."""
+        """Send the request to the decode engine."""
         self.handover.handed += 1
         self.exchange.body = body
         self.exchange.marks.append(self.mark)
         self.exchange.send_to(self.decode)
 
     def whole(self, why: str) -> None:
-        """Let one engine serve the whole request."""
+        """Let the decode engine serve the whole request."""
         self.handover.fallbacks[why] += 1
         self.exchange.body = self.body
         self.exchange.send_to(self.decode)
 
 
 class VllmHanding(Handing):
-    """One after the other: the first engine's answer says where its KV lies, and the second's request repeats that."""
+    """Prefill, then decode. The decode request repeats the location of the KV from the prefill engine's answer."""
 
     def start(self) -> None:
         self.send_prompt(self.prompt_body())
@@ -185,7 +187,7 @@ class VllmHanding(Handing):
 
 
 class KvdHanding(VllmHanding):
-    """One after the other: the first engine puts its KV into a daemon, and the second gets it from there."""
+    """Prefill, then decode. The prefill engine stores the KV in a daemon, and the decode engine loads it from there."""
 
     keys: list[bytes]
 
@@ -205,11 +207,11 @@ class KvdHanding(VllmHanding):
             self.whole("prefill failed")
 
     async def _check(self, keys: list[bytes]) -> None:
-        """Go on with the second half if the daemon has all blocks."""
+        """Send the request to the decode engine if the daemon has all blocks."""
         try:
             addresses = await self._places(keys)
             why = "" if addresses else "blocks missing"
-        except Exception as error:  # whatever it is, the request is to be answered
+        except Exception as error:  # of any kind: otherwise the client would get no answer
             log.warning("disaggregation: %s", error)
             addresses, why = [], "kvd lost"
         if self.over:
@@ -220,14 +222,14 @@ class KvdHanding(VllmHanding):
             self.go_on(protocols.kvd_decode(self.fields, addresses, keys))
 
     async def _places(self, keys: list[bytes]) -> list[str]:
-        """Return the daemons that have all blocks, the nearest first."""
+        """Return the addresses of the daemons that have all blocks, the nearest first."""
         far, near = self.prefill.spec.kvd, self.decode.spec.kvd
         assert far is not None
         if not keys or await self.handover.daemon(far).lookup(keys) < len(keys):
             return []
         if near is None or near == far:
             return [far]
-        try:  # they move it among themselves
+        try:
             moved = await self.handover.daemon(near).fetch(keys, far)
         except HeadwayError as error:
             log.warning("disaggregation: %s", error)
@@ -236,12 +238,12 @@ class KvdHanding(VllmHanding):
 
 
 class SglangHanding(Handing):
-    """Both at once: the engines meet in a room that both requests name. The client gets the second's answer. If one
-    fails, the other is cancelled, because it would wait."""
+    """Prefill and decode at once: both requests name the same room, in which the engines meet. The client receives the
+    decode engine's answer. If one engine fails, the gateway cancels the request to the other, which would wait."""
 
     def __init__(self, handover: Handover, exchange: Exchange) -> None:
         super().__init__(handover, exchange)
-        self.held: tuple[Upstream, int, Fields] | None = None  # a head of which nothing follows yet
+        self.held: tuple[Upstream, int, Fields] | None = None  # a head whose body has not begun
         self.until_close = self.complete = False
 
     @property
@@ -254,7 +256,7 @@ class SglangHanding(Handing):
         self.go_on(body)
 
     def drop(self) -> None:
-        if self.complete:  # the first half, which has served it, may end by itself
+        if self.complete:  # the prefill has done its work, and its request may end by itself
             self.leg = None
         super().drop()
 
@@ -265,7 +267,7 @@ class SglangHanding(Handing):
         self.handover.fallbacks["prefill failed"] += 1
         self.exchange.prompt_lost(f"{self.prefill.name}: {leg.why}")
 
-    # --- the second half's connection: as long as nothing follows a head, the first may still fail -------------------
+    # --- the decode engine's answer: its head is held until the body begins, because the prefill may still fail ------
 
     def on_head(self, upstream: Upstream, status: int, fields: Fields) -> None:
         self.until_close = not is_framed(fields)

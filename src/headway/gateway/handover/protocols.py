@@ -1,5 +1,4 @@
-"""The fields by which each protocol tells two engines that one computes a prompt and the other generates. If a body is
-None, it cannot be handed over, and one engine serves the whole request."""
+"""Request bodies for prefill and decode engines, in each protocol of KV transfer."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Backend
     from headway.types import Request
 
-# Only the gateway may write these fields: by them, a client could make an engine connect anywhere.
+# Only the gateway may write these fields. A client could use them to make an engine connect to any host.
 REMOTE_DECODE: Final[dict[str, Any]] = {
     "do_remote_decode": True,
     "do_remote_prefill": False,
@@ -38,12 +37,12 @@ class _Put(Struct):
     keys: list[str] | None = None
 
 
-class _Kept(Struct):
+class _Stored(Struct):
     headway_kv: _Put | None = None
 
 
 def prompt_only(fields: Fields, more: dict[str, Any]) -> bytes:
-    """Return the same request for its prompt alone: one token, not streamed."""
+    """Return the request for the prefill engine: one output token, not streamed."""
     changes = {"stream": False, "max_tokens": 1, **more}
     if "max_completion_tokens" in fields:
         changes["max_completion_tokens"] = 1
@@ -55,7 +54,7 @@ def vllm_prefill(fields: Fields) -> bytes:
 
 
 def vllm_decode(fields: Fields, answer: bytes) -> bytes | None:
-    """Return the request with the location of the KV as the first engine reports it."""
+    """Return the request with the location of the KV that the prefill engine reports, or None without a location."""
     try:
         params = msgspec.json.decode(answer, type=_Transferred).kv_transfer_params
     except msgspec.MsgspecError:
@@ -64,7 +63,7 @@ def vllm_decode(fields: Fields, answer: bytes) -> bytes | None:
 
 
 def sglang(fields: Fields, prefill: Backend) -> bytes:
-    """Return the request for both engines, which get it at once. Each prompt of a request has its own room."""
+    """Return the request for both engines. Each prompt of a request has its own room."""
     host: Any = prefill.address.host
     port: Any = prefill.spec.bootstrap_port
     room: Any = secrets.randbits(ROOM_BITS)
@@ -75,7 +74,7 @@ def sglang(fields: Fields, prefill: Backend) -> bytes:
 
 
 def prompts(fields: Fields) -> int | None:
-    """Return how many prompts a completion lists; None for a single one, as text or as tokens."""
+    """Return the number of prompts that a completion lists, or None for a single text or token list."""
     if "prompt" not in fields:
         return None
     prompt = msgspec.json.decode(fields["prompt"])
@@ -83,8 +82,8 @@ def prompts(fields: Fields) -> int | None:
 
 
 def kv_keys(request: Request, pool: str, body: bytes) -> list[bytes]:
-    """Return a name for each block of a prompt's KV. Names commit to all that shapes the KV: the whole request, its
-    tenant, and the engines that can read it, so that no other KV has the same name."""
+    """Return a key for each block of a prompt's KV. Keys hash all that shapes the KV (the request, its tenant and the
+    pool of engines), so that different KV never has the same key."""
     digest = hashlib.blake2b(digest_size=24)
     for part in (pool.encode(), request.tenant.encode(), body):
         digest.update(len(part).to_bytes(8, "big"))
@@ -98,9 +97,9 @@ def kvd_prefill(fields: Fields, address: str, keys: list[bytes]) -> bytes:
 
 
 def kvd_put(answer: bytes, keys: list[bytes]) -> list[bytes]:
-    """Return the keys that the engine reports as stored, else the requested ones; none if its report is malformed."""
+    """Return the keys that the engine reports as stored, or `keys` without a report, or none if it is malformed."""
     try:
-        report = msgspec.json.decode(answer, type=_Kept).headway_kv
+        report = msgspec.json.decode(answer, type=_Stored).headway_kv
         if report is None or report.keys is None:
             return keys
         reported = [bytes.fromhex(key) for key in report.keys]
