@@ -168,7 +168,7 @@ def test_a_source_in_the_language_is_enough(live, tmp_path, capsys):
             },
             "nothing can be imported",
         ),
-        ({"routing": {"name": "weighted", "scorers": {"oracle-prefix": 1}}}, "asks for the truth"),
+        ({"routing": {"name": "weighted", "scorers": {"oracle-prefix": 1}}}, "is an oracle policy"),
         ({"routing": "lmetrik"}, "no routing policy is called 'lmetrik'"),
     ],
 )

@@ -152,7 +152,7 @@ def test_models_have_engines_of_their_own_and_may_come_later(live):
 def test_a_request_waits_for_an_engine_only_so_long(live):
     gateway = live(1, patience="50ms")
     do(gateway, gateway.app.fleet.cordon, "e0")
-    with pytest.raises(openai.InternalServerError, match="no engine came up in time") as caught:
+    with pytest.raises(openai.InternalServerError, match="no engine became available in time") as caught:
         ask(gateway)
     assert caught.value.response.headers["retry-after"] == "1"
     gateway.until(gateway.idle)

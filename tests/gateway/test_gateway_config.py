@@ -34,8 +34,8 @@ def test_a_file_needs_nothing_but_its_engines(tmp_path):
         ({"listen": "8000"}, "listen: expected an address such as 127.0.0.1:8000"),
         ({"timeouts": {"connect": "0s"}}, "timeouts.connect: must be longer than nothing"),
         ({"policies": {"routing": "least-loadde"}}, "policies.routing: no routing policy is called 'least-loadde'"),
-        ({"policies": {"rooting": "random"}}, "policies.rooting: there is no such stage"),
-        ({"policies": {"routing": {"name": "weighted", "scorers": {"oracle-prefix": 1}}}}, "asks for the truth"),
+        ({"policies": {"rooting": "random"}}, "policies.rooting: unknown stage"),
+        ({"policies": {"routing": {"name": "weighted", "scorers": {"oracle-prefix": 1}}}}, "is an oracle policy"),
     ],
 )
 def test_a_mistake_is_told_with_its_place(changes, message):

@@ -121,7 +121,7 @@ def test_a_peer_that_comes_again_before_its_loss_is_noticed_is_counted_once(pair
 async def again(two):
     """Its end of the connection stays open, as of a machine that has lost its network for a while."""
     (where,) = two.app.config.peers.to
-    two.app.clock.loop.create_task(two.app.peers._tell(where))
+    two.app.clock.loop.create_task(two.app.peers._open_and_hold(where))
 
 
 def test_who_leaves_does_not_stand_for_the_next_of_its_name(live):

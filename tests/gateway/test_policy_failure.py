@@ -140,7 +140,7 @@ def test_one_that_cannot_be_bound_is_refused_and_the_old_stays(live, wrong, tmp_
     control = gateway.app.plane.control
 
     async def swap():
-        with pytest.raises(HeadwayError, match="cannot be bound to the engines: RuntimeError: it does not like"):
+        with pytest.raises(HeadwayError, match="binding to the engines failed: RuntimeError: it does not like"):
             gateway.app.switch.swap({"routing": f"{wrong}:Unbound"}, "test")
 
     gateway.call(swap())

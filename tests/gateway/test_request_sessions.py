@@ -93,7 +93,7 @@ def test_a_header_comes_before_the_user_and_both_before_the_conversation():
 def test_the_section_is_read_strictly():
     assert read(SessionSettings, {}, "sessions") == SessionSettings()
     assert read(SessionSettings, {"header": "X-Session-Id", "user": False}, "sessions").header == b"x-session-id"
-    with pytest.raises(HeadwayError, match=r"sessions\.header: expected the name of a header"):
+    with pytest.raises(HeadwayError, match=r"sessions\.header: expected a header name such as x-headway-session"):
         read(SessionSettings, {"header": "a: b"}, "sessions")
     with pytest.raises(HeadwayError, match=r"sessions\.heder: there is no such key"):
         read(SessionSettings, {"heder": "x"}, "sessions")

@@ -201,7 +201,7 @@ def test_without_candidates_nothing_listens(live):
         ({"a": {"priority": "none"}}, r"shadow\.a: a shadow is asked where requests would go"),
         ({"a": {"policies": {"routing": "lmetric"}, "sample": 2}}, r"shadow\.a\.sample: expected"),
         ({"a": "missing.yaml"}, "missing.yaml"),
-        ({"a": {"routing": ORACLE}}, r"shadow\.a\.routing: .* asks for the truth"),
+        ({"a": {"routing": ORACLE}}, r"shadow\.a\.routing: .* is an oracle policy"),
     ],
 )
 def test_a_wrong_section_is_told(shadow, message):

@@ -1,6 +1,6 @@
-"""The live gateway: OpenAI traffic in front of any engines, decided by the same policies as in simulation.
+"""The live gateway: routes OpenAI-compatible traffic to engines by the same policies as in simulation.
 
-    wire (a client's connection) -> exchange (one request) -> plane (the control plane) -> upstream (an engine's)
+    wire (client connection) -> exchange (one request) -> plane (the control plane) -> upstream (engine connection)
 
-It stands on `control` and `results` and knows nothing of the simulator.
+It uses `control` and `results`, and does not depend on the simulator.
 """

@@ -1,4 +1,4 @@
-"""Makes the `Request` that policies see from the head and body of an HTTP request, and begins its exchange."""
+"""Intake: turns an HTTP request into the `Request` that policies see, and begins its exchange."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from headway.config.units import duration_ps
-from headway.errors import HeadwayError
+from headway.config.units import positive_duration_ps
 from headway.gateway.prompt_tokens import Tokens
 from headway.gateway.request_body import Body
 from headway.gateway.request_sessions import SessionSettings
@@ -24,10 +23,10 @@ if TYPE_CHECKING:
     from headway.http.wire import Incoming
 
 TENANT, CLASS, DEADLINE = b"x-headway-tenant", b"x-headway-class", b"x-headway-deadline"
-LONGEST: Final = 200  # signs of a name
-MOST_NAMES: Final = 10_000  # tenants that are distinguished; policies and metrics keep state of each
-NOT_YET: Final = Path((), ())  # the path of a long prompt until it has been read
-MOST_TOKENS: Final = 1 << 31  # larger requests count as this
+LONGEST: Final = 200  # characters of a name
+MOST_TENANTS: Final = 10_000  # policies and metrics keep state for each; further tenants count as "other"
+NOT_YET: Final = Path((), ())  # the path of a long prompt until a thread has hashed it
+MOST_TOKENS: Final = 1 << 31  # larger values of `max_tokens` count as this
 log = logging.getLogger("headway.gateway")
 
 
@@ -41,14 +40,14 @@ class Intake:
         deadlines: Mapping[str, int],
         tracing: Tracing | None = None,
     ) -> None:
-        """`deadlines` are picoseconds by SLO class."""
+        """`deadlines` maps SLO classes to picoseconds."""
         self.clock, self.waiting, self.tracing = clock, waiting, tracing
         self.tokens, self.sessions, self.deadlines = tokens, sessions, deadlines
         self.count = 0
         self.tenants: dict[str, None] = {}
 
     def request(self, kind: str, incoming: Incoming, body: Body, key: Key | None) -> Request:
-        """Raises HeadwayError if a field is wrong. A long prompt has no path yet."""
+        """Return the request. A long prompt has no path yet. Raise HeadwayError if a header is wrong."""
         hasher = self.tokens.of(body.model)
         path, tokens = (NOT_YET, 1) if hasher.long(body) else hasher.path(body)
         fields = incoming.named
@@ -57,11 +56,12 @@ class Intake:
             tenant = self.tenant(fields[TENANT])
         if CLASS in fields:
             slo_class = fields[CLASS].decode("latin-1")[:LONGEST]
-        if key is not None:  # the key decides, not the head
+        if key is not None:  # overrides the headers
             tenant, slo_class = key.tenant, key.slo_class or slo_class
         deadline_ps = self.deadline(fields.get(DEADLINE), slo_class)
         number, now_ps = self.count, self.clock.now_ps()
         self.count += 1
+        most = body.max_completion_tokens or body.max_tokens
         return Request(
             number,
             now_ps,
@@ -71,13 +71,13 @@ class Intake:
             tenant=tenant,
             slo_class=slo_class,
             session=self.sessions.session(fields.get(self.sessions.header), body.user, body.messages, tenant),
-            max_tokens=_most(body.max_completion_tokens or body.max_tokens),
+            max_tokens=None if most is None else int(max(0, min(most, MOST_TOKENS))),
             deadline_ps=None if deadline_ps is None else now_ps + deadline_ps,
             kind=kind,
         )
 
     def begin(self, exchange: Exchange, body: Body, begin: Callable[[int], None]) -> None:
-        """Call `begin` with the time of arrival, at once or when the prompt has been read."""
+        """Call `begin` with the arrival time: now, or when a thread has hashed the long prompt."""
         if self.tracing is not None:
             self.tracing.begin(exchange)
         if exchange.request.path is NOT_YET:
@@ -87,7 +87,7 @@ class Intake:
         self.waiting.follow_alarm()
 
     async def _begin_later(self, exchange: Exchange, body: Body, begin: Callable[[int], None]) -> None:
-        """Read a long prompt in a thread while other requests go on."""
+        """Hash a long prompt in a thread, while the event loop serves other requests."""
         try:
             path, tokens = await self.tokens.of(body.model).path_later(body)
             if not exchange.over:
@@ -95,28 +95,20 @@ class Intake:
                 begin(self.clock.now_ps())
                 self.waiting.set_alarm()
         except Exception:  # a task's exception would be lost
-            log.exception("a request could not be begun")
+            log.exception("the gateway failed to begin a request with a long prompt")
             exchange.fail()
 
     def tenant(self, field: bytes) -> str:
         name = field.decode("latin-1")[:LONGEST]
         if name not in self.tenants:
-            if len(self.tenants) >= MOST_NAMES:
+            if len(self.tenants) >= MOST_TENANTS:
                 return "other"
             self.tenants[name] = None
         return name
 
     def deadline(self, field: bytes | None, slo_class: str) -> int | None:
-        """Return the time left: the client's, or else that of its SLO class."""
+        """Return the time limit in the client's header, else that of the SLO class."""
         if field is None:
             return self.deadlines.get(slo_class)
         text = field.decode("latin-1").strip()
-        left_ps = duration_ps(f"{text}s" if text.replace(".", "", 1).isdigit() else text, "x-headway-deadline")
-        if left_ps <= 0:
-            raise HeadwayError("x-headway-deadline: must be longer than nothing.")
-        return left_ps
-
-
-def _most(tokens: float | None) -> int | None:
-    """Bound the number of tokens that a client asks for."""
-    return None if tokens is None else int(max(0, min(tokens, MOST_TOKENS)))
+        return positive_duration_ps(f"{text}s" if text.replace(".", "", 1).isdigit() else text, "x-headway-deadline")

@@ -1,9 +1,9 @@
-"""Answers that the gateway gives itself: its models, health and OpenAPI document, and errors."""
+"""Requests that the gateway answers itself: models, health, its OpenAPI document, and errors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -25,34 +25,31 @@ class Local:
     def __init__(
         self, fleet: Fleet, chains: Iterable[str], metrics: GatewayMetrics, keyring: Keyring | None = None
     ) -> None:
-        """`chains` are the names of models that stand for several."""
+        """`chains` are the model names that select a cascade."""
         self.fleet, self.chains, self.metrics, self.keyring = fleet, chains, metrics, keyring
 
     def answer(self, client: ClientConnection, incoming: Incoming, path: bytes) -> None:
-        """Answer a request that is not routed."""
+        """Answer a request that needs no engine."""
         if path in ROUTED:
-            self.say(client, incoming, 405, "this is asked by POST")
+            self.refuse(client, incoming, 405, "this path needs the method POST")
         elif path not in LOCAL:
-            self.say(client, incoming, 404, f"there is nothing at {path.decode('latin-1')}")
+            self.refuse(client, incoming, 404, f"unknown path {path.decode('latin-1')}")
         elif incoming.method != b"GET":
-            self.say(client, incoming, 405, "this is asked by GET")
+            self.refuse(client, incoming, 405, "this path needs the method GET")
         elif path == b"/health":
             client.answer(incoming, 200, b"{}")
         elif path == b"/openapi.json":
             client.answer(incoming, 200, data_plane())
         elif self.keyring is not None and self.keyring.owner(incoming.named) is None:
-            self.say(client, incoming, UNKNOWN.status, UNKNOWN.why)
+            self.refuse(client, incoming, UNKNOWN.status, UNKNOWN.why)
         else:
-            client.answer(incoming, 200, msgspec.json.encode({"object": "list", "data": self.models()}))
+            names = dict.fromkeys([*self.fleet.models, *self.chains])
+            models = [{"id": name, "object": "model", "created": 0, "owned_by": "headway"} for name in names]
+            client.answer(incoming, 200, msgspec.json.encode({"object": "list", "data": models}))
 
-    def say(self, client: ClientConnection, incoming: Incoming, status: int, why: str, retry_after: int = 1) -> None:
+    def refuse(self, client: ClientConnection, incoming: Incoming, status: int, why: str, retry_after: int = 1) -> None:
         self.metrics.count_refusal(status)
         fields = (("retry-after", str(retry_after)),) if status in (429, 503) else ()
         if status == 405:
             fields = (("allow", "POST" if incoming.target.partition(b"?")[0] in ROUTED else "GET"),)
         client.answer(incoming, status, error_body(status, why), fields)
-
-    def models(self) -> list[dict[str, Any]]:
-        """Return the models that engines serve, and the chains of models."""
-        names = dict.fromkeys([*self.fleet.models, *self.chains])
-        return [{"id": name, "object": "model", "created": 0, "owned_by": "headway"} for name in names]

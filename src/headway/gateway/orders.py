@@ -1,4 +1,4 @@
-"""Orders of an operator: other policies, cordons, members and candidates, for all processes of a gateway."""
+"""Operator commands: swap policies, cordon engines, change members and shadow candidates, in all processes."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ if TYPE_CHECKING:
     from headway.gateway.shadow.shadows import Shadows
     from headway.gateway.waiting import Waiting
 
-LOGGED: Final = 20  # failures of one arm; beyond them every thousandth is logged
+LOGGED: Final = 20  # failures of each arm; of the further ones, the log has every thousandth
 log = logging.getLogger("headway.gateway")
 
 
 class Failures:
-    """How often policies have failed while they decided, and what became of them."""
+    """Counts of failed policy decisions by arm, the last error and the last fallback."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {"live": 0, "canary": 0}
         self.last: str | None = None
-        self.back: Json | None = None  # the last fallback
+        self.fallback: Json | None = None
 
     def add(self, arm: str, error: Exception) -> None:
         count = self.counts[arm] = self.counts.get(arm, 0) + 1
         self.last = one_line(error)
         if count <= LOGGED or count % 1000 == 0:
-            log.warning("policies: %s failed, others decide (%d so far): %s", arm, count, self.last)
+            log.warning("policies: failure %d of the %s policies; a fallback decides: %s", count, arm, self.last)
 
-    def fell_back(self, version: int, routing: Any) -> None:
-        self.back = {"version": version, "routing": routing, "why": self.last}
-        log.error("policies: those in force failed too often; version %d takes over: routing %s", version, routing)
+    def fall_back(self, version: int, routing: Any) -> None:
+        self.fallback = {"version": version, "routing": routing, "why": self.last}
+        log.error("policies: too many failures; fall back to version %d with routing %s", version, routing)
 
     def status(self) -> Json:
-        return {"count": dict(self.counts), "last": self.last, "fell_back": self.back}
+        return {"count": dict(self.counts), "last": self.last, "fell_back": self.fallback}
 
 
 class PolicySwitch:
-    """Puts other policies in force, and counts those that fail."""
+    """Puts new policies in force, and counts policy failures."""
 
     def __init__(self, clock: Clock, plane: Plane, waiting: Waiting, failures: Failures) -> None:
         self.clock, self.plane, self.waiting, self.failures = clock, plane, waiting, failures
-        self.on_change: list[Callable[[str], None]] = []  # called with the reason when other policies take over
+        self.on_change: list[Callable[[str], None]] = []  # called with the reason when the policies change
         plane.versions.on_failure, plane.versions.on_change = self._policy_failed, self._policies_changed
 
     @property
@@ -60,7 +60,7 @@ class PolicySwitch:
         return self.plane.policies
 
     def swap(self, policies: str | dict[str, Any], source: str) -> None:
-        """Put other policies in force. Raises HeadwayError if they are wrong; the old ones stay then."""
+        """Put new policies in force. Raise HeadwayError and keep the old ones if the new ones are wrong."""
         target = read_policies(policies)
         if target == self.plane.policies:
             return
@@ -68,15 +68,14 @@ class PolicySwitch:
         log.info("policies: version %d from %s: routing %s", self.plane.version, source, target["routing"])
 
     def _policy_failed(self, arm: str, error: Exception) -> None:
-        """Count the failure. A fallback has already decided on the request."""
         self.failures.add(arm, error)
         self.waiting.wake_soon()
 
     def _policies_changed(self, why: str) -> None:
         if why == "failure":
-            self.failures.fell_back(self.plane.version, self.plane.policies["routing"])
-        for hear in self.on_change:
-            hear(why)
+            self.failures.fall_back(self.plane.version, self.plane.policies["routing"])
+        for listener in self.on_change:
+            listener(why)
 
 
 class Orders:
@@ -85,37 +84,31 @@ class Orders:
         self.pass_on: Callable[..., None] | None = None  # sends an order to the other processes
 
     def give(self, *order: Any) -> None:
-        """Carry out an order here, and pass it on to the other processes."""
+        """Carry out an order here and in the other processes."""
         self.obey(list(order))
         if self.pass_on is not None:
             self.pass_on(*order)
 
     def obey(self, order: list[Any]) -> None:
-        """(cordon, name), (uncordon, name), (swap, policies), (halt, why), (shadows, candidates) or (admin, members).
-        Raises if it cannot be carried out."""
+        """Carry out an order: a kind and its value. Raise HeadwayError if it is impossible."""
         kind, value = order
-        if kind == "cordon":
-            self.fleet.cordon(value)
-        elif kind == "uncordon":
-            self.fleet.uncordon(value)
-        elif kind == "swap":
-            self.switch.swap(value, "admin")
-        elif kind == "halt":
-            self.plane.halt(self.clock.now_ps(), value)
-        elif kind == "shadows":
-            self.shadows.offer("admin", read_shadows(value))
-        elif kind == "admin":
-            self.fleet.offer("admin", msgspec.convert(value, dict[str, BackendSpec]))
+        actions: dict[str, Callable[[Any], None]] = {
+            "cordon": self.fleet.cordon,
+            "uncordon": self.fleet.uncordon,
+            "swap": lambda policies: self.switch.swap(policies, "admin"),
+            "halt": lambda why: self.plane.halt(self.clock.now_ps(), why),
+            "shadows": lambda candidates: self.shadows.offer("admin", read_shadows(candidates)),
+            "admin": lambda members: self.fleet.offer("admin", msgspec.convert(members, dict[str, BackendSpec])),
+        }
+        actions[kind](value)
 
-    def standing(self) -> list[list[Any]]:
+    def in_effect(self) -> list[list[Any]]:
         """Return the orders in effect, for a new process."""
         orders: list[list[Any]] = [["cordon", name] for name in self.fleet.cordoned]
         if self.plane.version:
             orders.append(["swap", self.plane.policies])
-        candidates = self.shadows.sources["admin"]
-        if candidates:
+        if candidates := self.shadows.sources["admin"]:
             orders.append(["shadows", {name: spec.plain for name, spec in candidates.items()}])
-        members = self.fleet.sources["admin"]
-        if members:
+        if members := self.fleet.sources["admin"]:
             orders.append(["admin", msgspec.to_builtins(members)])
         return orders

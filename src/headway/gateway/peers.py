@@ -1,7 +1,8 @@
-"""Several gateways in front of the same engines, or several processes of one. Each decides alone and tells the others
-periodically what it has under way and where it has sent prompts; `cluster.routers` with `sync` simulates that.
+"""Peers: several gateways in front of the same engines, or several processes of one gateway.
 
-A connection has one sender, which proves that it knows the shared key by an HMAC of a nonce.
+Each peer decides alone. At intervals it sends the others its counts of requests in flight, and the engines to which it
+sent prompts. `cluster.routers` with `sync` simulates that. A connection has one sender, which proves by an HMAC of a
+nonce that it knows the shared key.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
     from headway.gateway.plane import Plane
     from headway.gateway.waiting import Waiting
 
-LONGEST: Final = 64 * 1024 * 1024
+LONGEST: Final = 64 * 1024 * 1024  # bytes of a message
 MOST_TOUCHES: Final = 20_000  # between two messages; more are dropped
-AGAIN_S: Final = 0.5  # until a lost connection is tried anew
+RETRY_S: Final = 0.5  # pause before a new attempt to connect
 FIGURES_S: Final = 1.0
 HELLO_S: Final = 5.0
 log = logging.getLogger("headway.gateway")
@@ -43,19 +44,19 @@ _encode = msgspec.msgpack.Encoder().encode
 class PeerSettings(Struct, frozen=True):
     """The section `peers:` of a gateway's file."""
 
-    listen: Annotated[str, "address and port, or unix:PATH"]
-    to: Annotated[tuple[str, ...], "where the others listen"]
-    key_env: Annotated[str, "the environment variable that holds a key of 16 signs at least, for all the same"]
-    name: Annotated[str | None, Doc("by which the others know this one", default="host and `listen`")] = None
-    interval_s: Annotated[PositiveSeconds, "from one exchange to the next"] = 0.05
+    listen: Annotated[str, "own address and port, or unix:PATH"]
+    to: Annotated[tuple[str, ...], "addresses of the other gateways"]
+    key_env: Annotated[str, "environment variable with the shared key, at least 16 characters"]
+    name: Annotated[str | None, Doc("name of this gateway among its peers", default="host and `listen`")] = None
+    interval_s: Annotated[PositiveSeconds, "time between two messages to the peers"] = 0.05
     key: Annotated[bytes, INTERNAL] = b""
-    orders: Annotated[bool, INTERNAL] = False  # orders go to all: processes of one gateway
+    orders: Annotated[bool, INTERNAL] = False  # whether peers carry out each other's orders: processes of one gateway
 
     def validate(self, where: str) -> PeerSettings:
         key = os.environ.get(self.key_env, "").encode()
         if len(key) < 16:
             raise HeadwayError(
-                f"{where}.key_env: {self.key_env} must hold a key of 16 signs at least, for all the same."
+                f"{where}.key_env: {self.key_env} must hold the peers' shared key, at least 16 characters."
             )
         for text in (self.listen, *self.to):
             if not text.startswith("unix:"):
@@ -64,8 +65,8 @@ class PeerSettings(Struct, frozen=True):
 
 
 class Message(Struct, omit_defaults=True):
-    counts: dict[str, Counts] = {}  # by engine: what has changed
-    touches: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []  # engine, keys and ends of prompts sent
+    counts: dict[str, Counts] = {}  # by engine, where they changed
+    touches: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []  # engine, keys and ends of each prompt sent
     figures: Json | None = None
     orders: list[list[Any]] = []
 
@@ -81,11 +82,11 @@ class Peers:
     ) -> None:
         self.clock, self.plane, self.fleet, self.waiting = clock, plane, fleet, waiting
         self.operator, self.settings = orders, settings
-        self.figures: dict[str, Json] = {}  # of the others, by name
-        self.snapshot: Callable[[], Json] | None = None  # of this one's figures
-        self.orders: list[list[Any]] = []  # that were given here since the last exchange
-        self.connected: dict[str, asyncio.StreamWriter] = {}  # to the others, by where they listen
-        self._senders: dict[str, asyncio.StreamWriter] = {}  # connections to this one, by name
+        self.figures: dict[str, Json] = {}  # of the peers, by name
+        self.snapshot: Callable[[], Json] | None = None  # returns this gateway's figures
+        self.orders: list[list[Any]] = []  # to send with the next message
+        self.connected: dict[str, asyncio.StreamWriter] = {}  # outgoing, by address
+        self._senders: dict[str, asyncio.StreamWriter] = {}  # incoming, by name
         self._last: dict[str, Counts] = {}
         self._touches: list[tuple[int, Path]] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -102,7 +103,7 @@ class Peers:
                 host, port = address(settings.listen, "peers.listen")
                 self._server = await asyncio.start_server(self._listen, host, port)
         except OSError as error:
-            raise HeadwayError(f"peers.listen: {settings.listen} cannot be listened on: {error.strerror}.") from None
+            raise HeadwayError(f"peers.listen: cannot listen on {settings.listen}: {error.strerror}.") from None
         self.plane.on_sent = self._note_prompt
         self._tasks = [self.clock.create_task(self._connect(peer)) for peer in settings.to]
         self._tasks.append(self.clock.create_task(self._exchange()))
@@ -125,35 +126,32 @@ class Peers:
     # --- sending -----------------------------------------------------------------------------------------------------
 
     async def _connect(self, where: str) -> None:
-        """Keep a connection to a peer, one after another."""
+        """Keep a connection to a peer, and open a new one whenever it is lost."""
         while True:
             try:
-                await self._tell(where)
+                await self._open_and_hold(where)
             except (OSError, asyncio.IncompleteReadError, TimeoutError):
                 pass
             finally:
-                writer = self.connected.pop(where, None)
-                if writer is not None:
-                    writer.close()
-            await asyncio.sleep(AGAIN_S)
+                self.connected.pop(where, None)
+            await asyncio.sleep(RETRY_S)
 
-    async def _tell(self, where: str) -> None:
+    async def _open_and_hold(self, where: str) -> None:
         reader, writer = await asyncio.wait_for(_open(where), HELLO_S)
         try:
             nonce = await asyncio.wait_for(reader.readexactly(32), HELLO_S)
             name = (self.settings.name or "").encode()
             proof = hmac.digest(self.settings.key, nonce + name, "sha256")
             writer.write(len(name).to_bytes(2, "big") + name + proof)
-            standing = self.operator.standing() if self.settings.orders else []
-            everything = Message(self._counts({}), [], None, standing)
-            writer.write(everything.frame)
+            orders = self.operator.in_effect() if self.settings.orders else []
+            writer.write(Message(self._counts({}), [], None, orders).frame)
             self.connected[where] = writer
             await reader.read(1)  # the peer sends nothing; this returns when it closes the connection
         finally:
             writer.close()
 
     def order(self, *order: Any) -> None:
-        """Pass an operator's order on to the other processes."""
+        """Send an operator's order to the other processes."""
         if self.settings.orders:
             self.orders.append(list(order))
 
@@ -161,9 +159,9 @@ class Peers:
         while True:
             await asyncio.sleep(self.settings.interval_s)
             if self.connected:
-                self._say()
+                self._send()
 
-    def _say(self) -> None:
+    def _send(self) -> None:
         counts = self._counts(self._last)
         names = {backend.place: backend.name for backend in self.fleet.members}
         touches = [(names[place], path.keys, path.ends) for place, path in self._touches if place in names]
@@ -176,7 +174,7 @@ class Peers:
             return
         data = Message(counts, touches, figures, orders).frame
         for where, writer in list(self.connected.items()):
-            if writer.transport.get_write_buffer_size() > LONGEST:  # it does not read
+            if writer.transport.get_write_buffer_size() > LONGEST:  # the peer does not read
                 self.connected.pop(where).close()
             else:
                 writer.write(data)
@@ -214,7 +212,7 @@ class Peers:
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
             pass
         except msgspec.MsgspecError as error:
-            log.warning("peers: %s said what cannot be read: %s", name, error)
+            log.warning("peers: invalid message from %s: %s", name, error)
         finally:
             del self._listening[writer]
             writer.close()
@@ -224,7 +222,7 @@ class Peers:
                 self.plane.lost(self.clock.now_ps(), name)
 
     def _follow(self, name: str, writer: asyncio.StreamWriter) -> None:
-        """Replace the former connection of a peer: it has begun again, with all its counts."""
+        """Replace the peer's former connection and its counts: the new connection begins with all counts."""
         former = self._senders.get(name)
         self._senders[name] = writer
         if former is not None:
@@ -237,7 +235,7 @@ class Peers:
         name = await reader.readexactly(int.from_bytes(await reader.readexactly(2), "big"))
         proof = await reader.readexactly(32)
         if not hmac.compare_digest(proof, hmac.digest(self.settings.key, nonce + name, "sha256")):
-            log.warning("peers: somebody who does not know the key was turned away")
+            log.warning("peers: rejected a connection that does not know the shared key")
             return ""
         return name.decode("utf-8", "replace")
 
@@ -245,8 +243,8 @@ class Peers:
         for order in message.orders if self.settings.orders else ():
             try:
                 self.operator.obey(order)
-            except (HeadwayError, msgspec.MsgspecError, ValueError) as error:
-                log.warning("peers: what %s was told cannot be done here: %s", name, error)
+            except (HeadwayError, msgspec.MsgspecError, ValueError, KeyError) as error:
+                log.warning("peers: cannot carry out an order from %s: %s", name, error)
         places = {engine: backend.place for engine, backend in self.fleet.by_name.items()}
         counts = {places[engine]: counts for engine, counts in message.counts.items() if engine in places}
         touches = [(places[engine], Path(keys, ends)) for engine, keys, ends in message.touches if engine in places]

@@ -1,4 +1,4 @@
-"""Accepts clients' connections and begins their requests."""
+"""Reception: the host of client connections, which begins their requests."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 
 class Reception:
-    """The host of clients' connections."""
-
     def __init__(
         self,
         limits: Limits,
@@ -41,11 +39,11 @@ class Reception:
         self.keyring, self.chains, self.exchange_type = keyring, chains, exchange_type
         self.seconds, self.count_refusal = services.clock.seconds, metrics.count_refusal
         self.clients: dict[ClientConnection, None] = {}
-        self.held_bytes = 0  # of their bodies
+        self.held_bytes = 0  # of the clients' bodies
         self.draining = False
 
     def begin(self, client: ClientConnection, incoming: Incoming) -> None:
-        """Give a routed request its exchange, or answer any other request at once."""
+        """Begin the exchange of a request for an engine. Answer any other request at once."""
         path = incoming.target
         if (query := path.find(b"?")) >= 0:
             path = path[:query]
@@ -54,21 +52,21 @@ class Reception:
             self.local.answer(client, incoming, path)
             return
         if incoming.version == "1.0":  # HTTP/1.0 has no chunked answers
-            self.local.say(client, incoming, 505, "this is asked by HTTP/1.1")
+            self.local.refuse(client, incoming, 505, "this path needs HTTP/1.1")
             return
         key: Key | None = None
         if self.keyring is not None:
             key = self.keyring.owner(incoming.named)
             refusal = UNKNOWN if key is None else key.take(self.seconds())
             if refusal is not None:
-                self.local.say(client, incoming, refusal.status, refusal.why, refusal.retry_after)
+                self.local.refuse(client, incoming, refusal.status, refusal.why, refusal.retry_after)
                 return
         try:
             body = read_body(incoming.body)
             if not (body.messages or body.prompt or body.input):
                 raise HeadwayError("the request has no messages, prompt or input")
-            if body.steers:
-                raise HeadwayError("where KV lies is not for a client to say")
+            if body.sets_kv_transfer:
+                raise HeadwayError("a client may not set the fields of KV transfer, such as kv_transfer_params")
             chain = self.chains.get(body.model)
             if chain is None or kind == "embedding":
                 request = self.intake.request(kind, incoming, body, key)
@@ -82,7 +80,7 @@ class Reception:
                 key.release()
             if not isinstance(error, msgspec.MsgspecError | HeadwayError):
                 raise  # the connection answers 500
-            self.local.say(client, incoming, 400, f"the request cannot be read: {error}")
+            self.local.refuse(client, incoming, 400, f"invalid request: {error}")
             return
         client.exchange = exchange
         self.intake.begin(exchange, body, exchange.begin)
@@ -95,7 +93,7 @@ class Reception:
     # --- all connections ---------------------------------------------------------------------------------------------
 
     def sweep(self, now: float) -> None:
-        """Called periodically: end what has taken too long."""
+        """End connections that have taken too long. Called periodically."""
         for client in list(self.clients):
             client.overdue(now)
 

@@ -1,4 +1,4 @@
-"""A request's body: the fields that a router reads, while the body itself goes on untouched; and changed bodies."""
+"""Bodies of requests: the fields that the gateway reads, block keys of prompts, and bodies with changed fields."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
@@ -8,31 +8,31 @@ from msgspec import Meta, Raw, Struct
 
 from headway.types import Path
 
-FIRST: Final = 256  # bytes of a block at the beginning of a prompt; further on, a sixteenth of its position
-LEAST: Final = 64  # a shorter prompt has no block
+FIRST: Final = 256  # bytes of the first blocks of a prompt; later blocks have a sixteenth of their position
+LEAST: Final = 64  # bytes; a shorter prompt has no block
 ENDS: Final = b']"'
-LONGEST_MODEL: Final = 1024  # signs of a model's name, which records, decisions and policies keep
-Digest = Callable[[bytes | memoryview, int], int]  # of bytes, by a seed
+LONGEST_MODEL: Final = 1024  # characters of a model's name
+Digest = Callable[[bytes | memoryview, int], int]  # of bytes and a seed
 Fields = dict[str, Raw]
 NOTHING: Final = (b"null", b"false")
 
 
 class Body(Struct):
-    """The fields of a completion, chat or embedding that a router may need. Raw fields are decoded only when used."""
+    """The fields of a completion, chat or embedding that the gateway reads. Raw fields are decoded only when used."""
 
     model: Annotated[str, Meta(max_length=LONGEST_MODEL)] = ""
     stream: bool = False
     messages: Raw = Raw()
     prompt: Raw = Raw()
     input: Raw = Raw()
-    max_tokens: int | float | None = None  # some engines take 5.0 as well
+    max_tokens: int | float | None = None  # some engines also accept 5.0
     max_completion_tokens: int | float | None = None
     user: str | None = None
     tools: Raw = Raw()
     chat_template_kwargs: Raw = Raw()
     add_generation_prompt: Raw = Raw()
     add_special_tokens: Raw = Raw()
-    # The location of KV, for two engines that serve a request together.
+    # Fields of KV transfer.
     kv_transfer_params: Raw = Raw()
     bootstrap_host: Raw = Raw()
     bootstrap_port: Raw = Raw()
@@ -41,14 +41,14 @@ class Body(Struct):
 
     @property
     def text(self) -> memoryview:
-        """The bytes of the prompt as the client wrote them, so that a longer conversation begins as the shorter one
-        did."""
+        """The bytes of the prompt without the closing bracket or quote: the same conversation with more messages has
+        this text as its prefix."""
         text = memoryview(self.messages or self.prompt or self.input)
-        return text[:-1] if text and text[-1] in ENDS else text  # a longer conversation goes on here
+        return text[:-1] if text and text[-1] in ENDS else text
 
     @property
-    def steers(self) -> bool:
-        """Whether it names a location of KV. Only the gateway may: an engine would connect to it."""
+    def sets_kv_transfer(self) -> bool:
+        """Whether the client sets fields of KV transfer, which could make an engine connect to any host."""
         return bool(
             self.kv_transfer_params
             or self.bootstrap_host
@@ -62,18 +62,18 @@ _decode: Callable[[bytes], Body] = msgspec.json.Decoder(Body).decode
 
 
 def read_body(data: bytes) -> Body:
-    """Raises msgspec.MsgspecError if it is not a JSON object of such fields."""
+    """Raise msgspec.MsgspecError if the body is not a JSON object with such fields."""
     try:
         return _decode(data)
     except UnicodeDecodeError:
-        raise msgspec.DecodeError("the text is no UTF-8") from None
+        raise msgspec.DecodeError("the text is not UTF-8") from None
     except RecursionError:
-        raise msgspec.DecodeError("the document is too deep") from None
+        raise msgspec.DecodeError("the document is nested too deeply") from None
 
 
 def boundaries(size: int) -> list[int]:
-    """Return where the blocks of a prompt end, by position alone, so that equal beginnings have equal blocks. Later
-    blocks are longer: a prompt of 400 kB has 99 blocks, not 1,600."""
+    """Return the positions at which the blocks of a prompt end. They do not depend on the text, so equal prefixes have
+    equal blocks. Later blocks are longer: a prompt of 400 kB has 99 blocks instead of 1,600."""
     ends: list[int] = []
     at = 0
     while True:
@@ -87,7 +87,7 @@ _ENDS: list[int] = boundaries(1 << 22)
 
 
 def path_of(text: bytes | memoryview, salt: int, digest: Digest, bytes_per_token: int = 4) -> Path:
-    """Return the prompt as a chain of block keys, each of which commits to all before it."""
+    """Return the prompt as a chain of block keys. Each key depends on all blocks before it."""
     size = len(text)
     view = memoryview(text)
     keys, ends = [], []
@@ -105,13 +105,8 @@ def path_of(text: bytes | memoryview, salt: int, digest: Digest, bytes_per_token
     return Path(tuple(keys), tuple(ends))
 
 
-_decode_fields: Callable[[bytes], Fields] = msgspec.json.Decoder(Fields).decode
+read_fields: Callable[[bytes], Fields] = msgspec.json.Decoder(Fields).decode
 _encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
-
-
-def read_fields(body: bytes) -> Fields:
-    """Raises msgspec.MsgspecError if it is not a JSON object."""
-    return _decode_fields(body)
 
 
 def asks_for(fields: Fields, name: str) -> bool:

@@ -1,9 +1,9 @@
-"""The conversation that a request belongs to: a header names it, else the body's `user`, else its first messages up
-to and including the first one of the user, which all its turns share. Two conversations that begin alike count as one;
-they share their cached beginning too. A prompt without messages has no session.
+"""The session of a request: a header names it, else the body's `user`, else a hash of the messages up to the first one
+of the user, which all turns of a conversation share. Conversations that begin alike count as one session; they share
+their cached prefix too. A prompt without messages has no session.
 
-The first messages are found in the bytes without decoding the JSON: a quote within a JSON string is escaped, so a bare
-"user" is a whole string, and only strings and brackets after it have to be told apart.
+The first messages are found without decoding the JSON. JSON escapes quotes within strings, so `"user"` with its quotes
+is a whole string, and the search needs to follow only strings and brackets after it.
 """
 
 import re
@@ -28,27 +28,27 @@ OPENING: Final = re.compile(rb'\s*\[\s*\{\s*"role"\s*:\s*"user"' + CONTENT.patte
 SIGN: Final = re.compile(rb'[]["{}]')
 OPEN: Final = (b"{", b"[")
 BACKSLASH: Final = ord("\\")
-STEPS: Final = 64  # quotes that are looked at in the first message; one with more is told apart by its beginning
-BETWEEN: Final = 1024  # bytes between two strings; more are none of a message's
+STEPS: Final = 64  # quotes to follow in the first message; the hash of a message with more ends there
+BETWEEN: Final = 1024  # bytes between two strings; the hash ends after more
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
 
 
 def _read_header(value: Any, where: str) -> bytes:
     name = read_text(value, where).lower()
     if not NAME.fullmatch(name):
-        raise HeadwayError(f"{where}: expected the name of a header, got {shown(value)}.")
+        raise HeadwayError(f"{where}: expected a header name such as {HEADER}, got {shown(value)}.")
     return name.encode()
 
 
 class SessionSettings(Struct, frozen=True):
-    """The section `sessions:` of a gateway's file: what may say which conversation a request belongs to."""
+    """The section `sessions:` of a gateway's file."""
 
-    header: Annotated[bytes, Unit("text", _read_header, bytes.decode), "a header that names it"] = HEADER.encode()
-    user: Annotated[bool, "whether the field `user` of a request names it, where there is no header"] = True
-    prefix: Annotated[bool, "whether the first messages of a request do, where there is neither"] = True
+    header: Annotated[bytes, Unit("text", _read_header, bytes.decode), "header with the session id"] = HEADER.encode()
+    user: Annotated[bool, "without the header, use the field `user` of the request"] = True
+    prefix: Annotated[bool, "without header and `user`, use a hash of the first messages"] = True
 
     def session(self, header: bytes | None, user: str | None, messages: Any, tenant: str = "") -> str | None:
-        """`messages` are the bytes of the body's field, empty if it has none."""
+        """Return the session id. `messages` are the bytes of the body's field, empty if it has none."""
         if header:
             return header.decode("latin-1")[:LONGEST]
         if user and self.user:
@@ -57,7 +57,7 @@ class SessionSettings(Struct, frozen=True):
 
 
 def of_messages(messages: bytes, tenant: str = "") -> str | None:
-    """Return a tilde and a hash of the messages up to the end of the first one of the user; None if there is none."""
+    """Return `~` and a hash of the messages up to the end of the first one of the user, or None without one."""
     opening = OPENING.match(messages)
     end = -1 if opening is None else _end_of_plain(messages, opening.end())
     if end < 0:
@@ -74,7 +74,7 @@ def _seed(tenant: str) -> int:
 
 
 def _user(messages: bytes) -> int:
-    """Return where the first "role": "user" ends; -1 if it is not found soon."""
+    """Return the end of the first `"role": "user"`, or -1 if it is not among the first occurrences of `"user"`."""
     at = messages.find(USER)
     for _ in range(STEPS):
         if at < 0:
@@ -87,8 +87,8 @@ def _user(messages: bytes) -> int:
 
 
 def _end_of_plain(messages: bytes, start: int) -> int:
-    """Return where a message ends that has the usual form: the rest of a string from `start` on, and nothing after it;
-    -1 if it has another form."""
+    """Return the end of a message whose content is a plain string, from `start` on, and its last field. Return -1 if it
+    has another form."""
     quote = messages.find(b'"', start)
     if quote > 0 and messages[quote - 1] != BACKSLASH and messages[quote + 1 : quote + 2] == b"}":
         return quote + 2
@@ -96,7 +96,7 @@ def _end_of_plain(messages: bytes, start: int) -> int:
 
 
 def _end(messages: bytes, at: int) -> int:
-    """Return where the message around `at` ends, by its brackets outside of strings, or where the steps end."""
+    """Return the end of the message around `at`, by counting brackets outside strings, or the end of the search."""
     plain = CONTENT.match(messages, at)
     end = -1 if plain is None else _end_of_plain(messages, plain.end())
     if end >= 0:
@@ -119,7 +119,7 @@ def _end(messages: bytes, at: int) -> int:
 
 
 def _string(messages: bytes, quotes: int, at: int) -> tuple[int, int]:
-    """Return the number of quotes so far, and where the string that begins at `at` ends."""
+    """Return the number of quotes so far, and the end of the string that begins at `at`."""
     while quotes < STEPS:
         quote = messages.find(b'"', at)
         if quote < 0:

@@ -1,4 +1,4 @@
-"""Requests that wait for a decision of the plane, and the alarm that asks it again."""
+"""Requests that wait for a decision of the plane, and the timer that wakes the plane."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ class Waiting:
         return len(self.exchanges)
 
     def add(self, exchange: Waiter, queued: bool) -> None:
-        """Keep a request that the plane decides on later."""
+        """Keep a request until the plane decides on it."""
         self.exchanges[exchange.request.id] = exchange
         if queued:
             self.wake_soon()
 
     def nudge(self) -> None:
-        """Ask the plane soon if any request waits: something has changed."""
+        """Wake the plane soon, after a change, if any request waits."""
         if self.exchanges:
             self.wake_soon()
 
     def wake_soon(self) -> None:
-        """Ask the plane at the end of this turn of the event loop."""
+        """Wake the plane at the end of this iteration of the event loop."""
         if not self._waking:
             self._waking = True
             self.clock.call_soon(self.wake)
@@ -59,21 +59,21 @@ class Waiting:
         self._waking = False
         self.carry_out(self.plane.wake(self.clock.now_ps()))
 
-    def carry_out(self, decided: Decided) -> None:
-        """Pass on what the plane has decided on requests that waited."""
-        for request, answer in decided:
+    def carry_out(self, decisions: Decided) -> None:
+        """Give each waiting request its decision."""
+        for request, answer in decisions:
             exchange = self.exchanges.pop(request.id, None)
             if exchange is None:
                 continue
             try:
                 exchange.on_decision(answer)
             except Exception:  # the other decisions must still be carried out
-                log.exception("a request that waited could not be sent")
+                log.exception("the gateway failed to carry out the decision on a waiting request")
                 exchange.fail()
         self.set_alarm()
 
     def follow_alarm(self) -> None:
-        """Move the alarm if the plane wants to be called at another time."""
+        """Move the timer if the plane's next wake-up has changed."""
         if self.plane.next_ps != self._alarm_ps:
             self.set_alarm()
 

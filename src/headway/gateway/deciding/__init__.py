@@ -1,1 +1,1 @@
-"""Who decides in a live gateway: the policies in force, a candidate for a share, and those that stand by."""
+"""The policies that decide in a live gateway: those in force, a canary, and fallbacks after failures."""

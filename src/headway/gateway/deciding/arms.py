@@ -1,6 +1,7 @@
-"""The policies that decide on a request in a live gateway. If one raises or gives a wrong answer, others decide on that
-request: after a candidate those in force, then the ones before them, and at last the plainest. All of it follows from
-the inputs alone, so that a replay of a tape fails at the same place.
+"""The choice of the policies that decide on a request in a live gateway, and fallbacks.
+
+If a policy raises or returns a wrong answer, a fallback decides on the request: after a canary the policies in force,
+then the former ones, and finally `PLAIN`. The choice depends on the inputs alone, so a replay decides the same.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ T = TypeVar("T")
 
 
 class Arm:
-    """A set of policies that can decide on a request: those in force, a candidate, or those that stand by. A stage that
-    an arm does not name is that of the policies in force. All arms share the queue."""
+    """A set of policies that can decide on a request: those in force, a canary or a fallback. For stages that an arm
+    lacks, it uses the policies in force. All arms share the queue."""
 
     def __init__(self, name: str, policies: Mapping[str, Any], context: Context, live: Arm | None = None) -> None:
         own = {stage: policies[stage] for stage in STAGES if stage in policies}
         if "routing" in own:
             own["routing"] = make_pairing(own["routing"], context.instances)
         self.name, self.failures = name, 0
-        self.policies = tuple(own.values())  # without those of the policies in force
+        self.policies = tuple(own.values())
         whole = own if live is None else {stage: getattr(live.stages, stage) for stage in STAGES} | own
         self.stages: Stages = Stages(**whole)
 
@@ -46,7 +47,7 @@ class Arms:
     """The guard of a control plane: chooses the arm that decides on a request."""
 
     control: ControlPlane
-    selects: Callable[[Request], bool]  # whether the trial decides on a request
+    selects: Callable[[Request], bool]  # whether the canary decides on a request
 
     def __init__(
         self,
@@ -55,15 +56,15 @@ class Arms:
         former: Sequence[Json],
         on_failure: Callable[[Arm, Exception], None],
     ) -> None:
-        """`policies` are those in force. If they fail, `on_failure` is called and `former` decide, the first first."""
+        """`policies` are those in force. If they fail, `former` decide, the first first, and then `PLAIN`."""
         self.context = context
         self.live = Arm(LIVE, policies, context)
         self.former, self.on_failure = [*former, PLAIN], on_failure
-        self.standing_by: list[Arm] = []
-        self.trial: Arm | None = None
+        self.fallbacks: list[Arm] = []  # built when first needed
+        self.trial: Arm | None = None  # the canary
 
     def try_out(self, now_ps: int, policies: Mapping[str, Any], selects: Callable[[Request], bool]) -> None:
-        """Let a candidate decide on the requests that `selects` accepts."""
+        """Let a canary decide on the requests that `selects` accepts."""
         arm = Arm(CANARY, policies, self.context, self.live)
         self.control.join(now_ps, arm.policies)
         self.trial, self.selects = arm, selects
@@ -90,13 +91,13 @@ class Arms:
         return self.trial if self.trial is not None and acting is self.live and self.selects(request) else acting
 
     def _name(self, arm: Arm, answer: Flight | Reject) -> Flight | Reject:
-        """Name the arm in the reason for a route, unless it is that of the policies in force."""
+        """Add the arm's name to the reason of a route, unless the policies in force decided."""
         if arm is not self.live and isinstance(answer, Flight):
             answer.reason = f"{arm.name}: {answer.reason}" if answer.reason else arm.name
         return answer
 
     def _ask(self, now_ps: int, arm: Arm, decide: Callable[[Arm], T]) -> T:
-        """Return the answer of an arm, or of the next that can give one."""
+        """Return the answer of an arm, or of the first fallback that succeeds."""
         while True:
             try:
                 return decide(arm)
@@ -110,21 +111,21 @@ class Arms:
     def _next(self, now_ps: int, arm: Arm) -> Arm | None:
         if arm is self.trial:
             return self.live
-        place = self.standing_by.index(arm) + 1 if arm in self.standing_by else 0
-        while place >= len(self.standing_by):
+        place = self.fallbacks.index(arm) + 1 if arm in self.fallbacks else 0
+        while place >= len(self.fallbacks):
             if not self.former:
                 return None
             spec = self.former.pop(0)
             try:
                 fallback = Arm("fallback", build_policies(spec), self.context)
                 self.control.join(now_ps, fallback.policies)
-                self.standing_by.append(fallback)
-            except Exception as error:  # it could be built once, and cannot now
+                self.fallbacks.append(fallback)
+            except Exception as error:  # it was built before, but its file may have changed
                 self._fail(arm, error)
-        return self.standing_by[place]
+        return self.fallbacks[place]
 
     def _others(self) -> list[Arm]:
-        return [*self.standing_by] if self.trial is None else [self.trial, *self.standing_by]
+        return [*self.fallbacks] if self.trial is None else [self.trial, *self.fallbacks]
 
     # --- failures ----------------------------------------------------------------------------------------------------
 

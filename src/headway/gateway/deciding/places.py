@@ -1,6 +1,6 @@
-"""The places of a gateway's engines and what their views show: roles, reports, or the gateway's own counts.
+"""The places of a gateway's engines, and the signals in their views: roles, reports and the gateway's own counts.
 
-There is a place for each engine that the gateway may have at a time. A free place has no id and takes no requests.
+There are `max_backends` places. A free place has no id and receives no requests.
 """
 
 from collections.abc import Mapping
@@ -10,24 +10,24 @@ from headway.control.model_groups import OTHER
 from headway.types import SERVING, Json
 from headway.views.instance import EXACT, MEAN_IF_MISSING, REPORTED, REPORTED_LIVE, SHARED, STATIC, InstanceView
 
-Counts = tuple[int, int, int, int]  # of a place: in flight, their tokens, pending prefill, decode
+Counts = tuple[int, int, int, int]  # of a place, the signals in `SHARED`
 NO_COUNTS: Final[Counts] = (0, 0, 0, 0)
-FREE: Final = InstanceView(0, "")  # the signals of a place without an engine
+FREE: Final = InstanceView(0, "")  # the signals of a free place
 
 
 class Places:
     def __init__(self, count: int, block_tokens: int, alone: bool) -> None:
-        """`alone`: an engine of one half serves whole requests while the other half is gone."""
+        """With `alone`, a prefill or decode engine serves whole requests while it has no partner."""
         self.views = tuple(InstanceView(place, "") for place in range(count))
         for view in self.views:
             view.state = "stopped"
         self.block_tokens = block_tokens
-        self.alone, self.roles = alone, ["both"] * count  # as engines declare them
-        self.reporting = [False] * count  # whether what an engine reports is fresh enough to go by
-        self.peers: dict[str, dict[int, Counts]] = {}  # what other gateways have under way, by place
+        self.alone, self.roles = alone, ["both"] * count  # as declared
+        self.reporting = [False] * count  # whether the engine's reports are fresh
+        self.peers: dict[str, dict[int, Counts]] = {}  # counts of other gateways, by place
 
     def take(self, place: int, member: Json) -> InstanceView:
-        """Show an engine at a place: a new one, or another specification of the one that has it."""
+        """Put an engine at a place, or change the specification of the engine there."""
         view = self.views[place]
         for name in STATIC:
             if name in member:
@@ -37,7 +37,7 @@ class Places:
         return view
 
     def free(self, place: int) -> None:
-        """Reset a place whose engine has left, with nothing in flight."""
+        """Reset the place of an engine that has left."""
         view = self.views[place]
         for counts in self.peers.values():
             counts.pop(place, None)
@@ -58,7 +58,7 @@ class Places:
             view.role = role
 
     def stand_in(self) -> bool:
-        """Set the current role of each view by the engines that can be reached. True if any role changed."""
+        """Let engines without a reachable partner serve both phases. Return whether any role changed."""
         if not self.alone:
             return False
         serving = [view for view in self.views if view.id and view.state in SERVING]
@@ -77,7 +77,6 @@ class Places:
     # --- load --------------------------------------------------------------------------------------------------------
 
     def report(self, now_ps: int, place: int, signals: Mapping[str, Any]) -> None:
-        """Take the signals that an engine reports, as of now."""
         view = self.views[place]
         for name in REPORTED_LIVE:
             if name in signals:
@@ -88,7 +87,6 @@ class Places:
         view.observed_at = now_ps
 
     def mark_stale(self, place: int, neutral: Mapping[str, float]) -> None:
-        """Distrust the last report of an engine: its load is counted here, other signals take their `neutral` value."""
         view = self.views[place]
         self.reporting[place] = False
         view.observed_at, view.routed_since_report, view.adapters = None, 0, ()
@@ -97,7 +95,7 @@ class Places:
         self.count(view)
 
     def count(self, view: InstanceView) -> None:
-        """Let this gateway's own counts stand for the report of an engine that has no fresh one."""
+        """Without a fresh report, estimate the engine's load from this gateway's own counts."""
         if not self.reporting[view.index]:
             inflight, most, used = view.inflight, view.max_batch_size, view.inflight_tokens // self.block_tokens
             view.running = running = inflight if inflight < most else most
@@ -105,7 +103,7 @@ class Places:
             view.kv_used = used if used < view.kv_blocks else view.kv_blocks
 
     def count_route(self, view: InstanceView) -> None:
-        """Count a request that was sent to an engine and is not in its reports yet."""
+        """Count a request that the engine's reports do not include yet."""
         if self.reporting[view.index]:
             view.routed_since_report += 1
         else:
@@ -114,7 +112,7 @@ class Places:
     # --- other gateways ----------------------------------------------------------------------------------------------
 
     def hear(self, peer: str, counts: Mapping[int, Counts]) -> None:
-        """Take the counts of another gateway, by place."""
+        """Update the counts of another gateway, by place."""
         before = self.peers.setdefault(peer, {})
         for place, count in counts.items():
             view = self.views[place]
@@ -124,18 +122,16 @@ class Places:
             self.count(view)
 
     def lose(self, peer: str) -> None:
-        """Drop the counts of a gateway that is gone."""
-        for place, count in self.peers.pop(peer, {}).items():
-            _add(self.views[place], count, -1)
-            self.count(self.views[place])
+        """Remove the counts of another gateway."""
+        self.hear(peer, dict.fromkeys(self.peers.get(peer, {}), NO_COUNTS))
+        self.peers.pop(peer, None)
 
     def own(self, place: int) -> Counts:
-        """Return what this gateway itself has under way there."""
-        view = self.views[place]
-        mine = [getattr(view, name) for name in SHARED]
+        """Return this gateway's own counts, without those of other gateways."""
+        own = [getattr(self.views[place], name) for name in SHARED]
         for counts in self.peers.values():
-            mine = [total - theirs for total, theirs in zip(mine, counts.get(place, NO_COUNTS), strict=True)]
-        return mine[0], mine[1], mine[2], mine[3]
+            own = [total - theirs for total, theirs in zip(own, counts.get(place, NO_COUNTS), strict=True)]
+        return own[0], own[1], own[2], own[3]
 
 
 def _add(view: InstanceView, counts: Counts, sign: int) -> None:
@@ -144,7 +140,7 @@ def _add(view: InstanceView, counts: Counts, sign: int) -> None:
 
 
 def _together(view: InstanceView, other: InstanceView) -> bool:
-    """Whether they could serve a request as its two halves."""
+    """Return whether two engines could serve a request together, as prefill and decode."""
     if view.pool != other.pool:
         return False
     return not view.serves or any(model in other.serves for model in view.serves)

@@ -1,4 +1,4 @@
-"""The policies in force in a gateway: how others replace them, and what happens to those that fail."""
+"""The versions of a gateway's policies: swaps, canaries, and fallback after failures."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,67 +22,66 @@ from headway.types import Json, Request
 from headway.views.instance import Estimator, InstanceView
 
 MOST_FAILURES: Final = 5
-UNSERVED: Final = "503: no engine came up in time"
+UNSERVED: Final = "503: no engine became available in time"
 
 
 class StepTimes:
-    """Assumed step times of an engine that was not measured: 20 us a prefill token, 7 ms a step."""
+    """Assumed step times of an engine that was not measured: 7 ms per step, and 20 us per prefill token."""
 
     def step_seconds(self, view: InstanceView, prefill_tokens: int, decodes: int, context: int) -> float:
         return 0.007 + 2e-5 * prefill_tokens + 4e-8 * context if prefill_tokens or decodes else 0.0
 
 
 class PlaneSettings(Struct, frozen=True):
-    """What a gateway's plane is made of: plain values, so that the head of a tape can make it again."""
+    """The settings of a gateway's plane: plain values, which a tape stores in its head."""
 
     places: int
     policies: Json
     block_tokens: int = 16
     seed: int = 0
     patience_ps: int = 10**13
-    alone: bool = True  # an engine of one half serves whole requests while the other half is gone
+    alone: bool = True  # a prefill or decode engine serves whole requests while it has no partner
     ttl_ps: int = TTL_PS
     speculative_ps: int = SPECULATIVE_PS
-    most_failures: int = MOST_FAILURES  # then policies give way to those before them
+    most_failures: int = MOST_FAILURES  # after which the former policies take over
 
 
 class PolicyVersions:
-    """Has the control plane of the policies in force. A method that replaces it returns the requests that waited at the
-    one before, to arrive again; what is in flight goes on."""
+    """Owns the control plane of the policies in force. Methods that replace it return the waiting requests, which must
+    arrive again. Requests in flight continue."""
 
     def __init__(self, settings: PlaneSettings, places: Places, beliefs: Beliefs, journals: Sequence[Journal]) -> None:
-        """`journals` hear of the decisions of whichever policies are in force."""
         self.settings, self.policies = settings, settings.policies
         self.places, self.beliefs, self.journals = places, beliefs, journals
         self.estimator: Estimator = StepTimes()
-        self.former: Json | None = None  # the policies before those
+        self.former: Json | None = None  # policies of the version before
         self.version = 0
-        self.on_failure: Callable[[str, Exception], None] = lambda arm, error: None  # whose policies failed, and how
-        self.on_change: Callable[[str], None] = lambda why: None  # why other policies decide now
-        self.on_rebuilt: Callable[[], None] | None = None  # there is another control plane
+        self.on_failure: Callable[[str, Exception], None] = lambda arm, error: None  # called with the arm that failed
+        self.on_change: Callable[[str], None] = lambda why: None  # called with the reason for a new version
+        self.on_rebuilt: Callable[[], None] | None = None  # called after the control plane was replaced
         self._context: Context | None = None
-        self.pairs = False  # whether they were built for engines that compute prompts apart
+        self.pairs = False  # whether the policies were built for prefill and decode engines
         self.check(self.policies)
         self._build(0)
 
     def check(self, policies: Json) -> None:
-        """Build and bind policies once, so that a mistake in them is reported before anything has changed."""
+        """Build and bind policies once. Raise HeadwayError if they are wrong, before anything changes."""
         places = self.places
         context = Context(places.views, partial(_stream, self.settings.seed, 0), self.estimator, places.block_tokens)
         built = build_policies(policies)
         try:
             live = Arm("", built, context)
-            everyone = [*live.policies, built.get("flow")]
+            objects = [*live.policies, built.get("flow")]
             if CANARY in policies:
-                everyone += Arm("", build_policies(policies[CANARY]["policies"]), context, live).policies
-            for policy in everyone:
+                objects += Arm("", build_policies(policies[CANARY]["policies"]), context, live).policies
+            for policy in objects:
                 bind = getattr(policy, "bind", None)
                 if bind is not None:
                     bind(context)
         except HeadwayError:
             raise
         except Exception as error:
-            raise HeadwayError(f"policies: they cannot be bound to the engines: {one_line(error)}.") from error
+            raise HeadwayError(f"policies: binding to the engines failed: {one_line(error)}.") from error
 
     def _build(self, now_ps: int) -> None:
         places, policies = self.places, self.policies
@@ -114,25 +113,25 @@ class PolicyVersions:
         self.stand_in(now_ps)
 
     def stand_in(self, now_ps: int) -> None:
-        """Update which engines of one half serve whole requests."""
+        """Update which prefill and decode engines serve whole requests."""
         if self.pairs and self.places.stand_in():
             for group in self.control.groups:
                 group.refresh(now_ps)
 
-    # --- others follow -----------------------------------------------------------------------------------------------
+    # --- new versions ------------------------------------------------------------------------------------------------
 
     def swap(self, now_ps: int, policies: Json) -> list[Request]:
-        """Put other policies in force; they have been checked."""
+        """Put new policies in force. The caller has checked them."""
         former: Json | None = lasting(self.policies)
         if former == lasting(policies):  # only the canary differs
             former = self.former
-        return self._follow(now_ps, policies, former, "swap")
+        return self._replace(now_ps, policies, former, "swap")
 
     def rebuild(self, now_ps: int) -> list[Request]:
-        """Build the same policies for other engines."""
-        return self._follow(now_ps, self.policies, self.former, "")
+        """Build the same policies again, after the engines changed."""
+        return self._replace(now_ps, self.policies, self.former, "")
 
-    def _follow(self, now_ps: int, policies: Json, former: Json | None, why: str) -> list[Request]:
+    def _replace(self, now_ps: int, policies: Json, former: Json | None, why: str) -> list[Request]:
         old, self.former, self.version = self.control, former, self.version + bool(why)
         self.policies = policies  # journals read them when they are bound
         self._build(now_ps)
@@ -147,24 +146,24 @@ class PolicyVersions:
         return waiting
 
     def halt(self, why: str) -> None:
-        """End the canary; the policies in force go on."""
+        """End the canary. The policies in force stay."""
         if CANARY in self.policies:
             self.policies = lasting(self.policies)
             self.version += 1
             self.arms.end_trial()
             self.on_change(f"halt: {why}")
 
-    # --- policies that fail ------------------------------------------------------------------------------------------
+    # --- failures ----------------------------------------------------------------------------------------------------
 
     @property
     def spent(self) -> bool:
-        """Whether an arm has failed too often."""
+        """Whether the canary or the policies in force have reached the limit of failures."""
         most, trial = self.settings.most_failures, self.arms.trial
         return self.arms.live.failures >= most or (trial is not None and trial.failures >= most)
 
     def give_way(self, now_ps: int) -> list[Request]:
-        """Replace a spent arm by the policies before it, or by the plainest. That follows from the inputs, and so is no
-        input itself."""
+        """End a spent canary, and replace spent policies by the former ones or `PLAIN`. The tape has no record of that,
+        because it follows from the inputs."""
         live, trial = self.arms.live, self.arms.trial
         if trial is not None and trial.failures >= self.settings.most_failures:
             self.halt(f"its policies failed {self.settings.most_failures} times")
@@ -173,7 +172,7 @@ class PolicyVersions:
         back = self.former or {**PLAIN, "flow": self.policies["flow"]}
         if CANARY in self.policies:
             back = {**back, CANARY: self.policies[CANARY]}
-        return self._follow(now_ps, back, None, "failure")
+        return self._replace(now_ps, back, None, "failure")
 
 
 def lasting(policies: Json) -> Json:
@@ -182,5 +181,5 @@ def lasting(policies: Json) -> Json:
 
 
 def _stream(seed: int, version: int, name: str) -> Random:
-    """Return a random stream; each version of the policies has its own."""
+    """Return a separate random stream for each version of the policies."""
     return stream(seed, f"{name}.{version}" if version else name)
