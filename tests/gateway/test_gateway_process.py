@@ -58,7 +58,7 @@ def test_an_address_that_is_taken_is_told(headway, tmp_path: Path) -> None:
         )
         result = headway("serve", "g.yaml", cwd=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
-    assert "cannot be listened on" in result.stderr and "Traceback" not in result.stderr
+    assert "listen: cannot listen on" in result.stderr and "Traceback" not in result.stderr
     assert all(line.startswith("headway: ") for line in result.stderr.splitlines()), result.stderr
 
 
@@ -100,7 +100,7 @@ def test_several_processes_serve_on_one_port_and_a_dead_one_is_replaced(live, tm
         assert process.wait(60) == 0
         log = process.stderr.read()
         assert "Traceback" not in log
-        assert "has died (-9) and is replaced" in log
+        assert "has died (exit code -9); a new one starts" in log
 
 
 def children(pid: int) -> list[int]:

@@ -116,7 +116,7 @@ def test_a_second_gateway_does_not_empty_the_journal_of_the_first(tmp_path):
     tape = Tape(file, PlaneSettings(1, {}), 1000)
     tape(0, "give_up", (0,))
     tape.flush()
-    with pytest.raises(HeadwayError, match="is being written by another gateway"):
+    with pytest.raises(HeadwayError, match="another gateway writes to journal"):
         Tape(file, PlaneSettings(1, {}), 1000)
     assert len(list(records(file))) == 2
     tape.close()

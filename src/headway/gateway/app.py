@@ -17,7 +17,6 @@ from headway.gateway.exchange import Exchange, Services
 from headway.gateway.handover.live_handover import Handover
 from headway.gateway.intake import Intake
 from headway.gateway.live_clock import Clock
-from headway.gateway.local import Local
 from headway.gateway.membership.etcd_source import EtcdSource
 from headway.gateway.membership.file_source import FileSource
 from headway.gateway.observing.gateway_metrics import GatewayMetrics
@@ -96,16 +95,8 @@ class App:
         if self.handover is not None:
             self.services.split = self.handover.split
         self.intake = Intake(clock, self.waiting, self.tokens, config.sessions, config.deadlines, self.tracing)
-        self.local = Local(self.fleet, config.chains, self.metrics, config.keyring)
         self.reception = Reception(
-            config.limits,
-            self.intake,
-            self.services,
-            self.local,
-            self.metrics,
-            config.keyring,
-            config.chains,
-            exchange_type,
+            config.limits, self.intake, self.services, self.metrics, config.keyring, config.chains, exchange_type
         )
         # policies and operators
         self.shadows = Shadows(clock, plane, self.journals)

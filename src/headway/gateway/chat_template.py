@@ -1,4 +1,4 @@
-"""A model's chat template: renders messages as the text that the engine feeds to the model."""
+"""A model's chat template: renders messages as the text that the engine gives to the model."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from headway.config.documents import read_text
 from headway.config.wording import one_line
 from headway.errors import HeadwayError
 
-LARGEST: Final = 4 * 1024 * 1024  # bytes of a template's file
 SPECIAL: Final = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
 
 
 class ChatTemplate:
-    """`tools` is the template for requests with tools, if the model has one of its own for them."""
+    """`tools` is the template for requests with tools, if the model has a separate one."""
 
     def __init__(self, source: str, special: Mapping[str, str], where: str, tools: str | None = None) -> None:
         environment = _environment()
@@ -24,17 +24,17 @@ class ChatTemplate:
             self._plain = environment.from_string(source)
             self._tools = environment.from_string(tools) if tools else self._plain
         except Exception as error:  # a template can raise anything
-            raise HeadwayError(f"{where}: the chat template cannot be read ({one_line(error)}).") from None
+            raise HeadwayError(f"{where}: invalid chat template ({one_line(error)}).") from None
         self._special = dict(special)
 
     @classmethod
     def find(cls, folder: Path, file_name: str | None = None) -> ChatTemplate | None:
-        """Read `file_name`, chat_template.jinja or tokenizer_config.json; return None if the model has no template."""
+        """Read `file_name`, chat_template.jinja or tokenizer_config.json. Return None if the model has no template."""
         settings = _json(folder / "tokenizer_config.json")
         special = {name: _content(settings[name]) for name in SPECIAL if settings.get(name) is not None}
         file = folder / (file_name or "chat_template.jinja")
         if file_name or file.is_file():
-            return cls(_text(file), special, str(file))
+            return cls(read_text(file, "a chat template in UTF-8"), special, str(file))
         source = settings.get("chat_template")
         where = str(folder / "tokenizer_config.json")
         if isinstance(source, list):
@@ -50,7 +50,7 @@ class ChatTemplate:
         more: Mapping[str, Any] | None = None,
         add_generation_prompt: bool = True,
     ) -> str:
-        """Raises whatever the template raises on messages that it does not accept."""
+        """Return the text. Raise what the template raises for messages that it does not accept."""
         template = self._tools if tools else self._plain
         values = {**self._special, **(more or {})}
         values.update(messages=[_message(message) for message in messages], tools=tools or None, documents=None)
@@ -59,7 +59,7 @@ class ChatTemplate:
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message as engines pass it to a template: parts of a content joined, arguments of tool calls decoded."""
+    """Return a message as engines give it to a template, with joined content parts and decoded tool arguments."""
     prepared = dict(message)
     prepared["content"] = plain(message.get("content"))
     calls = message.get("tool_calls")
@@ -69,7 +69,7 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain(content: Any) -> str:
-    """Return the text of a content; images and sounds have none."""
+    """Return the text of a message's content, without images and sounds."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -90,15 +90,15 @@ def _call(call: Any) -> Any:
 
 
 def _environment() -> Any:
-    """Return the sandboxed environment that the models' templates are written for."""
+    """Return a sandboxed environment with the functions that templates expect."""
     try:
         import jinja2.ext
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError:
-        raise HeadwayError("tokens: chat templates need jinja2; install headway with the extra `tokens`.") from None
+        raise HeadwayError("tokens: chat templates need jinja2. Install headway with the extra `tokens`.") from None
 
     class Generation(jinja2.ext.Extension):
-        """Marks the model's own output, for training; here only its content counts."""
+        """The tag that marks output of the model for training. It renders as its content."""
 
         tags = {"generation"}  # noqa: RUF012
 
@@ -127,19 +127,10 @@ def _content(token: Any) -> str:
     return str(token.get("content", "")) if isinstance(token, dict) else str(token)
 
 
-def _text(file: Path) -> str:
-    try:
-        if file.stat().st_size > LARGEST:
-            raise HeadwayError(f"{file}: has more than {LARGEST:,} bytes, which is no chat template.")
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        raise HeadwayError(f"{file}: the chat template cannot be read ({one_line(error)}).") from None
-
-
 def _json(file: Path) -> dict[str, Any]:
-    """Return the document, empty if there is no such file: a tokenizer alone is enough for plain prompts."""
+    """Return the document, empty without a file: a tokenizer alone is enough for plain prompts."""
     try:
-        document = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    except (OSError, ValueError) as error:
-        raise HeadwayError(f"{file}: cannot be read ({one_line(error)}).") from None
+        document = json.loads(read_text(file)) if file.is_file() else {}
+    except ValueError as error:
+        raise HeadwayError(f"{file}: invalid JSON ({one_line(error)}).") from None
     return document if isinstance(document, dict) else {}

@@ -1,4 +1,4 @@
-"""Deploys policies to a live gateway: checks them, compares them with those in force, swaps them, and waits."""
+"""Deployment of policies to a live gateway: check, compare with those in force, swap, and wait for the result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from difflib import unified_diff
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import yaml
 from msgspec import Struct
@@ -21,12 +21,13 @@ from msgspec import Struct
 from headway.config.documents import beside, parse_yaml, read_text, yaml_text
 from headway.errors import HeadwayError
 from headway.experiment.check_policy import DOCUMENTS, check_policy
+from headway.gateway.config import NOT_A_MAPPING
 from headway.gateway.live_policies import STAGES, changed_stages, read_candidate, read_policies
 from headway.gateway.membership.etcd_client import Etcd
 from headway.gateway.membership.etcd_fleet import EtcdFleet, read_policy
 from headway.gateway.membership.etcd_settings import EtcdSettings
 from headway.gateway.settings import address
-from headway.gateway.shadow.canary import CANARY, read_canary
+from headway.gateway.shadow.canary import CANARY
 from headway.policies.bundle import Bundle
 from headway.policies.code import stage_of
 from headway.scenario.references import absolute
@@ -36,31 +37,30 @@ LOOK_S: Final = 0.2
 
 
 class GatewayFile:
-    """A gateway's file. Writing a block of it leaves everything else as it is, comments too."""
+    """A gateway's file. Changing a block keeps everything else, comments too."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.expanduser()
         self.text = read_text(self.path, "a YAML file in UTF-8")
         document = parse_yaml(self.text, str(self.path))
         if not isinstance(document, dict):
-            raise HeadwayError(f"{self.path}: a gateway's file is a mapping with 'backends'.")
+            raise HeadwayError(NOT_A_MAPPING.format(path=self.path))
         self.document: dict[str, Any] = document
 
     def with_blocks(self, blocks: Mapping[str, Any]) -> str:
-        """Return the text with other values of top-level keys: a new key comes last, None removes a key."""
-        text, left = self.text, dict(self.document)
+        """Return the text with new values of top-level keys. A new key comes last, and None removes a key."""
+        text = self.text
         for key, value in blocks.items():
             text = self._with_block(text, key, value)
-            left[key] = value
-            if value is None:
-                del left[key]
+        removed = [key for key, value in blocks.items() if value is None]
+        expected = {key: value for key, value in {**self.document, **blocks}.items() if key not in removed}
         try:
-            same = parse_yaml(text, "") == left
+            same = parse_yaml(text, "") == expected
         except HeadwayError:
             same = False
         if not same:
-            what = " and ".join(blocks)
-            raise HeadwayError(f"{self.path}: its {what} cannot be written anew without the rest; edit it by hand.")
+            keys = " and ".join(blocks)
+            raise HeadwayError(f"{self.path}: cannot change {keys} without changing other keys. Edit the file by hand.")
         return text
 
     def _with_block(self, text: str, key: str, value: Any) -> str:
@@ -73,10 +73,10 @@ class GatewayFile:
         return text[:start] + head + (comment if block else "") + newline + rest + text[end:]
 
     def _place(self, text: str, key: str) -> tuple[int, int, str] | None:
-        """Return where the lines of a key begin and end, and the comment beside its value."""
+        """Return the beginning and end of a key's lines, and the comment after its value."""
         root = yaml.compose(text, yaml.SafeLoader)
         if not isinstance(root, yaml.MappingNode) or root.flow_style:
-            raise HeadwayError(f"{self.path}: is written in braces; write its keys on lines of their own.")
+            raise HeadwayError(f"{self.path}: cannot change a file in braces. Write each key on a separate line.")
         entry = next(((name, value) for name, value in root.value if name.value == key), None)
         if entry is None:
             return None
@@ -91,7 +91,7 @@ class GatewayFile:
         return start, line, f"  {beside}" if beside.startswith("#") else ""
 
     def write(self, text: str) -> None:
-        """Replace the file at once, so that no reader sees half of it."""
+        """Replace the file atomically."""
         target = self.path.resolve()
         try:
             handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
@@ -110,7 +110,7 @@ class GatewayFile:
 
 
 def read_bundle(bundle: Path) -> Json:
-    """Return the policies of a bundle, or of a source in the policy language. Raises with all that is wrong."""
+    """Return the policies of a bundle, or of a source in the policy language. Raise HeadwayError with all errors."""
     report = check_policy(bundle)
     if not report["ok"]:
         raise HeadwayError("\n".join(rejection["text"] for rejection in report["rejections"]))
@@ -129,7 +129,7 @@ class Change(Struct, frozen=True):
     where: str
     before: str
     after: str
-    policies: Json  # that a gateway has in force afterwards, with a canary beside them if there is one
+    policies: Json  # in force after the change, with the canary if there is one
 
     @property
     def diff(self) -> str:
@@ -139,23 +139,14 @@ class Change(Struct, frozen=True):
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
-class Target(Protocol):
-    """A place that policies are deployed to."""
-
-    def change(self, policies: Json, share: float | None) -> Change: ...
-
-    def carry_out(self, change: Change, wait_s: float) -> str:
-        """Return in words what has happened. Raises if the gateway refuses the policies."""
-
-
 def with_policies(before: Json, policies: Json, share: float | None) -> Json:
-    """Return a gateway's policies with others in their place, or as a canary beside them that stops as before."""
+    """Return a gateway's policies with new ones in their place, or with a `share` as a canary beside them."""
     if share is None:
         return {**{stage: spec for stage, spec in before.items() if stage != CANARY}, **policies}
     return {**before, CANARY: {**(before.get(CANARY) or {}), "policies": policies, "share": share}}
 
 
-# --- the admin API ---------------------------------------------------------------------------------------------------
+# --- targets: `carry_out` returns the result as text, and raises HeadwayError if a gateway rejects the policies ------
 
 
 class AdminApi:
@@ -164,11 +155,11 @@ class AdminApi:
         if not self.url.startswith(("http://", "https://")):
             raise HeadwayError(f"--admin: expected a URL such as http://127.0.0.1:8001, got {url!r}.")
         if not os.environ.get(key_env, "").strip():
-            raise HeadwayError(f"--key-env: the environment variable {key_env} is not set; it holds the admin key.")
+            raise HeadwayError(f"--key-env: the environment variable {key_env} is not set. Set it to the admin key.")
 
     @classmethod
     def of(cls, document: Json) -> AdminApi | None:
-        """Return that of a gateway's file, if this shell has its key."""
+        """Return the admin API of a gateway's file, if the environment has its key."""
         section = document.get("admin")
         if not isinstance(section, dict) or not os.environ.get(str(section.get("key_env")), "").strip():
             return None
@@ -190,7 +181,7 @@ class AdminApi:
         except urllib.error.HTTPError as error:
             raise HeadwayError(f"{self.url}{path}: {_error_message(error)}") from None
         except (OSError, ValueError) as error:
-            raise HeadwayError(f"{self.url}{path}: cannot be asked ({getattr(error, 'reason', error)}).") from None
+            raise HeadwayError(f"{self.url}{path}: no answer ({getattr(error, 'reason', error)}).") from None
 
     def change(self, policies: Json, share: float | None) -> Change:
         now = self.ask("/policies")["policies"]
@@ -210,7 +201,8 @@ class AdminApi:
                 return f"version {status['version']} is in force at {self.url}"
             if time.monotonic() > until:
                 raise HeadwayError(
-                    f"{self.url}: version {status['version']} is in force and is another; its log tells why."
+                    f"{self.url}: other policies, version {status['version']}, are in force after {wait_s:g} s. "
+                    "See the gateway's log."
                 )
             time.sleep(LOOK_S)
 
@@ -222,33 +214,22 @@ def _error_message(error: urllib.error.HTTPError) -> str:
         return f"status {error.code}"
 
 
-# --- the gateway's file ----------------------------------------------------------------------------------------------
-
-
 class FileTarget:
     def __init__(self, path: Path, admin: AdminApi | None) -> None:
         self.file = GatewayFile(path)
-        if not any(key in self.file.document for key in ("backends", "etcd", "admin")):  # a bundle, say
-            raise HeadwayError(f"--to: {path} is no gateway's file; it has neither backends, nor etcd, nor admin.")
+        if not any(key in self.file.document for key in ("backends", "etcd", "admin")):  # a bundle, for example
+            raise HeadwayError(f"--to: {path} is not a gateway's file: it has no `backends`, `etcd` or `admin`.")
         self.admin = admin or AdminApi.of(self.file.document)
 
     def change(self, policies: Json, share: float | None) -> Change:
-        file, before = self.file, self._before()
-        if share is None:  # ends a canary: it is in force now, or would be compared with other policies
-            block = with_policies(before, policies, None)
-            return Change(
-                str(file.path),
-                file.text,
-                file.with_blocks({"policies": block, CANARY: None}),
-                read_policies(block),
-            )
-        canary = {**(file.document.get(CANARY) or {}), "policies": policies, "share": share}
-        after = file.with_blocks({CANARY: canary})
-        target = {**read_policies(before), CANARY: read_canary(canary, CANARY, read_candidate)}
-        return Change(str(file.path), file.text, after, target)
+        file = self.file
+        block = with_policies({**self._before(), CANARY: file.document.get(CANARY)}, policies, share)
+        # New policies in force end the canary.
+        keys = {"policies": block, CANARY: None} if share is None else {CANARY: block[CANARY]}
+        return Change(str(file.path), file.text, file.with_blocks(keys), read_policies(block))
 
     def _before(self) -> Json:
-        """Return the policies in the file, or those of the bundle that it names."""
+        """Return the policies in the file, or in the bundle that it names."""
         block = self.file.document.get("policies")
         if isinstance(block, str):
             return changed_stages(Bundle.read(beside(block, self.file.path)))
@@ -257,24 +238,21 @@ class FileTarget:
     def carry_out(self, change: Change, wait_s: float) -> str:
         if self.admin is not None:
             try:
-                self.admin.ask("/policies")  # if it cannot be asked afterwards, nothing is written
+                self.admin.ask("/policies")  # write nothing if the result could not be verified
             except HeadwayError as error:
-                raise HeadwayError(f"{str(error).rstrip('.')}; {self.file.path} stays as it is.") from None
+                raise HeadwayError(f"{str(error).rstrip('.')}; {self.file.path} is unchanged.") from None
         self.file.write(change.after)
-        wrote = f"{self.file.path} is written"
+        written = f"{self.file.path} is written"
         if self.admin is None:
-            return f"{wrote}; a gateway that watches it takes it over, which was not looked at (no admin API)"
+            return f"{written}; without an admin API, nothing verifies that a gateway has loaded it"
         try:
-            return f"{wrote}, and {self.admin.wait(change.policies, wait_s)}"
+            return f"{written}, and {self.admin.wait(change.policies, wait_s)}"
         except HeadwayError as error:
-            raise HeadwayError(f"{wrote}, but {error}") from None
-
-
-# --- etcd ------------------------------------------------------------------------------------------------------------
+            raise HeadwayError(f"{written}, but {error}") from None
 
 
 class EtcdTarget:
-    """All gateways that read the prefix."""
+    """All gateways that read an etcd prefix."""
 
     def __init__(self, settings: EtcdSettings) -> None:
         self.settings = settings
@@ -301,5 +279,8 @@ class EtcdTarget:
         late = [name for name, reply in report["gateways"].items() if reply.get("revision", 0) < report["revision"]]
         if late or not report["gateways"]:
             names = ", ".join(late) or "any gateway"
-            raise HeadwayError(f"etcd: revision {report['revision']} is written, and {names} has not answered yet.")
+            raise HeadwayError(f"etcd: revision {report['revision']} is written, but {names} has not confirmed it yet.")
         return f"revision {report['revision']} is in force at {', '.join(report['gateways'])}"
+
+
+Target = AdminApi | FileTarget | EtcdTarget

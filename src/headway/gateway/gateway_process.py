@@ -1,7 +1,8 @@
-"""The gateway as a process, or as several: it serves until a signal ends it, and requests under way end first.
+"""The gateway as one or several processes, which serve until a signal and then drain.
 
-Several processes listen on the same port and are peers of each other. Their parent starts them, replaces one that has
-died, and ends them all."""
+Several processes listen on the same port and are peers of each other. Their parent starts and stops them, and replaces
+a process that has died.
+"""
 
 import asyncio
 import gc
@@ -29,14 +30,14 @@ from headway.gateway.peers import PeerSettings
 from headway.http.event_loop import end_signal, run_loop
 
 DRAIN_S = 30.0
-PAUSE_S: Final = 1.0  # before one that has died is replaced
+PAUSE_S: Final = 1.0  # before a new process replaces one that has died
 context = multiprocessing.get_context("spawn")
 log = logging.getLogger("headway.gateway")
 
 
 def serve(source: Path, started: Callable[[str], None], workers: int = 1, drain_s: float = DRAIN_S) -> None:
-    """Serve until SIGTERM or Ctrl-C; then requests under way have `drain_s` to end. `started` gets the address once
-    requests are accepted."""
+    """Serve until SIGTERM or Ctrl-C, then give requests in flight `drain_s` to end. Call `started` with the address
+    when the gateway accepts requests."""
     if workers == 1:
         run(Config.load(source), started, drain_s)
     else:
@@ -44,18 +45,17 @@ def serve(source: Path, started: Callable[[str], None], workers: int = 1, drain_
 
 
 def open_more() -> None:
-    """Allow as many open files as the system does: a stream takes two, and a shell's limit is often 1024."""
+    """Raise the limit of open files: a stream needs two, and the default limit is often 1024."""
     try:
         import resource
-    except ImportError:  # Windows has none
+    except ImportError:  # Windows
         return
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def collect_seldom() -> None:
-    """Collect garbage rarely: requests free their objects as they end, and a collection of a large index delays all
-    requests."""
+    """Make garbage collections rare: requests leave no reference cycles, and a collection delays all requests."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)
@@ -85,21 +85,21 @@ async def _serve(config: Config, started: Callable[[str], None], drain_s: float)
 
 def _not_listening(config: Config, error: OSError) -> HeadwayError:
     why = error.strerror or error
-    return HeadwayError(f"listen: {config.host}:{config.port} cannot be listened on: {why}.")
+    return HeadwayError(f"listen: cannot listen on {config.host}:{config.port}: {why}.")
 
 
 class Worker:
     def __init__(self, number: int, process: BaseProcess, link: Connection) -> None:
         self.number, self.process, self.link = number, process, link
         self.ready = False
-        self.ending = False  # it was told to end
+        self.ending = False
 
 
 def peer_settings(folder: str, number: int, count: int, key: bytes) -> PeerSettings:
-    """Return the settings of one of several processes: sockets in a folder that only this user can open."""
-    where = [f"unix:{folder}/{place}.sock" for place in range(count)]
-    others = tuple(place for place in where if place != where[number])
-    return PeerSettings(where[number], others, "", f"worker-{number}", key=key, orders=True)
+    """Return the peer settings of one process: sockets in a folder that only this user can open."""
+    sockets = [f"unix:{folder}/{place}.sock" for place in range(count)]
+    own = sockets.pop(number)
+    return PeerSettings(own, tuple(sockets), "", f"worker-{number}", key=key, orders=True)
 
 
 def _work(source: Any, number: int, peers: PeerSettings, port: int, drain_s: float, link: Connection) -> None:
@@ -108,7 +108,7 @@ def _work(source: Any, number: int, peers: PeerSettings, port: int, drain_s: flo
     try:
         config = Config.load(source)
         if config.peers is not None:
-            raise HeadwayError("peers: a gateway of several processes cannot be a peer of others; run it with one.")
+            raise HeadwayError("peers: only a gateway with one process can have peers. Remove `--workers` or `peers`.")
         journal = config.journal
         if journal is not None and number:
             journal = replace(journal, file=journal.file.with_name(f"{journal.file.name}.{number}"))
@@ -125,7 +125,7 @@ class Crew:
         self.source, self.config, self.count, self.drain_s = source, config, count, drain_s
         self.folder = tempfile.TemporaryDirectory(prefix="headway-")
         self.key = secrets.token_bytes(32)
-        # Bound and not listened on: it keeps the port for the workers.
+        # This socket does not listen. It reserves the port for the workers.
         self.keeper = socket.socket(socket.AF_INET6 if ":" in config.host else socket.AF_INET)
         self.keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         try:
@@ -135,7 +135,7 @@ class Crew:
         self.port: int = self.keeper.getsockname()[1]
         self.workers: dict[int, Worker] = {}
         self.ending = False
-        self.wrong = ""  # why it cannot serve
+        self.error = ""  # of a worker that cannot serve
 
     def start(self, number: int) -> None:
         here, there = context.Pipe(duplex=False)
@@ -157,7 +157,7 @@ class Crew:
             sentinels = [worker.process.sentinel for worker in self.workers.values()]
             wait([*links, *sentinels], timeout=1.0)
             for worker in list(self.workers.values()):
-                self._look(worker)
+                self._check(worker)
                 if self.ending and not worker.ending:
                     worker.ending = True
                     worker.process.terminate()
@@ -165,15 +165,16 @@ class Crew:
                 announced = True
                 started(f"http://{self.config.host}:{self.port}")
         self.folder.cleanup()
-        if self.wrong:
-            raise HeadwayError(self.wrong)
+        if self.error:
+            raise HeadwayError(self.error)
 
-    def _look(self, worker: Worker) -> None:
+    def _check(self, worker: Worker) -> None:
+        """Read a worker's messages, and replace the worker if it has died."""
         try:
             while worker.link.poll():
                 kind, text = worker.link.recv()
                 if kind == "wrong":
-                    self.wrong = self.wrong or text
+                    self.error = self.error or text
                     self.ending = True
                 worker.ready = kind == "ready"
         except EOFError:
@@ -184,11 +185,11 @@ class Crew:
         worker.link.close()
         del self.workers[worker.number]
         if not self.ending:
-            log.warning("worker %d has died (%s) and is replaced", worker.number, worker.process.exitcode)
+            log.warning("worker %d has died (exit code %s); a new one starts", worker.number, worker.process.exitcode)
             time.sleep(PAUSE_S)
         if not self.ending:
             self.start(worker.number)
 
     def _end(self, number: int = 0, frame: FrameType | None = None) -> None:
-        """Handle a signal; the loop of `run` ends the workers."""
+        """Handle a signal. The loop in `run` then stops the workers."""
         self.ending = True

@@ -1,7 +1,7 @@
-"""The control plane of a live gateway. Every input passes through here with its time and goes to the `tape` before it
-takes effect, so that a replay of the tape decides the same. A method that is an input has the name of its tape record.
+"""The control plane of a live gateway. Every input passes through here with its time, and is written to the `tape`
+before it takes effect, so a replay of the tape decides the same. A method for an input has the name of its tape record.
 
-The plane has `places`, what it knows of its engines, and `versions`, the policies that decide with their control plane.
+`places` holds the state of the engines, and `versions` the policies with their control plane.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -29,11 +29,10 @@ class Plane:
         self.views = self.places.views
         self.beliefs = Beliefs(settings.places, (), settings.ttl_ps, settings.speculative_ps)
         self.versions = PolicyVersions(settings, self.places, self.beliefs, journals)
-        self.on_sent: Callable[[int, Path], None] | None = None  # called with the place that a prompt goes to
+        self.on_sent: Callable[[int, Path], None] | None = None  # called with the place of each prompt sent
 
     @property
     def control(self) -> ControlPlane:
-        """That of the policies in force."""
         return self.versions.control
 
     @property
@@ -46,34 +45,29 @@ class Plane:
 
     @property
     def next_ps(self) -> int:
-        """When `wake` is to be called if nothing happens before."""
+        """The time of the next call of `wake`."""
         return 0 if self.versions.spent else self.control.next_ps
 
     # --- decisions ---------------------------------------------------------------------------------------------------
 
     def _write(self, now_ps: int, kind: str, *values: Any) -> None:
-        """Put an input or a decision on the tape, if there is one."""
         if self.tape is not None:
             self.tape(now_ps, kind, values)
 
     def _record(self, now_ps: int, request: Request, answer: Answer) -> Decision:
-        """Write a decision down, and count it at its engines."""
+        """Count a decision at its engines, and write it to the tape."""
         if isinstance(answer, Flight):
-            self._record_route(now_ps, answer.view, request.path)
-            if answer.prefill is not None:
-                self._record_route(now_ps, answer.prefill, request.path)
-        if self.tape is not None:  # words that no tape keeps are not made
+            for view in flight_views(answer):
+                self.beliefs.touch(now_ps, view.index, request.path)
+                if self.on_sent is not None:
+                    self.on_sent(view.index, request.path)
+                self.places.count_route(view)
+        if self.tape is not None:  # do not format decisions without a tape
             self._write(now_ps, "decided", request.id, in_words(answer))
         return request, answer
 
-    def _record_route(self, now_ps: int, view: InstanceView, path: Path) -> None:
-        self.beliefs.touch(now_ps, view.index, path)
-        if self.on_sent is not None:
-            self.on_sent(view.index, path)
-        self.places.count_route(view)
-
-    def _ask(self, now_ps: int, waiting: Sequence[Request], again: bool) -> Decided:
-        """Decide on requests that have lost the queue in which they waited."""
+    def _decide_again(self, now_ps: int, waiting: Sequence[Request], again: bool) -> Decided:
+        """Decide on requests whose queue was replaced while they waited."""
         control = self.control
         return [self._record(now_ps, request, control.arrive(now_ps, request, again)) for request in waiting]
 
@@ -84,18 +78,17 @@ class Plane:
         return self._record(now_ps, request, self.control.arrive(now_ps, request))[1]
 
     def resend(self, now_ps: int, request_id: int, prefill: bool = False) -> Answer:
-        """Route a request to another instance, if there is one: its own, or with `prefill` that of its prompt, has lost
-        it before anything reached the client. That instance counts as unreachable for this decision."""
+        """Route a request again, after its engine (with `prefill`, its prefill engine) failed before the client
+        received a byte. If the model has other engines, the failed one counts as unreachable for this decision."""
         self._write(now_ps, "resend", request_id, prefill)
         control = self.control
         flight = control.flight(request_id)
-        request, other = flight.request, flight.prefill
-        view = other if prefill and other is not None else flight.view
+        request, engines = flight.request, flight_views(flight)
+        view = engines[-1] if prefill else flight.view
         state = view.state
         control.on_finished(now_ps, request_id, "retried", 0)
-        self.places.count(flight.view)
-        if other is not None:
-            self.places.count(other)
+        for engine in engines:
+            self.places.count(engine)
         group = control.groups.of(request.model)
         others = group is not None and state in SERVING and any(peer is not view for peer in group.instances)
         if others:
@@ -110,14 +103,16 @@ class Plane:
     def wake(self, now_ps: int) -> Decided:
         """Decide on requests that were delayed, wait for an instance, or are in the queue."""
         self._write(now_ps, "wake")
-        decisions = self._ask(now_ps, self.versions.give_way(now_ps), again=False) if self.versions.spent else []
-        for ask in (self.control.wake, self.control.pump):
-            while (decision := ask(now_ps)) is not None:
+        decisions = []
+        if self.versions.spent:
+            decisions = self._decide_again(now_ps, self.versions.give_way(now_ps), again=False)
+        for next_decision in (self.control.wake, self.control.pump):
+            while (decision := next_decision(now_ps)) is not None:
                 decisions.append(self._record(now_ps, *decision))
         return decisions
 
     def handed(self, now_ps: int, request_id: int) -> None:
-        """Move a request on to its other engine: its prompt has been computed."""
+        """Record that the prefill engine has computed the prompt of a request."""
         self._write(now_ps, "handed", request_id)
         prefill = self.control.flight(request_id).prefill
         self.control.on_handed(now_ps, request_id)
@@ -130,12 +125,10 @@ class Plane:
 
     def finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
         self._write(now_ps, "finished", request_id, outcome, output_tokens)
-        flight = self.control.flight(request_id)
-        prefill = flight.prefill
+        engines = flight_views(self.control.flight(request_id))
         self.control.on_finished(now_ps, request_id, outcome, output_tokens)
-        self.places.count(flight.view)
-        if prefill is not None:
-            self.places.count(prefill)
+        for view in engines:
+            self.places.count(view)
 
     def give_up(self, now_ps: int, request_id: int) -> bool:
         self._write(now_ps, "give_up", request_id)
@@ -144,16 +137,15 @@ class Plane:
     # --- engines -----------------------------------------------------------------------------------------------------
 
     def join(self, now_ps: int, place: int, member: Json) -> Decided:
-        """Show an engine at a place, a new one or one that has changed: its id, the models it `serves`, and its static
-        signals."""
+        """Add an engine at a place, or change it. `member` holds its id, `serves` and static signals."""
         self._write(now_ps, "join", place, member)
         view = self.places.take(place, member)
         if view.role == "prefill" and not self.versions.pairs:
-            return self._ask(now_ps, self.versions.rebuild(now_ps), again=False)
+            return self._decide_again(now_ps, self.versions.rebuild(now_ps), again=False)
         return self._regroup(now_ps)
 
     def leave(self, now_ps: int, place: int) -> Decided:
-        """Free the place of an engine that has nothing in flight."""
+        """Free the place of an engine that has no requests in flight."""
         self._write(now_ps, "leave", place)
         if self.views[place].state != "stopped":
             self.control.instance_changed(now_ps, place, "stopped")
@@ -163,7 +155,7 @@ class Plane:
 
     def _regroup(self, now_ps: int) -> Decided:
         self.versions.stand_in(now_ps)
-        return self._ask(now_ps, self.control.regroup(now_ps), again=True)
+        return self._decide_again(now_ps, self.control.regroup(now_ps), again=True)
 
     def changed(self, now_ps: int, place: int, state: str) -> None:
         self._write(now_ps, "changed", place, state)
@@ -171,42 +163,39 @@ class Plane:
 
     @contextmanager
     def confine(self, now_ps: int, request: Request, places: Collection[int]) -> Iterator[bool]:
-        """Within this context, decide on a request among these places only, if they can serve it; yield whether they
-        can. Engines that compute prompts for others stay: the request is not sent to them."""
-        control = self.control
-        group = control.groups.of(request.model)
+        """While this context lasts, let only the engines at these places serve the request, if they can. Yield whether
+        they can. Prefill engines are not restricted, because they do not answer the request."""
+        group = self.control.groups.of(request.model)
         members = () if group is None else group.instances
-        away = [(view, view.state) for view in members if view.index not in places and view.role != "prefill"]
-        hidden = [view for view, _ in away]
+        hidden = [view for view in members if view.index not in places and view.role != "prefill"]
         enough = bool(reachable([view for view in members if view not in hidden]))
-        if not enough:
-            away.clear()
-        for view, _ in away:
-            self.changed(now_ps, view.index, "unreachable")
+        states = [(view.index, view.state) for view in hidden] if enough else []
+        for place, _ in states:
+            self.changed(now_ps, place, "unreachable")
         try:
             yield enough
         finally:
-            for view, state in away:
-                self.changed(now_ps, view.index, state)
+            for place, state in states:
+                self.changed(now_ps, place, state)
 
     def _reach(self, now_ps: int, view: InstanceView, state: str) -> None:
         self.control.instance_changed(now_ps, view.index, state)
         self.versions.stand_in(now_ps)
 
     def report(self, now_ps: int, place: int, signals: Mapping[str, Any]) -> None:
-        """Take the signals that an engine reports, as of now."""
+        """Update the signals that an engine reports."""
         self._write(now_ps, "report", place, dict(signals))
         self.places.report(now_ps, place, signals)
 
     def stale(self, now_ps: int, place: int, neutral: Mapping[str, float]) -> None:
-        """Distrust the last report of an engine: its load is counted here, other signals take their `neutral` value."""
+        """Discard an engine's last report. The gateway's own counts replace its load, `neutral` its other signals."""
         self._write(now_ps, "stale", place, dict(neutral))
         self.places.mark_stale(place, neutral)
 
-    # --- what engines have cached ------------------------------------------------------------------------------------
+    # --- beliefs about engines' caches -------------------------------------------------------------------------------
 
     def stored(self, now_ps: int, place: int, runs: Sequence[Sequence[int]]) -> None:
-        """Note blocks that an engine has stored: (parent's key, key, first token, end) of each."""
+        """Record blocks that an engine has stored: (parent's key, key, first token, end) of each."""
         self._write(now_ps, "stored", place, runs)
         self.beliefs.stored(now_ps, place, runs)
 
@@ -215,19 +204,19 @@ class Plane:
         self.beliefs.removed(now_ps, place, keys)
 
     def cleared(self, now_ps: int, place: int, trust: str) -> None:
-        """Drop all beliefs about an engine; `trust` says where they come from in future."""
+        """Drop all beliefs about an engine. `trust` is the source of future beliefs."""
         self._write(now_ps, "cleared", place, trust)
         self.beliefs.cleared(now_ps, place, trust)
 
     def expire(self, now_ps: int) -> bool:
-        """Drop some beliefs that are too old; return whether there are more."""
+        """Drop some expired beliefs. Return whether there are more."""
         self._write(now_ps, "expire")
         return self.beliefs.expire(now_ps)
 
     # --- other gateways ----------------------------------------------------------------------------------------------
 
     def heard(self, now_ps: int, peer: str, counts: Mapping[int, Counts], touches: Sequence[tuple[int, Path]]) -> None:
-        """Take another gateway's counts by place, and where it has sent prompts since its last message."""
+        """Update another gateway's counts by place, and record the places of the prompts that it sent."""
         self._write(now_ps, "heard", peer, dict(counts), list(touches))
         self.places.hear(peer, counts)
         for place, path in touches:
@@ -236,23 +225,28 @@ class Plane:
             self.beliefs.touch(now_ps, place, path)
 
     def lost(self, now_ps: int, peer: str) -> None:
-        """Drop the counts of a gateway that is gone."""
+        """Remove the counts of another gateway that disconnected."""
         self._write(now_ps, "lost", peer)
         self.places.lose(peer)
 
-    # --- other policies ----------------------------------------------------------------------------------------------
+    # --- policies ----------------------------------------------------------------------------------------------------
 
     def swap(self, now_ps: int, policies: Json) -> Decided:
-        """Put other policies in force. A wrong one raises, and nothing changes. Requests in flight are taken over, and
-        waiting ones are decided anew."""
+        """Put new policies in force, and decide on waiting requests again. Raise HeadwayError, and change nothing, if
+        they are wrong."""
         self.versions.check(policies)
         self._write(now_ps, "swap", policies)
-        return self._ask(now_ps, self.versions.swap(now_ps, policies), again=False)
+        return self._decide_again(now_ps, self.versions.swap(now_ps, policies), again=False)
 
     def halt(self, now_ps: int, why: str) -> None:
-        """End the canary; the policies in force go on."""
+        """End the canary."""
         self._write(now_ps, "halt", why)
         self.versions.halt(why)
+
+
+def flight_views(flight: Flight) -> tuple[InstanceView, ...]:
+    """Return the engine of a flight, and then its prefill engine if it has one."""
+    return (flight.view,) if flight.prefill is None else (flight.view, flight.prefill)
 
 
 def in_words(answer: Answer) -> str:

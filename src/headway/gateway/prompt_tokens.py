@@ -1,10 +1,10 @@
-"""Prompts as chains of block keys: of their bytes, or of the tokens that the engine makes of them.
+"""Prompts as chains of block keys, computed from their bytes or from the engine's tokens.
 
-A key is 64 bits and commits to its block, to all before it and to the model. Blocks of tokens have one size, so that
-the KV events of engines lead to the same keys; blocks of bytes do not (`exact` is false).
+A key is a 64-bit hash of the block, all blocks before it and the model. With a tokenizer, blocks have the size of the
+engine's blocks, so the KV events of engines give the same keys. Without one, they do not (`exact` is false).
 
-Tokenizing takes about half a second for a megabyte, so a long prompt goes to a thread, which lets the event loop run in
-between. Hashing the bytes of 400 kB takes less than the hop to a thread.
+Tokenizing takes about half a second per megabyte, so a thread tokenizes long prompts. Hashing the bytes of 400 kB takes
+less time than the switch to a thread.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from headway.gateway.request_body import Body, Digest, path_of
 from headway.hashing import stable
 from headway.types import Path
 
-Prompt = tuple[Path, int]  # block keys, and tokens in all
+Prompt = tuple[Path, int]  # block keys and number of tokens
 Ids = Sequence[int]
 TokenId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
-BY_BYTES: Final = 1024 * 1024  # bytes of a prompt that is hashed on the event loop
-BY_TOKENS: Final = 1024  # bytes of a prompt that is tokenized on the event loop
-STRETCH: Final = 2048  # tokens that are hashed before other threads may run
-WAITING: Final = 256  # long prompts in the threads' queue; more are hashed by bytes
-MODELS: Final = 1000  # whose roots are remembered
+BY_BYTES: Final = 1024 * 1024  # bytes of a prompt that the event loop hashes itself
+BY_TOKENS: Final = 1024  # bytes of a prompt that the event loop tokenizes itself
+STRETCH: Final = 2048  # tokens to hash before other threads may run
+WAITING: Final = 256  # long prompts in the threads' queue; further prompts are hashed by bytes
+MODELS: Final = 1000  # size of the cache of roots
 _texts = msgspec.json.Decoder(str | list[str | TokenId | list[TokenId]])
 _any = msgspec.json.Decoder()
 
 
 class ModelTokens(Struct, frozen=True):
-    path: Annotated[str, "folder of the model, or its tokenizer.json; may stand alone for the mapping"]
-    chat_template: Annotated[str | None, Doc("a file, from that folder on", default="the model's own")] = None
+    path: Annotated[str, "folder of the model, or its tokenizer.json; a path alone may replace the mapping"]
+    chat_template: Annotated[str | None, Doc("file in that folder", default="the model's own")] = None
 
     @classmethod
     def expand(cls, data: Any, where: str) -> Any:
@@ -57,35 +57,30 @@ def _read_models(data: Any, where: str) -> dict[str, ModelTokens]:
     if data is None:
         return {}
     if not isinstance(data, dict):
-        raise HeadwayError(f"{where}: expected names of models with their tokenizers, as in {{m: FOLDER}}.")
+        raise HeadwayError(f"{where}: expected a mapping of models to tokenizers, as in {{m: FOLDER}}.")
     return {str(name): read(ModelTokens, value, f"{where}.{name}") for name, value in data.items()}
 
 
 class TokenSettings(Struct, frozen=True):
     """The section `tokens:` of a gateway's file."""
 
-    hash: Annotated[Literal["xxh3", "blake3"], "by which blocks of prompts are named"] = "xxh3"
-    block_tokens: Annotated[int, Meta(ge=1, le=4096), "tokens of a block"] = 16
-    bytes_per_token: Annotated[int, Meta(ge=1, le=64), "of prompts whose model has no tokenizer here"] = 4
-    limit: Annotated[int, Meta(ge=1, le=10**8), "tokens of a prompt that have keys"] = 131_072
-    threads: Annotated[int, Meta(ge=1, le=64), "that turn long prompts into tokens"] = 2
-    path: Annotated[str | None, "folder or tokenizer.json of models that are not named"] = None
-    chat_template: Annotated[str | None, Doc("a file, from that folder on", default="the model's own")] = None
+    hash: Annotated[Literal["xxh3", "blake3"], "hash function of block keys"] = "xxh3"
+    block_tokens: Annotated[int, Meta(ge=1, le=4096), "tokens in a block"] = 16
+    bytes_per_token: Annotated[int, Meta(ge=1, le=64), "estimate for models without a tokenizer"] = 4
+    limit: Annotated[int, Meta(ge=1, le=10**8), "tokens of a prompt that get keys; later ones are ignored"] = 131_072
+    threads: Annotated[int, Meta(ge=1, le=64), "threads that tokenize long prompts"] = 2
+    path: Annotated[str | None, "folder or tokenizer.json for all models not listed in `models`"] = None
+    chat_template: Annotated[str | None, Doc("file in that folder", default="the model's own")] = None
     models: Annotated[
         Mapping[str, ModelTokens],
         Unit("mapping", _read_models, dict),
-        "names of models to their `path`, or to mappings with `path` and `chat_template`",
+        "model names to a `path`, or to a mapping with `path` and `chat_template`",
     ] = {}
 
     def validate(self, where: str) -> TokenSettings:
         if self.chat_template is not None and self.path is None:
-            raise HeadwayError(f"{where}.chat_template: needs the tokenizer's `path` beside it.")
+            raise HeadwayError(f"{where}.chat_template: also needs `path`, the folder of the tokenizer.")
         return self
-
-    @property
-    def default(self) -> ModelTokens | None:
-        """The tokenizer of models that are not named."""
-        return None if self.path is None else ModelTokens(self.path, self.chat_template)
 
 
 def digest_of(name: str) -> Digest:
@@ -94,7 +89,7 @@ def digest_of(name: str) -> Digest:
     try:
         from blake3 import blake3
     except ImportError:
-        raise HeadwayError("tokens.hash: blake3 needs its package; install headway with the extra `tokens`.") from None
+        raise HeadwayError("tokens.hash: blake3 is not installed. Install headway with the extra `tokens`.") from None
 
     def digest(data: bytes | memoryview, seed: int) -> int:
         hasher = blake3(seed.to_bytes(8, "little"))
@@ -105,10 +100,10 @@ def digest_of(name: str) -> Digest:
 
 
 class Hasher:
-    """Hashes the bytes of prompts, for models without a known tokenizer."""
+    """Hashes the bytes of prompts, for models without a tokenizer."""
 
-    exact = False  # whether the tokens in engines' KV events lead to the same keys
-    unread = 0  # prompts that were hashed by bytes although there is a tokenizer
+    exact = False  # whether the KV events of engines give the same keys
+    unread = 0  # prompts that were hashed by bytes in spite of a tokenizer
 
     def __init__(self, settings: TokenSettings) -> None:
         self.settings = settings
@@ -122,11 +117,11 @@ class Hasher:
         return stable("model", model)
 
     def chain(self, parent: int, token_ids: Ids) -> int:
-        """Return the key of a block of tokens after its parent's key, or after the root."""
+        """Return the key of a block of tokens, from its parent's key or the root."""
         return self.digest(_pack(token_ids), parent)
 
     def long(self, body: Body) -> bool:
-        """Return whether the prompt is too long to be read on the event loop."""
+        """Return whether the prompt is too long for the event loop."""
         return len(body.messages) + len(body.prompt) + len(body.input) > BY_BYTES
 
     def path(self, body: Body) -> Prompt:
@@ -138,8 +133,8 @@ class Hasher:
 
 
 class TokenHasher(Hasher):
-    """Hashes the tokens that an engine makes of a prompt, a chat by the model's own template. A prompt that cannot be
-    tokenized, which the engine will refuse, is hashed by its bytes."""
+    """Hashes the same tokens that the engine computes; chats use the model's template. If tokenizing fails, it hashes
+    the bytes: the engine will reject such a request."""
 
     exact = True
 
@@ -164,7 +159,7 @@ class TokenHasher(Hasher):
             count = sum(map(len, many))
             ids = many[0].ids if hasattr(many[0], "ids") else many[0]
             return self._keys(body.model, ids, breathe), max(1, count)
-        except Exception:  # a template's, or that of a malformed body
+        except Exception:  # from the template, or a malformed body
             self.unread += 1
             return super().path(body)
 
@@ -179,7 +174,7 @@ class TokenHasher(Hasher):
             self.waiting -= 1
 
     def _ids(self, body: Body) -> list[Any]:
-        """Return the token ids of each prompt of the request, or encodings; the path is that of the first."""
+        """Return the token ids, or the encoding, of each prompt of the request."""
         special = _flag(body.add_special_tokens, not body.messages or self.template is None)
         if body.messages:
             return self._encode([self._chat(body)], add_special_tokens=special)
@@ -217,8 +212,6 @@ class TokenHasher(Hasher):
 
 
 class Tokens:
-    """The hasher of each model."""
-
     def __init__(self, settings: TokenSettings) -> None:
         self.settings = settings
         self.pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="tokens")
@@ -226,19 +219,20 @@ class Tokens:
             name: TokenHasher(settings, model, self.pool, f"tokens.models.{name}.path")
             for name, model in settings.models.items()
         }
-        default = settings.default
-        self.default = Hasher(settings) if default is None else TokenHasher(settings, default, self.pool, "tokens.path")
+        self.default = Hasher(settings)  # for models that are not listed
+        if settings.path is not None:
+            model = ModelTokens(settings.path, settings.chat_template)
+            self.default = TokenHasher(settings, model, self.pool, "tokens.path")
 
     def of(self, model: str) -> Hasher:
         return self.models.get(model, self.default)
 
     @property
     def unread(self) -> int:
-        """Prompts that were hashed by bytes although there is a tokenizer for them."""
+        """Prompts that were hashed by bytes in spite of a tokenizer."""
         return sum(hasher.unread for hasher in (self.default, *self.models.values()))
 
-    async def start(self) -> None:
-        """Nothing to do: threads start with the first long prompt."""
+    async def start(self) -> None: ...
 
     async def stop(self) -> None:
         self.pool.shutdown(wait=False, cancel_futures=True)
@@ -260,15 +254,13 @@ def _load(file: File, where: str) -> Any:
     try:
         from tokenizers import Tokenizer
     except ImportError:
-        raise HeadwayError(
-            f"{where}: tokenizers need their package; install headway with the extra `tokens`."
-        ) from None
+        raise HeadwayError(f"{where}: tokenizers is not installed. Install headway with the extra `tokens`.") from None
     if not file.is_file():
-        raise HeadwayError(f"{where}: there is no tokenizer at {file}; give a model's folder or its tokenizer.json.")
+        raise HeadwayError(f"{where}: {file} does not exist. Name a model's folder or its tokenizer.json.")
     try:
         tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises no class of its own
-        raise HeadwayError(f"{where}: {file} is no tokenizer ({one_line(error)}).") from None
+    except Exception as error:  # the library raises plain `Exception`
+        raise HeadwayError(f"{where}: {file} is not a tokenizer ({one_line(error)}).") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

@@ -1,9 +1,9 @@
-"""Reception: the host of client connections, which begins their requests."""
+"""Reception of clients' requests: begins an exchange for each one that needs an engine, and answers the others itself."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -11,16 +11,19 @@ from headway.errors import HeadwayError
 from headway.gateway.api_keys import UNKNOWN, Key
 from headway.gateway.cascade.cascade import Cascade
 from headway.gateway.exchange import Exchange, Services
-from headway.gateway.local import ROUTED
+from headway.gateway.observing.openapi import data_plane
 from headway.gateway.request_body import read_body
+from headway.http.replies import error_body
 from headway.http.wire import ClientConnection, Incoming, Limits
 
 if TYPE_CHECKING:
     from headway.gateway.api_keys import Keyring
     from headway.gateway.cascade.chains import Chain
     from headway.gateway.intake import Intake
-    from headway.gateway.local import Local
     from headway.gateway.observing.gateway_metrics import GatewayMetrics
+
+ROUTED: Final = {b"/v1/chat/completions": "chat", b"/v1/completions": "completion", b"/v1/embeddings": "embedding"}
+LOCAL: Final = (b"/v1/models", b"/health", b"/openapi.json")
 
 
 class Reception:
@@ -29,13 +32,13 @@ class Reception:
         limits: Limits,
         intake: Intake,
         services: Services,
-        local: Local,
         metrics: GatewayMetrics,
         keyring: Keyring | None,
         chains: Mapping[str, Chain],
         exchange_type: type[Exchange] = Exchange,
     ) -> None:
-        self.limits, self.intake, self.services, self.local = limits, intake, services, local
+        """`chains` maps the model names that select a cascade."""
+        self.limits, self.intake, self.services = limits, intake, services
         self.keyring, self.chains, self.exchange_type = keyring, chains, exchange_type
         self.seconds, self.count_refusal = services.clock.seconds, metrics.count_refusal
         self.clients: dict[ClientConnection, None] = {}
@@ -43,23 +46,22 @@ class Reception:
         self.draining = False
 
     def begin(self, client: ClientConnection, incoming: Incoming) -> None:
-        """Begin the exchange of a request for an engine. Answer any other request at once."""
         path = incoming.target
         if (query := path.find(b"?")) >= 0:
             path = path[:query]
         kind = ROUTED.get(path)
         if kind is None or incoming.method != b"POST":
-            self.local.answer(client, incoming, path)
+            self._answer(client, incoming, path)
             return
         if incoming.version == "1.0":  # HTTP/1.0 has no chunked answers
-            self.local.refuse(client, incoming, 505, "this path needs HTTP/1.1")
+            self._refuse(client, incoming, 505, "this path needs HTTP/1.1")
             return
         key: Key | None = None
         if self.keyring is not None:
             key = self.keyring.owner(incoming.named)
             refusal = UNKNOWN if key is None else key.take(self.seconds())
             if refusal is not None:
-                self.local.refuse(client, incoming, refusal.status, refusal.why, refusal.retry_after)
+                self._refuse(client, incoming, refusal.status, refusal.why, refusal.retry_after)
                 return
         try:
             body = read_body(incoming.body)
@@ -80,7 +82,7 @@ class Reception:
                 key.release()
             if not isinstance(error, msgspec.MsgspecError | HeadwayError):
                 raise  # the connection answers 500
-            self.local.refuse(client, incoming, 400, f"invalid request: {error}")
+            self._refuse(client, incoming, 400, f"invalid request: {error}")
             return
         client.exchange = exchange
         self.intake.begin(exchange, body, exchange.begin)
@@ -89,6 +91,35 @@ class Reception:
         if self.keyring is None or self.keyring.owner(named) is not None:
             return None
         return UNKNOWN.status, UNKNOWN.why
+
+    # --- requests without an engine ----------------------------------------------------------------------------------
+
+    def _answer(self, client: ClientConnection, incoming: Incoming, path: bytes) -> None:
+        if path in ROUTED:
+            self._refuse(client, incoming, 405, "this path needs the method POST", allow="POST")
+        elif path not in LOCAL:
+            self._refuse(client, incoming, 404, f"unknown path {path.decode('latin-1')}")
+        elif incoming.method != b"GET":
+            self._refuse(client, incoming, 405, "this path needs the method GET", allow="GET")
+        elif path == b"/health":
+            client.answer(incoming, 200, b"{}")
+        elif path == b"/openapi.json":
+            client.answer(incoming, 200, data_plane())
+        elif (refusal := self.check_sender(incoming.named)) is not None:
+            self._refuse(client, incoming, *refusal)
+        else:
+            names = dict.fromkeys([*self.services.fleet.models, *self.chains])
+            models = [{"id": name, "object": "model", "created": 0, "owned_by": "headway"} for name in names]
+            client.answer(incoming, 200, msgspec.json.encode({"object": "list", "data": models}))
+
+    def _refuse(
+        self, client: ClientConnection, incoming: Incoming, status: int, why: str, retry_after: int = 1, allow: str = ""
+    ) -> None:
+        self.count_refusal(status)
+        fields = (("retry-after", str(retry_after)),) if status in (429, 503) else ()
+        if allow:
+            fields = (("allow", allow),)
+        client.answer(incoming, status, error_body(status, why), fields)
 
     # --- all connections ---------------------------------------------------------------------------------------------
 

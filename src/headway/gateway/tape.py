@@ -1,7 +1,7 @@
-"""Every input of a gateway's control plane and every decision, in order, so that a replay can compare its decisions.
+"""A gateway's journal: every input of the control plane and every decision, in order, for replay.
 
-A file of msgpack records, each after its length: first the plane's settings, then (nanoseconds, kind, payload).
-Prompts are in it as block keys only.
+The file holds msgpack records, each after its length: first the plane's settings, then (nanoseconds, kind, payload).
+It contains the block keys of prompts, but not their text.
 """
 
 import logging
@@ -22,13 +22,13 @@ from headway.types import Path, Request
 
 FORMAT: Final = 1
 FLUSH_BYTES: Final = 256 * 1024
-SHOWN: Final = 20  # differences that are kept
+SHOWN: Final = 20  # differences in the result of a replay
 log = logging.getLogger("headway.gateway")
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class Tape:
-    """Goes on until the file has `limit` bytes: what comes after a gap could not be decided again."""
+    """Ends when the file reaches `limit` bytes, because a journal with a gap cannot be replayed."""
 
     def __init__(self, file: File, settings: PlaneSettings, limit: int) -> None:
         self.file, self.limit = file, limit
@@ -37,18 +37,18 @@ class Tape:
             self._out: BinaryIO | None = _open_empty(file)
         except BlockingIOError:
             raise HeadwayError(
-                f"journal.file: {file_name(str(file))} is being written by another gateway; name another file."
+                f"journal.file: another gateway writes to {file_name(str(file))}. Name another file."
             ) from None
         except OSError as error:
-            raise HeadwayError(f"journal.file: {file_name(str(file))} cannot be written: {error.strerror}.") from None
+            raise HeadwayError(f"journal.file: cannot write to {file_name(str(file))}: {error.strerror}.") from None
         self._buffer = bytearray()
         self.written = 0
         self._put({"format": FORMAT, **asdict(settings)})
 
     def __call__(self, now_ps: int, kind: str, payload: tuple[Any, ...]) -> None:
         if self._out is not None:
-            plain = WRITERS.get(kind)
-            self._put((now_ps // 1000, kind, payload if plain is None else plain(now_ps, payload)))
+            write = WRITERS.get(kind)
+            self._put((now_ps // 1000, kind, payload if write is None else write(now_ps, payload)))
 
     def _put(self, record: Any) -> None:
         data = _encode(record)
@@ -58,44 +58,39 @@ class Tape:
             self.flush()
 
     def flush(self) -> None:
-        out = self._out
-        if out is None or not self._buffer:
+        if self._out is None or not self._buffer:
             return
-        if self.written + len(self._buffer) > self.limit:
-            log.warning("journal: %s is full and ends here", self.file)
+        data, self._buffer = self._buffer, bytearray()
+        self.written += len(data)
+        if self.written > self.limit:
+            log.warning("journal: %s ends here, at its limit of %d bytes", self.file, self.limit)
             self.close()
             return
         try:
-            out.write(self._buffer)
-            out.flush()
+            self._out.write(data)
+            self._out.flush()
         except OSError as error:
-            log.warning("journal: %s cannot be written and ends here: %s", self.file, error.strerror)
+            log.warning("journal: %s ends here, because writing failed: %s", self.file, error.strerror)
             self._out = None
-        self.written += len(self._buffer)
-        self._buffer.clear()
 
     def close(self) -> None:
+        self.flush()
         if self._out is not None:
-            out, self._out = self._out, None
-            try:
-                if self.written + len(self._buffer) <= self.limit:
-                    out.write(self._buffer)
-                out.close()
-            except OSError as error:
-                log.warning("journal: %s could not be ended: %s", self.file, error.strerror)
+            self._out.close()
+            self._out = None
 
 
 def _lock(out: BinaryIO) -> None:
     """Raise BlockingIOError if another process writes the file."""
     try:
         import fcntl
-    except ImportError:  # Windows has none
+    except ImportError:  # Windows
         return
     fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _open_empty(file: File) -> BinaryIO:
-    """Open a file of this process alone. A file that an earlier process wrote is renamed: it gets a number."""
+    """Open and lock an empty file. A file of an earlier process is renamed and gets a number."""
     out = file.open("ab")
     _lock(out)
     if not out.tell():
@@ -109,7 +104,7 @@ def _open_empty(file: File) -> BinaryIO:
 
 
 def _write_request(now_ps: int, payload: tuple[Request]) -> tuple[Any, ...]:
-    """Times are written as differences, and the path as its keys and ends."""
+    """Return a request with times as differences, and the path as its keys and ends."""
     request = payload[0]
     deadline = None if request.deadline_ps is None else request.deadline_ps - request.arrival_ps
     number, arrival_ps, tokens, path, *fields = astuple(replace(request, deadline_ps=deadline))
@@ -156,7 +151,7 @@ class Replayed(Struct, frozen=True):
 
 
 def records(file: File) -> Iterator[Any]:
-    """Of a tape, as far as it goes: its end may be missing."""
+    """Yield the complete records of a tape. The last record may be cut off."""
     decode = msgspec.msgpack.Decoder().decode
     try:
         with file.open("rb") as source:
@@ -166,20 +161,20 @@ def records(file: File) -> Iterator[Any]:
                     return
                 yield decode(data)
     except OSError as error:
-        raise HeadwayError(f"{file_name(str(file))} cannot be read: {error.strerror}.") from None
+        raise HeadwayError(f"{file_name(str(file))}: cannot be read ({error.strerror}).") from None
     except msgspec.DecodeError:
-        raise HeadwayError(f"{file_name(str(file))} is not the journal of a gateway.") from None
+        raise HeadwayError(f"{file_name(str(file))}: is not the journal of a gateway.") from None
 
 
 def replay(file: File) -> Replayed:
-    """Feed the inputs to a control plane again, and compare its decisions with those that were taken."""
+    """Replay the inputs of a tape on a new control plane, and compare its decisions with the recorded ones."""
     source = records(file)
     head = next(source, None)
     if not isinstance(head, dict) or head.pop("format", None) != FORMAT:
-        raise HeadwayError(f"{file_name(str(file))} is not the journal of a gateway.")
-    decided_now: deque[tuple[Any, ...]] = deque()  # decisions of this replay that are not compared yet
+        raise HeadwayError(f"{file_name(str(file))}: is not the journal of a gateway.")
+    replayed: deque[tuple[Any, ...]] = deque()  # decisions that are not compared yet
     settings = PlaneSettings(**head)
-    plane = Plane(settings, lambda now_ps, kind, payload: decided_now.append(payload) if kind == "decided" else None)
+    plane = Plane(settings, lambda now_ps, kind, payload: replayed.append(payload) if kind == "decided" else None)
     inputs = decisions = different = last = 0
     differences: list[Difference] = []
     for nanoseconds, kind, payload in source:
@@ -190,7 +185,7 @@ def replay(file: File) -> Replayed:
             continue
         decisions += 1
         then = (payload[0], payload[1])
-        now = decided_now.popleft() if decided_now else (then[0], "nothing")
+        now = replayed.popleft() if replayed else (then[0], "nothing")
         if now != then:
             different += 1
             if len(differences) < SHOWN:
