@@ -22,10 +22,7 @@ PREFIX: Final = "hw-"
 BEARER: Final = b"bearer "
 
 
-def _read_rate(value: Any, where: str) -> float:
-    return float(rate(value, where))
-
-
+Rate = Annotated[float, Unit("rate", lambda value, where: float(rate(value, where)), "{:g}/s".format)]
 Many = Annotated[int, Meta(ge=1, le=10**6)]
 
 
@@ -33,9 +30,7 @@ class ApiKey(Struct):
     """An entry of the key file."""
 
     sha256: Annotated[str, "hash of the key: 64 hex digits, as `headway key` prints them"]
-    rate: Annotated[Annotated[float, Unit("rate", _read_rate, "{:g}/s".format)] | None, "mean request rate allowed"] = (
-        None
-    )
+    rate: Annotated[Rate | None, "mean request rate allowed"] = None
     burst: Annotated[Many | None, Doc("requests allowed at once", default="one second's worth of `rate`")] = None
     concurrency: Annotated[Many | None, "requests allowed in flight"] = None
     tenant: Annotated[str | None, Doc("tenant of its requests", default="name of the key")] = None

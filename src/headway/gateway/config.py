@@ -79,10 +79,6 @@ def _read_deadlines(data: Any, where: str) -> dict[str, int]:
     return {name: positive_duration_ps(value, f"{where}.{name}") for name, value in data.items()}
 
 
-def _read_policies(data: Any, where: str) -> Json:
-    return read_policies({} if data is None else data)
-
-
 def _unless_empty(reader: Callable[[Any, str], Json]) -> Callable[[Any, str], Json]:
     """Return a reader that accepts an empty section as an empty mapping."""
     return lambda data, where: {} if data is None else reader(data, where)
@@ -98,7 +94,7 @@ class Config(Struct, frozen=True, kw_only=True):
     max_backends: Annotated[int, Meta(ge=1, le=4096), "limit of engines, including those that drain"] = 64
     policies: Annotated[
         Json,
-        Unit("mapping or file", _read_policies, dict),
+        Unit("mapping or file", lambda data, where: read_policies({} if data is None else data), dict),
         Doc(
             "policies as in a scenario, except oracle policies. The default admission is `max-concurrency`: at most "
             "1,024 requests in flight for each model and role",
@@ -174,22 +170,18 @@ class Config(Struct, frozen=True, kw_only=True):
     def load(cls, source: str | Path | Mapping[str, Any]) -> Config:
         """Read a YAML file or a mapping."""
         if isinstance(source, Mapping):
-            return read_config(dict(source), None)
+            return read(cls, dict(source), "")
         path = Path(source).expanduser()
         data = read_yaml(path)
         if not isinstance(data, dict):
             raise HeadwayError(NOT_A_MAPPING.format(path=path))
         for section, key in named_files(data):
             section[key] = beside(section[key], path)
-        return read_config(absolute(data, path.parent), path)
-
-
-def read_config(data: Json, file: Path | None) -> Config:
-    config = replace(read(Config, data, ""), file=file)
-    handover = config.disaggregation
-    if file is None or handover is None or handover.tls is None:
-        return config
-    return replace(config, disaggregation=replace(handover, tls=handover.tls.beside(file.parent)))
+        config = replace(read(cls, absolute(data, path.parent), ""), file=path)
+        handover = config.disaggregation
+        if handover is None or handover.tls is None:
+            return config
+        return replace(config, disaggregation=replace(handover, tls=handover.tls.beside(path.parent)))
 
 
 def named_files(data: Json) -> list[tuple[Json, str]]:

@@ -95,13 +95,6 @@ class Worker:
         self.ending = False
 
 
-def peer_settings(folder: str, number: int, count: int, key: bytes) -> PeerSettings:
-    """Return the peer settings of one process: sockets in a folder that only this user can open."""
-    sockets = [f"unix:{folder}/{place}.sock" for place in range(count)]
-    own = sockets.pop(number)
-    return PeerSettings(own, tuple(sockets), "", f"worker-{number}", key=key, orders=True)
-
-
 def _work(source: Any, number: int, peers: PeerSettings, port: int, drain_s: float, link: Connection) -> None:
     """Run in the worker's process, which sets up its own log."""
     logging.basicConfig(level=logging.INFO, format=f"headway: worker {number}: %(message)s", stream=sys.stderr)
@@ -139,7 +132,8 @@ class Crew:
 
     def start(self, number: int) -> None:
         here, there = context.Pipe(duplex=False)
-        peers = peer_settings(self.folder.name, number, self.count, self.key)
+        sockets = [f"unix:{self.folder.name}/{place}.sock" for place in range(self.count)]  # only for this user
+        peers = PeerSettings(sockets.pop(number), tuple(sockets), "", f"worker-{number}", key=self.key, orders=True)
         arguments = (self.source, number, peers, self.port, self.drain_s, there)
         process = context.Process(target=_work, args=arguments, name=f"headway-{number}")
         process.start()

@@ -1,4 +1,4 @@
-"""Reception of clients' requests: begins an exchange for each one that needs an engine, and answers the others itself."""
+"""Reception of requests: begins an exchange for each one that needs an engine, and answers the others itself."""
 
 from __future__ import annotations
 

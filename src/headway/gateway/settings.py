@@ -34,14 +34,10 @@ def _read_address(value: Any, where: str) -> tuple[str, int]:
     return address(read_text(value, where), where)
 
 
-def _write_address(place: tuple[str, int]) -> str:
-    return f"{place[0]}:{place[1]}"
-
-
 def _read_file(value: Any, where: str) -> Path:
     return Path(read_text(value, where)).expanduser()
 
 
-Listen = Annotated[tuple[str, int], Unit("address", _read_address, _write_address)]
+Listen = Annotated[tuple[str, int], Unit("address", _read_address, lambda place: f"{place[0]}:{place[1]}")]
 File = Annotated[Path, Unit("file", _read_file, str)]
 Folder = Annotated[Path, Unit("folder", _read_file, str)]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Backend, Fleet
     from headway.gateway.live_clock import Clock
 
-    Probe = Callable[[Backend], Awaitable[bool]]
+    Probe = Callable[[Backend], Awaitable[str]]
 
 log = logging.getLogger("headway.gateway")
 Few = Annotated[int, Meta(ge=1, le=1000)]
@@ -72,7 +72,7 @@ class Checks:
     async def start(self) -> None:
         if self.settings.path is not None:
             await self.follower.start()
-            self.health.probe = self.passes
+            self.health.probe = self.check
 
     async def stop(self) -> None:
         self.health.probe = None
@@ -83,17 +83,13 @@ class Checks:
         soon = min(interval, SOON_S)
         await asyncio.sleep(soon * turn(backend))
         while True:
-            why = await self._check(backend)
+            why = await self.check(backend)
             if pulse.turned(not why, self.settings.fall, self.settings.rise):
                 log.warning("%s: %s", backend.name, f"health checks fail: {why}" if why else "health checks pass again")
                 self.fleet.ready(backend.name, not why, why)
             await asyncio.sleep(interval if pulse.up and not pulse.row else soon)
 
-    async def passes(self, backend: Backend) -> bool:
-        """Check an engine once, now."""
-        return not await self._check(backend)
-
-    async def _check(self, backend: Backend) -> str:
+    async def check(self, backend: Backend) -> str:
         """Return what is wrong, or an empty text. A 404 passes: the engine lacks the path, but answers."""
         assert self.settings.path is not None
         try:
@@ -109,7 +105,7 @@ class Checks:
 class Health:
     def __init__(self, clock: Clock, fleet: Fleet, failures: int = 3, open_s: float = 5.0) -> None:
         self.clock, self.fleet, self.failures, self.open_s = clock, fleet, failures, open_s
-        self.probe: Probe | None = None  # checks an ejected engine before it returns
+        self.probe: Probe | None = None  # returns why an ejected engine cannot return yet, or an empty text
 
     def record_status(self, backend: Backend, status: int) -> None:
         if status >= 500:
@@ -131,7 +127,7 @@ class Health:
         """End the ejection if a check passes, or if there are no checks."""
         if self.fleet.names.get(backend.name) is not backend:
             return
-        if self.probe is not None and not await self.probe(backend):
+        if self.probe is not None and await self.probe(backend):
             self._readmit_later(backend)
             return
         backend.ejected = False

@@ -27,9 +27,6 @@ class Poller:
         self.most_bytes = most_bytes
         self.client = HttpClient(timeout_s, per_host=2, redirects=False)
 
-    async def stop(self) -> None:
-        await self.client.close()
-
     async def status(self, backend: Backend, path: str) -> int:
         """Return the status of a GET, without reading the body."""
         try:
@@ -85,7 +82,7 @@ class Follower(Generic[State]):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self.poller.stop()
+        await self.poller.client.close()
 
     def _on_change(self, backend: Backend, what: str) -> None:
         if what == "joined" and backend not in self._tasks:
