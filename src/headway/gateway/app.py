@@ -54,10 +54,7 @@ class Component(Protocol):
 
 class App:
     def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        config: Config,
-        exchange_type: type[Exchange] = Exchange,
+        self, loop: asyncio.AbstractEventLoop, config: Config, exchange_type: type[Exchange] = Exchange
     ) -> None:
         self.config = config
         self.clock = clock = Clock(loop)
@@ -70,55 +67,47 @@ class App:
         self.tape: Tape | None = None
         if config.journal is not None:
             plane.tape = self.tape = Tape(config.journal.file, plane.settings, config.journal.limit_bytes)
-        self.waiting = Waiting(clock, plane)
-        self.metrics, self.failures, self.tokens = GatewayMetrics(), Failures(), Tokens(config.tokens)
+        self.waiting = waiting = Waiting(clock, plane)
+        self.metrics = metrics = GatewayMetrics()
+        self.failures, self.tokens = Failures(), Tokens(config.tokens)
         self.tracing = self._tracing()
         # engines
-        self.fleet = Fleet(clock, plane, self.waiting, config.max_backends)
-        self.health = Health(clock, self.fleet, config.health.failures, config.health.eject_s)
-        self.checks = Checks(clock, self.fleet, self.health, config.health)
-        self.signals = EngineSignals(clock, plane, self.fleet, config.signals)
+        self.fleet = fleet = Fleet(clock, plane, waiting, config.max_backends)
+        self.health = health = Health(clock, fleet, config.health.failures, config.health.eject_s)
+        self.checks = Checks(clock, fleet, health, config.health)
+        self.signals = EngineSignals(clock, plane, fleet, config.signals)
         self.listener = self._listener()
         # requests
         self.services = Services(
-            clock,
-            plane,
-            self.waiting,
-            self.fleet,
-            self.health,
-            Reasons(plane),
-            config.timeouts,
-            config.retries,
-            self.metrics.count_retry,
+            clock, plane, waiting, fleet, health, Reasons(plane), config.timeouts, config.retries, metrics.count_retry
         )
         self.handover = None if config.disaggregation is None else Handover(self.services, config.disaggregation)
         if self.handover is not None:
             self.services.split = self.handover.split
-        self.intake = Intake(clock, self.waiting, self.tokens, config.sessions, config.deadlines, self.tracing)
+        self.intake = Intake(clock, waiting, self.tokens, config.sessions, config.deadlines, self.tracing)
         self.reception = Reception(
-            config.limits, self.intake, self.services, self.metrics, config.keyring, config.chains, exchange_type
+            config.limits, self.intake, self.services, metrics, config.keyring, config.chains, exchange_type
         )
         # policies and operators
         self.shadows = Shadows(clock, plane, self.journals)
-        self.switch = PolicySwitch(clock, plane, self.waiting, self.failures)
-        self.orders = Orders(clock, plane, self.fleet, self.shadows, self.switch)
+        self.switch = PolicySwitch(clock, plane, waiting, self.failures)
+        self.orders = Orders(clock, plane, fleet, self.shadows, self.switch)
         self.canary = CanaryWatch(clock, plane, self.services.on_end, partial(self.orders.give, "halt"))
         self.switch.on_change.append(self.canary.follow)
         self.peers: Peers | None = None
         if config.peers is not None:
-            self.peers = Peers(clock, plane, self.fleet, self.waiting, self.orders, config.peers)
+            self.peers = Peers(clock, plane, fleet, waiting, self.orders, config.peers)
             self.orders.pass_on = self.peers.order
         optional = (self.listener, self.handover, self.peers, self.records, self.tracing)
         self.components: list[Component] = [self.tokens, self.signals, self.checks, self.canary]  # in starting order
         self.components += [part for part in optional if part is not None]
         self._observe()
         if config.etcd is not None:
-            source = EtcdSource(clock, self.fleet, self.switch, self.signals, config.etcd, config.port)
-            self.components.append(source)
+            self.components.append(EtcdSource(clock, fleet, self.switch, self.signals, config.etcd, config.port))
         if config.file is not None:
-            self.components.append(FileSource(clock, self.fleet, self.switch, self.shadows, config))
+            self.components.append(FileSource(clock, fleet, self.switch, self.shadows, config))
         self._expired = clock.seconds()
-        self.fleet.offer("file", config.backends)
+        fleet.offer("file", config.backends)
         self.shadows.offer("file", config.shadows)
 
     # --- parts -------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from headway.gateway.api_keys import Keyring
 from headway.gateway.cascade.chains import Chain, read_chains
 from headway.gateway.deciding.policy_versions import MOST_FAILURES
 from headway.gateway.engines.engine_health import HealthSettings
-from headway.gateway.engines.member import BackendSpec, check_models, read_members
+from headway.gateway.engines.member import BackendSpec, read_members
 from headway.gateway.handover.live_handover import HandoverSettings
 from headway.gateway.live_policies import read_candidate, read_policies
 from headway.gateway.membership.etcd_settings import EtcdSettings
@@ -39,7 +39,6 @@ from headway.scenario.references import absolute
 from headway.types import PS_PER_SECOND, Json
 
 NOT_A_MAPPING: Final = "{path}: expected a mapping with the settings of a gateway, such as `backends`."
-NO_ENGINE: Final = "backends: name at least one engine, as in {a: {url: http://10.0.0.7:8000}}."
 SHADOW: Final = "see [Shadow policies, canaries and deployment](shadow.md)"
 OBSERVING: Final = "see [Observing the gateway](observing.md)"
 
@@ -63,16 +62,6 @@ class Timeouts(Struct, frozen=True):
     silence_s: Annotated[PositiveSeconds, "longest pause within an answer"] = 120.0
 
 
-def _read_backends(data: Any, where: str) -> dict[str, BackendSpec]:
-    if data is None:
-        return {}
-    if not isinstance(data, dict):
-        raise HeadwayError(NO_ENGINE)
-    members = read_members(data, where)
-    check_models(members, where)
-    return members
-
-
 def _read_deadlines(data: Any, where: str) -> dict[str, int]:
     if not isinstance(data, dict) or not all(isinstance(name, str) for name in data):
         raise HeadwayError(f"{where}: expected a mapping of SLO classes to durations, got {shown(data)}.")
@@ -88,7 +77,7 @@ class Config(Struct, frozen=True, kw_only=True):
     listen: Annotated[Listen, "address and port for clients"] = ("127.0.0.1", 8000)
     backends: Annotated[
         dict[str, BackendSpec],
-        Unit("mapping", _read_backends, dict),
+        Unit("mapping", _unless_empty(read_members), dict),
         Doc("engine names to URLs or mappings; see below", default="required without `etcd` and `admin`"),
     ] = {}
     max_backends: Annotated[int, Meta(ge=1, le=4096), "limit of engines, including those that drain"] = 64
@@ -161,14 +150,13 @@ class Config(Struct, frozen=True, kw_only=True):
 
     def validate(self, where: str) -> Config:
         if not self.backends and self.etcd is None and self.admin is None:
-            raise HeadwayError(NO_ENGINE)
+            raise HeadwayError("backends: name at least one engine, as in {a: {url: http://10.0.0.7:8000}}.")
         if len(self.backends) > self.max_backends:
             raise HeadwayError(f"backends: {len(self.backends)} engines exceed `max_backends`, {self.max_backends}.")
         return self if self.canary is None else replace(self, policies={**self.policies, CANARY: self.canary})
 
     @classmethod
     def load(cls, source: str | Path | Mapping[str, Any]) -> Config:
-        """Read a YAML file or a mapping."""
         if isinstance(source, Mapping):
             return read(cls, dict(source), "")
         path = Path(source).expanduser()

@@ -22,7 +22,7 @@ from headway.config.documents import beside, parse_yaml, read_text, yaml_text
 from headway.errors import HeadwayError
 from headway.experiment.check_policy import DOCUMENTS, check_policy
 from headway.gateway.config import NOT_A_MAPPING
-from headway.gateway.live_policies import STAGES, changed_stages, read_candidate, read_policies
+from headway.gateway.live_policies import STAGES, changed_stages, read_candidate, read_policies, without_canary
 from headway.gateway.membership.etcd_client import Etcd
 from headway.gateway.membership.etcd_fleet import EtcdFleet, read_policy
 from headway.gateway.membership.etcd_settings import EtcdSettings
@@ -142,7 +142,7 @@ class Change(Struct, frozen=True):
 def with_policies(before: Json, policies: Json, share: float | None) -> Json:
     """Return a gateway's policies with new ones in their place, or with a `share` as a canary beside them."""
     if share is None:
-        return {**{stage: spec for stage, spec in before.items() if stage != CANARY}, **policies}
+        return {**without_canary(before), **policies}
     return {**before, CANARY: {**(before.get(CANARY) or {}), "policies": policies, "share": share}}
 
 

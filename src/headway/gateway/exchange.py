@@ -282,8 +282,7 @@ class Exchange:
         return self.attempts <= self.services.retries and not self.sent
 
     def _retry(self, why: str, prefill: bool = False) -> None:
-        """Route to another engine, or with `prefill` to another prefill engine. Only possible before the client has
-        received a byte of the answer."""
+        """Route to another engine, or with `prefill` to another prefill engine, before any byte reached the client."""
         self.again = False
         if self.handing is not None:
             self.handing.drop()

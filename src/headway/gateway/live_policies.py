@@ -17,14 +17,13 @@ DEFAULTS: Final = {**DEFAULT_POLICIES, "admission": {"name": "max-concurrency", 
 
 
 def read_policies(block: Any) -> Json:
-    """Read a `policies:` block with an optional `canary`, or a bundle's file. Ignore stages that a gateway does not
-    run, and raise HeadwayError for oracle policies."""
+    """Read a `policies:` block with an optional `canary`, or a bundle's file. Ignore stages that a gateway lacks."""
     if isinstance(block, str):
         block = dict(Bundle.read(block).policies)
     if not isinstance(block, dict):
         raise HeadwayError(f"policies: expected a mapping of stages, got {shown(block)}.")
     canary = block.get(CANARY)
-    _check_stages({stage: spec for stage, spec in block.items() if stage != CANARY}, "policies")
+    _check_stages(without_canary(block), "policies")
     specs = {stage: block.get(stage, DEFAULTS[stage]) for stage in STAGES}
     _check_live(specs, "policies")
     return specs if canary is None else {**specs, CANARY: read_canary(canary, CANARY, read_candidate)}
@@ -44,6 +43,10 @@ def read_candidate(block: Any, where: str) -> Json:
         raise HeadwayError(f"{where}: name at least one policy, as in {{routing: lmetric}}.")
     _check_live(specs, where)
     return specs
+
+
+def without_canary(policies: Json) -> Json:
+    return {stage: spec for stage, spec in policies.items() if stage != CANARY}
 
 
 def changed_stages(bundle: Bundle) -> Json:

@@ -232,8 +232,7 @@ class Plane:
     # --- policies ----------------------------------------------------------------------------------------------------
 
     def swap(self, now_ps: int, policies: Json) -> Decided:
-        """Put new policies in force, and decide on waiting requests again. Raise HeadwayError, and change nothing, if
-        they are wrong."""
+        """Put new policies in force, and decide on waiting requests again. Wrong policies raise and change nothing."""
         self.versions.check(policies)
         self._write(now_ps, "swap", policies)
         return self._decide_again(now_ps, self.versions.swap(now_ps, policies), again=False)

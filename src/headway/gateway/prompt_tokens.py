@@ -133,8 +133,7 @@ class Hasher:
 
 
 class TokenHasher(Hasher):
-    """Hashes the same tokens that the engine computes; chats use the model's template. If tokenizing fails, it hashes
-    the bytes: the engine will reject such a request."""
+    """Hashes the same tokens as the engine. If tokenizing fails, as the engine's will, it hashes the bytes."""
 
     exact = True
 

@@ -87,8 +87,7 @@ def _user(messages: bytes) -> int:
 
 
 def _end_of_plain(messages: bytes, start: int) -> int:
-    """Return the end of a message whose content is a plain string, from `start` on, and its last field. Return -1 if it
-    has another form."""
+    """Return the end of a message whose last field is a string from `start` on, or -1 if it has another form."""
     quote = messages.find(b'"', start)
     if quote > 0 and messages[quote - 1] != BACKSLASH and messages[quote + 1 : quote + 2] == b"}":
         return quote + 2

@@ -13,7 +13,7 @@ from headway.control.plane import ControlPlane
 from headway.errors import HeadwayError
 from headway.gateway.deciding.arms import PLAIN, Arm, Arms
 from headway.gateway.deciding.places import Places
-from headway.gateway.live_policies import build_policies
+from headway.gateway.live_policies import build_policies, without_canary
 from headway.gateway.shadow.canary import CANARY, Choice
 from headway.gateway.signals.beliefs import SPECULATIVE_PS, TTL_PS, Beliefs
 from headway.policies.context import Context
@@ -122,8 +122,8 @@ class PolicyVersions:
 
     def swap(self, now_ps: int, policies: Json) -> list[Request]:
         """Put new policies in force. The caller has checked them."""
-        former: Json | None = lasting(self.policies)
-        if former == lasting(policies):  # only the canary differs
+        former: Json | None = without_canary(self.policies)
+        if former == without_canary(policies):
             former = self.former
         return self._replace(now_ps, policies, former, "swap")
 
@@ -148,7 +148,7 @@ class PolicyVersions:
     def halt(self, why: str) -> None:
         """End the canary. The policies in force stay."""
         if CANARY in self.policies:
-            self.policies = lasting(self.policies)
+            self.policies = without_canary(self.policies)
             self.version += 1
             self.arms.end_trial()
             self.on_change(f"halt: {why}")
@@ -162,8 +162,7 @@ class PolicyVersions:
         return self.arms.live.failures >= most or (trial is not None and trial.failures >= most)
 
     def give_way(self, now_ps: int) -> list[Request]:
-        """End a spent canary, and replace spent policies by the former ones or `PLAIN`. The tape has no record of that,
-        because it follows from the inputs."""
+        """End a spent canary, and replace spent policies by the former ones or `PLAIN`. This is not an input."""
         live, trial = self.arms.live, self.arms.trial
         if trial is not None and trial.failures >= self.settings.most_failures:
             self.halt(f"its policies failed {self.settings.most_failures} times")
@@ -173,11 +172,6 @@ class PolicyVersions:
         if CANARY in self.policies:
             back = {**back, CANARY: self.policies[CANARY]}
         return self._replace(now_ps, back, None, "failure")
-
-
-def lasting(policies: Json) -> Json:
-    """Return policies without their canary."""
-    return {stage: spec for stage, spec in policies.items() if stage != CANARY}
 
 
 def _stream(seed: int, version: int, name: str) -> Random:

@@ -78,7 +78,9 @@ def read_members(data: Any, where: str) -> dict[str, BackendSpec]:
         raise HeadwayError(
             f"{where}: expected a mapping of names to URLs, as in {{a: http://10.0.0.7:8000}}, got {shown(data)}."
         )
-    return {str(name): BackendSpec.read(str(name), value, f"{where}.{name}") for name, value in data.items()}
+    members = {str(name): BackendSpec.read(str(name), value, f"{where}.{name}") for name, value in data.items()}
+    check_models(members, where)
+    return members
 
 
 def check_models(members: Mapping[str, BackendSpec], where: str) -> None:

@@ -10,7 +10,7 @@ import msgspec
 from headway.config.documents import yaml_text
 from headway.config.wording import shown
 from headway.errors import HeadwayError
-from headway.gateway.deciding.policy_versions import lasting
+from headway.gateway.live_policies import without_canary
 from headway.gateway.observing.openapi import endpoint, name_parameter
 from headway.gateway.shadow.canary import CANARY
 from headway.gateway.shadow.candidate import CandidateSpec
@@ -92,7 +92,7 @@ class PolicyApi:
         """Replace the canary; its keys are those of the gateway's file."""
         document = await _read_mapping(request, "canary: expected a mapping, as in the gateway's file")
         _refuse_files(document, CANARY)
-        self.orders.give("swap", {**lasting(self.plane.policies), CANARY: document})
+        self.orders.give("swap", {**without_canary(self.plane.policies), CANARY: document})
         return self._reply_policies()
 
     @endpoint("DELETE", "/canary", "The canary ends; the policies in force go on.", 404, replies=GONE)
