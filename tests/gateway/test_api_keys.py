@@ -32,7 +32,7 @@ def ask(gateway, key, **more):
     return client.chat.completions.create(model="m", messages=MESSAGES, **more)
 
 
-def test_only_who_has_a_key_is_served(live, tmp_path):
+def test_requests_without_a_valid_key_are_rejected(live, tmp_path):
     file, keys = ring(tmp_path)
     gateway = live(1, keys=file)
     assert ask(gateway, keys["ann"]).choices[0].message.content == "hello"
@@ -46,7 +46,7 @@ def test_only_who_has_a_key_is_served(live, tmp_path):
 
 
 @pytest.mark.parametrize("framing", ["content-length: 20000000", "transfer-encoding: chunked"])
-def test_the_long_body_of_a_stranger_is_not_held(live, tmp_path, framing):
+def test_a_long_body_without_a_valid_key_is_not_buffered(live, tmp_path, framing):
     file, keys = ring(tmp_path)
     gateway = live(1, keys=file)
     piece = b"10000\r\n" + b"a" * 65536 + b"\r\n" if "chunked" in framing else b"a" * 65536
@@ -72,7 +72,7 @@ def test_the_engine_never_sees_the_key(live, tmp_path):
     assert keys["ann"].encode() not in b"".join(gateway.engines[0].fields[0].values())
 
 
-def test_the_owner_of_the_key_is_the_tenant_whatever_the_head_says(live, tmp_path):
+def test_the_key_overrides_the_tenant_header(live, tmp_path):
     file, keys = ring(tmp_path, slo_class="batch")
     gateway = live(1, keys=file)
     tenants = []
@@ -83,7 +83,7 @@ def test_the_owner_of_the_key_is_the_tenant_whatever_the_head_says(live, tmp_pat
     gateway.until(lambda: tenants == [("bob", "batch")])
 
 
-def test_a_key_may_have_so_many_under_way(live, tmp_path):
+def test_a_key_limits_requests_in_flight(live, tmp_path):
     file, keys = ring(tmp_path, concurrency=2)
     gateway = live(1, keys=file)
     gateway.engines[0].pause = 0.1
@@ -102,7 +102,7 @@ def test_a_key_may_have_so_many_under_way(live, tmp_path):
     assert {key.inflight for key in gateway.app.config.keyring.keys.values()} == {0}
 
 
-def test_a_key_may_ask_so_often():
+def test_a_key_limits_the_request_rate():
     key, digest = new_key()
     owner = Keyring.of({"ann": {"sha256": digest, "rate": "2/s", "burst": 3}}, "keys").owner(
         {b"authorization": f"Bearer {key}".encode()}
@@ -115,7 +115,7 @@ def test_a_key_may_ask_so_often():
     assert [owner.take(200.0) is None for _ in range(4)] == [True, True, True, False]
 
 
-def test_a_request_that_cannot_be_read_gives_its_key_back(live, tmp_path):
+def test_an_invalid_request_releases_its_key(live, tmp_path):
     file, keys = ring(tmp_path, concurrency=1)
     gateway = live(1, keys=file)
     for _ in range(3):
@@ -135,13 +135,13 @@ def test_a_request_that_cannot_be_read_gives_its_key_back(live, tmp_path):
         ({"ann\nbob": {"sha256": "ab" * 32}}, "expected a name of 1 to 100 printable characters"),
     ],
 )
-def test_a_wrong_file_is_told(data, message):
+def test_a_wrong_key_file_is_reported(data, message):
     with pytest.raises(HeadwayError, match=message):
         Keyring.of(data, "keys.yaml")
 
 
 @pytest.mark.parametrize("name", ["ann", "ann: the first", "yes", "7", "grün #1"])
-def test_a_key_is_made_and_its_hash_is_what_the_file_wants(capsys, name):
+def test_the_key_command_prints_a_key_and_its_file_entry(capsys, name):
     assert status(["key", name]) == 0
     output = capsys.readouterr()
     key = output.err.split()[-1]
@@ -151,13 +151,13 @@ def test_a_key_is_made_and_its_hash_is_what_the_file_wants(capsys, name):
 
 
 @pytest.mark.parametrize("name", ["", "ann\nbob", "x" * 101])
-def test_no_key_is_made_for_a_name_that_cannot_stand_in_a_line(capsys, name):
+def test_a_name_that_is_not_printable_gets_no_key(capsys, name):
     assert status(["key", name]) == 2
     output = capsys.readouterr()
     assert output.out == "" and "NAME: expected a name of 1 to 100 printable characters" in output.err
 
 
-def test_a_file_that_is_written_anew_takes_keys_away_and_changes_limits():
+def test_a_new_version_of_the_file_removes_keys_and_changes_limits():
     (first, first_digest), (second, two) = new_key(), new_key()
     ring = Keyring.of({"ann": {"sha256": first_digest, "concurrency": 1}, "bob": {"sha256": two}}, "keys")
     held = ring.owner({b"authorization": f"Bearer {first}".encode()})

@@ -47,7 +47,7 @@ def last_body(engine):
 # --- answers in one piece --------------------------------------------------------------------------------------------
 
 
-def test_a_sure_answer_of_the_smallest_is_the_answer(live):
+def test_a_confident_answer_of_the_smallest_model_is_returned(live):
     gateway = chain(live, SURE, SURE, SURE)
     answer = client(gateway).chat.completions.with_raw_response.create(model="answer", messages=MESSAGES)
     assert answer.headers["x-headway-cascade"] == "1/3 e0"
@@ -57,7 +57,7 @@ def test_a_sure_answer_of_the_smallest_is_the_answer(live):
     gateway.until(gateway.idle)
 
 
-def test_an_unsure_answer_escalates_and_the_last_is_not_questioned(live):
+def test_an_unconfident_answer_escalates_and_the_last_model_is_not_judged(live):
     gateway = chain(live, UNSURE, UNSURE, UNSURE)
     answer = client(gateway).chat.completions.with_raw_response.create(model="answer", messages=MESSAGES)
     assert answer.headers["x-headway-cascade"] == "3/3 e2"
@@ -69,7 +69,7 @@ def test_an_unsure_answer_escalates_and_the_last_is_not_questioned(live):
     assert [view.output_tokens for view in gateway.app.plane.views[:3]] == [7, 7, 7]
 
 
-def test_each_step_is_a_request_of_its_own_and_each_is_told_of(live):
+def test_each_step_is_a_separate_request_that_observers_see(live):
     gateway = chain(live, UNSURE, SURE)
     ends = []
     gateway.app.services.on_end.append(
@@ -80,7 +80,7 @@ def test_each_step_is_a_request_of_its_own_and_each_is_told_of(live):
     assert ends == [(0, "e0", "completed", "escalated: mean log-probability -3.000"), (1, "e1", "completed", "")]
 
 
-def test_the_first_model_of_a_chain_begins_it_and_the_others_do_not(live):
+def test_only_the_first_model_of_a_chain_selects_it(live):
     gateway = chain(live, UNSURE, UNSURE, SURE)
     answer = client(gateway).chat.completions.with_raw_response.create(model="e0", messages=MESSAGES)
     assert answer.headers["x-headway-cascade"] == "3/3 e2"
@@ -89,7 +89,7 @@ def test_the_first_model_of_a_chain_begins_it_and_the_others_do_not(live):
     assert request_counts(gateway) == [1, 2, 1]
 
 
-def test_a_long_prompt_is_read_for_each_model(live):
+def test_a_long_prompt_is_tokenized_for_each_model(live):
     gateway = chain(live, UNSURE, SURE)
     paths = []
     gateway.app.services.on_end.append(lambda exchange, *_: paths.append(exchange.request.path.keys))
@@ -101,13 +101,13 @@ def test_a_long_prompt_is_read_for_each_model(live):
     assert paths[0][0] != paths[1][0]  # blocks of one model are none of the other
 
 
-def test_each_step_may_have_a_threshold_of_its_own(live):
+def test_each_step_may_have_a_different_threshold(live):
     gateway = chain(live, -1.0, -1.0, -1.0, threshold=[-0.5, -2.0])
     answer = client(gateway).chat.completions.with_raw_response.create(model="answer", messages=MESSAGES)
     assert answer.headers["x-headway-cascade"] == "2/3 e1"
 
 
-def test_who_asked_for_log_probabilities_gets_them_and_nobody_else(live):
+def test_only_clients_that_ask_receive_log_probabilities(live):
     gateway = chain(live, SURE, SURE)
     asking = client(gateway)
     plain = asking.chat.completions.create(model="answer", messages=MESSAGES)
@@ -117,7 +117,7 @@ def test_who_asked_for_log_probabilities_gets_them_and_nobody_else(live):
     assert last_body(gateway.engines[0])["top_logprobs"] == 2
 
 
-def test_a_completion_is_asked_in_its_own_form(live):
+def test_a_completion_asks_for_log_probabilities_in_its_own_form(live):
     gateway = chain(live, SURE, SURE)
     with socket.create_connection(("127.0.0.1", gateway.port), timeout=300) as sock:
         body = json.dumps({"model": "answer", "prompt": "once upon"}).encode()
@@ -129,7 +129,7 @@ def test_a_completion_is_asked_in_its_own_form(live):
     assert b"token_logprobs" not in answer
 
 
-def test_all_else_of_the_body_stays_as_it_was_written(live):
+def test_other_fields_of_the_body_stay_unchanged(live):
     gateway = chain(live, UNSURE, SURE)
     body = b'{"x":1.10, "messages":[{"role":"user","content":"\\u00e9"}],"model":"answer","n_":12345678901234567890123}'
     with socket.create_connection(("127.0.0.1", gateway.port), timeout=300) as sock:
@@ -141,7 +141,7 @@ def test_all_else_of_the_body_stays_as_it_was_written(live):
     assert gateway.engines[1].bodies == [words % (b"e1", b"")]
 
 
-def test_an_engine_that_cannot_tell_is_not_sure(live):
+def test_an_answer_without_log_probabilities_escalates(live):
     gateway = chain(live, None, SURE)
     answer = client(gateway).chat.completions.with_raw_response.create(model="answer", messages=MESSAGES)
     assert answer.headers["x-headway-cascade"] == "2/2 e1"
@@ -150,7 +150,7 @@ def test_an_engine_that_cannot_tell_is_not_sure(live):
 # --- streams ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_sure_stream_is_released_before_it_ends(live):
+def test_a_confident_stream_is_forwarded_before_it_ends(live):
     gateway = chain(live, SURE, SURE, confident_tokens=3)
     gateway.engines[0].tokens, gateway.engines[0].pause = 10_000, 0.01
     answer = client(gateway).chat.completions.with_raw_response.create(model="answer", messages=MESSAGES, stream=True)
@@ -166,7 +166,7 @@ def test_a_sure_stream_is_released_before_it_ends(live):
     assert request_counts(gateway) == [1, 0]
 
 
-def test_an_unsure_stream_is_cancelled_and_nothing_of_it_seen(live):
+def test_an_unconfident_stream_is_cancelled_before_the_client_sees_it(live):
     gateway = chain(live, UNSURE, SURE)
     gateway.engines[0].tokens, gateway.engines[0].pause = 10_000, 0.001
     gateway.engines[1].tokens = 4
@@ -178,7 +178,7 @@ def test_an_unsure_stream_is_cancelled_and_nothing_of_it_seen(live):
 
 
 @pytest.mark.parametrize("logprob", [SURE, UNSURE])
-def test_a_stream_that_ends_early_is_judged_by_what_there_is(live, logprob):
+def test_a_short_stream_is_judged_by_all_its_tokens(live, logprob):
     gateway = chain(live, logprob, SURE, confident_tokens=100)
     for engine in gateway.engines:
         engine.tokens = 4
@@ -191,7 +191,7 @@ def test_a_stream_that_ends_early_is_judged_by_what_there_is(live, logprob):
 
 @pytest.mark.parametrize("wish", [{}, {"logprobs": True}])
 @pytest.mark.parametrize("logprob", [SURE, UNSURE])
-def test_a_stream_that_comes_in_one_piece_is_judged_once(live, logprob, wish):
+def test_a_stream_in_one_piece_is_judged_once(live, logprob, wish):
     gateway = chain(live, logprob, SURE)
     gateway.engines[0].mode = gateway.engines[1].mode = "burst"
     for _ in range(3):
@@ -204,14 +204,14 @@ def test_a_stream_that_comes_in_one_piece_is_judged_once(live, logprob, wish):
     gateway.until(gateway.idle)
 
 
-def test_a_stream_whose_client_asked_for_log_probabilities_is_the_engines_bytes(live):
+def test_a_stream_with_requested_log_probabilities_is_forwarded_byte_for_byte(live):
     gateway = chain(live, SURE, SURE)
     stream = client(gateway).chat.completions.create(model="answer", messages=MESSAGES, stream=True, logprobs=True)
     assert [piece.choices[0].logprobs.content[0].logprob for piece in stream] == [SURE] * 5
     gateway.until(gateway.idle)
 
 
-def test_a_stream_that_tells_nothing_is_not_waited_for_to_its_end(live):
+def test_a_stream_without_log_probabilities_escalates_before_its_end(live):
     gateway = chain(live, None, SURE)
     gateway.engines[0].tokens, gateway.engines[0].pause = 1_000_000, 0.0
     stream = client(gateway).chat.completions.create(model="answer", messages=MESSAGES, stream=True)
@@ -220,7 +220,7 @@ def test_a_stream_that_tells_nothing_is_not_waited_for_to_its_end(live):
     gateway.until(gateway.idle)
 
 
-def test_a_stream_that_breaks_while_it_is_held_is_not_seen(live):
+def test_a_stream_that_breaks_while_held_back_stays_invisible(live):
     gateway = chain(live, SURE, SURE, confident_tokens=5, retries=0)
     gateway.engines[0].mode = "die"
     answer = client(gateway).chat.completions.with_raw_response.create(model="answer", messages=MESSAGES, stream=True)
@@ -252,7 +252,7 @@ def test_a_step_that_hangs_escalates(live):
     gateway.until(gateway.idle)
 
 
-def test_a_model_that_nobody_serves_is_stepped_over(live):
+def test_a_model_without_an_engine_is_skipped(live):
     gateway = live(1, members={"e0": {"models": ["large"]}}, cascade={"chains": {"answer": ["small", "large"]}})
     answer = client(gateway).chat.completions.with_raw_response.create(model="answer", messages=MESSAGES)
     assert answer.headers["x-headway-cascade"] == "2/2 large"
@@ -268,7 +268,7 @@ def test_the_last_failure_is_the_answer(live):
     gateway.until(gateway.idle)
 
 
-def test_one_deadline_is_for_all_steps(live):
+def test_all_steps_share_one_deadline(live):
     gateway = chain(live, UNSURE, SURE)
     gateway.engines[1].mode = "hang"
     deadlines = []
@@ -287,7 +287,7 @@ def test_one_deadline_is_for_all_steps(live):
 
 
 @pytest.mark.parametrize("step", [0, 1])
-def test_a_client_that_goes_ends_the_step_it_is_at(live, step):
+def test_a_client_that_disconnects_ends_the_current_step(live, step):
     gateway = chain(live, UNSURE, UNSURE, SURE)
     gateway.engines[step].mode = "hang"
     body = json.dumps({"model": "answer", "messages": MESSAGES}).encode()
@@ -314,7 +314,7 @@ def test_a_key_counts_all_steps_as_one_request(live, tmp_path):
     gateway.until(lambda: owner.inflight == 0)
 
 
-def test_a_limit_that_is_used_up_is_not_escalated(live):
+def test_a_rate_limit_does_not_escalate(live):
     gateway = chain(live, SURE, SURE, policies={"admission": {"name": "token-bucket", "rate": 0.001, "burst": 1}})
     client(gateway).chat.completions.create(model="answer", messages=MESSAGES)
     with pytest.raises(openai.RateLimitError) as caught:
@@ -330,7 +330,7 @@ def test_a_chain_is_listed_as_a_model(live):
     assert [model.id for model in client(gateway).models.list()] == ["e0", "e1", "answer"]
 
 
-def test_embeddings_know_no_chains(live):
+def test_embeddings_ignore_chains(live):
     gateway = chain(live, SURE, SURE)
     with socket.create_connection(("127.0.0.1", gateway.port), timeout=300) as sock:
         body = json.dumps({"model": "e0", "input": "hello"}).encode()
@@ -356,7 +356,7 @@ def test_a_mean_is_over_all_tokens_of_all_choices():
 @pytest.mark.parametrize(
     "document", [b"", b"[]", b"{}", b'{"choices": 3}', b'{"choices": [{"logprobs": [1]}]}', b"\xff"]
 )
-def test_what_has_another_form_tells_nothing_and_stays_as_it_is(document):
+def test_documents_of_another_form_are_ignored_and_unchanged(document):
     confidence = Confidence()
     confidence.read(document)
     assert confidence.mean is None
@@ -365,7 +365,7 @@ def test_what_has_another_form_tells_nothing_and_stays_as_it_is(document):
         assert without_logprobs(document) == document
 
 
-def test_lines_of_a_stream_are_whole_wherever_it_is_cut():
+def test_lines_of_a_stream_are_complete_wherever_it_is_cut():
     data = b'data: {"a": 1}\r\n\r\n: comment\n\ndata: {"b": 2}\n\ndata: [DONE]\n\n'
     for size in (1, 2, 3, 7, len(data)):
         lines = Lines()
@@ -385,11 +385,11 @@ def test_lines_of_a_stream_are_whole_wherever_it_is_cut():
         ({"chains": {"a": ["x", "y"], "b": ["x", "z"]}}, "another chain also begins with"),
         ({"chains": {"a": ["x", "y\n"]}}, "printable ASCII characters"),
         ({"chains": {"a": ["x", "y"]}, "threshold": 0.5}, "expected a mean log-probability"),
-        ({"chains": {"a": ["x", "y"]}, "threshold": [-1, -2]}, "needs 1 values, one for each model except the last, got 2"),
+        ({"chains": {"a": ["x", "y"]}, "threshold": [-1, -2]}, "one for each model except the last, got 2"),
         ({"chains": {"a": ["x", "y"]}, "confident_token": 3}, "confident_tokens"),
     ],
 )
-def test_a_chain_that_is_none_is_told_so(section, word):
+def test_a_wrong_chain_is_reported(section, word):
     with pytest.raises(HeadwayError, match=r"^cascade") as caught:
         read_chains(section)
     assert word in str(caught.value)

@@ -86,7 +86,7 @@ def gateway(tmp_path):
     running.stop()
 
 
-def test_a_bundle_is_written_to_the_file_and_is_in_force(gateway, bundle, capsys):
+def test_a_deployed_bundle_is_written_to_the_file_and_in_force(gateway, bundle, capsys):
     before = gateway.file.read_text()
     assert status(["deploy", str(bundle), "--to", str(gateway.file), "--dry-run"]) == 0
     output = capsys.readouterr().out
@@ -109,7 +109,7 @@ def test_a_bundle_is_written_to_the_file_and_is_in_force(gateway, bundle, capsys
     assert "nothing changes" in capsys.readouterr().out
 
 
-def test_a_canary_is_written_beside_them_and_goes_with_the_next(gateway, bundle, capsys):
+def test_a_canary_is_written_to_the_file_and_the_next_deployment_removes_it(gateway, bundle, capsys):
     assert status(["deploy", str(bundle), "--to", str(gateway.file), "--canary", "100%", "--yes", "--json"]) == 0
     output = json.loads(capsys.readouterr().out)
     assert output["deployed"] and "version 1 is in force" in output["said"] and "+canary:" in output["diff"]
@@ -120,7 +120,7 @@ def test_a_canary_is_written_beside_them_and_goes_with_the_next(gateway, bundle,
     assert chat(gateway).headers["x-headway-reason"] == "code"
 
 
-def test_it_goes_to_an_admin_api_without_a_file(live, bundle, capsys):
+def test_a_deployment_needs_only_an_admin_api(live, bundle, capsys):
     gateway = live(2, admin=ADMIN, policies={"routing": "least-loaded"})
     url = f"http://127.0.0.1:{component(gateway, 'Admin').port}"
     arguments = ["deploy", str(bundle), "--admin", url, "--key-env", "TEST_ADMIN_KEY", "--yes"]
@@ -136,7 +136,7 @@ def test_it_goes_to_an_admin_api_without_a_file(live, bundle, capsys):
 server = pytest.fixture(started)
 
 
-def test_it_goes_to_every_gateway_through_etcd(server, live, bundle, capsys):
+def test_a_deployment_through_etcd_reaches_every_gateway(server, live, bundle, capsys):
     gateway = live(1, policies={"routing": "least-loaded"}, etcd=server.url)
     arguments = ["deploy", str(bundle), "--etcd", server.url, "--yes"]
     assert status(arguments) == 0
@@ -147,7 +147,7 @@ def test_it_goes_to_every_gateway_through_etcd(server, live, bundle, capsys):
     gateway.until(lambda: gateway.app.plane.policies.get("canary", {}).get("share") == 0.1)
 
 
-def test_a_source_in_the_language_is_enough(live, tmp_path, capsys):
+def test_a_source_in_the_policy_language_can_be_deployed(live, tmp_path, capsys):
     source = tmp_path / "rule.py"
     source.write_text(CODE)
     gateway = live(2, admin=ADMIN, policies={"routing": "least-loaded"})
@@ -172,7 +172,7 @@ def test_a_source_in_the_language_is_enough(live, tmp_path, capsys):
         ({"routing": "lmetrik"}, "no routing policy is called 'lmetrik'"),
     ],
 )
-def test_what_may_not_run_live_is_refused_before_anything_changes(gateway, tmp_path, policies, message, capsys):
+def test_policies_that_cannot_run_live_are_rejected_before_any_change(gateway, tmp_path, policies, message, capsys):
     file, before = tmp_path / "bundle.yaml", gateway.file.read_text()
     file.write_text(json.dumps({"format": 1, "policies": policies}))
     assert status(["deploy", str(file), "--to", str(gateway.file), "--yes"]) == 2
@@ -180,7 +180,7 @@ def test_what_may_not_run_live_is_refused_before_anything_changes(gateway, tmp_p
     assert gateway.file.read_text() == before and gateway.app.plane.version == 0
 
 
-def test_where_the_gateway_cannot_be_asked_its_file_stays(gateway, bundle, capsys, monkeypatch):
+def test_the_file_stays_unchanged_if_the_admin_api_does_not_answer(gateway, bundle, capsys, monkeypatch):
     before = gateway.file.read_text()
     monkeypatch.setenv("TEST_ADMIN_KEY", "another")
     assert status(["deploy", str(bundle), "--to", str(gateway.file), "--yes"]) == 2
@@ -194,13 +194,13 @@ def test_where_the_gateway_cannot_be_asked_its_file_stays(gateway, bundle, capsy
     assert "Connection refused" in capsys.readouterr().err and gateway.file.read_text() == before
 
 
-def test_a_bundle_is_not_written_over(bundle, capsys):
+def test_a_bundle_is_not_overwritten(bundle, capsys):
     before = bundle.read_text()
     assert status(["deploy", str(bundle), "--to", str(bundle), "--yes"]) == 2
     assert "is not a gateway's file" in capsys.readouterr().err and bundle.read_text() == before
 
 
-def test_nobody_is_asked_where_nobody_can_answer(gateway, bundle, capsys, monkeypatch):
+def test_without_a_terminal_a_deployment_needs_the_option_yes(gateway, bundle, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     assert status(["deploy", str(bundle), "--to", str(gateway.file)]) == 2
     assert "--yes" in capsys.readouterr().err and gateway.app.plane.version == 0
@@ -210,7 +210,7 @@ def test_nobody_is_asked_where_nobody_can_answer(gateway, bundle, capsys, monkey
 
 
 @pytest.mark.parametrize(("reply", "deployed"), [("y\n", True), ("no\n", False), ("", False)])
-def test_who_deploys_is_asked_beside_the_one_document(gateway, bundle, capsys, monkeypatch, reply, deployed):
+def test_the_confirmation_prompt_goes_to_stderr(gateway, bundle, capsys, monkeypatch, reply, deployed):
     terminal = io.StringIO(reply)
     terminal.isatty = lambda: True
     monkeypatch.setattr("sys.stdin", terminal)
@@ -237,7 +237,7 @@ def replace_blocks(tmp_path: Path, text: str, **blocks: Any) -> str:
         ("policies:\nb: 2\n", "policies:\n  routing: y\nb: 2\n"),
     ],
 )
-def test_only_the_block_is_written_anew(tmp_path, before, after):
+def test_only_the_changed_block_is_rewritten(tmp_path, before, after):
     if after is None:
         with pytest.raises(HeadwayError, match="not YAML"):
             replace_blocks(tmp_path, before, policies={"routing": "y"})
@@ -245,7 +245,7 @@ def test_only_the_block_is_written_anew(tmp_path, before, after):
         assert replace_blocks(tmp_path, before, policies={"routing": "y"}) == after
 
 
-def test_a_block_goes_and_what_cannot_be_edited_is_told(tmp_path):
+def test_a_block_can_be_removed_and_an_uneditable_file_is_reported(tmp_path):
     text = "a: 1\ncanary:\n  share: 0.1\n\n# of b\nb: 2\n"
     assert replace_blocks(tmp_path, text, canary=None) == "a: 1\n\n# of b\nb: 2\n"
     with pytest.raises(HeadwayError, match="cannot change a file in braces"):
@@ -254,7 +254,7 @@ def test_a_block_goes_and_what_cannot_be_edited_is_told(tmp_path):
         replace_blocks(tmp_path, "policies: &p {routing: x}\nb: *p\n", policies={"routing": "y"})
 
 
-def test_the_file_is_replaced_at_once_and_keeps_its_mode_and_its_link(tmp_path):
+def test_the_file_is_replaced_atomically_and_keeps_its_mode_and_link(tmp_path):
     real, link = tmp_path / "real.yaml", tmp_path / "link.yaml"
     real.write_text("a: 1\n")
     real.chmod(0o640)

@@ -60,7 +60,7 @@ def test_an_engine_joins_and_leaves(live):
     assert gateway.app.plane.views[1].state == "stopped"
 
 
-def test_who_leaves_ends_what_it_has_begun(live):
+def test_a_leaving_engine_finishes_its_requests(live):
     gateway = live(1)
     (other,) = more_engines(gateway, 1)
     other.pause = 0.2
@@ -87,7 +87,7 @@ def stream(gateway):
     return [part.choices[0].delta.content for part in answer]
 
 
-def test_a_place_is_used_again(live):
+def test_a_free_place_is_reused(live):
     gateway = live(1, max_backends=2, policies=TURNS)
     engines = more_engines(gateway, 3)
     for engine in engines:
@@ -96,7 +96,7 @@ def test_a_place_is_used_again(live):
     gateway.until(gateway.idle)
 
 
-def test_an_engine_that_moves_is_another(live):
+def test_an_engine_with_a_new_url_is_a_new_engine(live):
     gateway = live(1, policies=TURNS)
     first, second = more_engines(gateway, 2)
     do(gateway, gateway.app.fleet.offer, "admin", {"x": BackendSpec.read("x", f"http://127.0.0.1:{first.port}", "x")})
@@ -107,7 +107,7 @@ def test_an_engine_that_moves_is_another(live):
     assert second.bodies
 
 
-def test_more_engines_than_places_are_refused_and_nothing_changes(live):
+def test_more_engines_than_places_are_rejected_without_any_change(live):
     gateway = live(1, max_backends=2)
     engines = more_engines(gateway, 2)
     with pytest.raises(HeadwayError, match="room for 2"):
@@ -115,7 +115,7 @@ def test_more_engines_than_places_are_refused_and_nothing_changes(live):
     assert [backend.name for backend in gateway.app.fleet.members] == ["e0"]
 
 
-def test_a_cordon_holds_over_another_registration(live):
+def test_a_cordon_survives_a_new_registration(live):
     gateway = live(2, policies=TURNS)
     do(gateway, gateway.app.fleet.cordon, "e1")
     assert {target(gateway) for _ in range(6)} == {"e0"}
@@ -126,7 +126,7 @@ def test_a_cordon_holds_over_another_registration(live):
     assert {target(gateway) for _ in range(6)} == {"e0", "e1"}
 
 
-def test_all_who_speak_of_an_engine_must_find_it_ready(live):
+def test_an_engine_is_ready_only_if_all_reporters_agree(live):
     gateway = live(2, policies=TURNS)
     do(gateway, gateway.app.fleet.ready, "e1", False, "no answer", "check")
     do(gateway, gateway.app.fleet.ready, "e1", False, "loading", "agent")
@@ -136,7 +136,7 @@ def test_all_who_speak_of_an_engine_must_find_it_ready(live):
     assert {target(gateway) for _ in range(6)} == {"e0", "e1"}
 
 
-def test_models_have_engines_of_their_own_and_may_come_later(live):
+def test_each_model_has_its_engines_and_may_be_added_later(live):
     gateway = live(0, backends={"a": {"url": "http://127.0.0.1:1", "models": ["small"]}})
     (other,) = more_engines(gateway, 1)
     with pytest.raises(openai.NotFoundError, match="no instance serves model 'large'"):
@@ -149,7 +149,7 @@ def test_models_have_engines_of_their_own_and_may_come_later(live):
     assert target(gateway, model="large") == "e10"
 
 
-def test_a_request_waits_for_an_engine_only_so_long(live):
+def test_a_request_waits_for_an_engine_until_its_patience_ends(live):
     gateway = live(1, patience="50ms")
     do(gateway, gateway.app.fleet.cordon, "e0")
     with pytest.raises(openai.InternalServerError, match="no engine became available in time") as caught:
@@ -158,7 +158,7 @@ def test_a_request_waits_for_an_engine_only_so_long(live):
     gateway.until(gateway.idle)
 
 
-def test_a_request_that_waits_goes_when_an_engine_comes(live):
+def test_a_waiting_request_is_sent_when_an_engine_joins(live):
     gateway = live(1, patience="30s")
     do(gateway, gateway.app.fleet.cordon, "e0")
     pieces = []
@@ -171,7 +171,7 @@ def test_a_request_that_waits_goes_when_an_engine_comes(live):
     gateway.until(gateway.idle)
 
 
-def test_policies_change_under_way_and_counts_go_on(live):
+def test_counts_of_requests_in_flight_survive_a_policy_swap(live):
     gateway = live(2, policies={"routing": "round-robin", "admission": {"name": "max-concurrency", "max_queue": 3}})
     for engine in gateway.engines:
         engine.pause = 0.1
@@ -195,7 +195,7 @@ def test_policies_change_under_way_and_counts_go_on(live):
     assert gateway.app.plane.version == 1
 
 
-def test_a_wrong_policy_is_refused_and_the_old_one_stays(live):
+def test_a_wrong_policy_is_rejected_and_the_old_one_stays(live):
     gateway = live(2, policies={"routing": "round-robin"})
     for wrong in (
         {"routing": "no-such"},
@@ -209,7 +209,7 @@ def test_a_wrong_policy_is_refused_and_the_old_one_stays(live):
     assert [target(gateway) for _ in range(4)] == ["e0", "e1", "e0", "e1"]
 
 
-def test_those_that_wait_in_the_queue_are_asked_anew_when_policies_change(live):
+def test_queued_requests_are_decided_again_after_a_policy_swap(live):
     flow = {"name": "bands", "saturation": "concurrency", "max_inflight": 1}
     gateway = live(1, policies={"flow": flow})
     gateway.engines[0].pause = 0.1
@@ -225,7 +225,7 @@ def test_those_that_wait_in_the_queue_are_asked_anew_when_policies_change(live):
     gateway.until(gateway.idle)
 
 
-def test_the_belief_of_what_is_cached_survives_a_change_of_policies(live):
+def test_beliefs_about_caches_survive_a_policy_swap(live):
     gateway = live(3, policies={"routing": "lmetric"})
     prompt = "words " * 500
     ask_for = [{"role": "user", "content": prompt}]

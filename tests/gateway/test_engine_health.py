@@ -77,7 +77,7 @@ def test_an_engine_that_hangs_or_is_gone_fails_its_checks(live):
     assert views[1].state == "ready"
 
 
-def test_an_engine_without_such_a_path_is_well(live):
+def test_an_engine_without_a_health_path_is_healthy(live):
     gateway = live(1)
     gateway.engines[0].health = 404
     start_checks(gateway)
@@ -85,7 +85,7 @@ def test_an_engine_without_such_a_path_is_well(live):
     assert gateway.app.plane.views[0].state == "ready"
 
 
-def test_the_engines_key_goes_with_a_check(live):
+def test_a_check_sends_the_engines_key(live):
     gateway = live(1)
     gateway.app.fleet.names.get("e0").key = b"sk-engine"
     start_checks(gateway)
@@ -94,7 +94,7 @@ def test_the_engines_key_goes_with_a_check(live):
     )
 
 
-def test_an_ejected_engine_is_let_in_when_it_passes_a_probe(live):
+def test_an_ejected_engine_returns_after_a_passed_check(live):
     gateway = live(2, health={"failures": 1, "eject": "50ms"})
     backend = gateway.app.fleet.names.get("e0")
     checks = start_checks(gateway, interval_s=60, fall=1000)
@@ -114,7 +114,7 @@ def test_an_ejected_engine_is_let_in_when_it_passes_a_probe(live):
     assert gateway.app.plane.views[0].state == "ready"
 
 
-def test_an_engine_that_lies_about_its_readiness_is_found_by_its_failures(live):
+def test_an_engine_that_passes_checks_but_fails_requests_is_ejected(live):
     gateway = live(2, health={"failures": 2, "eject": "60s"}, policies={"routing": "round-robin"})
     start_checks(gateway)
     gateway.engines[0].mode = "error"
@@ -125,7 +125,7 @@ def test_an_engine_that_lies_about_its_readiness_is_found_by_its_failures(live):
     assert {ask(gateway) for _ in range(6)} == {(200, "e1")}
 
 
-def test_one_that_leaves_is_asked_no_more(live):
+def test_an_engine_that_left_is_not_checked_any_more(live):
     gateway = live(2)
     checks = start_checks(gateway)
     gateway.until(lambda: len(checks.pulses) == 2)
@@ -134,7 +134,7 @@ def test_one_that_leaves_is_asked_no_more(live):
     assert len(checks.follower._tasks) == 1
 
 
-def test_a_new_engine_is_judged_by_its_first_check_and_a_known_one_by_several():
+def test_the_first_check_decides_for_a_new_engine_and_several_for_a_known_one():
     pulse = Pulse()
     assert pulse.turned(False, 3, 2) and not pulse.up
     assert pulse.turned(True, 3, 2) and pulse.up
@@ -144,7 +144,7 @@ def test_a_new_engine_is_judged_by_its_first_check_and_a_known_one_by_several():
 
 
 @given(st.lists(st.booleans(), max_size=60), st.integers(1, 4), st.integers(1, 4))
-def test_it_turns_only_after_so_many_in_a_row(results, fall, rise):
+def test_the_state_changes_only_after_enough_checks_in_a_row(results, fall, rise):
     pulse, known = Pulse(), False
     for number, passed in enumerate(results):
         was = pulse.up

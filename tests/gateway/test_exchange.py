@@ -33,7 +33,7 @@ def read_all(sock):
     return data
 
 
-def test_an_answer_comes_as_the_engine_gave_it(live):
+def test_an_answer_is_forwarded_unchanged(live):
     gateway = live()
     answer = client(gateway).chat.completions.with_raw_response.create(**BODY)
     assert answer.parse().choices[0].message.content == "hello"
@@ -65,7 +65,7 @@ def test_a_stream_comes_token_by_token(live):
     assert (view.completed, view.output_tokens) == (1, 5)
 
 
-def test_a_stream_is_the_engines_bytes(live):
+def test_a_stream_is_forwarded_byte_for_byte(live):
     gateway = live(1)
     answer = post(gateway, {**BODY, "stream": True})
     body = answer.partition(b"\r\n\r\n")[2]
@@ -73,7 +73,7 @@ def test_a_stream_is_the_engines_bytes(live):
     assert body.endswith(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
 
 
-def test_completions_embeddings_and_models_are_there(live):
+def test_completions_embeddings_and_models_are_served(live):
     gateway = live(1)
     assert post(gateway, {"model": "m", "prompt": "once"}, "/v1/completions").startswith(b"HTTP/1.1 200")
     assert post(gateway, {"model": "m", "input": ["a", "b"]}, "/v1/embeddings").startswith(b"HTTP/1.1 200")
@@ -81,14 +81,14 @@ def test_completions_embeddings_and_models_are_there(live):
     assert [model.id for model in client(named).models.list()] == ["big", "small"]
 
 
-def test_a_model_that_nobody_serves_is_not_found(live):
+def test_a_model_without_an_engine_is_not_found(live):
     gateway = live(1, backends={"x": {"url": "http://127.0.0.1:9", "models": ["big"]}})
     with pytest.raises(openai.NotFoundError, match="no instance serves model"):
         client(gateway).chat.completions.create(**BODY)
     gateway.until(gateway.idle)
 
 
-def test_a_name_that_no_model_has_is_not_kept(live):
+def test_unknown_model_names_are_not_stored(live):
     gateway = live(1)
     for name, status in (("m" * 1024, 200), ("m" * 1025, 400), ("m" * 5_000_000, 400)):
         body = json.dumps({"model": name, "messages": [{"role": "user", "content": "x"}]}).encode()
@@ -100,7 +100,7 @@ def test_a_name_that_no_model_has_is_not_kept(live):
     assert all(len(entry.request.model) <= 1024 for entry in gateway.app.decisions.every)
 
 
-def test_a_client_that_goes_takes_its_request_along(live):
+def test_a_client_that_disconnects_cancels_its_request(live):
     gateway = live(1)
     gateway.engines[0].pause, gateway.engines[0].tokens = 0.02, 10_000
     stream = client(gateway).chat.completions.create(**BODY, stream=True)
@@ -111,7 +111,7 @@ def test_a_client_that_goes_takes_its_request_along(live):
 
 
 @pytest.mark.parametrize("mode", ["reset", "garbage", "busy"])
-def test_another_engine_is_tried_as_long_as_nothing_was_sent(live, mode):
+def test_another_engine_is_tried_until_the_client_has_received_a_byte(live, mode):
     gateway = live(2, policies={"routing": "round-robin"})
     gateway.engines[0].mode = mode
     answer = client(gateway).chat.completions.with_raw_response.create(**BODY)
@@ -120,7 +120,7 @@ def test_another_engine_is_tried_as_long_as_nothing_was_sent(live, mode):
     gateway.until(gateway.idle)
 
 
-def test_an_error_of_the_engine_is_passed_on(live):
+def test_an_error_of_the_engine_is_forwarded(live):
     gateway = live(1)
     gateway.engines[0].mode = "error"
     with pytest.raises(openai.InternalServerError, match="no"):
@@ -128,7 +128,7 @@ def test_an_error_of_the_engine_is_passed_on(live):
     gateway.until(gateway.idle)
 
 
-def test_engines_that_are_all_gone_give_an_answer_all_the_same(live):
+def test_the_client_receives_an_answer_if_all_engines_are_lost(live):
     gateway = live(2)
     for engine in gateway.engines:
         engine.mode = "reset"
@@ -137,7 +137,7 @@ def test_engines_that_are_all_gone_give_an_answer_all_the_same(live):
     gateway.until(gateway.idle)
 
 
-def test_a_stream_that_breaks_says_so(live):
+def test_a_broken_stream_ends_with_an_error_event(live):
     gateway = live(1)
     gateway.engines[0].mode = "die"
     with pytest.raises(openai.APIError, match="the connection was lost"):
@@ -145,7 +145,7 @@ def test_a_stream_that_breaks_says_so(live):
     gateway.until(gateway.idle)
 
 
-def test_an_engine_that_hangs_is_given_up(live):
+def test_an_engine_that_hangs_is_abandoned(live):
     gateway = live(1, timeouts={"first_byte": "100ms"}, retries=0)
     gateway.engines[0].mode = "hang"
     with pytest.raises(openai.InternalServerError, match="no answer in time"):
@@ -154,7 +154,7 @@ def test_an_engine_that_hangs_is_given_up(live):
     gateway.until(gateway.idle)
 
 
-def test_an_engine_that_fails_in_a_row_is_left_out(live):
+def test_an_engine_that_fails_several_times_in_a_row_is_ejected(live):
     gateway = live(2, policies={"routing": "round-robin"}, health={"failures": 2, "eject": "10m"})
     gateway.engines[0].mode = "reset"
     for _ in range(6):
@@ -163,7 +163,7 @@ def test_an_engine_that_fails_in_a_row_is_left_out(live):
     gateway.until(gateway.idle)
 
 
-def test_an_engine_that_was_left_out_is_tried_again(live):
+def test_an_ejected_engine_is_tried_again(live):
     gateway = live(1, health={"failures": 1, "eject": "50ms"}, retries=0)
     gateway.engines[0].mode = "reset"
     with pytest.raises(openai.InternalServerError):
@@ -174,7 +174,7 @@ def test_an_engine_that_was_left_out_is_tried_again(live):
     gateway.until(gateway.idle)
 
 
-def test_a_prompt_goes_where_its_beginning_went(live):
+def test_a_prompt_is_routed_to_the_engine_that_has_its_prefix(live):
     gateway = live(3, policies={"routing": "prefix-overlap"})
     texts = [f"{number} " * 600 for number in range(6)]
     for _ in range(2):
@@ -205,7 +205,7 @@ def test_a_prompt_goes_where_its_beginning_went(live):
         (b"GET / HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n", 400),
     ],
 )
-def test_what_is_no_request_is_told_so(live, data, status):
+def test_an_invalid_request_is_reported(live, data, status):
     gateway = live(1)
     with socket.create_connection(("127.0.0.1", gateway.port), timeout=300) as sock:
         sock.sendall(data)
@@ -215,7 +215,7 @@ def test_what_is_no_request_is_told_so(live, data, status):
     assert gateway.engines[0].bodies == []
 
 
-def test_a_head_that_never_ends_is_not_waited_for(live):
+def test_a_head_without_an_end_times_out(live):
     gateway = live(1, limits={"head": "300ms"})
     with socket.create_connection(("127.0.0.1", gateway.port), timeout=300) as sock:
         sock.sendall(b"POST /v1/chat")
@@ -251,7 +251,7 @@ def test_a_slow_client_does_not_fill_the_memory(live):
     gateway.until(gateway.idle)
 
 
-def test_a_connection_that_a_slow_client_held_up_serves_the_next_one(live):
+def test_a_connection_paused_by_a_slow_client_serves_the_next_request(live):
     gateway = live(1, timeouts={"first_byte": "5s"}, retries=0)
     gateway.app.reception.limits = replace(gateway.app.reception.limits, unsent_bytes=0)
 
@@ -276,7 +276,7 @@ def test_a_connection_that_a_slow_client_held_up_serves_the_next_one(live):
     assert gateway.app.fleet.backends[0].opened == 1
 
 
-def test_admission_turns_away_with_a_word_and_a_time(live):
+def test_a_rejected_request_receives_a_reason_and_retry_after(live):
     gateway = live(1, policies={"admission": {"name": "token-bucket", "rate": 0.001, "burst": 1}})
     client(gateway).chat.completions.create(**BODY)
     answer = post(gateway, BODY)
@@ -295,7 +295,7 @@ def test_a_deadline_ends_a_request_that_is_not_answered(live):
     gateway.until(gateway.idle)
 
 
-def test_a_deadline_ends_a_stream_that_is_under_way(live):
+def test_a_deadline_ends_a_stream(live):
     gateway = live(1, deadlines={"interactive": "300ms"})
     gateway.engines[0].pause = 0.1
     gateway.engines[0].tokens = 100
@@ -310,6 +310,6 @@ def test_a_deadline_ends_a_stream_that_is_under_way(live):
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "0", "nan"])
-def test_a_wrong_deadline_is_told(live, text):
+def test_a_wrong_deadline_is_reported(live, text):
     with pytest.raises(openai.BadRequestError, match="x-headway-deadline"):
         client(live(1)).chat.completions.create(**BODY, extra_headers={"x-headway-deadline": text})

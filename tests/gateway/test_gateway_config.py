@@ -13,7 +13,7 @@ from headway.http.address import Address
 ONE = {"backends": {"a": {"url": "http://127.0.0.1:9101"}}}
 
 
-def test_a_file_needs_nothing_but_its_engines(tmp_path):
+def test_a_file_needs_only_engines(tmp_path):
     file = tmp_path / "gateway.yaml"
     file.write_text("backends:\n  a: http://10.0.0.7:8000/base\n")
     config = Config.load(file)
@@ -38,6 +38,6 @@ def test_a_file_needs_nothing_but_its_engines(tmp_path):
         ({"policies": {"routing": {"name": "weighted", "scorers": {"oracle-prefix": 1}}}}, "is an oracle policy"),
     ],
 )
-def test_a_mistake_is_told_with_its_place(changes, message):
+def test_an_error_names_the_wrong_key(changes, message):
     with pytest.raises(HeadwayError, match=message.replace(".", r"\.").replace("(", r"\(")):
         Config.load({**ONE, **changes})

@@ -29,7 +29,7 @@ def run_process(command: list[str]) -> Iterator[subprocess.Popen[str]]:
                 process.terminate()
 
 
-def test_it_serves_until_it_is_told_to_end(live, tmp_path: Path) -> None:
+def test_a_gateway_serves_until_a_signal(live, tmp_path: Path) -> None:
     engine = live(1).engines[0]
     file = tmp_path / "gateway.yaml"
     file.write_text(
@@ -49,7 +49,7 @@ def test_it_serves_until_it_is_told_to_end(live, tmp_path: Path) -> None:
         assert "Traceback" not in process.stderr.read()
 
 
-def test_an_address_that_is_taken_is_told(headway, tmp_path: Path) -> None:
+def test_an_address_in_use_is_reported(headway, tmp_path: Path) -> None:
     with socket.socket() as occupied:
         occupied.bind(("127.0.0.1", 0))
         occupied.listen()
@@ -62,7 +62,7 @@ def test_an_address_that_is_taken_is_told(headway, tmp_path: Path) -> None:
     assert all(line.startswith("headway: ") for line in result.stderr.splitlines()), result.stderr
 
 
-def test_a_bundle_may_be_what_decides(headway, tmp_path: Path) -> None:
+def test_a_file_may_name_a_bundle_as_its_policies(headway, tmp_path: Path) -> None:
     (tmp_path / "best.yaml").write_text(
         "format: 1\nname: best\npolicies:\n  routing: {type: parameters, template: no-such}\n"
     )

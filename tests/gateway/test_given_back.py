@@ -50,7 +50,7 @@ def leave(gateway):
     gateway.until(gateway.idle)
 
 
-def test_who_waits_and_is_put_off_by_other_policies_comes_up_in_time(live):
+def test_a_waiting_request_that_new_policies_delay_is_decided_in_time(live):
     gateway = live(1, policies=FLOW)
     gateway.engines[0].mode = "hang"
     start_clients(gateway, 3)
@@ -61,7 +61,7 @@ def test_who_waits_and_is_put_off_by_other_policies_comes_up_in_time(live):
     leave(gateway)
 
 
-def test_a_fault_with_one_who_waited_is_told_and_the_others_are_served(live, monkeypatch):
+def test_an_exception_for_one_waiting_request_does_not_affect_the_others(live, monkeypatch):
     gateway = live(1, policies=FLOW)
     gateway.engines[0].mode = "hang"
     start_clients(gateway)
@@ -79,7 +79,7 @@ def test_a_fault_with_one_who_waited_is_told_and_the_others_are_served(live, mon
     leave(gateway)
 
 
-def test_a_fault_after_a_long_prompt_was_read_is_told(live, monkeypatch):
+def test_an_exception_after_hashing_a_long_prompt_is_answered(live, monkeypatch):
     gateway = live(1)
     monkeypatch.setattr(gateway.app.plane, "arrive", fail)
     threads, answers = start_clients(gateway, text="word " * 300_000)
@@ -88,7 +88,7 @@ def test_a_fault_after_a_long_prompt_was_read_is_told(live, monkeypatch):
     gateway.until(gateway.idle)
 
 
-def test_a_fault_before_a_request_is_one_gives_its_key_back(live, tmp_path, monkeypatch):
+def test_an_exception_before_the_exchange_releases_the_key(live, tmp_path, monkeypatch):
     key, digest = new_key()
     (tmp_path / "keys.yaml").write_text(f"ann: {{sha256: {digest}, concurrency: 1}}")
     gateway = live(1, keys=str(tmp_path / "keys.yaml"))
@@ -98,7 +98,7 @@ def test_a_fault_before_a_request_is_one_gives_its_key_back(live, tmp_path, monk
     assert chat(gateway, authorization=f"Bearer {key}").status == 200
 
 
-def test_who_hears_of_ends_and_fails_holds_up_nobody(live):
+def test_an_observer_that_raises_does_not_delay_requests(live):
     gateway = live(1)
     ended = []
     gateway.app.services.on_end[:0] = [fail]
@@ -108,7 +108,7 @@ def test_who_hears_of_ends_and_fails_holds_up_nobody(live):
     gateway.until(gateway.idle)
 
 
-def test_what_is_done_now_and_then_goes_on_after_a_fault(live, monkeypatch):
+def test_periodic_work_continues_after_an_exception(live, monkeypatch):
     gateway = live(1, timeouts={"first_byte": "100ms"}, retries=0)
     failed = []
     monkeypatch.setattr(gateway.app.plane, "expire", lambda now_ps: failed.append(now_ps) or fail())
@@ -118,7 +118,7 @@ def test_what_is_done_now_and_then_goes_on_after_a_fault(live, monkeypatch):
     assert chat(gateway).status == 502
 
 
-def test_an_engine_that_cannot_even_be_tried_is_one_that_failed(live, monkeypatch):
+def test_an_engine_that_cannot_be_connected_counts_as_failed(live, monkeypatch):
     gateway = live(1, retries=0)
 
     async def connect(*anything):
@@ -131,7 +131,7 @@ def test_an_engine_that_cannot_even_be_tried_is_one_that_failed(live, monkeypatc
     gateway.until(gateway.idle)
 
 
-def test_what_is_heard_of_an_engine_that_has_left_is_not_of_the_next_in_its_place(live):
+def test_news_of_an_engine_that_left_does_not_affect_the_next_one_at_its_place(live):
     gateway = live(2)
     (former,) = [backend for backend in gateway.app.fleet.members if backend.name == "e1"]
     other = Engine("other")
@@ -148,13 +148,13 @@ def test_what_is_heard_of_an_engine_that_has_left_is_not_of_the_next_in_its_plac
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_count_that_cannot_be_is_not_taken_for_one(stream):
+def test_an_impossible_count_is_ignored(stream):
     tally = AnswerTally(stream)
     tally.count(b'data: {"usage": {"completion_tokens": ' + b"9" * 6000 + b"}}\n\n")
     assert tally.tokens < 10**12
 
 
-def test_a_permit_goes_back_as_what_it_was_taken_for(live):
+def test_a_permit_is_returned_to_the_class_that_it_came_from(live):
     """Who generates for whom changes while a request is under way."""
     members = {"e0": {"role": "prefill"}, "e1": {"role": "decode"}}
     policies = {"admission": {"name": "max-concurrency", "max_queue": 2}, "routing": "least-loaded-pair"}
@@ -168,7 +168,7 @@ def test_a_permit_goes_back_as_what_it_was_taken_for(live):
     assert gateway.app.plane.control.stages.admission.in_use == {}
 
 
-def test_names_that_clients_make_up_are_not_kept(live):
+def test_invented_names_are_not_stored(live):
     gateway = live(1, policies={"admission": "max-concurrency"})
     for number in range(5):
         assert chat(gateway, model=f"made-up-{number}").status == 200

@@ -68,7 +68,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_what_two_could_read_in_two_ways_is_refused_whole(hostile, shape):
+def test_an_ambiguous_request_is_rejected(hostile, shape):
     gateway = hostile()
     answers = send(gateway, SHAPES[shape] + SMUGGLED)
     assert statuses(answers) == [400], answers
@@ -99,7 +99,7 @@ def test_a_body_in_chunks_goes_to_the_engine_with_its_length(hostile):
         (POST + CHUNKED + b"\r\n" + b"40000\r\n%b\r\n" % (b"a" * 0x40000) * 8, 413),
     ],
 )
-def test_what_is_too_large_is_refused_before_it_is_held(hostile, data, status):
+def test_a_request_that_is_too_large_is_rejected_before_it_is_buffered(hostile, data, status):
     gateway = hostile(limits={"body_bytes": 1_000_000})
     with connect(gateway) as sock:
         for start in range(0, len(data), 16384):
@@ -111,7 +111,7 @@ def test_what_is_too_large_is_refused_before_it_is_held(hostile, data, status):
 
 
 @pytest.mark.parametrize("begin", [b"", POST + SIZE + b"\r\n", POST + CHUNKED + b"\r\n"])
-def test_who_sends_a_byte_now_and_then_is_not_waited_for(hostile, begin):
+def test_a_client_that_sends_too_slowly_is_disconnected(hostile, begin):
     gateway = hostile(limits={"head": "400ms", "body": "400ms"})
     with connect(gateway) as sock:
         sock.sendall(begin)
@@ -127,7 +127,7 @@ def test_who_sends_a_byte_now_and_then_is_not_waited_for(hostile, begin):
     assert gateway.engines[0].bodies == []
 
 
-def test_who_says_nothing_is_sent_away(hostile):
+def test_a_silent_client_is_disconnected(hostile):
     gateway = hostile(limits={"head": "300ms", "idle": "300ms"})
     with connect(gateway) as silent, connect(gateway) as idle:
         idle.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -152,7 +152,7 @@ def test_answers_come_in_the_order_of_their_requests(hostile):
 
 
 @pytest.mark.parametrize("path", [b"/v1/chat/completions", b"/nowhere"])
-def test_hundreds_that_are_all_turned_away_are_all_answered(hostile, path):
+def test_hundreds_of_rejected_requests_are_all_answered(hostile, path):
     gateway = hostile(policies={"admission": {"name": "token-bucket", "rate": 0.001, "burst": 1}})
     request = asked(b'{"messages":[]}', path=path)
     answers = send(gateway, request * 1500 + closing(request))
@@ -161,7 +161,7 @@ def test_hundreds_that_are_all_turned_away_are_all_answered(hostile, path):
     gateway.until(gateway.idle)
 
 
-def test_what_is_no_request_does_not_take_the_one_before_it_along(hostile):
+def test_an_invalid_request_does_not_affect_the_one_before_it(hostile):
     gateway = hostile()
     gateway.engines[0].pause = 0.02
     answers = send(gateway, asked({**BODY, "stream": True}) + b"GARBAGE\r\n\r\n")
@@ -170,7 +170,7 @@ def test_what_is_no_request_does_not_take_the_one_before_it_along(hostile):
     gateway.until(gateway.idle)
 
 
-def test_who_asks_on_and_on_and_reads_nothing_fills_no_memory(hostile):
+def test_a_client_that_sends_requests_and_reads_nothing_uses_little_memory(hostile):
     gateway = hostile()
     request = b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n"
     with connect(gateway) as sock:
@@ -195,7 +195,7 @@ def test_who_asks_on_and_on_and_reads_nothing_fills_no_memory(hostile):
     gateway.until(lambda: not gateway.app.reception.clients)
 
 
-def test_who_sends_no_more_has_gone(hostile):
+def test_a_client_that_closes_its_side_has_disconnected(hostile):
     gateway = hostile()
     gateway.engines[0].mode = "hang"
     with connect(gateway) as sock:
@@ -208,7 +208,7 @@ def test_who_sends_no_more_has_gone(hostile):
     gateway.until(lambda: not gateway.app.reception.clients)
 
 
-def test_clients_that_vanish_at_any_moment_leave_nothing(hostile):
+def test_clients_that_disconnect_at_any_moment_leave_no_state(hostile):
     gateway = hostile(2)
     for engine in gateway.engines:
         engine.pause = 0.003
@@ -227,7 +227,7 @@ def test_clients_that_vanish_at_any_moment_leave_nothing(hostile):
 # --- those who do not read -------------------------------------------------------------------------------------------
 
 
-def test_many_who_do_not_read_hold_little_and_hinder_nobody(hostile):
+def test_many_clients_that_do_not_read_use_little_memory_and_delay_no_other(hostile):
     gateway = hostile(2)
     for engine in gateway.engines:
         engine.tokens, engine.padding = 100_000, "x" * 10_000
@@ -243,7 +243,7 @@ def test_many_who_do_not_read_hold_little_and_hinder_nobody(hostile):
     gateway.until(gateway.idle)
 
 
-def test_who_takes_nothing_for_too_long_is_cut_off(hostile):
+def test_a_client_that_reads_nothing_for_too_long_is_disconnected(hostile):
     gateway = hostile(limits={"unread": "300ms"})
     gateway.engines[0].tokens, gateway.engines[0].padding = 100_000, "x" * 10_000
     with connect(gateway) as sock:
@@ -254,7 +254,7 @@ def test_who_takes_nothing_for_too_long_is_cut_off(hostile):
     assert [end for group in gateway.app.metrics.groups.values() for end in group.ends] == [("failed", 200)]
 
 
-def test_a_slow_client_gets_all_of_it(hostile):
+def test_a_slow_client_receives_the_whole_answer(hostile):
     gateway = hostile(limits={"unread": "1s"})
     gateway.engines[0].tokens, gateway.engines[0].padding = 3000, "x" * 1000
     with socket.socket() as sock:
@@ -271,7 +271,7 @@ def test_a_slow_client_gets_all_of_it(hostile):
     gateway.until(gateway.idle)
 
 
-def test_more_connections_than_there_may_be_are_told_so(hostile):
+def test_connections_above_the_limit_are_rejected(hostile):
     gateway = hostile(limits={"connections": 2})
     first, second = connect(gateway), connect(gateway)
     gateway.until(lambda: len(gateway.app.reception.clients) == 2)
@@ -282,7 +282,7 @@ def test_more_connections_than_there_may_be_are_told_so(hostile):
     second.close()
 
 
-def test_all_clients_together_make_it_hold_only_so_many_bytes(hostile):
+def test_the_bodies_of_all_clients_share_one_limit(hostile):
     gateway = hostile(limits={"held_bytes": 100_000})
     head = POST + b"content-length: 90000\r\n\r\n"
     with connect(gateway) as first:
@@ -296,7 +296,7 @@ def test_all_clients_together_make_it_hold_only_so_many_bytes(hostile):
     gateway.until(lambda: gateway.app.reception.held_bytes == 0 and not gateway.app.reception.clients)
 
 
-def test_what_is_answered_is_held_no_longer_also_where_several_come_at_once(hostile):
+def test_answered_bodies_are_released_also_with_pipelining(hostile):
     gateway = hostile()
     with connect(gateway) as sock:
         sock.sendall(asked() * 3 + SMUGGLED + POST + SIZE.replace(b"content", b"x") + b"\r\n")
@@ -318,7 +318,7 @@ def test_what_is_answered_is_held_no_longer_also_where_several_come_at_once(host
         b"POST /v1/chat/completions/../../@127.0.0.1:%d HTTP/1.1\r\nhost: 127.0.0.1:%d\r\n",
     ],
 )
-def test_a_target_elsewhere_is_not_gone_to(hostile, start):
+def test_an_absolute_target_does_not_change_the_destination(hostile, start):
     gateway, elsewhere = hostile(), RoughEngine(says(ANSWER))
     port = int(elsewhere.url.rpartition(":")[2])
     answers = send(gateway, start % (port, port) + b"connection: close\r\n" + SIZE + b"\r\n" + DATA)
@@ -327,7 +327,7 @@ def test_a_target_elsewhere_is_not_gone_to(hostile, start):
     elsewhere.close()
 
 
-def test_no_field_says_where_a_request_goes(hostile):
+def test_no_header_changes_the_destination(hostile):
     gateway, elsewhere = hostile(), RoughEngine(says(ANSWER))
     place = elsewhere.url.removeprefix("http://")
     names = ("host", "x-forwarded-host", "x-forwarded-for", "forwarded", "x-original-url", "x-rewrite-url", "via")
@@ -376,7 +376,7 @@ BODIES = {
 
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("path", [b"/v1/chat/completions", b"/v1/completions", b"/v1/embeddings"])
-def test_whatever_a_body_is_there_is_an_answer(live, body, path):
+def test_every_body_receives_an_answer(live, body, path):
     gateway = live(1, policies={"routing": "kv-aware"})
     gateway.engines[0].mode = "busy"  # which reads no body
     answers = send(gateway, closing(asked(BODIES[body], path=path)))
@@ -389,7 +389,7 @@ def test_whatever_a_body_is_there_is_an_answer(live, body, path):
     "text",
     ["", " ", "1e400", "1e400s", "-0", "inf", "9" * 5000, "9" * 5000 + "s", "1.2.3", "1e-400s", "\xb2", "0x10", "١s"],
 )
-def test_whatever_a_deadline_is_there_is_an_answer(live, text):
+def test_every_deadline_header_receives_an_answer(live, text):
     gateway = live(1)
     answers = send(gateway, closing(asked(fields=b"x-headway-deadline: " + text.encode("utf-8") + b"\r\n")))
     assert statuses(answers)[0] in (200, 400, 504), answers
@@ -410,7 +410,7 @@ def test_other_methods_are_answered_and_the_next_request_too(live, method, path)
 
 
 @pytest.mark.parametrize("place", ["intake", "plane"])
-def test_a_fault_of_the_gateways_own_is_told_and_leaves_nothing(live, monkeypatch, place):
+def test_an_exception_in_the_gateway_is_answered_and_leaves_no_state(live, monkeypatch, place):
     gateway = live(1)
 
     def fail(*anything):

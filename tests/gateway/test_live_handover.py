@@ -63,7 +63,7 @@ def leave_early(gateway, number, **more):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_vllm_computes_the_prompt_on_one_engine_and_goes_on_at_the_other(live, stream):
+def test_vllm_computes_the_prompt_on_one_engine_and_decodes_on_the_other(live, stream):
     gateway = two(live, "vllm")
     gateway.engines[0].before = with_params
     more = {"stream_options": {"include_usage": True}} if stream else {}
@@ -86,7 +86,7 @@ def test_vllm_computes_the_prompt_on_one_engine_and_goes_on_at_the_other(live, s
     assert [view.completed for view in gateway.app.plane.views[:2]] == [0, 1]
 
 
-def test_max_completion_tokens_is_1_where_it_is_given(live):
+def test_the_prefill_request_limits_max_completion_tokens_to_1(live):
     gateway = two(live, "vllm")
     gateway.engines[0].before = with_params
     ask(gateway, max_completion_tokens=9)
@@ -104,7 +104,7 @@ def test_a_short_prompt_takes_one_engine_and_its_body_is_untouched(live):
 
 
 @pytest.mark.parametrize("mode", ["error", "busy", "reset", "garbage", "ok"])
-def test_a_prompt_that_was_not_computed_is_computed_by_the_other_engine(live, mode):
+def test_a_failed_prefill_falls_back_to_the_decode_engine(live, mode):
     """An engine that is well and says nothing of where its KV lies has not handed it over either."""
     gateway = two(live, "vllm")
     gateway.engines[0].mode = mode
@@ -116,7 +116,7 @@ def test_a_prompt_that_was_not_computed_is_computed_by_the_other_engine(live, mo
     assert sum(gateway.app.handover.fallbacks.values()) == 1
 
 
-def test_a_prompt_that_takes_too_long_is_computed_by_the_other_engine(live):
+def test_a_slow_prefill_falls_back_to_the_decode_engine(live):
     gateway = two(live, "vllm")
     gateway.app.handover.settings = gateway.app.handover.settings.__class__("vllm", 0.1)
     gateway.engines[0].mode = "hang"
@@ -126,7 +126,7 @@ def test_a_prompt_that_takes_too_long_is_computed_by_the_other_engine(live):
 
 
 @pytest.mark.parametrize("mode", ["reset", "busy"])
-def test_where_the_second_engine_fails_the_first_serves_alone(live, mode):
+def test_if_the_decode_engine_fails_the_prefill_engine_serves_alone(live, mode):
     gateway = two(live, "vllm")
     gateway.engines[0].before = with_params
     gateway.engines[1].mode = mode
@@ -137,7 +137,7 @@ def test_where_the_second_engine_fails_the_first_serves_alone(live, mode):
     gateway.until(gateway.idle)
 
 
-def test_where_the_second_engine_fails_another_one_goes_on(live):
+def test_if_the_decode_engine_fails_another_one_takes_over(live):
     gateway = two(live, "vllm", "decode")
     gateway.engines[0].before = with_params
     gateway.engines[1].mode = "reset"
@@ -148,7 +148,7 @@ def test_where_the_second_engine_fails_another_one_goes_on(live):
 
 
 @pytest.mark.parametrize(("lost", "left"), [(0, "e1"), (1, "e0")])
-def test_a_half_that_is_left_out_is_done_without(live, lost, left):
+def test_an_engine_without_a_partner_serves_whole_requests(live, lost, left):
     gateway = two(live, "vllm", health={"failures": 1, "eject": "10m"})
     gateway.engines[0].before = with_params
     gateway.engines[lost].mode = "reset"
@@ -170,7 +170,7 @@ async def restore(gateway):
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_client_that_goes_takes_the_half_that_is_under_way_along(live, number):
+def test_a_client_that_disconnects_cancels_the_current_half(live, number):
     gateway = two(live, "vllm")
     gateway.engines[0].before = with_params
     gateway.engines[number].mode = "hang"
@@ -178,7 +178,7 @@ def test_a_client_that_goes_takes_the_half_that_is_under_way_along(live, number)
     assert len(gateway.engines[1].bodies) == number
 
 
-def test_the_deadline_ends_the_first_half(live):
+def test_the_deadline_ends_the_prefill(live):
     gateway = two(live, "vllm")
     gateway.engines[0].mode = "hang"
     with pytest.raises(openai.InternalServerError, match="the deadline has passed"):
@@ -188,7 +188,7 @@ def test_the_deadline_ends_the_first_half(live):
     gateway.until(gateway.idle)
 
 
-def test_an_answer_of_the_first_half_has_a_limit(live, monkeypatch):
+def test_the_answer_of_the_prefill_has_a_size_limit(live, monkeypatch):
     monkeypatch.setattr("headway.gateway.handover.leg.ANSWER_BYTES", 1000)
 
     async def long_winded(body):
@@ -200,7 +200,7 @@ def test_an_answer_of_the_first_half_has_a_limit(live, monkeypatch):
     gateway.until(gateway.idle)
 
 
-def test_a_policy_that_knows_nothing_of_pairs_is_asked_for_both_halves(live):
+def test_a_policy_without_pairing_routes_prefill_and_decode(live):
     gateway = two(live, "vllm", policies={"routing": "round-robin"})
     gateway.engines[0].before = with_params
     answer = ask(gateway, SHORT)
@@ -209,14 +209,14 @@ def test_a_policy_that_knows_nothing_of_pairs_is_asked_for_both_halves(live):
 
 
 @pytest.mark.parametrize("field", ["kv_transfer_params", "bootstrap_host", "bootstrap_room", "headway_kv"])
-def test_a_client_cannot_tell_engines_where_kv_lies(live, field):
+def test_a_client_may_not_set_fields_of_kv_transfer(live, field):
     gateway = two(live, "vllm")
     with pytest.raises(openai.BadRequestError, match="a client may not set the fields of KV transfer"):
         ask(gateway, extra_body={field: {"remote_host": "10.6.6.6"}})
     assert [engine.bodies for engine in gateway.engines] == [[], []]
 
 
-def test_a_cascade_hands_over_too(live):
+def test_a_cascade_works_with_disaggregation(live):
     gateway = live(
         3,
         members={
@@ -240,7 +240,7 @@ def test_a_cascade_hands_over_too(live):
 
 
 @pytest.mark.parametrize("protocol", ["vllm", "sglang"])
-def test_what_was_handed_over_lost_and_escalated_is_decided_the_same_again(live, tmp_path, protocol):
+def test_a_journal_with_handovers_failures_and_escalations_replays(live, tmp_path, protocol):
     file = tmp_path / "journal"
     names = {"e0": "prefill", "e1": "decode", "e2": "prefill", "e3": "both"}
     gateway = live(
@@ -287,7 +287,7 @@ def test_sglang_sends_both_halves_at_once_into_one_room(live, stream):
     assert bodies(gateway.engines[1])[1]["bootstrap_room"] != first["bootstrap_room"]
 
 
-def test_sglang_gives_every_prompt_of_a_list_its_room(live):
+def test_sglang_gives_each_prompt_of_a_list_a_room(live):
     gateway = two(live, "sglang")
     client(gateway).completions.with_raw_response.create(model="m", prompt=["once " * 300, "upon " * 300])
     (body,) = bodies(gateway.engines[1])
@@ -297,7 +297,7 @@ def test_sglang_gives_every_prompt_of_a_list_its_room(live):
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("mode", ["error", "reset"])
-def test_sglang_takes_another_engine_for_the_prompt_and_cancels_the_half_that_would_wait(live, mode, stream):
+def test_sglang_retries_the_prefill_and_cancels_the_waiting_decode(live, mode, stream):
     gateway = two(live, "sglang", "prefill")
     bad, waiting, good = gateway.engines
     bad.mode = mode
@@ -328,7 +328,7 @@ def test_sglang_takes_another_engine_for_the_prompt_and_cancels_the_half_that_wo
     gateway.until(gateway.idle)
 
 
-def test_sglang_cancels_the_first_half_where_the_second_fails(live):
+def test_sglang_cancels_the_prefill_if_the_decode_fails(live):
     gateway = two(live, "sglang", retries=0)
     gateway.engines[0].mode = "hang"
     gateway.engines[1].mode = "error"
@@ -338,7 +338,7 @@ def test_sglang_cancels_the_first_half_where_the_second_fails(live):
     gateway.until(gateway.idle)
 
 
-def test_sglang_gives_up_where_no_half_of_a_prompt_succeeds(live):
+def test_sglang_fails_if_every_prefill_fails(live):
     gateway = two(live, "sglang", retries=1)
     gateway.engines[0].mode = "reset"
     gateway.engines[1].mode = "hang"
@@ -348,7 +348,7 @@ def test_sglang_gives_up_where_no_half_of_a_prompt_succeeds(live):
     gateway.until(gateway.idle)
 
 
-def test_sglang_ends_a_stream_whose_prompt_is_lost_under_way(live):
+def test_sglang_ends_a_stream_whose_prefill_fails_late(live):
     gateway = two(live, "sglang")
     gateway.engines[0].mode = "hang"
     gateway.engines[1].pause, gateway.engines[1].tokens = 0.01, 10_000
@@ -368,7 +368,7 @@ async def cut(app):
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_sglang_cancels_both_where_the_client_goes(live, number):
+def test_sglang_cancels_both_halves_if_the_client_disconnects(live, number):
     gateway = two(live, "sglang")
     for engine in gateway.engines:
         engine.mode = "hang"
@@ -433,7 +433,7 @@ def kvd(live, tmp_path):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_blocks_go_from_one_engine_to_the_other_through_a_daemon(kvd, stream):
+def test_blocks_move_from_one_engine_to_the_other_through_a_daemon(kvd, stream):
     gateway = kvd()
     Node(gateway.engines[0])
     taker = Node(gateway.engines[1])
@@ -449,7 +449,7 @@ def test_blocks_go_from_one_engine_to_the_other_through_a_daemon(kvd, stream):
     gateway.until(gateway.idle)
 
 
-def test_daemons_move_blocks_to_the_one_beside_the_engine_that_wants_them(kvd):
+def test_daemons_move_blocks_to_the_decode_engines_daemon(kvd):
     gateway = kvd(daemons=2)
     Node(gateway.engines[0])
     taker = Node(gateway.engines[1])
@@ -460,7 +460,7 @@ def test_daemons_move_blocks_to_the_one_beside_the_engine_that_wants_them(kvd):
     gateway.until(gateway.idle)
 
 
-def test_an_engine_may_put_blocks_under_keys_of_its_own(kvd):
+def test_an_engine_may_store_blocks_under_its_own_keys(kvd):
     gateway = kvd()
     Node(gateway.engines[0], rename=True)
     taker = Node(gateway.engines[1])
@@ -483,7 +483,7 @@ def test_another_prompt_another_tool_or_another_tenant_has_other_keys(kvd):
     assert keys[4] == keys[0]
 
 
-def test_blocks_that_are_not_there_are_computed_by_the_other_engine(kvd):
+def test_missing_blocks_fall_back_to_the_decode_engine(kvd):
     gateway = kvd()
     Node(gateway.engines[0], short=1)
     taker = Node(gateway.engines[1])
@@ -495,7 +495,7 @@ def test_blocks_that_are_not_there_are_computed_by_the_other_engine(kvd):
     gateway.until(gateway.idle)
 
 
-def test_a_daemon_that_is_lost_leaves_the_request_to_one_engine(kvd):
+def test_a_lost_daemon_falls_back_to_one_engine(kvd):
     gateway = kvd()
 
     async def put_nothing(body):
@@ -530,7 +530,7 @@ def test_an_engine_without_a_daemon_hands_nothing_over(live):
         ({"protocol": "kvd", "tsl": {}}, "tls"),
     ],
 )
-def test_a_section_that_is_wrong_is_told_so(section, word):
+def test_a_wrong_section_is_reported(section, word):
     with pytest.raises(HeadwayError, match=r"^disaggregation") as caught:
         Config.load({"backends": {"a": "http://127.0.0.1:1"}, "disaggregation": section})
     assert word in str(caught.value)

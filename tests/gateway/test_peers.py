@@ -50,7 +50,7 @@ def stream(gateway):
     return list(client.chat.completions.create(model="m", messages=messages, stream=True))
 
 
-def test_each_counts_what_the_other_has_under_way(pair):
+def test_each_peer_counts_the_others_requests_in_flight(pair):
     engines, gateway, two = pair(policies={"routing": "least-loaded"})
     for engine in engines:
         engine.pause, engine.tokens = 0.05, 20
@@ -73,7 +73,7 @@ def two_counts(two):
     return [peer.get(place, (0, 0, 0, 0)) for place in range(len(two.app.plane.views))]
 
 
-def test_each_learns_where_the_other_has_sent_prompts(pair):
+def test_each_peer_learns_where_the_other_sent_prompts(pair):
     _, gateway, two = pair(policies={"routing": "lmetric"})
     gateway.until(lambda: gateway.app.peers.connected and two.app.peers.connected)
     stream(gateway)
@@ -85,7 +85,7 @@ def broken_stream(gateway):
         stream(gateway)
 
 
-def test_what_a_lost_peer_had_under_way_is_forgotten(pair):
+def test_the_counts_of_a_lost_peer_are_removed(pair):
     engines, gateway, two = pair()
     for engine in engines:
         engine.pause, engine.tokens = 0.05, 200
@@ -99,7 +99,7 @@ def test_what_a_lost_peer_had_under_way_is_forgotten(pair):
     thread.join()
 
 
-def test_a_peer_that_comes_again_before_its_loss_is_noticed_is_counted_once(pair):
+def test_a_peer_that_reconnects_is_counted_once(pair):
     _, gateway, two = pair()
     gateway.until(lambda: gateway.app.peers.connected and two.app.peers.connected)
     name = two.app.config.peers.name
@@ -124,7 +124,7 @@ async def again(two):
     two.app.clock.loop.create_task(two.app.peers._open_and_hold(where))
 
 
-def test_who_leaves_does_not_stand_for_the_next_of_its_name(live):
+def test_a_leaving_engine_does_not_count_for_the_next_of_its_name(live):
     gateway = live(2)
     (first, second) = gateway.app.fleet.members
 
@@ -143,7 +143,7 @@ def test_who_leaves_does_not_stand_for_the_next_of_its_name(live):
     assert by_name["e1"] is second
 
 
-def test_who_does_not_know_the_key_is_turned_away(pair):
+def test_a_peer_without_the_key_is_rejected(pair):
     engines, gateway, two = pair(keys=("PEERS", "WRONG"))
     for engine in engines:
         engine.pause, engine.tokens = 0.02, 20
@@ -153,7 +153,7 @@ def test_who_does_not_know_the_key_is_turned_away(pair):
     assert not two.app.plane.places.peers
 
 
-def test_what_is_no_message_ends_that_connection_alone(pair):
+def test_an_invalid_message_ends_only_its_connection(pair):
     _, gateway, two = pair()
     gateway.until(lambda: gateway.app.peers.connected and two.app.peers.connected)
     host, port = gateway.app.config.peers.listen.split(":")
@@ -167,7 +167,7 @@ def test_what_is_no_message_ends_that_connection_alone(pair):
     two.until(two.idle)
 
 
-def test_an_order_goes_for_all_processes(live, tmp_path):
+def test_an_order_reaches_all_processes(live, tmp_path):
     where = [f"unix:{tmp_path}/{number}" for number in range(2)]
     first = live(2)
     backends = {engine.name: f"http://127.0.0.1:{engine.port}" for engine in first.engines}

@@ -15,7 +15,7 @@ from headway.views.instance import EXACT, REPORTED, InstanceView
 
 
 @pytest.mark.parametrize("routing", ["round-robin", "lmetric", "power-of-two", "kv-aware"])
-def test_inputs_that_were_written_down_decide_the_same_again(routing):
+def test_recorded_inputs_give_the_same_decisions_again(routing):
     def plane(tape=None):
         return Plane(PlaneSettings(4, read_policies({"routing": routing})), tape)
 
@@ -44,7 +44,7 @@ def test_inputs_that_were_written_down_decide_the_same_again(routing):
     assert len(set(decided)) > 1
 
 
-def test_a_free_place_shows_no_signal_of_the_engine_that_had_it():
+def test_a_free_place_has_no_signals_of_its_former_engine():
     plane = Plane(PlaneSettings(1, read_policies({})))
     plane.join(0, 0, {"id": "a", "serves": ["m"]})
     plane.changed(0, 0, "ready")

@@ -128,7 +128,7 @@ def test_one_recorded_input_gives_the_same_actions_in_both_loops(routing: str, f
     loop.control.check()
 
 
-def test_the_answers_of_both_are_the_same_kinds() -> None:
+def test_both_loops_give_the_same_kinds_of_answers() -> None:
     policies = read_policies({"routing": "round-robin"})
     plane, loop = Plane(PlaneSettings(1, policies)), Loop(policies)
     plane.join(0, 0, {"id": "e0", "serves": []})

@@ -94,7 +94,7 @@ def flush_tape(gateway):
 
 
 @pytest.mark.parametrize("source", FAILING.values(), ids=FAILING)
-def test_code_that_fails_gives_way_to_the_policies_before_it(live, tmp_path, source):
+def test_failing_code_is_replaced_by_the_former_policies(live, tmp_path, source):
     gateway = live(3, admin=ADMIN, policies={"routing": "round-robin"}, journal=str(tmp_path / "journal"))
     assert chat(gateway).headers["x-headway-reason"] == "round-robin"
     bundle = {"format": 1, "policies": {"routing": {"type": "code", "source": source}}}
@@ -114,7 +114,7 @@ def test_code_that_fails_gives_way_to_the_policies_before_it(live, tmp_path, sou
 
 
 @pytest.mark.parametrize("name", ["Nowhere", "Nothing", "Deaf", "Quits"])
-def test_a_wrong_answer_is_none_and_a_journal_has_it_again(live, tmp_path, wrong, name):
+def test_a_wrong_answer_falls_back_and_a_replay_repeats_it(live, tmp_path, wrong, name):
     gateway = live(3, policies={"routing": f"{wrong}:{name}"}, journal=str(tmp_path / "journal"))
     answers = [chat(gateway, stream=number % 2 == 0) for number in range(9)]
     assert {answer.status for answer in answers} == {200}
@@ -127,14 +127,14 @@ def test_a_wrong_answer_is_none_and_a_journal_has_it_again(live, tmp_path, wrong
 
 
 @pytest.mark.parametrize(("stage", "name"), [("admission", "Doors"), ("priority", "Worth")])
-def test_other_stages_fail_no_request_either(live, wrong, stage, name):
+def test_failures_of_other_stages_fail_no_request(live, wrong, stage, name):
     gateway = live(2, policies={stage: f"{wrong}:{name}"})
     assert {chat(gateway).status for _ in range(7)} == {200}
     gateway.until(lambda: gateway.app.plane.version == 1)
     assert gateway.app.failures.counts["live"] == 5 and gateway.app.failures.last.startswith(f"policies.{stage}")
 
 
-def test_one_that_cannot_be_bound_is_refused_and_the_old_stays(live, wrong, tmp_path):
+def test_a_policy_that_cannot_be_bound_is_rejected_and_the_old_one_stays(live, wrong, tmp_path):
     gateway = live(2, policies={"routing": "round-robin"}, journal=str(tmp_path / "journal"))
     chat(gateway)
     control = gateway.app.plane.control
@@ -150,7 +150,7 @@ def test_one_that_cannot_be_bound_is_refused_and_the_old_stays(live, wrong, tmp_
     assert replay(tmp_path / "journal").different == 0
 
 
-def test_requests_that_wait_in_a_queue_are_asked_anew_of_whoever_takes_over(live, wrong):
+def test_queued_requests_are_decided_again_by_the_fallback(live, wrong):
     flow = {"name": "bands", "max_inflight": 1}
     gateway = live(1, policies={"routing": "round-robin", "flow": flow}, policy_failures=2)
     swapped = {"routing": f"{wrong}:Nothing", "flow": flow}
@@ -162,7 +162,7 @@ def test_requests_that_wait_in_a_queue_are_asked_anew_of_whoever_takes_over(live
     gateway.until(gateway.idle)
 
 
-def test_counts_are_right_after_a_failure_amid_a_decision(wrong):
+def test_counts_are_right_after_a_failure_during_a_decision(wrong):
     """A target that computes prompts alone is told only when the flight has been made."""
     plane = Plane(PlaneSettings(2, read_policies({"routing": f"{wrong}:Deaf"}), most_failures=3))
     for place, role in enumerate(("decode", "prefill")):
@@ -180,7 +180,7 @@ def test_counts_are_right_after_a_failure_amid_a_decision(wrong):
     assert counts == {(0, 0, 0)}
 
 
-def test_who_refuses_on_purpose_has_not_failed(tmp_path):
+def test_a_rejection_is_not_a_failure(tmp_path):
     file = tmp_path / "closed.py"
     file.write_text(
         "from headway.types import Reject\n\n\nclass Closed:\n    def admit(self, request, cluster):\n"

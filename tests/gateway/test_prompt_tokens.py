@@ -86,7 +86,7 @@ def chain_keys(hasher, ids, model="m"):
     return keys
 
 
-def test_a_chat_has_the_keys_of_the_tokens_that_the_engine_makes_of_it(folder, exact):
+def test_a_chat_has_the_keys_of_the_engines_tokens(folder, exact):
     path, count = exact.path(chat("be brief", "hello world, how are you today? " * 10))
     text = "<s><|system|>\nbe brief</s><|user|>\n" + "hello world, how are you today? " * 10 + "</s><|assistant|>"
     ids = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text, add_special_tokens=False).ids
@@ -104,7 +104,7 @@ def test_a_longer_conversation_begins_with_the_keys_of_the_shorter(exact):
     assert longer.keys[: len(shorter.keys) - 1] == shorter.keys[:-1]
 
 
-def test_tools_and_what_they_were_called_with_reach_the_template(exact):
+def test_tools_and_their_arguments_reach_the_template(exact):
     plain, _ = exact.path(chat("x", "hello " * 40))
     tools = [{"type": "function", "function": {"name": "f"}}]
     assert exact.path(chat("x", "hello " * 40, tools=tools))[1] > exact.path(chat("x", "hello " * 40))[1]
@@ -116,7 +116,7 @@ def test_tools_and_what_they_were_called_with_reach_the_template(exact):
     assert plain.keys
 
 
-def test_a_prompt_is_text_or_tokens_or_several_of_them(folder, exact):
+def test_a_prompt_may_be_text_or_tokens_or_a_list_of_them(folder, exact):
     text = "the quick brown fox " * 30
     ids = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text).ids  # with the token that begins a text
     expected = chain_keys(exact, ids)
@@ -132,7 +132,7 @@ def test_a_prompt_is_text_or_tokens_or_several_of_them(folder, exact):
     assert list(exact.path(body(prompt=text, add_special_tokens=False))[0].keys) == chain_keys(exact, ids[1:])
 
 
-def test_of_several_parts_the_texts_count(exact):
+def test_only_the_text_parts_of_a_message_count(exact):
     parts = [{"type": "text", "text": "hello " * 30}, {"type": "image_url", "image_url": {"url": "data:x"}}]
     first, _ = exact.path(body(messages=[{"role": "user", "content": parts}]))
     second, _ = exact.path(body(messages=[{"role": "user", "content": "hello " * 30}]))
@@ -151,7 +151,7 @@ def test_of_several_parts_the_texts_count(exact):
         {"messages": [{"role": "user", "content": "x"}], "tools": "none", "chat_template_kwargs": 7},
     ],
 )
-def test_what_cannot_be_read_goes_by_its_bytes(folder, fields):
+def test_a_prompt_that_cannot_be_tokenized_is_hashed_by_bytes(folder, fields):
     hasher = Tokens(read(TokenSettings, {"path": str(folder)}, "tokens")).of("m")
     prompt = body(**fields)
     path, count = hasher.path(prompt)
@@ -164,7 +164,7 @@ def test_an_empty_prompt_has_no_keys(exact):
     assert exact.path(body(messages=[]))[0] == Path((), ())
 
 
-def test_only_so_many_tokens_have_keys(folder):
+def test_tokens_beyond_the_limit_have_no_keys(folder):
     hasher = Tokens(read(TokenSettings, {"path": str(folder), "limit": 100}, "tokens")).of("m")
     path, count = hasher.path(body(prompt=list(range(1000))))
     assert (path.ends, count) == ((16, 32, 48, 64, 80, 96), 1000)
@@ -183,7 +183,7 @@ def test_models_and_hashes_do_not_share_keys(folder, name):
     assert hasher.root("m") == other.root("m") != hasher.root("n")
 
 
-def test_a_key_by_blake3_is_the_beginning_of_its_digest(folder):
+def test_a_blake3_key_is_the_prefix_of_the_digest(folder):
     hasher = Hasher(read(TokenSettings, {"hash": "blake3"}, "tokens"))
     packed = b"".join(number.to_bytes(4, "little") for number in (1, 2, 70_000))
     digest = blake3(hasher.root("m").to_bytes(8, "little") + packed).digest()
@@ -192,7 +192,7 @@ def test_a_key_by_blake3_is_the_beginning_of_its_digest(folder):
 
 @draws(50)
 @given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=200), st.integers(0, 199))
-def test_keys_tell_apart_where_tokens_differ(exact, ids, place):
+def test_keys_differ_from_the_first_different_token_on(exact, ids, place):
     other = list(ids)
     other[place % len(ids)] ^= 1
     first, second = chain_keys(exact, ids), chain_keys(exact, other)
@@ -201,7 +201,7 @@ def test_keys_tell_apart_where_tokens_differ(exact, ids, place):
     assert not set(first[same:]) & set(second[same:])
 
 
-def test_a_prompt_by_bytes_needs_no_tokenizer():
+def test_hashing_by_bytes_needs_no_tokenizer():
     tokens = Tokens(TokenSettings())
     hasher = tokens.of("any")
     assert not hasher.exact
@@ -214,7 +214,7 @@ def test_a_prompt_by_bytes_needs_no_tokenizer():
     assert path != Hasher(TokenSettings(hash="blake3")).path(prompt)[0]
 
 
-def test_models_have_tokenizers_of_their_own(folder, tmp_path):
+def test_each_model_may_have_a_tokenizer(folder, tmp_path):
     (tmp_path / "other.jinja").write_text("{% for message in messages %}{{ message.content }}{% endfor %}")
     (tmp_path / "tokenizer.json").write_text((folder / "tokenizer.json").read_text())
     section = {"models": {"a": str(folder), "b": {"path": str(tmp_path), "chat_template": "other.jinja"}}}
@@ -223,7 +223,7 @@ def test_models_have_tokenizers_of_their_own(folder, tmp_path):
     assert tokens.of("b").template.render([{"role": "user", "content": "just this"}]) == "just this"
 
 
-def test_a_long_prompt_is_read_in_a_thread_and_alike(folder):
+def test_a_thread_gives_a_long_prompt_the_same_keys(folder):
     async def both():
         tokens = Tokens(read(TokenSettings, {"path": str(folder)}, "tokens"))
         hasher = tokens.of("m")
@@ -237,7 +237,7 @@ def test_a_long_prompt_is_read_in_a_thread_and_alike(folder):
     asyncio.run(both())
 
 
-def test_while_a_long_prompt_is_tokenized_others_run(folder, monkeypatch):
+def test_other_code_runs_while_a_long_prompt_is_tokenized(folder, monkeypatch):
     """The tokenizer lets go of the interpreter: one that held on to it would allow no more than a tick or two."""
     hasher = Tokens(read(TokenSettings, {"path": str(folder)}, "tokens")).of("m")
     monkeypatch.setattr(hasher, "_keys", lambda model, ids, breathe: Path((), ()))
@@ -252,7 +252,7 @@ def test_while_a_long_prompt_is_tokenized_others_run(folder, monkeypatch):
     assert ticks > 20
 
 
-def test_when_too_many_wait_bytes_must_do(folder, monkeypatch):
+def test_if_too_many_prompts_wait_the_next_is_hashed_by_bytes(folder, monkeypatch):
     monkeypatch.setattr(module, "WAITING", 0)
     hasher = Tokens(read(TokenSettings, {"path": str(folder)}, "tokens")).of("m")
     prompt = chat("x", "hello " * 1000)
@@ -270,12 +270,12 @@ def test_when_too_many_wait_bytes_must_do(folder, monkeypatch):
         ({"models": {"m": {"pth": "x"}}}, r"tokens\.models\.m\.pth: there is no such key"),
     ],
 )
-def test_a_mistake_in_the_section_is_told(section, message):
+def test_an_error_in_the_section_is_reported(section, message):
     with pytest.raises(HeadwayError, match=message):
         read(TokenSettings, section, "tokens")
 
 
-def test_a_file_that_is_none_is_told(tmp_path, folder):
+def test_a_missing_or_wrong_file_is_reported(tmp_path, folder):
     with pytest.raises(HeadwayError, match=r"tokens\.path: .* does not exist"):
         Tokens(read(TokenSettings, {"path": str(tmp_path)}, "tokens"))
     (tmp_path / "tokenizer.json").write_text("{}")
@@ -287,7 +287,7 @@ def test_a_file_that_is_none_is_told(tmp_path, folder):
         Tokens(read(TokenSettings, {"path": str(tmp_path)}, "tokens"))
 
 
-def test_a_template_reaches_nothing_but_its_values():
+def test_a_template_can_use_only_its_values():
     def render(source):
         return ChatTemplate(source, {}, "x").render([{"role": "user", "content": "hi"}])
 
@@ -299,7 +299,7 @@ def test_a_template_reaches_nothing_but_its_values():
     assert render(marked) == "hi"
 
 
-def test_a_model_may_have_a_template_of_its_own_for_tools(tmp_path):
+def test_a_model_may_have_a_separate_template_for_tools(tmp_path):
     config = {"chat_template": [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     template = ChatTemplate.find(tmp_path)

@@ -56,14 +56,14 @@ def test_all_turns_of_a_conversation_have_one_session():
         {"role": "user", "content": "a\\" * 5000},
     ],
 )
-def test_its_first_message_may_have_any_form(first):
+def test_the_first_message_may_have_any_form(first):
     answers = [{"role": "assistant", "content": None, "tool_calls": [{"function": {"arguments": '{"role":"user"}'}}]}]
     sessions = [of_messages(encode(*turn)) for turn in turns([SYSTEM], first, answers)]
     assert sessions[0] == sessions[1] is not None
     assert of_messages(encode(SYSTEM, {**first, "content": "something else"})) != sessions[0]
 
 
-def test_who_begins_differently_is_another_session():
+def test_another_first_message_is_another_session():
     sessions = {of_messages(encode(SYSTEM, {"role": "user", "content": f"question {number}"})) for number in range(50)}
     assert len(sessions) == 50
     assert of_messages(encode(FIRST)) != of_messages(encode(SYSTEM, FIRST))
@@ -73,12 +73,12 @@ def test_tenants_do_not_share_sessions():
     assert len({of_messages(encode(FIRST), tenant) for tenant in ("", "a", "b")}) == 3
 
 
-def test_what_has_no_message_of_a_user_has_no_session():
+def test_a_prompt_without_a_user_message_has_no_session():
     for messages in (b"", b"null", b"[]", b'"user"', encode(SYSTEM), encode({"role": "tool", "content": "user"})):
         assert of_messages(messages) is None
 
 
-def test_a_header_comes_before_the_user_and_both_before_the_conversation():
+def test_the_header_overrides_the_user_and_both_override_the_messages():
     settings = SessionSettings()
     messages = encode(SYSTEM, FIRST)
     assert settings.session(b"abc", "me", messages) == "abc"

@@ -75,7 +75,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_an_answer_that_is_none_is_a_bad_gateway(before, wrong):
+def test_an_invalid_answer_gives_502(before, wrong):
     gateway, _ = before(says(WRONG[wrong]))
     status, body = ask(gateway)
     assert status == 502, body
@@ -86,7 +86,7 @@ def test_an_answer_that_is_none_is_a_bad_gateway(before, wrong):
 
 @pytest.mark.parametrize("storm", [1, 3, 200])
 @pytest.mark.parametrize("pieces", [1, 7])
-def test_heads_of_what_is_to_come_are_not_the_answer(before, storm, pieces):
+def test_informational_heads_are_not_the_answer(before, storm, pieces):
     data = b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n" * storm + ANSWER
 
     def act(sock, request):
@@ -101,7 +101,7 @@ def test_heads_of_what_is_to_come_are_not_the_answer(before, storm, pieces):
 
 
 @pytest.mark.parametrize("then", ["reset", "close"])
-def test_an_answer_cut_off_at_any_byte_is_never_taken_for_a_whole_one(before, then):
+def test_an_answer_cut_off_at_any_byte_never_counts_as_complete(before, then):
     cut = [0]
     gateway, _ = before(lambda sock, request: says(ANSWER[: cut[0]], then)(sock, request))
     head = ANSWER.index(b"\r\n\r\n") + 4
@@ -118,7 +118,7 @@ def test_an_answer_cut_off_at_any_byte_is_never_taken_for_a_whole_one(before, th
 
 
 @pytest.mark.parametrize("then", ["reset", "close"])
-def test_a_stream_cut_off_at_any_byte_says_so_or_breaks(before, then):
+def test_a_stream_cut_off_at_any_byte_ends_with_an_error_or_breaks(before, then):
     cut = [0]
     gateway, _ = before(lambda sock, request: says(WHOLE_STREAM[: cut[0]], then)(sock, request))
     head = STREAM.index(b"\r\n\r\n") + 4
@@ -148,7 +148,7 @@ def test_a_stream_cut_off_at_any_byte_says_so_or_breaks(before, then):
     gateway.until(gateway.idle)
 
 
-def test_a_stream_of_a_known_length_that_breaks_is_not_made_longer(before):
+def test_a_broken_stream_with_a_length_gets_no_error_event(before):
     data = b'data: {"choices":[]}\n\n'
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 500\r\n\r\n"
     gateway, _ = before(says(head + data, "close"))
@@ -165,7 +165,7 @@ def test_an_answer_without_a_length_ends_with_its_connection(before):
     gateway.until(gateway.idle)
 
 
-def test_a_wrong_chunk_amid_a_stream_breaks_it(before):
+def test_a_wrong_chunk_breaks_a_stream(before):
     def act(sock, request):
         sock.sendall(STREAM)
         time.sleep(0.1)
@@ -180,7 +180,7 @@ def test_a_wrong_chunk_amid_a_stream_breaks_it(before):
 
 
 @pytest.mark.parametrize("data", [b"", b"HTTP/1.1 200", STREAM, STREAM + b"ffff\r\nda"])
-def test_an_engine_that_stops_amid_its_answer_is_given_up(before, data):
+def test_an_engine_that_stops_within_its_answer_is_abandoned(before, data):
     gateway, _ = before(says(data), timeouts={"first_byte": "300ms", "silence": "300ms"})
     answer = ask(gateway, stream=True)
     if not data.startswith(STREAM):
@@ -191,7 +191,7 @@ def test_an_engine_that_stops_amid_its_answer_is_given_up(before, data):
     gateway.until(lambda: gateway.app.fleet.backends[0].opened == 0)
 
 
-def test_a_chunk_without_end_is_passed_on_until_the_deadline(before):
+def test_an_endless_chunk_is_forwarded_until_the_deadline(before):
     def act(sock, request):
         sock.sendall(STREAM + b"fffffff\r\n")
         while True:
@@ -207,7 +207,7 @@ def test_a_chunk_without_end_is_passed_on_until_the_deadline(before):
     gateway.until(lambda: gateway.app.fleet.backends[0].opened == 0)
 
 
-def test_an_engine_that_is_slow_to_read_holds_up_nobody_else(live):
+def test_an_engine_that_reads_slowly_does_not_delay_other_requests(live):
     let_go = threading.Event()
 
     def wait(sock, head):
@@ -232,7 +232,7 @@ def test_an_engine_that_is_slow_to_read_holds_up_nobody_else(live):
     slow.close()
 
 
-def test_connections_to_an_engine_are_used_again(before):
+def test_connections_to_an_engine_are_reused(before):
     gateway, engine = before(says(ANSWER))
     for _ in range(20):
         assert ask(gateway) == (200, b'{"choices": null}')
@@ -240,7 +240,7 @@ def test_connections_to_an_engine_are_used_again(before):
     gateway.until(lambda: len(gateway.app.fleet.backends[0].free) == 1)
 
 
-def test_connections_after_streams_are_used_again(before):
+def test_connections_are_reused_after_streams(before):
     gateway, engine = before(says(WHOLE_STREAM))
     for _ in range(5):
         answer = ask(gateway, stream=True)
@@ -248,7 +248,7 @@ def test_connections_after_streams_are_used_again(before):
     assert engine.connections == 1
 
 
-def test_what_an_engine_says_unasked_ends_its_connection(before):
+def test_unrequested_data_of_an_engine_ends_its_connection(before):
     gateway, engine = before(says(ANSWER))
     ask(gateway)
     backend = gateway.app.fleet.backends[0]
@@ -269,7 +269,7 @@ def test_what_an_engine_says_unasked_ends_its_connection(before):
     assert engine.connections == sock_count + 1
 
 
-def test_an_engine_that_says_it_is_well_and_is_not_is_left_out(live):
+def test_an_engine_that_passes_checks_and_fails_requests_is_ejected(live):
     gateway = live(
         2,
         new_loop=uvloop.new_event_loop,
@@ -284,7 +284,7 @@ def test_an_engine_that_says_it_is_well_and_is_not_is_left_out(live):
     gateway.until(gateway.idle)
 
 
-def test_in_a_storm_of_faults_every_request_has_an_answer(live):
+def test_every_request_has_an_answer_under_many_faults(live):
     gateway = live(
         4,
         new_loop=uvloop.new_event_loop,
@@ -327,7 +327,7 @@ def test_in_a_storm_of_faults_every_request_has_an_answer(live):
     gateway.until(lambda: not gateway.app.reception.clients)
 
 
-def test_an_engine_killed_amid_many_streams_ends_them_all(live):
+def test_a_killed_engine_ends_all_its_streams(live):
     gateway = live(1, new_loop=uvloop.new_event_loop, retries=0)
     gateway.engines[0].tokens, gateway.engines[0].pause = 1000, 0.01
     socks = [connect(gateway) for _ in range(30)]

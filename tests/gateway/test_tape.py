@@ -37,7 +37,7 @@ def traffic(gateway, count):
 
 
 @pytest.mark.parametrize("routing", ["lmetric", "power-of-two", "kv-aware", "session-affinity", "weighted"])
-def test_a_journal_decides_the_same_again(live, tmp_path, routing):
+def test_a_replay_gives_the_same_decisions(live, tmp_path, routing):
     file = tmp_path / "journal"
     gateway = live(3, policies={"routing": routing}, journal=str(file))
     app = gateway.app
@@ -66,7 +66,7 @@ def test_a_journal_decides_the_same_again(live, tmp_path, routing):
     assert {"arrive", "finished", "first_token", "resend", "changed", "swap", "join", "leave", "report"} <= kinds
 
 
-def test_another_decision_is_told(live, tmp_path, capsys):
+def test_a_different_decision_is_reported(live, tmp_path, capsys):
     file, other = tmp_path / "journal", tmp_path / "other"
     gateway = live(2, policies={"routing": "round-robin"}, journal=str(file))
     traffic(gateway, 6)
@@ -86,7 +86,7 @@ def test_another_decision_is_told(live, tmp_path, capsys):
     assert (document["different"], document["differences"][0]["then"]) == (1, "e7")
 
 
-def test_a_journal_that_is_cut_short_is_read_as_far_as_it_goes(live, tmp_path):
+def test_a_truncated_journal_is_read_up_to_its_end(live, tmp_path):
     file = tmp_path / "journal"
     gateway = live(2, journal=str(file))
     traffic(gateway, 12)
@@ -128,7 +128,7 @@ def test_a_second_gateway_does_not_empty_the_journal_of_the_first(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"not a journal at all", b"\x00\x00\x00\x01\xc1"])
-def test_another_file_is_told(tmp_path, content):
+def test_a_file_that_is_not_a_journal_is_reported(tmp_path, content):
     file = tmp_path / "x"
     file.write_bytes(content)
     with pytest.raises(HeadwayError, match="is not the journal of a gateway"):
