@@ -1,4 +1,4 @@
-"""Requests to a gateway and to its admin API, by the standard library alone."""
+"""Requests to a gateway and its admin API, with the standard library only."""
 
 from __future__ import annotations
 
@@ -53,6 +53,6 @@ def admin(
 
 
 def ended(live: Any) -> int:
-    """How many requests are over, and counted."""
+    """Return the number of finished requests in the metrics."""
     groups = list(live.app.metrics.groups.values())
     return sum(count for group in groups for count in list(group.ends.values()))

@@ -23,7 +23,7 @@ def event(number: int) -> bytes:
 
 
 class Engine(asyncio.Protocol):
-    """Streams the tokens that `max_tokens` wants, the last not before as many streams as `seed` says have begun."""
+    """An engine that streams `max_tokens` tokens. The last one waits until `seed` streams have begun."""
 
     begun = 0
 

@@ -1,4 +1,4 @@
-"""An engine for tests: answers at once, or as badly as a test wants."""
+"""An engine for tests: answers at once, or fails as a test requires."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def event(content: str, **more: Any) -> str:
 
 
 def logprobs(target: bytes, values: list[float]) -> dict[str, Any]:
-    """As vLLM gives them, of tokens that have such log-probabilities."""
+    """Return log-probabilities in vLLM's form."""
     tokens = [f"t{number} " for number in range(len(values))]
     if target.endswith(b"/chat/completions"):
         pairs = zip(tokens, values, strict=True)
@@ -111,7 +111,7 @@ class Connection(asyncio.Protocol):
             self.answer()
 
     def told(self, count: int) -> dict[str, Any] | None:
-        """The log-probabilities of so many tokens, to those who ask."""
+        """Return the log-probabilities of `count` tokens, if the request asks for them."""
         logprob = self.engine.logprob
         asked = json.loads(self.body).get("logprobs") not in (None, False)
         return logprobs(self.target, [logprob] * count) if asked and logprob is not None else None

@@ -1,4 +1,4 @@
-"""A gateway on loopback in a thread of its own, with engines that behave as a test wants."""
+"""A gateway on loopback, in a separate thread, with fake engines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headway.gateway.config import Config
 
 
 class Live:
-    """Engines and a gateway before them, under way until the test ends."""
+    """Engines and a gateway in front of them, which run until the test ends."""
 
     def __init__(self, engines: int, **more: Any) -> None:
         self.engines = [Engine(f"e{number}") for number in range(engines)]
@@ -45,7 +45,7 @@ class Live:
         return asyncio.run_coroutine_threadsafe(task, self.loop).result(60)
 
     def until(self, holds: Callable[[], bool], seconds: float = 120.0) -> None:
-        """Wait for something that is about to happen."""
+        """Wait until the condition holds."""
         end = time.monotonic() + seconds
         while not holds():
             assert time.monotonic() < end, "it did not happen"
@@ -56,7 +56,7 @@ class Live:
         return f"http://127.0.0.1:{self.port}/v1"
 
     def idle(self) -> bool:
-        """Nobody in flight, and no counter that says otherwise."""
+        """Return whether no request is in flight and all counters are zero."""
         views = self.app.plane.views
         counts = [
             (view.inflight, view.inflight_tokens, view.pending_prefill_tokens, view.decode_tokens) for view in views

@@ -1,4 +1,4 @@
-"""Bytes by hand: engines that answer what no engine should, and clients that ask what none would."""
+"""Raw bytes: engines with invalid answers, and clients with invalid requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def connect(live: Any) -> socket.socket:
 
 
 def read_all(sock: socket.socket) -> bytes:
-    """Up to the end of the connection, however it ends."""
+    """Return all bytes up to the end of the connection, even after a reset."""
     found = b""
     try:
         while piece := sock.recv(65536):
@@ -40,7 +40,7 @@ def read_all(sock: socket.socket) -> bytes:
 
 
 def send(live: Any, data: bytes) -> bytes:
-    """All that comes back until the gateway closes the connection."""
+    """Return all bytes until the gateway closes the connection."""
     with connect(live) as sock:
         sock.sendall(data)
         return read_all(sock)
@@ -74,7 +74,7 @@ class RoughEngine:
             threading.Thread(target=self._one, args=(sock,), daemon=True).start()
 
     def _one(self, sock: socket.socket) -> None:
-        """What is asked by GET, of its health and its figures, is answered as it should be."""
+        """Answer GET requests for health and metrics correctly."""
         count = 0
         with sock:
             try:
@@ -110,7 +110,7 @@ def read_request(sock: socket.socket, headed: Act | None = None) -> bytes:
 
 
 def says(data: bytes, then: str = "keep") -> Act:
-    """An engine that answers these bytes, and keeps the connection, closes it or resets it."""
+    """Return an engine that answers these bytes, and keeps, closes or resets the connection."""
 
     def act(sock: socket.socket, request: bytes) -> None:
         sock.sendall(data)

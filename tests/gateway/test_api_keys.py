@@ -1,4 +1,4 @@
-"""API keys: only hashes are kept, and each has its limits."""
+"""API keys: the gateway stores hashes only, and applies the limits of each key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MESSAGES = [{"role": "user", "content": "hello"}]
 
 
 def ring(tmp_path, **limits):
-    """A file with two keys, and the keys."""
+    """Return a key file with two keys, and the keys by name."""
     keys = {name: new_key() for name in ("ann", "bob")}
     file = tmp_path / "keys.yaml"
     file.write_text(yaml.safe_dump({name: {"sha256": pair[1], **limits} for name, pair in keys.items()}))

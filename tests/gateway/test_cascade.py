@@ -1,4 +1,4 @@
-"""Chains of models: the smallest answers first, and the next where it is not sure."""
+"""Cascades: the smallest model answers first, and the next one if it is not confident."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def client(gateway, **more):
 
 
 def chain(live, *logprobs, confident_tokens=3, threshold=-1.5, **more):
-    """A gateway before engines e0, e1 and so on, of which each serves the model of its name and is as sure as that."""
+    """Return a gateway with engines e0, e1, ..., one for each model, with the given log-probabilities."""
     names = [f"e{number}" for number in range(len(logprobs))]
     gateway = live(
         len(names),
@@ -36,7 +36,7 @@ def chain(live, *logprobs, confident_tokens=3, threshold=-1.5, **more):
 
 
 def request_counts(gateway):
-    """How many requests each engine has had."""
+    """Return the number of requests that each engine received."""
     return [len(engine.bodies) for engine in gateway.engines]
 
 

@@ -1,4 +1,4 @@
-"""From a bundle to a live gateway in one command: through its file, its admin API, or etcd."""
+"""`headway deploy`: from a bundle to a live gateway, through its file, its admin API or etcd."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def bundle(tmp_path):
 
 
 class FromFile(Live):
-    """A gateway with a file of its own."""
+    """Return a gateway that was started from a file."""
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / "gateway.yaml"

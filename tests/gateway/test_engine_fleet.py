@@ -1,4 +1,4 @@
-"""Engines that come and go, and policies that change, while requests are under way."""
+"""Engines that join and leave, and policies that change, while requests are in flight."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello
 
 
 def start_checks(gateway, **settings):
-    """The checks of a gateway, as a test wants them."""
+    """Start health checks with these settings, in place of the gateway's own."""
     for part in gateway.app.components:
         if isinstance(part, Checks):
             gateway.call(part.stop())
@@ -34,12 +34,12 @@ def start_checks(gateway, **settings):
 
 
 def count_checks(engine):
-    """How often it was asked whether it lives."""
+    """Return the number of health checks that the engine received."""
     return sum(target == b"/health" for target, _ in engine.looked)
 
 
 def ask(gateway):
-    """The engine that answered, by the answer's head."""
+    """Return the engine that answered, from the response header."""
     with socket.create_connection(("127.0.0.1", gateway.port), timeout=300) as sock:
         head = (
             f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(BODY)}\r\n\r\n"

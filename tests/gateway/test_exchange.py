@@ -1,4 +1,4 @@
-"""What clients see of the gateway, over real sockets."""
+"""The gateway as clients see it, over real sockets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def client(live, **more):
 
 
 def post(live, body, path="/v1/chat/completions", fields=""):
-    """By hand, for what no client would send; the answer up to the end of the connection."""
+    """Send raw bytes. Return the answer up to the end of the connection."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     with socket.create_connection(("127.0.0.1", live.port), timeout=300) as sock:
         head = f"POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(data)}\r\n{fields}\r\n"

@@ -1,4 +1,4 @@
-"""The gateway's file, and what is wrong with it."""
+"""The gateway's file, and errors in it."""
 
 from __future__ import annotations
 

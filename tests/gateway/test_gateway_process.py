@@ -104,7 +104,7 @@ def test_several_processes_serve_on_one_port_and_a_dead_one_is_replaced(live, tm
 
 
 def children(pid: int) -> list[int]:
-    """Workers: not the tracker of resources that multiprocessing starts."""
+    """Return the workers, without the resource tracker of multiprocessing."""
     workers = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return [child for child in workers if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
 

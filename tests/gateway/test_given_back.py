@@ -1,4 +1,4 @@
-"""What the gateway owes whatever happens to it: an answer to each, and every count back at nothing."""
+"""After any fault, every request has an answer, and every count returns to zero."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def do(gateway, function, *arguments):
 
 
 def start_clients(gateway, count=1, **more):
-    """Clients that wait for their answers."""
+    """Start clients that wait for their answers."""
     answers = []
 
     def ask():
@@ -45,7 +45,7 @@ def start_clients(gateway, count=1, **more):
 
 
 def leave(gateway):
-    """All clients go."""
+    """Disconnect all clients."""
     do(gateway, lambda: [client.transport.abort() for client in list(gateway.app.reception.clients)])
     gateway.until(gateway.idle)
 
@@ -155,7 +155,7 @@ def test_an_impossible_count_is_ignored(stream):
 
 
 def test_a_permit_is_returned_to_the_class_that_it_came_from(live):
-    """Who generates for whom changes while a request is under way."""
+    """The roles of engines change while a request is in flight."""
     members = {"e0": {"role": "prefill"}, "e1": {"role": "decode"}}
     policies = {"admission": {"name": "max-concurrency", "max_queue": 2}, "routing": "least-loaded-pair"}
     gateway = live(

@@ -1,4 +1,4 @@
-"""Clients that mean no good, or do not know better: each gets an answer, nobody else feels it, and nothing is left."""
+"""Hostile and broken clients: each receives an answer, others are not affected, and no state remains."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SMUGGLED = b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n"
 
 @pytest.fixture(params=["asyncio", "uvloop"])
 def hostile(live, request):
-    """A gateway on either loop."""
+    """Return a function that starts a gateway on one of both event loops."""
     new_loop = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}[request.param]
     return lambda engines=1, **more: live(engines, new_loop=new_loop, **more)
 
@@ -177,7 +177,7 @@ def test_a_client_that_sends_requests_and_reads_nothing_uses_little_memory(hosti
         sock.setblocking(False)
 
         def full() -> bool:
-            """It takes no more, and the gateway knows that nothing is read."""
+            """Return whether the client's socket is full and the gateway has paused."""
             try:
                 sock.send(request * 100)
             except BlockingIOError:

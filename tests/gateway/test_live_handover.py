@@ -1,4 +1,4 @@
-"""Requests that two engines serve: one computes the prompt, the other generates."""
+"""Requests that a prefill and a decode engine serve together."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def client(gateway):
 
 
 def two(live, protocol, *more_engines, kvd=(None, None), **more):
-    """A gateway before e0, which computes prompts, e1, which generates, and others of the roles that are named."""
+    """Return a gateway with a prefill engine e0, a decode engine e1, and further engines with the given roles."""
     members = {"e0": {"role": "prefill"}, "e1": {"role": "decode"}}
     for name, address in zip(("e0", "e1"), kvd, strict=True):
         members[name]["kvd"] = address
@@ -49,7 +49,7 @@ def ask(gateway, messages=LONG, **more):
 
 
 def leave_early(gateway, number, **more):
-    """A client that leaves while an engine is at it."""
+    """Disconnect a client while an engine computes."""
     body = json.dumps({"model": "m", "messages": LONG, **more}).encode()
     with socket.create_connection(("127.0.0.1", gateway.port), timeout=300) as sock:
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
@@ -105,7 +105,7 @@ def test_a_short_prompt_takes_one_engine_and_its_body_is_untouched(live):
 
 @pytest.mark.parametrize("mode", ["error", "busy", "reset", "garbage", "ok"])
 def test_a_failed_prefill_falls_back_to_the_decode_engine(live, mode):
-    """An engine that is well and says nothing of where its KV lies has not handed it over either."""
+    """A successful prefill without the location of the KV counts as failed too."""
     gateway = two(live, "vllm")
     gateway.engines[0].mode = mode
     answer = ask(gateway)
@@ -312,7 +312,7 @@ def test_sglang_retries_the_prefill_and_cancels_the_waiting_decode(live, mode, s
         return {}
 
     async def wait_for_it(body):
-        """An engine says that a stream begins before it knows whether it does."""
+        """The decode engine sends the head of a stream before the prefill ends."""
         waiting.mode = ("head" if stream else "hang") if body["bootstrap_port"] == 8998 else "ok"
         waits.set()
         while waiting.mode == "ok" and body["bootstrap_room"] not in rooms:
@@ -362,7 +362,7 @@ def test_sglang_ends_a_stream_whose_prefill_fails_late(live):
 
 
 async def cut(app):
-    """The connection of the first half is lost."""
+    """Break the connection of the prefill."""
     (at,) = [client.exchange for client in app.reception.clients if client.exchange is not None]
     at.handing.leg._upstream.transport.abort()
 
@@ -380,7 +380,7 @@ def test_sglang_cancels_both_halves_if_the_client_disconnects(live, number):
 
 
 class Node:
-    """What an engine does with KV daemons: puts what it computes, and takes what it is told to."""
+    """An engine with KV daemons: stores computed blocks, and loads the requested ones."""
 
     def __init__(self, engine, short=0, rename=False):
         self.short, self.rename = short, rename
@@ -407,7 +407,7 @@ class Node:
 
 @pytest.fixture
 def kvd(live, tmp_path):
-    """Gateways with daemons of which the first is beside e0, and the second, if there are two, beside e1."""
+    """Return gateways with KV daemons: the first belongs to e0, an optional second one to e1."""
     pytest.importorskip("xxhash")
     from kvd_nodes import daemon
 

@@ -1,4 +1,4 @@
-"""Gateways that tell each other what they have under way."""
+"""Gateways that share their counts of requests in flight."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def free_port():
 
 @pytest.fixture
 def pair(live, monkeypatch):
-    """Two gateways before the same two engines."""
+    """Return two gateways in front of the same two engines."""
     monkeypatch.setenv("PEERS", KEY)
     monkeypatch.setenv("WRONG", KEY + "!")
     first = live(2)
@@ -119,7 +119,7 @@ def test_a_peer_that_reconnects_is_counted_once(pair):
 
 
 async def again(two):
-    """Its end of the connection stays open, as of a machine that has lost its network for a while."""
+    """The peer's end of the connection stays open, as after a short loss of the network."""
     (where,) = two.app.config.peers.to
     two.app.clock.loop.create_task(two.app.peers._open_and_hold(where))
 

@@ -1,4 +1,4 @@
-"""What the plane is told is enough to decide the same again."""
+"""The plane's recorded inputs are enough to repeat its decisions."""
 
 from __future__ import annotations
 

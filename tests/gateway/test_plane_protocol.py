@@ -30,7 +30,7 @@ Input = tuple[int, str, tuple[Any, ...]]
 
 
 def record(policies: Any) -> tuple[list[Input], list[tuple[int, str]]]:
-    """Traffic before a gateway: engines that come and go, clients that give up, requests that are lost."""
+    """Record traffic of a gateway: engines join and leave, clients give up, requests get lost."""
     tape: list[Input] = []
     plane = Plane(PlaneSettings(ENGINES, policies, patience_ps=PATIENCE_PS), lambda *entry: tape.append(entry))
     for place in range(ENGINES):

@@ -1,4 +1,4 @@
-"""A policy that fails while it decides: others take the decision, it is told, and no request fails for it."""
+"""Policies that fail: a fallback decides, the failure is reported, and no request fails."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def wrong(tmp_path):
 
 
 def flush_tape(gateway):
-    """The tape as it stands on the disk."""
+    """Write the buffered records of the tape to its file."""
     gateway.until(gateway.idle)
     gateway.loop.call_soon_threadsafe(gateway.app.tape.flush)
     gateway.until(lambda: not gateway.app.tape._buffer)
@@ -163,7 +163,7 @@ def test_queued_requests_are_decided_again_by_the_fallback(live, wrong):
 
 
 def test_counts_are_right_after_a_failure_during_a_decision(wrong):
-    """A target that computes prompts alone is told only when the flight has been made."""
+    """A decode request to a prefill-only engine is detected only after the flight was counted."""
     plane = Plane(PlaneSettings(2, read_policies({"routing": f"{wrong}:Deaf"}), most_failures=3))
     for place, role in enumerate(("decode", "prefill")):
         plane.join(0, place, {"id": f"e{place}", "serves": [], "role": role})

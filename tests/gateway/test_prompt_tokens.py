@@ -40,7 +40,7 @@ CORPUS = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A model's folder with a tokenizer trained on the spot, and a chat template."""
+    """Return a model's folder with a small trained tokenizer and a chat template."""
     path = tmp_path_factory.mktemp("model")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -78,7 +78,7 @@ def chat(*contents, **more):
 
 
 def chain_keys(hasher, ids, model="m"):
-    """The keys as they follow from an engine's own tokens."""
+    """Return the keys that an engine's tokens give."""
     key, keys, size = hasher.root(model), [], hasher.block_tokens
     for at in range(0, len(ids) // size * size, size):
         key = hasher.chain(key, ids[at : at + size])
@@ -238,7 +238,7 @@ def test_a_thread_gives_a_long_prompt_the_same_keys(folder):
 
 
 def test_other_code_runs_while_a_long_prompt_is_tokenized(folder, monkeypatch):
-    """The tokenizer lets go of the interpreter: one that held on to it would allow no more than a tick or two."""
+    """The tokenizer must release the GIL: otherwise at most two ticks would pass."""
     hasher = Tokens(read(TokenSettings, {"path": str(folder)}, "tokens")).of("m")
     monkeypatch.setattr(hasher, "_keys", lambda model, ids, breathe: Path((), ()))
     prompt = chat("be brief", "hello world, how are you today? " * 20_000)

@@ -1,4 +1,4 @@
-"""Which conversation a request belongs to."""
+"""The session of a request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def encode(*messages, compact=False):
 
 
 def turns(system, first, answers):
-    """The conversation as it is sent at each of its turns."""
+    """Return the messages of each turn of a conversation."""
     messages = [*system, first]
     yield list(messages)
     for number, answer in enumerate(answers):

@@ -1,4 +1,4 @@
-"""Engines that answer what no engine should: clients get what is true, or an error, and nothing is left behind."""
+"""Engines with invalid answers: clients receive a correct answer or an error, and no state remains."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rough import (  # noqa: E402
 
 @pytest.fixture
 def before(live):
-    """A gateway before one rough engine."""
+    """Return a gateway with one rough engine."""
     engines = []
 
     def start(act, **more):
@@ -42,7 +42,7 @@ def before(live):
 
 
 def ask(gateway, stream=False, timeout=300):
-    """By a client that checks the framing: the status and the body, or None where it broke."""
+    """Return status and body as a strict client reads them, or None if the framing broke."""
     connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=timeout)
     try:
         connection.request("POST", "/v1/chat/completions", json.dumps({**BODY, "stream": stream}))

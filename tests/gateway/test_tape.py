@@ -1,4 +1,4 @@
-"""The journal of a gateway: fed to its policies again, it decides the same."""
+"""A gateway's journal: a replay gives the same decisions."""
 
 from __future__ import annotations
 
