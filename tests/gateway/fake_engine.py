@@ -48,7 +48,7 @@ class Engine:
         self.server: asyncio.Server | None = None
         self.page: str | None = None  # what /metrics says
         self.health = 200  # what /health answers; 0: nothing at all
-        self.logprob: float | None = None  # of each token, for those who ask; None: it cannot tell
+        self.logprob: float | None = None  # of each token; None: the engine reports none
         # What it does before it answers, and says besides.
         self.before: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]] | None = None
         self.looked: list[tuple[bytes, dict[bytes, bytes]]] = []  # what was asked by GET, with its fields

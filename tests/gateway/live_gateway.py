@@ -29,7 +29,7 @@ class Live:
     async def _start(self) -> None:
         for engine in self.engines:
             await engine.start()
-        members = self.more.pop("members", {})  # what is said of engines besides their addresses, by name
+        members = self.more.pop("members", {})  # keys of engines besides `url`, by name
         backends = {
             engine.name: {"url": f"http://127.0.0.1:{engine.port}", **members.get(engine.name, {})}
             for engine in self.engines

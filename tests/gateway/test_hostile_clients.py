@@ -224,7 +224,7 @@ def test_clients_that_disconnect_at_any_moment_leave_no_state(hostile):
     assert statuses(send(gateway, closing(asked()))) == [200]
 
 
-# --- those who do not read -------------------------------------------------------------------------------------------
+# --- clients that do not read ----------------------------------------------------------------------------------------
 
 
 def test_many_clients_that_do_not_read_use_little_memory_and_delay_no_other(hostile):
@@ -306,7 +306,7 @@ def test_answered_bodies_are_released_also_with_pipelining(hostile):
     assert gateway.app.reception.held_bytes == 0
 
 
-# --- where a request goes is not the request's to say ----------------------------------------------------------------
+# --- a request cannot choose its destination -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -259,7 +259,7 @@ def test_unrequested_data_of_an_engine_ends_its_connection(before):
     def act(sock, request):
         sock.sendall(ANSWER)
         time.sleep(0.1)
-        sock.sendall(ANSWER)  # nobody has asked for this one
+        sock.sendall(ANSWER)  # an unrequested answer
 
     engine.act = act
     assert ask(gateway) == (200, b'{"choices": null}')
