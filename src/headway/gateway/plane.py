@@ -103,7 +103,7 @@ class Plane:
     def wake(self, now_ps: int) -> Decided:
         """Decide on requests that were delayed, wait for an instance, or are in the queue."""
         self._write(now_ps, "wake")
-        decisions = []
+        decisions: Decided = []
         if self.versions.spent:
             decisions = self._decide_again(now_ps, self.versions.give_way(now_ps), again=False)
         for next_decision in (self.control.wake, self.control.pump):

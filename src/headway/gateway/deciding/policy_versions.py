@@ -123,7 +123,7 @@ class PolicyVersions:
     def swap(self, now_ps: int, policies: Json) -> list[Request]:
         """Put new policies in force. The caller has checked them."""
         former: Json | None = without_canary(self.policies)
-        if former == without_canary(policies):
+        if former == without_canary(policies):  # only the canary differs
             former = self.former
         return self._replace(now_ps, policies, former, "swap")
 
