@@ -25,10 +25,10 @@ class Answer:
 
 
 def fetch(url: str, body: bytes | None = None, method: str | None = None, **fields: str) -> Answer:
-    asked = urllib.request.Request(url, body, {name.replace("_", "-"): value for name, value in fields.items()})
-    asked.method = method or asked.get_method()
+    request = urllib.request.Request(url, body, {name.replace("_", "-"): value for name, value in fields.items()})
+    request.method = method or request.get_method()
     try:
-        with urllib.request.urlopen(asked, timeout=300) as answer:
+        with urllib.request.urlopen(request, timeout=300) as answer:
             return Answer(answer.status, answer.headers, answer.read())
     except urllib.error.HTTPError as error:
         return Answer(error.code, error.headers, error.read())
@@ -40,7 +40,7 @@ def chat(live: Any, text: str = "hello there", stream: bool = False, model: str 
 
 
 def component(live: Any, name: str) -> Any:
-    return next(one for one in live.app.components if type(one).__name__ == name)
+    return next(part for part in live.app.components if type(part).__name__ == name)
 
 
 def admin(
@@ -52,7 +52,7 @@ def admin(
     return fetch(url, None if body is None else json.dumps(body).encode(), method, **fields)
 
 
-def ended(live: Any) -> int:
+def count_ended(live: Any) -> int:
     """Return the number of finished requests in the metrics."""
     groups = list(live.app.metrics.groups.values())
     return sum(count for group in groups for count in list(group.ends.values()))

@@ -48,10 +48,10 @@ class Engine(asyncio.Protocol):
         if self.parser.get_method() != b"POST":
             self.transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
             return
-        asked = json.loads(self.body)
+        body = json.loads(self.body)
         Engine.begun += 1
         self.transport.write(HEAD + event(0))
-        asyncio.get_running_loop().call_later(APART_S, self.go_on, 1, asked["max_tokens"], asked["seed"])
+        asyncio.get_running_loop().call_later(APART_S, self.go_on, 1, body["max_tokens"], body["seed"])
 
     def go_on(self, number: int, tokens: int, streams: int) -> None:
         if self.transport.is_closing():
@@ -77,25 +77,25 @@ class Client(asyncio.Protocol):
         body = {"model": "m", "stream": True, "max_tokens": tokens, "seed": streams}
         body["messages"] = [{"role": "user", "content": f"I am number {number} of a crowd. " * 20}]
         data = json.dumps(body).encode()
-        self.asked = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (
+        self.request = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (
             len(data),
             data,
         )
         self.parser: Any = httptools.HttpResponseParser(self)
-        self.found = b""
+        self.body = b""
         loop = asyncio.get_running_loop()
         self.begun, self.done = loop.create_future(), loop.create_future()
         self.transport: Any = None
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
-        transport.write(self.asked)
+        transport.write(self.request)
 
     def data_received(self, data: bytes) -> None:
         self.parser.feed_data(data)
 
     def on_body(self, data: bytes) -> None:
-        self.found += data
+        self.body += data
         if not self.begun.done():
             self.begun.set_result(None)
 
@@ -111,19 +111,19 @@ class Client(asyncio.Protocol):
 
 async def clients(port: int, streams: int, tokens: int) -> None:
     loop = asyncio.get_running_loop()
-    made: list[Client] = []
+    crowd: list[Client] = []
     for start in range(0, streams, WAVE):
         wave = [
             loop.create_connection(lambda number=number: Client(number, streams, tokens), "127.0.0.1", port)
             for number in range(start, min(start + WAVE, streams))
         ]
-        made += [client for _, client in await asyncio.gather(*wave)]
-        await asyncio.gather(*(client.begun for client in made[start:]))
+        crowd += [client for _, client in await asyncio.gather(*wave)]
+        await asyncio.gather(*(client.begun for client in crowd[start:]))
     print("all have begun", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
-    statuses = await asyncio.gather(*(client.done for client in made))
-    wanted = b"".join(b'data: {"choices":[{"index":0,"delta":{"content":"t%d "}}]}\n\n' % at for at in range(tokens))
-    whole = sum(client.found == wanted + b"data: [DONE]\n\n" for client in made)
+    statuses = await asyncio.gather(*(client.done for client in crowd))
+    expected = b"".join(b'data: {"choices":[{"index":0,"delta":{"content":"t%d "}}]}\n\n' % at for at in range(tokens))
+    whole = sum(client.body == expected + b"data: [DONE]\n\n" for client in crowd)
     print(json.dumps({"whole": whole, "ok": statuses.count(200)}), flush=True)
 
 

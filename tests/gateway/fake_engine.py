@@ -110,11 +110,11 @@ class Connection(asyncio.Protocol):
         if not self.transport.is_closing():
             self.answer()
 
-    def told(self, count: int) -> dict[str, Any] | None:
+    def logprobs(self, count: int) -> dict[str, Any] | None:
         """Return the log-probabilities of `count` tokens, if the request asks for them."""
         logprob = self.engine.logprob
-        asked = json.loads(self.body).get("logprobs") not in (None, False)
-        return logprobs(self.target, [logprob] * count) if asked and logprob is not None else None
+        wants = json.loads(self.body).get("logprobs") not in (None, False)
+        return logprobs(self.target, [logprob] * count) if wants and logprob is not None else None
 
     def answer(self) -> None:
         engine, mode = self.engine, self.engine.mode
@@ -150,7 +150,7 @@ class Connection(asyncio.Protocol):
                             "index": 0,
                             "message": {"role": "assistant", "content": "hello"},
                             "finish_reason": "stop",
-                            "logprobs": self.told(7),
+                            "logprobs": self.logprobs(7),
                         }
                     ],
                     "usage": {"prompt_tokens": 3, "completion_tokens": 7, "total_tokens": 10},
@@ -191,8 +191,8 @@ class Connection(asyncio.Protocol):
             asyncio.get_running_loop().call_later(engine.pause, self.go_on, count + 1)
 
     def piece(self, count: int) -> bytes:
-        told = self.told(1)
-        return chunk(event(f"t{count} {self.engine.padding}", **({} if told is None else {"logprobs": told})))
+        values = self.logprobs(1)
+        return chunk(event(f"t{count} {self.engine.padding}", **({} if values is None else {"logprobs": values})))
 
     def done(self) -> None:
         self.busy = False

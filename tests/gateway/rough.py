@@ -19,7 +19,7 @@ WHOLE_STREAM = STREAM + b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
 ANSWER = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 17\r\n\r\n{"choices": null}'
 
 
-def asked(body: object = BODY, fields: bytes = b"", path: bytes = b"/v1/chat/completions") -> bytes:
+def http_post(body: object = BODY, fields: bytes = b"", path: bytes = b"/v1/chat/completions") -> bytes:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     return b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n%b\r\n%b" % (path, len(data), fields, data)
 
@@ -30,13 +30,13 @@ def connect(live: Any) -> socket.socket:
 
 def read_all(sock: socket.socket) -> bytes:
     """Return all bytes up to the end of the connection, even after a reset."""
-    found = b""
+    data = b""
     try:
         while piece := sock.recv(65536):
-            found += piece
+            data += piece
     except ConnectionError:
         pass
-    return found
+    return data
 
 
 def send(live: Any, data: bytes) -> bytes:

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 pytest.importorskip("prometheus_client", reason="the extra `gateway` is not installed")
 
-from asking import ADMIN, KEY, admin, chat, ended
+from asking import ADMIN, KEY, admin, chat, count_ended
 from prometheus_client.parser import text_string_to_metric_families
 
 from headway.gateway.observing.exposition import METRICS, render, together
@@ -138,7 +138,7 @@ def test_the_figures_of_several_processes_add_up(live):
         chat(first, stream=True)
     chat(second)
     for each, expected in ((first, 3), (second, 1)):
-        each.until(lambda each=each, expected=expected: ended(each) == expected)
+        each.until(lambda each=each, expected=expected: count_ended(each) == expected)
     sent = json.loads(json.dumps([*first.app.board.figures(), *second.app.board.figures()]))  # as they would travel
     values = samples(render(together(sent))[0].decode())
     assert total(values, "headway_requests_total") == 4
@@ -152,7 +152,7 @@ def test_the_other_processes_of_a_gateway_are_counted_and_other_gateways_are_not
     gateway, other = live(1, admin=ADMIN), live(1)
     for each in (gateway, other):
         chat(each)
-        each.until(lambda each=each: ended(each) == 1)
+        each.until(lambda each=each: count_ended(each) == 1)
     snapshot = json.loads(json.dumps(other.app.board.figures()[0]))
     for orders, expected in ((True, 2), (False, 1)):  # which only processes of one gateway take
         gateway.app.board.peers = SimpleNamespace(

@@ -12,7 +12,7 @@ import pytest
 
 uvloop = pytest.importorskip("uvloop", reason="the extra `gateway` is not installed")
 
-from rough import ANSWER, BODY, RoughEngine, asked, connect, read_all, reset, says, send  # noqa: E402
+from rough import ANSWER, BODY, RoughEngine, connect, http_post, read_all, reset, says, send  # noqa: E402
 
 POST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
 DATA = json.dumps(BODY).encode()
@@ -142,10 +142,10 @@ def test_a_silent_client_is_disconnected(hostile):
 def test_answers_come_in_the_order_of_their_requests(hostile):
     gateway = hostile()
     gateway.engines[0].pause = 0.01
-    stream = asked({**BODY, "stream": True})
+    stream = http_post({**BODY, "stream": True})
     health = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
-    wrong = asked(b"{nope")
-    answers = send(gateway, health + stream + health + wrong + stream + closing(asked()))
+    wrong = http_post(b"{nope")
+    answers = send(gateway, health + stream + health + wrong + stream + closing(http_post()))
     assert statuses(answers) == [200, 200, 200, 400, 200, 200]
     assert answers.count(b"[DONE]") == 2
     gateway.until(gateway.idle)
@@ -154,7 +154,7 @@ def test_answers_come_in_the_order_of_their_requests(hostile):
 @pytest.mark.parametrize("path", [b"/v1/chat/completions", b"/nowhere"])
 def test_hundreds_of_rejected_requests_are_all_answered(hostile, path):
     gateway = hostile(policies={"admission": {"name": "token-bucket", "rate": 0.001, "burst": 1}})
-    request = asked(b'{"messages":[]}', path=path)
+    request = http_post(b'{"messages":[]}', path=path)
     answers = send(gateway, request * 1500 + closing(request))
     assert len(statuses(answers)) == 1501
     assert set(statuses(answers)[1:]) <= {404, 429, 503}
@@ -164,7 +164,7 @@ def test_hundreds_of_rejected_requests_are_all_answered(hostile, path):
 def test_an_invalid_request_does_not_affect_the_one_before_it(hostile):
     gateway = hostile()
     gateway.engines[0].pause = 0.02
-    answers = send(gateway, asked({**BODY, "stream": True}) + b"GARBAGE\r\n\r\n")
+    answers = send(gateway, http_post({**BODY, "stream": True}) + b"GARBAGE\r\n\r\n")
     assert statuses(answers) == [200, 400]
     assert answers.count(b"data: {") == 5 and answers.count(b"[DONE]") == 1
     gateway.until(gateway.idle)
@@ -188,7 +188,7 @@ def test_a_client_that_sends_requests_and_reads_nothing_uses_little_memory(hosti
         (client,) = gateway.app.reception.clients
         assert client.transport.get_write_buffer_size() < 1_000_000
         assert len(client.waiting) < 10_000  # of what was read at once
-        assert statuses(send(gateway, closing(asked()))) == [200]  # others are served
+        assert statuses(send(gateway, closing(http_post()))) == [200]  # others are served
         sock.setblocking(True)
         assert set(statuses(sock.recv(1_000_000))) == {200}
         reset(sock)
@@ -199,7 +199,7 @@ def test_a_client_that_closes_its_side_has_disconnected(hostile):
     gateway = hostile()
     gateway.engines[0].mode = "hang"
     with connect(gateway) as sock:
-        sock.sendall(asked())
+        sock.sendall(http_post())
         gateway.until(lambda: gateway.engines[0].under_way == 1)
         sock.shutdown(socket.SHUT_WR)
         assert read_all(sock) == b""
@@ -212,7 +212,7 @@ def test_clients_that_disconnect_at_any_moment_leave_no_state(hostile):
     gateway = hostile(2)
     for engine in gateway.engines:
         engine.pause = 0.003
-    request = asked({**BODY, "stream": True})
+    request = http_post({**BODY, "stream": True})
     for number in range(60):
         sock = connect(gateway)
         sock.sendall(request[: len(request) * (number % 6 + 1) // 6])
@@ -221,7 +221,7 @@ def test_clients_that_disconnect_at_any_moment_leave_no_state(hostile):
     gateway.until(gateway.idle)
     gateway.until(lambda: not gateway.app.reception.clients)
     gateway.until(lambda: sum(engine.under_way for engine in gateway.engines) == 0)
-    assert statuses(send(gateway, closing(asked()))) == [200]
+    assert statuses(send(gateway, closing(http_post()))) == [200]
 
 
 # --- clients that do not read ----------------------------------------------------------------------------------------
@@ -233,11 +233,11 @@ def test_many_clients_that_do_not_read_use_little_memory_and_delay_no_other(host
         engine.tokens, engine.padding = 100_000, "x" * 10_000
     socks = [connect(gateway) for _ in range(20)]
     for sock in socks:
-        sock.sendall(asked({**BODY, "stream": True}))
+        sock.sendall(http_post({**BODY, "stream": True}))
     gateway.until(lambda: sum(client.paused for client in list(gateway.app.reception.clients)) == 20)
     held = [client.transport.get_write_buffer_size() for client in list(gateway.app.reception.clients)]
     assert max(held) < 1_000_000
-    assert statuses(send(gateway, closing(asked()))) == [200]
+    assert statuses(send(gateway, closing(http_post()))) == [200]
     for sock in socks:
         reset(sock)
     gateway.until(gateway.idle)
@@ -247,7 +247,7 @@ def test_a_client_that_reads_nothing_for_too_long_is_disconnected(hostile):
     gateway = hostile(limits={"unread": "300ms"})
     gateway.engines[0].tokens, gateway.engines[0].padding = 100_000, "x" * 10_000
     with connect(gateway) as sock:
-        sock.sendall(asked({**BODY, "stream": True}))
+        sock.sendall(http_post({**BODY, "stream": True}))
         gateway.until(lambda: gateway.engines[0].cancelled == 1)
         gateway.until(gateway.idle)
         gateway.until(lambda: not gateway.app.reception.clients)
@@ -261,7 +261,7 @@ def test_a_slow_client_receives_the_whole_answer(hostile):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         sock.settimeout(30)
         sock.connect(("127.0.0.1", gateway.port))
-        sock.sendall(closing(asked({**BODY, "stream": True})))
+        sock.sendall(closing(http_post({**BODY, "stream": True})))
         data = b""
         while piece := sock.recv(200_000):
             data += piece
@@ -278,7 +278,7 @@ def test_connections_above_the_limit_are_rejected(hostile):
     assert statuses(send(gateway, b"")) == [503]
     first.close()
     gateway.until(lambda: len(gateway.app.reception.clients) == 1)
-    assert statuses(send(gateway, closing(asked()))) == [200]
+    assert statuses(send(gateway, closing(http_post()))) == [200]
     second.close()
 
 
@@ -291,7 +291,7 @@ def test_the_bodies_of_all_clients_share_one_limit(hostile):
         answer = send(gateway, head + b" " * 80_000)
         assert statuses(answer) == [503] and b"retry-after: 1" in answer
         gateway.until(lambda: gateway.app.reception.held_bytes == 80_000)
-        assert statuses(send(gateway, closing(asked()))) == [200]  # there is room for a small one
+        assert statuses(send(gateway, closing(http_post()))) == [200]  # there is room for a small one
         assert gateway.app.reception.held_bytes == 80_000
     gateway.until(lambda: gateway.app.reception.held_bytes == 0 and not gateway.app.reception.clients)
 
@@ -299,7 +299,7 @@ def test_the_bodies_of_all_clients_share_one_limit(hostile):
 def test_answered_bodies_are_released_also_with_pipelining(hostile):
     gateway = hostile()
     with connect(gateway) as sock:
-        sock.sendall(asked() * 3 + SMUGGLED + POST + SIZE.replace(b"content", b"x") + b"\r\n")
+        sock.sendall(http_post() * 3 + SMUGGLED + POST + SIZE.replace(b"content", b"x") + b"\r\n")
         gateway.until(lambda: len(gateway.engines[0].bodies) == 3)
         gateway.until(gateway.idle)
         gateway.until(lambda: gateway.app.reception.held_bytes == 0)
@@ -379,7 +379,7 @@ BODIES = {
 def test_every_body_receives_an_answer(live, body, path):
     gateway = live(1, policies={"routing": "kv-aware"})
     gateway.engines[0].mode = "busy"  # which reads no body
-    answers = send(gateway, closing(asked(BODIES[body], path=path)))
+    answers = send(gateway, closing(http_post(BODIES[body], path=path)))
     assert statuses(answers)[0] in (400, 503), answers[:500]
     assert b"x-injected" not in answers.partition(b"\r\n\r\n")[0]
     gateway.until(gateway.idle)
@@ -391,7 +391,7 @@ def test_every_body_receives_an_answer(live, body, path):
 )
 def test_every_deadline_header_receives_an_answer(live, text):
     gateway = live(1)
-    answers = send(gateway, closing(asked(fields=b"x-headway-deadline: " + text.encode("utf-8") + b"\r\n")))
+    answers = send(gateway, closing(http_post(fields=b"x-headway-deadline: " + text.encode("utf-8") + b"\r\n")))
     assert statuses(answers)[0] in (200, 400, 504), answers
     gateway.until(gateway.idle)
 
@@ -400,7 +400,7 @@ def test_every_deadline_header_receives_an_answer(live, text):
 @pytest.mark.parametrize("path", [b"/health", b"/v1/models", b"/v1/chat/completions", b"/", b"*", b"/%00"])
 def test_other_methods_are_answered_and_the_next_request_too(live, method, path):
     gateway = live(1)
-    answers = send(gateway, method + b" " + path + b" HTTP/1.1\r\nhost: x\r\n\r\n" + closing(asked()))
+    answers = send(gateway, method + b" " + path + b" HTTP/1.1\r\nhost: x\r\n\r\n" + closing(http_post()))
     if method == b"HEAD":  # whose answer has no body, whatever its length says
         rest = answers.partition(b"\r\n\r\n")[2]
         assert rest.startswith(b"HTTP/1.1 200"), answers
@@ -417,8 +417,8 @@ def test_an_exception_in_the_gateway_is_answered_and_leaves_no_state(live, monke
         raise RuntimeError("what nobody has thought of")
 
     monkeypatch.setattr(getattr(gateway.app, place), {"intake": "request", "plane": "arrive"}[place], fail)
-    answers = send(gateway, asked())
+    answers = send(gateway, http_post())
     assert statuses(answers) == [500] and b"nobody has thought" not in answers
     monkeypatch.undo()
-    assert statuses(send(gateway, closing(asked()))) == [200]
+    assert statuses(send(gateway, closing(http_post()))) == [200]
     gateway.until(gateway.idle)

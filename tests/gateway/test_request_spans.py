@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("httptools", reason="the extra `gateway` is not installed")
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra `otel` is not installed")
 
-from asking import chat, component, ended
+from asking import chat, component, count_ended
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from headway.errors import HeadwayError
@@ -115,7 +115,7 @@ def test_of_the_others_a_share_is_sampled(traced):
     gateway.app.tracing.random.seed(5)
     for _ in range(60):
         chat(gateway)
-    gateway.until(lambda: not gateway.app.tracing.trails and ended(gateway) == 60)
+    gateway.until(lambda: not gateway.app.tracing.trails and count_ended(gateway) == 60)
     count = len(spans.get_finished_spans()) // 2
     assert 10 < count < 50
     assert sum(b"traceparent" in fields for fields in gateway.engines[0].fields) == count
