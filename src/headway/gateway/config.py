@@ -68,6 +68,10 @@ def _read_deadlines(data: Any, where: str) -> dict[str, int]:
     return {name: positive_duration_ps(value, f"{where}.{name}") for name, value in data.items()}
 
 
+def _read_policies(data: Any, where: str) -> Json:
+    return read_policies({} if data is None else data)
+
+
 def _unless_empty(reader: Callable[[Any, str], Json]) -> Callable[[Any, str], Json]:
     """Return a reader that accepts an empty section as an empty mapping."""
     return lambda data, where: {} if data is None else reader(data, where)
@@ -83,7 +87,7 @@ class Config(Struct, frozen=True, kw_only=True):
     max_backends: Annotated[int, Meta(ge=1, le=4096), "limit of engines, including those that drain"] = 64
     policies: Annotated[
         Json,
-        Unit("mapping or file", lambda data, where: read_policies({} if data is None else data), dict),
+        Unit("mapping or file", _read_policies, dict),
         Doc(
             "policies as in a scenario, except oracle policies. The default admission is `max-concurrency`: at most "
             "1,024 requests in flight for each model and role",
