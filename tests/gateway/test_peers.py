@@ -187,5 +187,5 @@ def test_an_order_reaches_all_processes(live, tmp_path):
 def test_a_key_that_is_too_short_is_refused(monkeypatch):
     monkeypatch.setenv("PEERS", "short")
     peers = {"listen": "127.0.0.1:1", "to": [], "key_env": "PEERS"}
-    with pytest.raises(HeadwayError, match="16 signs at least"):
+    with pytest.raises(HeadwayError, match="at least 16 characters"):
         Config.load({"backends": {"a": "http://x:1"}, "peers": peers})

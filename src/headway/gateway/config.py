@@ -82,7 +82,7 @@ class Config(Struct, frozen=True, kw_only=True):
     backends: Annotated[
         dict[str, BackendSpec],
         Unit("mapping", _unless_empty(read_members), dict),
-        Doc("engine names to URLs or mappings; see below", default="required without `etcd` and `admin`"),
+        Doc("engine names to URLs or mappings; see below", default="required, unless `etcd` or `admin` is set"),
     ] = {}
     max_backends: Annotated[int, Meta(ge=1, le=4096), "limit of engines, including those that drain"] = 64
     policies: Annotated[
@@ -95,12 +95,18 @@ class Config(Struct, frozen=True, kw_only=True):
         ),
     ] = field(default_factory=lambda: read_policies({}))
     canary: Annotated[
-        Json | None, Unit("mapping", partial(read_canary, read_policies=read_candidate), dict), SHADOW
+        Json | None,
+        Unit("mapping", partial(read_canary, read_policies=read_candidate), dict),
+        f"policies that decide for a share of the traffic; {SHADOW}",
     ] = None
-    shadows: Annotated[dict[str, CandidateSpec], Unit("mapping", _unless_empty(read_shadows), dict), SHADOW] = field(
-        default_factory=dict, name="shadow"
-    )
-    policy_failures: Annotated[int, Meta(ge=1, le=10**6), SHADOW] = MOST_FAILURES
+    shadows: Annotated[
+        dict[str, CandidateSpec],
+        Unit("mapping", _unless_empty(read_shadows), dict),
+        f"policies that the gateway asks but does not obey; {SHADOW}",
+    ] = field(default_factory=dict, name="shadow")
+    policy_failures: Annotated[
+        int, Meta(ge=1, le=10**6), f"failures after which the former policies take over; {SHADOW}"
+    ] = MOST_FAILURES
     keyring: Annotated[Keyring | None, Unit("file", Keyring.read, str), "file of API keys; see below"] = field(
         default=None, name="keys"
     )
@@ -131,10 +137,12 @@ class Config(Struct, frozen=True, kw_only=True):
     ] = None
     peers: Annotated[PeerSettings | None, "other gateways in front of the same engines; see below"] = None
     etcd: Annotated[EtcdSettings | None, "see [Membership](membership.md)"] = None
-    admin: Annotated[AdminSettings | None, OBSERVING] = None
-    explain: Annotated[ExplainSettings, Doc(OBSERVING, default="20", type="number, mapping or all")] = ExplainSettings()
-    otel: Annotated[OtelSettings | None, Doc(OBSERVING, type="URL or mapping")] = None
-    records: Annotated[RecordSettings | None, Doc(OBSERVING, type="folder or mapping")] = None
+    admin: Annotated[AdminSettings | None, f"admin API; {OBSERVING}"] = None
+    explain: Annotated[
+        ExplainSettings, Doc(f"decisions to explain; {OBSERVING}", default="20", type="number, mapping or all")
+    ] = ExplainSettings()
+    otel: Annotated[OtelSettings | None, Doc(f"OpenTelemetry spans; {OBSERVING}", type="URL or mapping")] = None
+    records: Annotated[RecordSettings | None, Doc(f"records of traffic; {OBSERVING}", type="folder or mapping")] = None
     chains: Annotated[
         dict[str, Chain], Unit("mapping", _unless_empty(read_chains), dict), "see [Cascades](cascade.md)"
     ] = field(default_factory=dict, name="cascade")
