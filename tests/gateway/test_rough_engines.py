@@ -17,8 +17,8 @@ from rough import (  # noqa: E402
     STREAM,
     WHOLE_STREAM,
     RoughEngine,
-    asked,
     connect,
+    http_post,
     read_all,
     reset,
     says,
@@ -152,7 +152,7 @@ def test_a_broken_stream_with_a_length_gets_no_error_event(before):
     data = b'data: {"choices":[]}\n\n'
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 500\r\n\r\n"
     gateway, _ = before(says(head + data, "close"))
-    answers = send(gateway, asked({**BODY, "stream": True}))
+    answers = send(gateway, http_post({**BODY, "stream": True}))
     assert answers.endswith(data)
     gateway.until(gateway.idle)
 
@@ -172,7 +172,7 @@ def test_a_wrong_chunk_breaks_a_stream(before):
         sock.sendall(b"zz\r\nxx\r\n")
 
     gateway, _ = before(act)
-    answer = send(gateway, asked({**BODY, "stream": True}))
+    answer = send(gateway, http_post({**BODY, "stream": True}))
     assert answer.count(b'"delta"') == 3 and b"zz" not in answer  # and no end, so that the client knows it is broken
     assert not answer.endswith(b"0\r\n\r\n")
     assert ask(gateway, stream=True) is None
@@ -200,7 +200,7 @@ def test_an_endless_chunk_is_forwarded_until_the_deadline(before):
 
     gateway, _ = before(act)
     with connect(gateway) as sock:
-        sock.sendall(asked({**BODY, "stream": True}, b"x-headway-deadline: 500ms\r\n"))
+        sock.sendall(http_post({**BODY, "stream": True}, b"x-headway-deadline: 500ms\r\n"))
         data = read_all(sock)
     assert data.startswith(b"HTTP/1.1 200") and data.endswith(b"x" * 1000)
     gateway.until(gateway.idle)
@@ -217,12 +217,12 @@ def test_an_engine_that_reads_slowly_does_not_delay_other_requests(live):
     gateway = live(1, new_loop=uvloop.new_event_loop, policies={"routing": "round-robin"})
     quick = {"url": f"http://127.0.0.1:{gateway.engines[0].port}"}
     both = live(0, backends={"a": slow.url, "b": quick}, policies={"routing": "round-robin"})
-    large = asked({**BODY, "x": "y" * 3_000_000}, b"connection: close\r\n")
+    large = http_post({**BODY, "x": "y" * 3_000_000}, b"connection: close\r\n")
     with connect(both) as sock:
         sock.sendall(large)
         both.until(lambda: both.app.plane.views[0].inflight == 1)
         for _ in range(5):
-            answer = send(both, asked(fields=b"connection: close\r\nx-headway-deadline: 20s\r\n"))
+            answer = send(both, http_post(fields=b"connection: close\r\nx-headway-deadline: 20s\r\n"))
             if b"x-headway-target: b" in answer:
                 break
         assert b"x-headway-target: b" in answer
@@ -332,7 +332,7 @@ def test_a_killed_engine_ends_all_its_streams(live):
     gateway.engines[0].tokens, gateway.engines[0].pause = 1000, 0.01
     socks = [connect(gateway) for _ in range(30)]
     for sock in socks:
-        sock.sendall(asked({**BODY, "stream": True}))
+        sock.sendall(http_post({**BODY, "stream": True}))
     for sock in socks:
         assert sock.recv(1000).startswith(b"HTTP/1.1 200")
     gateway.engines[0].mode = "die"

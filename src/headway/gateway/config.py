@@ -11,7 +11,7 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from headway.config.documents import beside, read_yaml
-from headway.config.keys import INTERNAL, Bytes, Doc, Duration, PositiveSeconds, Unit, write
+from headway.config.keys import INTERNAL, Bytes, Doc, Duration, Unit, write
 from headway.config.section import read
 from headway.config.units import positive_duration_ps
 from headway.config.wording import shown
@@ -29,7 +29,7 @@ from headway.gateway.observing.recent_decisions import ExplainSettings
 from headway.gateway.peers import PeerSettings
 from headway.gateway.prompt_tokens import TokenSettings
 from headway.gateway.request_sessions import SessionSettings
-from headway.gateway.settings import File, Listen
+from headway.gateway.settings import File, Listen, Timeouts
 from headway.gateway.shadow.canary import CANARY, read_canary
 from headway.gateway.shadow.candidate import CandidateSpec, read_shadows
 from headway.gateway.signals.event_listener import EventSettings
@@ -52,14 +52,6 @@ class JournalSettings(Struct, frozen=True):
     @classmethod
     def expand(cls, data: Any, where: str) -> Any:
         return {"file": data} if isinstance(data, str) else data
-
-
-class Timeouts(Struct, frozen=True):
-    """The section `timeouts:` of a gateway's file."""
-
-    connect_s: Annotated[PositiveSeconds, "time to connect to an engine"] = 3.0
-    first_byte_s: Annotated[PositiveSeconds, "time until the first byte of the engine's answer"] = 600.0
-    silence_s: Annotated[PositiveSeconds, "longest pause within an answer"] = 120.0
 
 
 def _read_deadlines(data: Any, where: str) -> dict[str, int]:

@@ -17,13 +17,13 @@ from headway.types import Reject, Request
 
 if TYPE_CHECKING:
     from headway.gateway.api_keys import Key
-    from headway.gateway.config import Timeouts
     from headway.gateway.engines.engine_fleet import Backend, Fleet
     from headway.gateway.engines.engine_health import Health
     from headway.gateway.handover.live_handover import Handing
     from headway.gateway.live_clock import Clock
     from headway.gateway.observing.recent_decisions import Reasons
     from headway.gateway.plane import Plane
+    from headway.gateway.settings import Timeouts
     from headway.gateway.waiting import Waiting
     from headway.http.wire import ClientConnection, Fields, Incoming
 

@@ -1,9 +1,11 @@
-"""Values in a gateway's file: addresses, files, folders and names."""
+"""Values in a gateway's file: addresses, files, folders, names and timeouts."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
-from headway.config.keys import Unit
+from msgspec import Struct
+
+from headway.config.keys import PositiveSeconds, Unit
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 
@@ -41,3 +43,11 @@ def _read_file(value: Any, where: str) -> Path:
 Listen = Annotated[tuple[str, int], Unit("address", _read_address, lambda place: f"{place[0]}:{place[1]}")]
 File = Annotated[Path, Unit("file", _read_file, str)]
 Folder = Annotated[Path, Unit("folder", _read_file, str)]
+
+
+class Timeouts(Struct, frozen=True):
+    """The section `timeouts:` of a gateway's file."""
+
+    connect_s: Annotated[PositiveSeconds, "time to connect to an engine"] = 3.0
+    first_byte_s: Annotated[PositiveSeconds, "time until the first byte of the engine's answer"] = 600.0
+    silence_s: Annotated[PositiveSeconds, "longest pause within an answer"] = 120.0

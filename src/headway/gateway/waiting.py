@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from headway.types import NEVER
+from headway.types import NEVER, Request
 
 if TYPE_CHECKING:
-    from headway.gateway.exchange import Exchange
+    from headway.control.flights import Answer
     from headway.gateway.live_clock import Clock
     from headway.gateway.plane import Decided, Plane
 
 log = logging.getLogger("headway.gateway")
 
 
+class Waiter(Protocol):
+    """A request without a decision."""
+
+    @property
+    def request(self) -> Request: ...
+
+    def on_decision(self, answer: Answer) -> None: ...
+
+    def fail(self) -> None: ...
+
+
 class Waiting:
     def __init__(self, clock: Clock, plane: Plane) -> None:
         self.clock, self.plane = clock, plane
-        self.exchanges: dict[int, Exchange] = {}  # by request
+        self.exchanges: dict[int, Waiter] = {}  # by request
         self._waking = False
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_ps = NEVER
@@ -27,7 +38,7 @@ class Waiting:
     def __len__(self) -> int:
         return len(self.exchanges)
 
-    def add(self, exchange: Exchange, queued: bool) -> None:
+    def add(self, exchange: Waiter, queued: bool) -> None:
         """Keep a request until the plane decides on it."""
         self.exchanges[exchange.request.id] = exchange
         if queued:
