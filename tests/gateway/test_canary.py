@@ -113,7 +113,7 @@ def test_a_candidate_that_fails_is_stopped_and_the_policies_in_force_keep_what_t
     live_routing = gateway.app.plane.versions.arms.live.stages.routing
     answers = crowd(gateway, 60, threads=1)
     assert {answer.status for answer in answers} == {200}
-    assert gateway.app.failures.counts == {"live": 0, "canary": 5}
+    assert gateway.app.switch.failures.count == {"live": 0, "canary": 5}
     assert "canary" not in gateway.app.plane.policies and gateway.app.canary.stopped == "its policies failed 5 times"
     assert gateway.app.plane.versions.arms.live.stages.routing is live_routing  # the same object, in the same turn
     flush_tape(gateway)

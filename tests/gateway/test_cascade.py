@@ -385,7 +385,7 @@ def test_lines_of_a_stream_are_complete_wherever_it_is_cut():
         ({"chains": {"a": ["x", "y"], "b": ["x", "z"]}}, "another chain also begins with"),
         ({"chains": {"a": ["x", "y\n"]}}, "printable ASCII characters"),
         ({"chains": {"a": ["x", "y"]}, "threshold": 0.5}, "expected a mean log-probability"),
-        ({"chains": {"a": ["x", "y"]}, "threshold": [-1, -2]}, "one for each model except the last, got 2"),
+        ({"chains": {"a": ["x", "y"]}, "threshold": [-1, -2]}, "needs 1 values, for all models except the last, got 2"),
         ({"chains": {"a": ["x", "y"]}, "confident_token": 3}, "confident_tokens"),
     ],
 )

@@ -122,7 +122,7 @@ def test_one_that_fails_is_asked_no_more_and_nothing_else_happens(live, caplog):
     wait_until_asked(gateway, 6)
     status = shadow_status(gateway)
     assert status["bad"]["running"] is False and "division by zero" in status["bad"]["why"]
-    assert status["good"]["running"] and gateway.app.plane.version == 0 and gateway.app.failures.last is None
+    assert status["good"]["running"] and gateway.app.plane.version == 0 and gateway.app.switch.failures.last is None
     assert sum("shadow bad: is asked no more" in record.message for record in caplog.records) == 1
     assert b'headway_shadow_errors_total{candidate="bad"} 1.0' in admin(gateway, "/metrics").body
 

@@ -50,12 +50,9 @@ class Key:
     """The owner of a key, and its current use of the limits."""
 
     def __init__(self, name: str, limits: ApiKey) -> None:
-        self.name = name
-        self.rate = limits.rate
+        self.name, self.tenant, self.slo_class = name, limits.tenant or name, limits.slo_class
+        self.rate, self.concurrency = limits.rate, limits.concurrency
         self.burst = float(limits.burst or max(1.0, self.rate or 1.0))
-        self.concurrency = limits.concurrency
-        self.tenant = limits.tenant or name
-        self.slo_class = limits.slo_class
         self.tokens, self.stamp, self.inflight = self.burst, 0.0, 0
 
     def take(self, now: float) -> Refusal | None:

@@ -23,7 +23,7 @@ from headway.gateway.observing.gateway_metrics import GatewayMetrics
 from headway.gateway.observing.recent_decisions import Decisions, Reasons
 from headway.gateway.observing.status import StatusBoard
 from headway.gateway.observing.traffic_records import Records
-from headway.gateway.orders import Failures, Orders, PolicySwitch
+from headway.gateway.orders import Orders, PolicySwitch
 from headway.gateway.peers import Peers
 from headway.gateway.plane import Plane
 from headway.gateway.prompt_tokens import Tokens
@@ -69,7 +69,7 @@ class App:
             plane.tape = self.tape = Tape(config.journal.file, plane.settings, config.journal.limit_bytes)
         self.waiting = waiting = Waiting(clock, plane)
         self.metrics = metrics = GatewayMetrics()
-        self.failures, self.tokens = Failures(), Tokens(config.tokens)
+        self.tokens = Tokens(config.tokens)
         self.tracing = self._tracing()
         # engines
         self.fleet = fleet = Fleet(clock, plane, waiting, config.max_backends)
@@ -90,7 +90,7 @@ class App:
         )
         # policies and operators
         self.shadows = Shadows(clock, plane, self.journals)
-        self.switch = PolicySwitch(clock, plane, waiting, self.failures)
+        self.switch = PolicySwitch(clock, plane, waiting)
         self.orders = Orders(clock, plane, fleet, self.shadows, self.switch)
         self.canary = CanaryWatch(clock, plane, self.services.on_end, partial(self.orders.give, "halt"))
         self.switch.on_change.append(self.canary.follow)
@@ -166,7 +166,7 @@ class App:
             reception=self.reception,
             metrics=self.metrics,
             decisions=self.decisions,
-            failures=self.failures,
+            failures=self.switch.failures,
             shadows=self.shadows,
             canary=self.canary,
             signals=self.signals,

@@ -201,8 +201,7 @@ class AdminApi:
                 return f"version {status['version']} is in force at {self.url}"
             if time.monotonic() > until:
                 raise HeadwayError(
-                    f"{self.url}: other policies, version {status['version']}, are in force after {wait_s:g} s. "
-                    "See the gateway's log."
+                    f"{self.url}: after {wait_s:g} s, version {status['version']} is in force. See the gateway's log."
                 )
             time.sleep(LOOK_S)
 

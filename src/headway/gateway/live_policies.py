@@ -66,9 +66,7 @@ def _check_live(specs: Json, where: str) -> None:
     for stage, policy in build_policies(specs, where).items():
         parts = [policy, *getattr(policy, "_parts", ())]
         if any(registry.entry_of(part, stage).oracle for part in parts):
-            raise HeadwayError(
-                f"{where}.{stage}: {shown(specs[stage])} is an oracle policy, which runs in simulation only."
-            )
+            raise HeadwayError(f"{where}.{stage}: {shown(specs[stage])} is an oracle policy, for simulation only.")
 
 
 def build_policies(specs: Json, where: str = "policies") -> dict[str, Any]:

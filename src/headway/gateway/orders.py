@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from headway.config.wording import one_line
 from headway.gateway.engines.member import BackendSpec
@@ -25,33 +26,20 @@ LOGGED: Final = 20  # failures of each arm; of the further ones, the log has eve
 log = logging.getLogger("headway.gateway")
 
 
-class Failures:
-    """Counts of failed policy decisions by arm, the last error and the last fallback."""
+class Failures(Struct):
+    """Failed policy decisions: their count by arm, the last error and the last fallback."""
 
-    def __init__(self) -> None:
-        self.counts: dict[str, int] = {"live": 0, "canary": 0}
-        self.last: str | None = None
-        self.fallback: Json | None = None
-
-    def add(self, arm: str, error: Exception) -> None:
-        count = self.counts[arm] = self.counts.get(arm, 0) + 1
-        self.last = one_line(error)
-        if count <= LOGGED or count % 1000 == 0:
-            log.warning("policies: failure %d of the %s policies; a fallback decides: %s", count, arm, self.last)
-
-    def fall_back(self, version: int, routing: Any) -> None:
-        self.fallback = {"version": version, "routing": routing, "why": self.last}
-        log.error("policies: too many failures; fall back to version %d with routing %s", version, routing)
-
-    def status(self) -> Json:
-        return {"count": dict(self.counts), "last": self.last, "fell_back": self.fallback}
+    count: dict[str, int]
+    last: str | None = None
+    fell_back: Json | None = None
 
 
 class PolicySwitch:
     """Puts new policies in force, and counts policy failures."""
 
-    def __init__(self, clock: Clock, plane: Plane, waiting: Waiting, failures: Failures) -> None:
-        self.clock, self.plane, self.waiting, self.failures = clock, plane, waiting, failures
+    def __init__(self, clock: Clock, plane: Plane, waiting: Waiting) -> None:
+        self.clock, self.plane, self.waiting = clock, plane, waiting
+        self.failures = Failures({"live": 0, "canary": 0})
         self.on_change: list[Callable[[str], None]] = []  # called with the reason when the policies change
         plane.versions.on_failure, plane.versions.on_change = self._policy_failed, self._policies_changed
 
@@ -68,12 +56,18 @@ class PolicySwitch:
         log.info("policies: version %d from %s: routing %s", self.plane.version, source, target["routing"])
 
     def _policy_failed(self, arm: str, error: Exception) -> None:
-        self.failures.add(arm, error)
+        failures = self.failures
+        count = failures.count[arm] = failures.count.get(arm, 0) + 1
+        failures.last = one_line(error)
+        if count <= LOGGED or count % 1000 == 0:
+            log.warning("policies: failure %d of the %s policies; a fallback decides: %s", count, arm, failures.last)
         self.waiting.wake_soon()
 
     def _policies_changed(self, why: str) -> None:
         if why == "failure":
-            self.failures.fall_back(self.plane.version, self.plane.policies["routing"])
+            version, routing = self.plane.version, self.plane.policies["routing"]
+            self.failures.fell_back = {"version": version, "routing": routing, "why": self.failures.last}
+            log.error("policies: too many failures; fall back to version %d with routing %s", version, routing)
         for listener in self.on_change:
             listener(why)
 

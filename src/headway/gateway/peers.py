@@ -55,9 +55,7 @@ class PeerSettings(Struct, frozen=True):
     def validate(self, where: str) -> PeerSettings:
         key = os.environ.get(self.key_env, "").encode()
         if len(key) < 16:
-            raise HeadwayError(
-                f"{where}.key_env: {self.key_env} must hold the peers' shared key, at least 16 characters."
-            )
+            raise HeadwayError(f"{where}.key_env: {self.key_env} must hold a shared key of at least 16 characters.")
         for text in (self.listen, *self.to):
             if not text.startswith("unix:"):
                 address(text, where)

@@ -14,7 +14,6 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, astuple, replace
 
-from headway.config.documents import file_name
 from headway.errors import HeadwayError
 from headway.gateway.deciding.policy_versions import PlaneSettings
 from headway.gateway.plane import Plane
@@ -36,11 +35,9 @@ class Tape:
             file.parent.mkdir(parents=True, exist_ok=True)
             self._out: BinaryIO | None = _open_empty(file)
         except BlockingIOError:
-            raise HeadwayError(
-                f"journal.file: another gateway writes to {file_name(str(file))}. Name another file."
-            ) from None
+            raise HeadwayError(f"journal.file: another gateway writes to {file.name}. Name another file.") from None
         except OSError as error:
-            raise HeadwayError(f"journal.file: cannot write to {file_name(str(file))}: {error.strerror}.") from None
+            raise HeadwayError(f"journal.file: cannot write to {file.name}: {error.strerror}.") from None
         self._buffer = bytearray()
         self.written = 0
         self._put({"format": FORMAT, **asdict(settings)})
@@ -161,9 +158,9 @@ def records(file: File) -> Iterator[Any]:
                     return
                 yield decode(data)
     except OSError as error:
-        raise HeadwayError(f"{file_name(str(file))}: cannot be read ({error.strerror}).") from None
+        raise HeadwayError(f"{file.name}: cannot be read ({error.strerror}).") from None
     except msgspec.DecodeError:
-        raise HeadwayError(f"{file_name(str(file))}: is not the journal of a gateway.") from None
+        raise HeadwayError(f"{file.name}: is not the journal of a gateway.") from None
 
 
 def replay(file: File) -> Replayed:
@@ -171,7 +168,7 @@ def replay(file: File) -> Replayed:
     source = records(file)
     head = next(source, None)
     if not isinstance(head, dict) or head.pop("format", None) != FORMAT:
-        raise HeadwayError(f"{file_name(str(file))}: is not the journal of a gateway.")
+        raise HeadwayError(f"{file.name}: is not the journal of a gateway.")
     replayed: deque[tuple[Any, ...]] = deque()  # decisions that are not compared yet
     settings = PlaneSettings(**head)
     plane = Plane(settings, lambda now_ps, kind, payload: replayed.append(payload) if kind == "decided" else None)

@@ -66,7 +66,5 @@ def _thresholds(data: Any, steps: int, where: str, chain: str) -> tuple[float, .
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value > 0:
             raise HeadwayError(f"{where}: expected a mean log-probability such as {THRESHOLD}, got {shown(value)}.")
     if len(values) != steps:
-        raise HeadwayError(
-            f"{where}: {chain} needs {steps} values, one for each model except the last, got {len(values)}."
-        )
+        raise HeadwayError(f"{where}: {chain} needs {steps} values, for all models except the last, got {len(values)}.")
     return tuple(float(value) for value in values)

@@ -53,10 +53,6 @@ class Places:
         """Whether an engine computes prompts for others."""
         return "prefill" in self.roles
 
-    def take_declared_roles(self) -> None:
-        for view, role in zip(self.views, self.roles, strict=True):
-            view.role = role
-
     def stand_in(self) -> bool:
         """Let engines without a reachable partner serve both phases. Return whether any role changed."""
         if not self.alone:

@@ -85,7 +85,8 @@ class PolicyVersions:
 
     def _build(self, now_ps: int) -> None:
         places, policies = self.places, self.policies
-        places.take_declared_roles()
+        for view, role in zip(places.views, places.roles, strict=True):
+            view.role = role
         rng = partial(_stream, self.settings.seed, self.version)
         context = Context(places.views, rng, self.estimator, places.block_tokens, follows=self._context)
         built = build_policies(policies)

@@ -75,9 +75,7 @@ class BackendSpec(Struct, frozen=True):
 
 def read_members(data: Any, where: str) -> dict[str, BackendSpec]:
     if not isinstance(data, Mapping):
-        raise HeadwayError(
-            f"{where}: expected a mapping of names to URLs, as in {{a: http://10.0.0.7:8000}}, got {shown(data)}."
-        )
+        raise HeadwayError(f"{where}: expected a mapping such as {{a: http://10.0.0.7:8000}}, got {shown(data)}.")
     members = {str(name): BackendSpec.read(str(name), value, f"{where}.{name}") for name, value in data.items()}
     check_models(members, where)
     return members

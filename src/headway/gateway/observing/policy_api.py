@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from msgspec.structs import asdict
 
 from headway.config.documents import yaml_text
 from headway.config.wording import shown
@@ -66,9 +67,9 @@ class PolicyApi:
         return self._reply_policies()
 
     def _reply_policies(self) -> StreamResponse:
-        policies, failures = self.plane.policies, self.failures.status()
+        policies = self.plane.policies
         document = {"version": self.plane.version, "policies": policies, "text": yaml_text(policies)}
-        return self._json({**document, "failures": failures})
+        return self._json({**document, "failures": asdict(self.failures)})
 
     @endpoint("PUT", "/policies", SWAP, 400, 413, replies=IN_FORCE, body=POLICIES)
     async def put_policies(self, request: Request) -> StreamResponse:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from headway.config.documents import yaml_text
 from headway.gateway.observing.exposition import SIGNAL_GAUGES
@@ -100,7 +101,7 @@ class StatusBoard(Struct, kw_only=True):
             "policy": {
                 "version": self.plane.version,
                 "text": yaml_text(self.plane.policies),
-                "failures": self.failures.status(),
+                "failures": asdict(self.failures),
             },
             "shadows": self.shadows.status(),
             "canary": self.canary.status(),
@@ -151,7 +152,7 @@ class StatusBoard(Struct, kw_only=True):
             "handover_fallbacks": {} if self.handover is None else dict(self.handover.fallbacks),
             "records_lost": {"": 0 if self.records is None else self.records.lost},
             "policy_version": {"": self.plane.version},
-            "policy_failures": dict(self.failures.counts),
+            "policy_failures": dict(self.failures.count),
             **self.shadows.figures(),
             **self.canary.figures(),
         }
