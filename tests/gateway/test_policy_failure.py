@@ -131,7 +131,9 @@ def test_failures_of_other_stages_fail_no_request(live, wrong, stage, name):
     gateway = live(2, policies={stage: f"{wrong}:{name}"})
     assert {chat(gateway).status for _ in range(7)} == {200}
     gateway.until(lambda: gateway.app.plane.version == 1)
-    assert gateway.app.switch.failures.count["live"] == 5 and gateway.app.switch.failures.last.startswith(f"policies.{stage}")
+    assert gateway.app.switch.failures.count["live"] == 5 and gateway.app.switch.failures.last.startswith(
+        f"policies.{stage}"
+    )
 
 
 def test_a_policy_that_cannot_be_bound_is_rejected_and_the_old_one_stays(live, wrong, tmp_path):
