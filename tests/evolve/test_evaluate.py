@@ -123,7 +123,7 @@ def test_after_a_failure_the_other_cases_are_not_run(cache: Cache) -> None:
     broken = code("def score(request, instance, cluster):\n    return 'x' if request.arrival > 2.0 else 1.0")
     found = evaluate(broken, suite(), cache=cache)
     assert not found.ok and found.error is not None and found.error.startswith("prefixes, seed 1: ")
-    assert [case.error for case in found.cases][1:] == ["it was not run, since the candidate had failed before."] * 2
+    assert [case.error for case in found.cases][1:] == ["skipped, because the candidate had failed in an earlier case."] * 2
 
 
 def test_a_run_that_takes_too_long_is_ended_and_not_remembered() -> None:
@@ -142,7 +142,7 @@ def test_a_run_that_takes_too_long_is_ended_and_not_remembered() -> None:
 
 def test_a_deadline_for_the_whole_leaves_later_cases_unrun(cache: Cache) -> None:
     found = evaluate(Bundle.of(routing="least-kv"), suite(), cache=Cache(), deadline_s=1e-6)
-    assert not found.ok and found.error is not None and "for the whole evaluation were over" in found.error
+    assert not found.ok and found.error is not None and "the evaluation reached its deadline of" in found.error
     assert evaluate(Bundle.of(routing="least-kv"), suite(), cache=cache, deadline_s=120).ok
 
 
@@ -250,7 +250,7 @@ def test_a_baseline_that_fails_is_the_suites_fault() -> None:
 def test_an_objective_that_the_baseline_has_no_figure_of_is_the_suites_fault(cache: Cache) -> None:
     made = suite(objectives=["slo.tpot_attainment"])
     with pytest.raises(
-        HeadwayError, match=r"'slo\.tpot_attainment' has no figure in prefixes, seed 1 under the baseline"
+        HeadwayError, match=r"'slo\.tpot_attainment' has no value in prefixes, seed 1 under the baseline"
     ):
         evaluate(MINE, made, cache=cache)
 

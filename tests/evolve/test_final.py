@@ -94,8 +94,8 @@ def test_a_winner_that_is_better_under_every_seed_is_said_to_beat_the_best_built
 ) -> None:
     found = concluded(monkeypatch, {"a": 0.1}, {"a": 0.1}, {**BUILTINS, "a": flat(80)})
     assert found.rival is not None and found.rival.name == "lmetric"
-    assert "is +10.0 points ahead of lmetric, the best built-in policy there" in found.verdict
-    assert "it beats it. Its worst workload against it is " in found.verdict
+    assert "the winner leads lmetric, the best built-in policy there, by +10.0 points" in found.verdict
+    assert "The winner is significantly better. Its worst workload in this comparison is " in found.verdict
     assert found.rival.ahead is not None and min(found.rival.ahead.workloads.values()) == pytest.approx(
         10 / 90, rel=0.02
     )
@@ -104,12 +104,12 @@ def test_a_winner_that_is_better_under_every_seed_is_said_to_beat_the_best_built
 def test_a_gain_that_chance_may_have_made_is_not_called_one(monkeypatch: pytest.MonkeyPatch) -> None:
     wild = {"plain": [60.0, 120.0] * 5, "prefixes": [130.0, 45.0] * 5}
     found = concluded(monkeypatch, {"a": 0.1}, {"a": 0.1}, {**BUILTINS, "a": wild})
-    assert "is not told apart from it" in found.verdict
+    assert "The difference is not significant" in found.verdict
 
 
 def test_a_winner_that_is_worse_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     found = concluded(monkeypatch, {"a": 0.1}, {"a": 0.1}, {**BUILTINS, "a": flat(97)})
-    assert "it is worse" in found.verdict
+    assert "The winner is significantly worse" in found.verdict
 
 
 def test_intervals_are_of_paired_differences_over_the_seeds() -> None:
@@ -140,8 +140,8 @@ def test_seeds_that_change_nothing_give_no_interval(monkeypatch: pytest.MonkeyPa
     held = {name: {"plain": [value] * 10} for name, value in (("baseline", 100.0), ("lmetric", 90.0), ("a", 80.0))}
     held["lmetric-plus-one"] = {"plain": [95.0] * 10}
     told = concluded(monkeypatch, {"a": 0.1}, {"a": 0.1}, {**BUILTINS, **held}).verdict
-    assert told.endswith("It is one that the search started from.")
-    assert "several that change nothing" in told and "is not told apart from it" in told
+    assert told.endswith("The search started from this policy.")
+    assert "seeds that change nothing" in told and "The difference is not significant" in told
 
 
 def test_a_bundle_among_the_rivals_brings_all_its_stages(tmp_path: Path) -> None:

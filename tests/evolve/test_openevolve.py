@@ -158,7 +158,7 @@ def test_a_program_that_takes_too_long_is_ended_by_us(judge: Judge) -> None:
     (hurried / "task.json").write_text(json.dumps(task | {"deadline_s": 1e-9}))
     found = loaded(hurried).evaluate(str(judge.folder / "initial_program.py"))
     assert list(found.metrics) == KEYS and found.metrics["combined_score"] == -10.0
-    assert "for the whole evaluation were over" in found.artifacts["summary"]
+    assert "the evaluation reached its deadline of" in found.artifacts["summary"]
 
 
 def test_a_summary_gets_through_the_filter_of_prompts(judge: Judge) -> None:

@@ -117,7 +117,7 @@ def test_a_folder_of_another_search_is_refused(tmp_path: Path) -> None:
         evolve(suite(), plan("gp"), evaluations=10, output=tmp_path / "a")
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "thesis.txt").write_text("mine")
-    with pytest.raises(HeadwayError, match="holds no search; name another folder"):
+    with pytest.raises(HeadwayError, match="is not the folder of a search. Choose another folder"):
         searched("gp", tmp_path / "b", 10)
 
 
@@ -125,10 +125,10 @@ def test_a_batch_that_somebody_changed_is_refused(tmp_path: Path) -> None:
     searched("gp", tmp_path)
     first = tmp_path / "batches" / "0000.json"
     (tmp_path / "batches" / "0001.json").write_bytes(first.read_bytes())
-    with pytest.raises(HeadwayError, match="are not those of this search"):
+    with pytest.raises(HeadwayError, match="its batches do not match this search"):
         searched("gp", tmp_path, 15)
     first.write_text("[{}]")
-    with pytest.raises(HeadwayError, match="is no batch of a search"):
+    with pytest.raises(HeadwayError, match="is not a batch of a search"):
         searched("gp", tmp_path, 15)
 
 
@@ -138,7 +138,7 @@ def test_a_file_of_a_search_that_somebody_emptied_is_told_of(file: str, text: st
     search = Journal(tmp_path / "kept", {})
     search.keep(0, [])
     (tmp_path / "kept" / file).write_text(text)
-    with pytest.raises(HeadwayError, match="somebody has been at it"):
+    with pytest.raises(HeadwayError, match="the file was changed"):
         Journal(tmp_path / "kept", {}).batches()
 
 

@@ -12,9 +12,10 @@ import yaml
 from small import document, suite
 
 from conftest import ROOT
+from headway.config import documents
 from headway.errors import HeadwayError
 from headway.evolve import Suite, evaluate
-from headway.evolve.suite import DEFAULT, presets
+from headway.evolve.suite import DEFAULT
 from headway.scenario.scenario import Scenario
 
 
@@ -40,17 +41,17 @@ def test_seeds_are_a_list_or_a_range() -> None:
 def test_what_a_search_is_handed_holds_nothing_of_the_held_out_cases() -> None:
     made = suite(held_out=[{"workload": {"requests": 31, "rate": "7/s"}, "name": "secret", "seeds": [777]}])
     handed = made.for_search()
-    assert "secret" in json.dumps(made.document())
-    assert "secret" not in json.dumps(handed.document()) and "777" not in json.dumps(handed.document())
+    assert b"secret" in msgspec.json.encode(made)
+    assert b"secret" not in msgspec.json.encode(handed) and b"777" not in msgspec.json.encode(handed)
     assert handed.cases("train") == made.cases("train") and handed.cases("validation") == made.cases("validation")
     for ask in (handed.cases, lambda part: evaluate({}, handed, part)):
-        with pytest.raises(HeadwayError, match="has no cases in the part 'held_out'"):
+        with pytest.raises(HeadwayError, match="the part 'held_out' has no cases"):
             ask("held_out")
 
 
-def test_a_suite_travels_as_plain_values() -> None:
+def test_a_suite_travels_as_json() -> None:
     made = suite(cascade={"first": 1, "threshold": -0.2})
-    assert Suite.of(msgspec.json.decode(msgspec.json.encode(made.document()))) == made
+    assert msgspec.json.decode(msgspec.json.encode(made), type=Suite) == made
 
 
 def test_files_are_read_with_what_they_refer_to_beside_them(tmp_path: Path) -> None:
@@ -74,12 +75,12 @@ def test_keys_of_cases_differ_with_the_scenario_and_not_with_the_seed() -> None:
     ("changes", "words"),
     [
         ({"trian": []}, "suite: trian: there is no such key. Did you mean 'train'?"),
-        ({"train": []}, "has no cases in the part 'train'"),
+        ({"train": []}, "the part 'train' has no cases"),
         ({"train": [{"workload": "plain", "seeds": [2**63]}]}, "whole numbers below 2^63, or a range"),
         ({"train": {}}, "train: expected a list of {workload, seeds}"),
         (
             {"train": [{"workload": "plane", "seeds": [1]}]},
-            "train[0].workload: no workload is called 'plane'. Did you mean",
+            "train[0].workload: 'plane' is not under 'workloads'. Did you mean",
         ),
         ({"train": [{"workload": "plain"}]}, "train[0]: 'seeds' is missing"),
         (
@@ -87,19 +88,19 @@ def test_keys_of_cases_differ_with_the_scenario_and_not_with_the_seed() -> None:
             "train[0].seeds: expected a list of 1 to 1,000 whole numbers",
         ),
         ({"train": [{"workload": "plain", "seeds": [1.5]}]}, "train[0].seeds: expected"),
-        ({"train": [{"workload": "plain", "seeds": [1, 1]}]}, "train[0]: plain, seed 1 is there already"),
+        ({"train": [{"workload": "plain", "seeds": [1, 1]}]}, "train[0]: plain, seed 1 is listed twice"),
         ({"train": [{"workload": {"requests": 5}, "seeds": [1]}]}, "train[0].name: is missing"),
         ({"train": [{"workload": "plain", "seeds": [1], "cluster": {"instancs": 3}}]}, "train[0]: cluster.instancs"),
-        ({"held_out": [{"workload": "plain", "seeds": [1]}]}, "held_out: plain, seed 1 is a case of 'train' as well"),
-        ({"scenario": {"policies": {}}}, "scenario.policies: does not belong here"),
+        ({"held_out": [{"workload": "plain", "seeds": [1]}]}, "held_out: plain, seed 1 is also a case of 'train'"),
+        ({"scenario": {"policies": {}}}, "scenario.policies: cannot be shared"),
         (
             {"train": [{"workload": "plain", "seeds": [1], "scenario": {"policies": {}}}]},
-            "train[0].scenario.policies: does not belong here",
+            "train[0].scenario.policies: cannot be shared",
         ),
         ({"baseline": {"routing": "nobody"}}, "baseline: policies.routing: "),
         ({"baseline": "lmetric"}, "baseline: policies: expected a mapping of stages to policies, got 'lmetric'"),
         ({"baseline": {"rooting": "random"}}, "baseline: policies.rooting: a bundle has no such stage"),
-        ({"cascade": {"first": 3, "threshold": 0}}, "cascade.first: must be below the 3 cases of train, got 3"),
+        ({"cascade": {"first": 3, "threshold": 0}}, "cascade.first: must be less than 3, the number of train cases, got 3"),
         ({"cascade": {"first": 1}}, "cascade: 'threshold' is missing"),
         ({"deadline": "0s"}, "deadline: must be longer than nothing"),
     ],
@@ -114,19 +115,19 @@ def test_a_trace_is_one_case_whatever_the_seed() -> None:
     trace = {"trace": {"format": "mooncake", "path": str(ROOT / "examples" / "05_trace.jsonl")}}
     later = {"trace": {**trace["trace"], "transforms": [{"slice": {"start": "1s"}}]}}
     parts = {"train": [{"workload": "all", "seeds": [1]}], "validation": []}
-    with pytest.raises(HeadwayError, match="held_out: all, seed 2 is a case of 'train' as well; take another slice"):
+    with pytest.raises(HeadwayError, match="held_out: all, seed 2 is also a case of 'train'. Use another slice"):
         suite(workloads={"all": trace}, **parts, held_out=[{"workload": "all", "seeds": [2]}])
     suite(workloads={"all": trace, "later": later}, **parts, held_out=[{"workload": "later", "seeds": [1]}])
 
 
 def test_a_suite_that_is_not_there_is_told_with_what_may_have_been_meant() -> None:
-    with pytest.raises(HeadwayError, match=r"nor a preset of that name. Did you mean 'routing-2026-11'\?"):
+    with pytest.raises(HeadwayError, match=r"no preset has this name. Did you mean 'routing-2026-11'\?"):
         Suite.load("routing-2026-10")
 
 
 def test_the_embedded_suite_has_ten_paired_held_out_seeds_and_workloads_of_its_own() -> None:
     made = Suite.load()
-    assert made.name == DEFAULT in presets()
+    assert made.name == DEFAULT in documents.presets("suites")
     seen = {case.name for part in ("train", "validation") for case in made.cases(part)}
     held: dict[str, list[int]] = {}
     for case in made.cases("held_out"):

@@ -164,7 +164,7 @@ def test_a_forked_copy_of_the_program_starts_zygotes_of_its_own() -> None:
 
 
 def test_arguments_that_are_no_json_are_told() -> None:
-    with pytest.raises(HeadwayError, match=r"^evaluations: the arguments of confined_calls:add are no JSON"):
+    with pytest.raises(HeadwayError, match=r"^evaluations: JSON cannot hold the arguments of confined_calls:add: "):
         confined(CALLS + "add", [object(), 1])
     with pytest.raises(HeadwayError, match=r"^limits.memory_mb: must be a number above 0, got 0"):
         Limits(memory_mb=0)
@@ -182,17 +182,17 @@ def test_an_error_is_told_in_a_sentence() -> None:
 
 @pytest.mark.usefixtures("either")
 def test_a_call_that_never_ends_is_ended_at_its_deadline() -> None:
-    assert fails("loops", limits=SHORT) == ("time", "it was not done after 0.5 s and was ended.")
+    assert fails("loops", limits=SHORT) == ("time", "exceeded the time limit of 0.5 s.")
     assert fails("sleeps", limits=SHORT)[0] == "time"
 
 
 def test_a_call_that_only_computes_is_ended_by_its_cpu_time() -> None:
-    assert fails("loops", limits=Limits(cpu_s=1)) == ("cpu", "it used more than 1 s of CPU time.")
+    assert fails("loops", limits=Limits(cpu_s=1)) == ("cpu", "exceeded the limit of 1 s of CPU time.")
 
 
 @pytest.mark.usefixtures("either")
 def test_a_call_that_wants_all_memory_gets_none() -> None:
-    assert fails("eats") == ("memory", "it wanted more than 200 MB of memory.")
+    assert fails("eats") == ("memory", "exceeded the limit of 200 MB of memory.")
     assert fails("eats_and_wraps")[0] == "memory"
 
 
@@ -264,12 +264,12 @@ def test_there_are_no_sockets_no_other_programs_and_no_way_back() -> None:
 
 
 def test_a_call_that_ends_its_process_is_a_crash() -> None:
-    assert fails("ends") == ("crash", "it ended itself, with status 5, and gave no result.")
-    assert fails("crashes") == ("crash", "it was ended by SIGSEGV.")
+    assert fails("ends") == ("crash", "the process exited with status 5 and returned no result.")
+    assert fails("crashes") == ("crash", "the process was killed by signal 11 (Segmentation fault).")
 
 
 def test_a_result_that_is_too_large_or_no_json_is_an_error() -> None:
-    assert fails("returns_much", 3 << 20) == ("error", "its result is larger than 2 MB.")
+    assert fails("returns_much", 3 << 20) == ("error", "the result is larger than the limit of 2 MB.")
     assert fails("returns_nan")[0] == "error"
     assert fails("returns_an_object")[0] == "error"
     assert fails("returns_depth")[0] == "error"
@@ -296,7 +296,7 @@ def test_a_call_sends_no_signals() -> None:
 
 
 def test_a_zygote_that_is_lost_is_replaced_and_its_task_tried_once_more(unsealed: None, tmp_path: Path) -> None:
-    assert fails("ends_its_parent") == ("crash", "the process that looked after it was ended.")
+    assert fails("ends_its_parent") == ("crash", "the supervising process ended.")
     told = tmp_path / "first"
     told.touch()
     assert confined(CALLS + "ends_its_parent_once", [str(told)]) == "done"

@@ -1,4 +1,4 @@
-"""Evolving policies: what candidates are judged on, how they are judged, and how better ones are looked for."""
+"""Search for better policies: suites of cases, fitness, evaluation in confined processes, and search engines."""
 
 from headway.evolve.cache import Cache
 from headway.evolve.evaluate import evaluate, evaluate_many

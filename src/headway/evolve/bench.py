@@ -1,4 +1,4 @@
-"""Runs candidates on cases: each run in a process of its own, and none that the cache has already."""
+"""Runs candidates on cases, each run in its own process, unless the cache has the result."""
 
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
@@ -18,7 +18,7 @@ from headway.scenario import references
 from headway.types import Json
 
 Progress = Callable[[], None]  # called after every run
-# Figures that a feedback shows, whatever the objectives are.
+# Figures that every feedback shows, whatever the objectives are.
 ALWAYS_SHOWN: Final = (
     COMPLETED,
     "requests.arrived",
@@ -36,11 +36,11 @@ ALWAYS_SHOWN: Final = (
 class PlannedRun(NamedTuple):
     bundle: Bundle
     case: Case
-    explain: bool = False  # in words as well
+    explain: bool = False  # also summarise the run in words
 
 
 class Bench:
-    """Runs candidates on cases within limits, on a runner or one by one, and keeps the records."""
+    """Runs candidates on cases within limits, on a runner or one by one, and caches the records."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Bench:
         self.cache, self.limits, self.runner, self.progress = cache, limits, runner, progress
 
     def records(self, runs: Sequence[PlannedRun], left_s: float | None = None) -> list[Record]:
-        """Of each, in order. `left_s` is how long one may still take, where that is less than it may anyway."""
+        """Return the record of each run, in order. `left_s` shortens the time limit of a run."""
         keys = [(Key(policies_key(run.bundle), run.case.key, run.case.seed), run.explain) for run in runs]
         records: dict[tuple[Key, bool], Record] = {}
         missing: dict[tuple[Key, bool], PlannedRun] = {}
@@ -68,16 +68,15 @@ class Bench:
         answers = self._run(list(missing.values()), left_s)
         for (key, explain), answer in zip(missing, answers, strict=True):
             record = self._record(answer)
-            if record is None:  # it met a limit, which another machine or another day may not set
-                why = answer.why if isinstance(answer, Failure) else "What it gave is no figures."
-                record = Record(error=why)
+            if record is None:  # not cached: the run may stay within its limits on another machine or at another time
+                record = Record(error=answer.why if isinstance(answer, Failure) else "the run returned no figures.")
             else:
                 self.cache.keep(key, record)
             records[key, explain] = record
         return [records[key] for key in keys]
 
     def _run(self, runs: Sequence[PlannedRun], left_s: float | None) -> list[Any]:
-        """The answer to each run: a document as `play` returns it, or a Failure."""
+        """Return the answer to each run: a document as `play` returns it, or a Failure."""
         limits = self.limits
         if left_s is not None and left_s < limits.deadline_s:
             limits = msgspec.structs.replace(limits, deadline_s=left_s)
@@ -104,7 +103,7 @@ class Bench:
 
 
 def policies_key(bundle: Bundle) -> str:
-    """What stands for a bundle's policies in a cache: its id, unless they lie in files, whose bytes count then."""
+    """Return the cache key of a bundle's policies: its id, or a digest that covers the files that it refers to."""
     policies: Json = bundle.policies
     digested = references.replace_by_digests(policies)
     if digested == policies:

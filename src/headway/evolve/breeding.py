@@ -1,5 +1,5 @@
-"""How rules come from rules: grown at random, changed in one place, crossed with another. What gives a number stays
-one, and what is a condition stays a condition."""
+"""Genetic operators on rules: grow at random, mutate in one place, cross two rules. Types are kept: a number is replaced
+by a number, a condition by a condition."""
 
 from collections.abc import Callable
 from random import Random
@@ -22,7 +22,7 @@ from headway.evolve.expression import (
     walk,
 )
 
-LARGEST: Final = 40  # nodes of a rule
+LARGEST: Final = 40  # nodes in a rule
 DEEPEST: Final = 12
 TRIES: Final = 20
 LEAVES: Final = tuple(FEATURES)
@@ -31,14 +31,14 @@ Change = Callable[["Breeder", Node], Node]
 
 
 class Breeder:
-    """Draws from one stream. `branching` is how much it likes conditions, which trees of decisions have many of."""
+    """Draws rules from one random stream. `branching` is the probability of a condition in a grown rule."""
 
     def __init__(self, draw: Random, branching: float) -> None:
         self.draw = draw
         self.branching = branching
 
     def grow(self, gives: str, depth: int) -> Node:
-        """A tree of at most so many levels."""
+        """Grow a random tree of at most `depth` levels."""
         if gives == CONDITION:
             return self._condition(depth)
         if depth <= 1 or self.draw.random() < 0.25:
@@ -55,7 +55,7 @@ class Breeder:
         return feature(self.draw.choice(LEAVES))
 
     def _condition(self, depth: int) -> Node:
-        """A feature against a constant or another one, at times two such."""
+        """Grow a comparison of two values, sometimes two comparisons joined."""
         if depth > 2 and self.draw.random() < 0.2:
             return call(self.draw.choice(("and", "or")), self._condition(depth - 1), self._condition(depth - 1))
         for _ in range(TRIES):
@@ -67,7 +67,7 @@ class Breeder:
         return call("less", feature("inflight"), feature("average"))
 
     def mutate(self, rule: Node) -> tuple[Node, str]:
-        """A rule that differs in one place, and the word for what was done; at times the first of a few such steps."""
+        """Return a rule that differs in one place, and the name of the change."""
         names = list(CHANGES)
         weights = [weight for weight, _ in CHANGES.values()]
         for _ in range(TRIES):
@@ -75,10 +75,10 @@ class Breeder:
             mutant = CHANGES[name][1](self, rule)
             if mutant != rule and fits(mutant):
                 return mutant, name
-        return rule, "nothing"
+        return rule, "no change"
 
     def cross(self, rule: Node, other: Node) -> Node:
-        """A part of the one in the place of a part of the other that gives the same."""
+        """Replace a part of `rule` by a part of `other` with the same type."""
         for _ in range(TRIES):
             path = self._place(rule)
             gives = at(rule, path).gives
@@ -94,12 +94,12 @@ class Breeder:
         return self.draw.choice([path for path, _ in walk(rule)])
 
     def another(self, rule: Node) -> Node:
-        """A part is grown anew."""
+        """Replace a part by a random one."""
         path = self._place(rule)
         return replace_part(rule, path, self.grow(at(rule, path).gives, 3))
 
     def swap(self, rule: Node) -> Node:
-        """Another feature, or another operator of the same kind, in place of one."""
+        """Replace a feature by another, or an operator by another of the same type."""
         path = self._place(rule)
         node = at(rule, path)
         if node.name in FEATURES:
@@ -112,8 +112,7 @@ class Breeder:
         return replace_part(rule, path, call(self.draw.choice(alike), *node.arguments))
 
     def tune(self, rule: Node) -> Node:
-        """A constant is made somewhat larger or smaller, or takes the other sign; where there is none, a part gets a
-        weight."""
+        """Scale a constant by a random factor, sometimes with the other sign; if there is none, weight a part."""
         places = [path for path, node in walk(rule) if node.name == CONSTANT]
         if not places:
             return self.weigh(rule)
@@ -123,12 +122,12 @@ class Breeder:
         return replace_part(rule, path, constant(sign * value * 2 ** self.draw.gauss(0, 1)))
 
     def weigh(self, rule: Node) -> Node:
-        """A part counts more or less."""
+        """Multiply a part by a random constant."""
         path = self._number(rule)
         return replace_part(rule, path, call("multiply", constant(2 ** self.draw.gauss(0, 1.5)), at(rule, path)))
 
     def extend(self, rule: Node) -> Node:
-        """Something is added to a part, taken from it, or multiplied with it."""
+        """Combine a part with a small random tree."""
         path = self._number(rule)
         name = self.draw.choice(("add", "subtract", "multiply", "ratio", "max", "min"))
         extra = self.grow(NUMBER, 2)
@@ -137,19 +136,19 @@ class Breeder:
         return replace_part(rule, path, call(name, at(rule, path), extra))
 
     def branch(self, rule: Node) -> Node:
-        """A part holds under a condition alone."""
+        """Make a part conditional, with a random alternative."""
         path = self._number(rule)
         return replace_part(rule, path, call(BRANCH, self._condition(3), at(rule, path), self.grow(NUMBER, 2)))
 
     def hoist(self, rule: Node) -> Node:
-        """A part takes the place of what it is part of."""
+        """Replace a part by one of its own parts."""
         path = self._place(rule)
         gives = at(rule, path).gives
         inner = [node for way, node in walk(at(rule, path)) if way and node.gives == gives]
         return replace_part(rule, path, self.draw.choice(inner)) if inner else rule
 
     def drop(self, rule: Node) -> Node:
-        """A part is reduced to a leaf."""
+        """Replace a part by a leaf."""
         path = self._number(rule)
         return replace_part(rule, path, self.leaf()) if path else rule
 
@@ -157,20 +156,20 @@ class Breeder:
         return self.draw.choice([path for path, node in walk(rule) if node.gives == NUMBER])
 
 
-# How often, and what.
+# Mutations with their relative frequencies.
 CHANGES: Final[dict[str, tuple[float, Change]]] = {
-    "another part": (2, Breeder.another),
-    "another feature or operator": (2, Breeder.swap),
-    "another constant": (4, Breeder.tune),
-    "a weight": (2, Breeder.weigh),
-    "one part more": (3, Breeder.extend),
-    "a condition": (1, Breeder.branch),
-    "a part in place of the whole": (1, Breeder.hoist),
-    "one part less": (1, Breeder.drop),
+    "replace a part": (2, Breeder.another),
+    "swap a feature or operator": (2, Breeder.swap),
+    "scale a constant": (4, Breeder.tune),
+    "weight a part": (2, Breeder.weigh),
+    "extend a part": (3, Breeder.extend),
+    "add a condition": (1, Breeder.branch),
+    "hoist a part": (1, Breeder.hoist),
+    "drop a part": (1, Breeder.drop),
 }
 
 
 def fits(rule: Node) -> bool:
-    """Whether a rule is small enough to be read, and looks at anything at all."""
+    """Return whether a rule is small enough to read and uses a feature."""
     looks = any(node.name in FEATURES for _, node in walk(rule))
     return rule.gives == NUMBER and looks and rule.size <= LARGEST and rule.depth <= DEEPEST

@@ -1,7 +1,7 @@
-"""Figures of runs made already, by policies, scenario and seed: in memory, and in a folder where one is named.
+"""Figures of earlier runs by policies, scenario and seed: in memory, and optionally in a folder.
 
-A record is written to a file of its own and put into place at once, so that any number of processes may share a folder:
-a reader sees a whole record or none, and two processes that write one record write the same bytes.
+Each record is one file, which is replaced atomically. Any number of processes may share a folder: a reader sees a whole
+record or none, and two processes that write the same record write the same bytes.
 """
 
 from __future__ import annotations
@@ -19,12 +19,10 @@ from headway import __version__
 from headway.errors import HeadwayError
 
 FORMAT: Final = 1
-MOST: Final = 50_000  # records in memory; the oldest go first
+MOST: Final = 50_000  # records in memory; the oldest are evicted first
 
 
 class Key(Struct, frozen=True):
-    """What a record stands for."""
-
     policies: str  # a bundle's id
     scenario: str  # a case's key
     seed: int
@@ -35,20 +33,20 @@ class Key(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True, omit_defaults=True):
-    """Of a run: its figures, or the error that the candidate made; and the run in words if it was asked for."""
+    """The result of a run: its figures or the candidate's error, and the summary in words if it was requested."""
 
     figures: dict[str, float | None] = {}
     error: str | None = None
-    told: str | None = None
+    told: str | None = None  # the summary
 
     def has(self, figures: tuple[str, ...], words: bool) -> bool:
-        """Whether it answers all that is asked."""
+        """Return whether the record has these figures, and with `words` also the summary."""
         if self.error is not None:
             return True
         return all(path in self.figures for path in figures) and (self.told is not None or not words)
 
     def merge_older(self, older: Record | None) -> Record:
-        """This record with what an older one of the same run has beyond it."""
+        """Return this record, completed from an older record of the same run."""
         if older is None or self.error is not None or older.error is not None:
             return self
         return Record({**older.figures, **self.figures}, None, self.told if self.told is not None else older.told)
@@ -61,7 +59,7 @@ class _File(Struct):
 
 
 class Cache:
-    """Records by key. Safe for threads, and for processes that share the folder."""
+    """Records by key. Safe for threads, and for processes that share a folder."""
 
     def __init__(self, folder: str | Path | None = None) -> None:
         self.folder = None if folder is None else Path(folder)
@@ -72,10 +70,10 @@ class Cache:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise HeadwayError(f"{self.folder}: cannot be written: {error.strerror or error}.") from None
+                raise HeadwayError(f"{self.folder}: cannot be written ({error.strerror or error}).") from None
 
     def find(self, key: Key, figures: tuple[str, ...] = (), words: bool = False) -> Record | None:
-        """The record that answers all that is asked, or None."""
+        """Return the record if it has these figures, and with `words` also the summary; else None."""
         with self._lock:
             record = self._records.get(key)
         if record is None or not record.has(figures, words):
@@ -106,7 +104,7 @@ class Cache:
                 del self._records[next(iter(self._records))]
 
     def _read(self, key: Key) -> Record | None:
-        """The record in the folder, unless another version or another program wrote it."""
+        """Return the record in the folder, unless another version of Headway wrote it."""
         if self.folder is None:
             return None
         try:
@@ -117,7 +115,7 @@ class Cache:
 
 
 def replace_file(file: Path, content: bytes) -> None:
-    """Write a file and put it into place at once: a reader sees all of it or nothing."""
+    """Write a file atomically: a reader sees all of it or nothing."""
     part = file.with_name(f"{file.stem}.{os.getpid()}-{get_ident()}.part")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -126,4 +124,4 @@ def replace_file(file: Path, content: bytes) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             part.unlink()
-        raise HeadwayError(f"{file}: cannot be written: {error.strerror or error}.") from None
+        raise HeadwayError(f"{file}: cannot be written ({error.strerror or error}).") from None

@@ -15,17 +15,16 @@ from headway.scenario.scenario import Scenario
 from headway.types import Json
 
 PLAY: Final = "headway.evolve.evaluation:play"
-SUMMARY_TOKENS: Final = 1000  # of a run in words, so that a whole feedback stays below 6 KB
+SUMMARY_TOKENS: Final = 1000  # for the run's summary, so that the whole feedback stays below 6 KB
 
 
 class Case(Struct, frozen=True):
-    """A scenario as `Scenario.load` reads it; its seed stands apart, since cases are paired by it. The candidate brings
-    the policies of all five stages."""
+    """A scenario as `Scenario.load` reads it, without policies. The seed is separate, because cases are paired by it."""
 
     name: str
     scenario: Json
     seed: int
-    key: str = ""  # of the scenario without its seed; computed if left out
+    key: str = ""  # identifies the scenario without its seed; computed if omitted
 
     def __post_init__(self) -> None:
         if not self.key:
@@ -36,26 +35,26 @@ class Case(Struct, frozen=True):
         return f"{self.name}, seed {self.seed}"
 
     def document(self) -> Json:
-        """The scenario with its seed."""
+        """Return the scenario with its seed."""
         return {**self.scenario, "seed": self.seed}
 
 
 def play(scenario: Json, policies: Json, figures: Sequence[str], explain: bool = False) -> Json:
-    """Simulate a scenario under a candidate's policies, in whatever process this is called in. Return the figures asked
-    for, and with `explain` the run in words; or the error that the candidate made."""
+    """Simulate a scenario under a candidate's policies, in this process. Return the figures, and with `explain` the
+    run's summary in words; or the candidate's error."""
     try:
         stages: dict[str, Any] = policies
         result = simulate(scenario, trace="decisions" if explain else "minimal", **stages)
         words = summarize(result, max_tokens=SUMMARY_TOKENS, examples=2) if explain else None
         return {"figures": figures_of(result.summary(), figures), "told": words}
     except (HeadwayError, InvariantError) as error:
-        if isinstance(error.__cause__, MemoryError):  # a limit of this machine, and not the candidate's own mistake
+        if isinstance(error.__cause__, MemoryError):  # a limit of this machine, not a mistake in the candidate
             raise
         return {"error": one_line(error) + "."}
 
 
 class CaseResult(Struct, frozen=True):
-    """Of one workload under one seed. `gains` has `primary` and every objective, also where the case failed."""
+    """The result of one case. `gains` has `primary` and every objective, even if the case failed."""
 
     case: str  # the workload's name in the suite
     seed: int
@@ -66,16 +65,16 @@ class CaseResult(Struct, frozen=True):
 
 
 class Evaluation(Struct, frozen=True):
-    """`fitness` has `primary`, every objective and `complexity`, all finite, whatever became of the candidate."""
+    """A candidate's result. `fitness` has `primary`, every objective and `complexity`, all finite, even on failure."""
 
     ok: bool
-    error: str | None  # why it is not; one sentence
+    error: str | None  # why it failed; one sentence
     fitness: dict[str, float]
     cases: list[CaseResult]
     summary: str
     bundle_id: str
     part: str = "train"
-    stopped: str | None = None  # why the dearer cases were not run, where a cascade ended it
+    stopped: str | None = None  # why the cascade skipped the other cases
 
     def workloads(self) -> dict[str, list[CaseResult]]:
         return by_workload(self.cases)
@@ -86,7 +85,7 @@ class Evaluation(Struct, frozen=True):
 
 
 def by_workload(cases: Sequence[CaseResult]) -> dict[str, list[CaseResult]]:
-    """The cases of each workload, in the suite's order."""
+    """Group cases by workload, in the suite's order."""
     workloads: dict[str, list[CaseResult]] = {}
     for case in cases:
         workloads.setdefault(case.case, []).append(case)

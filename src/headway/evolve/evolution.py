@@ -1,4 +1,4 @@
-"""A whole search: from a suite to a policy and what is known of it."""
+"""A whole search without a language model: from a suite to a winner and its held-out comparison."""
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -8,14 +8,14 @@ from typing import Any, Final, Literal, Protocol
 from msgspec import Struct
 
 from headway.config.documents import parse_yaml, read_text, read_yaml
-from headway.config.wording import shown, suggest
 from headway.errors import HeadwayError
 from headway.evolve.final import Conclusion, check_rivals, conclude
 from headway.evolve.journal import Journal, digest
 from headway.evolve.search import Search, Searcher
 from headway.evolve.suite import DEFAULT, Suite
+from headway.evolve.texts import check_stages
 from headway.experiment.runner import runner_of
-from headway.policies.bundle import STAGES, Bundle, is_bundle
+from headway.policies.bundle import Bundle, is_bundle
 from headway.types import Json
 
 TEMPLATE: Final = "prefill-cost-routing"
@@ -23,52 +23,49 @@ Sampler = Literal["nsga2", "tpe", "cmaes"]
 
 
 def load_engine(name: str) -> Any:
-    """The module of an engine, `evolve/NAME.py`.
+    """Return the module of an engine, `evolve/NAME.py`.
 
-    One without a language model has `BATCH`, how many candidates are judged at a time, `searcher(plan, suite)`, which
-    returns a `Searcher`, and `describe(plan, suite)`, what a search's folder remembers of it. One with a language model
-    has `framework()`, which imports its package or says what to install, and `search(task)`, which returns the
-    candidates of a `WritingTask`."""
+    An engine without a language model has `BATCH`, the default batch size; `searcher(plan, suite)`, which returns a
+    `Searcher`; and `describe(plan, suite)`, which returns its entries for search.json. An engine with a language model
+    has `framework()`, which imports its package, and `search(task)`, which returns the candidates of a `WritingTask`.
+    """
     return import_module(f"headway.evolve.{name}")
 
 
 class Plan(Struct, frozen=True):
-    """Which search it is, but for the suite and its length."""
+    """The settings of a search, apart from its suite and length."""
 
     engine: str = "numeric"
     sampler: Sampler = "tpe"
-    template: str | Json | None = None  # of a numeric search: a policy, a bundle's file or a source's
-    stages: tuple[str, ...] = ("routing",)  # whose numbers are looked for
+    template: str | Json | None = None  # for numeric: a policy, a bundle's file or a source file
+    stages: tuple[str, ...] = ("routing",)  # the stages whose numbers are searched
     seed: int = 0
     batch: int | None = None
 
     @property
     def size(self) -> int:
-        """Of a batch."""
+        """The batch size."""
         return int(load_engine(self.engine).BATCH) if self.batch is None else self.batch
 
     def searcher(self, suite: Suite) -> Searcher:
-        for stage in self.stages:
-            if stage not in STAGES:
-                raise HeadwayError(f"--stage: there is no stage {shown(stage)}.{suggest(stage, STAGES)}")
+        check_stages(self.stages)
         if self.size < 2:
             raise HeadwayError(f"--batch: expected 2 candidates or more, got {self.size}.")
         searcher: Searcher = load_engine(self.engine).searcher(self, suite)
         return searcher
 
     def document(self, suite: Suite) -> Json:
-        """What a folder remembers of it."""
+        """Return the entries of search.json."""
         own = load_engine(self.engine).describe(self, suite)
         return {"engine": self.engine, "seed": self.seed, "batch": self.size, **own}
 
     def start(self, suite: Suite) -> Bundle:
-        """The template."""
         return template_of(TEMPLATE if self.template is None else self.template, suite, self.stages[0])
 
 
 def template_of(template: Any, suite: Suite, stage: str) -> Bundle:
-    """A policy's name or mapping, a source in the policy language (.py), or a bundle (.yaml). The other stages are as
-    in the suite's baseline."""
+    """Return the bundle of a template: a policy's name or mapping, a source in the policy language (.py), or a bundle
+    (.yaml). The other stages are those of the suite's baseline."""
     spec, text = template, template if isinstance(template, str) else ""
     if text.endswith((".yaml", ".yml")):
         spec = read_yaml(text)
@@ -83,7 +80,7 @@ def template_of(template: Any, suite: Suite, stage: str) -> Bundle:
 
 
 class Progress(Protocol):
-    """Counts candidates as they are judged, and then the runs of the held-out part."""
+    """Receives the number of evaluated candidates, then (`final`) that of the held-out runs."""
 
     def __call__(self, completed: int, total: int, best: float | None) -> None: ...
 
@@ -101,8 +98,8 @@ def evolve(
     output: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Conclusion:
-    """Search on a suite's train part, choose on validation, compare on held-out. With `output` every batch is written,
-    and a search in that folder is continued; its result is the same as without the break."""
+    """Search on a suite's train part, choose the winner on validation, and compare it on held-out. `output` is a folder
+    for every batch. A search in that folder resumes, with the same result as an uninterrupted one."""
     plan = plan or Plan()
     chosen = Suite.load(DEFAULT if suite is None else suite)
     searcher = plan.searcher(chosen.for_search())

@@ -1,7 +1,7 @@
 """Rules as trees of typed primitives, which genetic programming breeds and the policy language runs.
 
-A tree gives a number, the worth of an instance for a request: the highest wins. Its leaves are features, which are
-scaled so that their numbers can be weighed against each other, and constants; conditions choose between two trees.
+A tree gives the score of an instance for a request: the highest wins. Its leaves are constants and features. Features
+are scaled so that their values are comparable. A condition chooses between two trees.
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ from msgspec import Struct
 NUMBER, CONDITION = "number", "condition"
 CONSTANT, TRUTH = "constant", "truth"  # leaves with a value; a truth is simplified away at once
 BRANCH: Final = "if"
-DIGITS: Final = 3  # of a constant, that a reader can take in
-Path = tuple[int, ...]  # the way from the root: which argument, and which of that one's
+DIGITS: Final = 3  # significant digits of a constant
+Path = tuple[int, ...]  # from the root: the place of an argument on each level
 
 
 class Feature(Struct, frozen=True):
-    """What a rule can know of an instance, of the request, or (`shared`) of all candidates together, worked out once a
-    request. `needs` are shared ones that its text names."""
+    """An input of a rule, as an expression of the policy language."""
 
     text: str
-    shared: bool = False
-    needs: tuple[str, ...] = ()
+    shared: bool = False  # of all candidates together, computed once for a request
+    needs: tuple[str, ...] = ()  # shared features that the text names
 
 
 FEATURES: Final = {
-    # of the instance; tokens are counted in thousands, so that all numbers are of a like size
+    # of the instance; tokens in thousands, so that all values have a similar size
     "cached": Feature("ratio(cached_tokens(instance), request.prompt_tokens)"),
     "uncached": Feature("(request.prompt_tokens - cached_tokens(instance)) / 1000"),
     "pending": Feature("instance.pending_prefill_tokens / 1000"),
@@ -57,13 +56,13 @@ FEATURES: Final = {
 
 
 class Operator(Struct, frozen=True):
-    """What joins trees: what it gives, what it takes, how it is written, and its value where all is constant."""
+    """An inner node: the type of its value, the types of its arguments, its text and its function."""
 
     gives: str
     takes: tuple[str, ...]
     form: str
     value: Callable[..., float]
-    binding: int = 9  # how tightly it holds its arguments; a call or an atom most
+    binding: int = 9  # precedence; highest for a call
     commutes: bool = False
 
 
@@ -86,8 +85,8 @@ OPERATORS: Final = {
 
 
 class Node(Struct, frozen=True):
-    """A tree: a feature, a constant, or an operator with its arguments. Make one with the functions below, which keep
-    it simple."""
+    """A tree: a feature, a constant, or an operator with arguments. `constant`, `feature` and `call` make simplified
+    trees."""
 
     name: str
     arguments: tuple[Node, ...] = ()
@@ -108,7 +107,7 @@ class Node(Struct, frozen=True):
 
     @property
     def order(self) -> tuple[str, float, tuple[object, ...]]:
-        """By which the arguments of what commutes are sorted: constants come first."""
+        """The sort key of commuting arguments: constants come first."""
         name = "" if self.name == CONSTANT else self.name
         return name, self.value, tuple(argument.order for argument in self.arguments)
 
@@ -117,7 +116,7 @@ ONE: Final = Node(CONSTANT, (), 1.0)
 
 
 def constant(value: float) -> Node:
-    """A number of few digits; one that is none, or beyond all sense, counts as nothing."""
+    """Return a constant rounded to few digits; 0 if the value is not finite, too large or too small."""
     rounded = float(f"{value:.{DIGITS}g}") if math.isfinite(value) and abs(value) < 1e9 else 0.0
     return Node(CONSTANT, (), 0.0 if abs(rounded) < 1e-6 else rounded)
 
@@ -128,8 +127,8 @@ def feature(name: str) -> Node:
 
 
 def call(name: str, *arguments: Node) -> Node:
-    """An operator with its arguments, simplified: constants are worked out, what changes nothing is dropped, and what
-    commutes stands in one order."""
+    """Return an operator with its arguments, simplified: constants are folded, neutral terms dropped, and commuting
+    arguments sorted."""
     operator = OPERATORS[name]
     assert tuple(argument.gives for argument in arguments) == operator.takes, (name, arguments)
     if all(argument.name in (CONSTANT, TRUTH) for argument in arguments):
@@ -146,7 +145,7 @@ def _is(node: Node, value: float) -> bool:
 
 
 def _sum(*parts: tuple[Node, float]) -> Node:
-    """A sum with each of its terms once, what is added before what is taken away, and a number last."""
+    """Return a sum with each term once: added terms, then subtracted terms, then the constant."""
     terms: dict[Node, float] = {}
     for node, sign in parts:
         for term, times in _terms(node, sign):
@@ -170,7 +169,7 @@ def _sum(*parts: tuple[Node, float]) -> Node:
 
 
 def _terms(node: Node, sign: float) -> Iterator[tuple[Node, float]]:
-    """What a sum is made of, with their weights."""
+    """Yield the terms of a sum with their weights."""
     if node.name == CONSTANT:
         yield ONE, sign * node.value
     elif node.name in ("add", "subtract"):
@@ -205,7 +204,7 @@ def _multiply(a: Node, b: Node) -> Node | None:
 
 
 def _outside(a: Node, negated: Node) -> Node:
-    """A minus before a product, not within."""
+    """Move a minus out of a product."""
     return call("negate", call("multiply", a, negated.arguments[0]))
 
 
@@ -228,7 +227,7 @@ def _branch(condition: Node, a: Node, b: Node) -> Node | None:
 
 
 def _both(deciding: float, a: Node, b: Node) -> Node | None:
-    """Of `and` and `or`, which a side with the deciding value settles."""
+    """Simplify `and` or `or`: a side with the deciding value is the result."""
     for side, other in ((a, b), (b, a)):
         if side.name == TRUTH:
             return side if bool(side.value) == bool(deciding) else other
@@ -252,7 +251,7 @@ _SIMPLER: Final[dict[str, Callable[..., Node | None]]] = {
 
 
 def walk(node: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
-    """Every tree within a tree, with the way to it: itself first, then from left to right."""
+    """Yield a tree and all its subtrees with their paths, from left to right."""
     yield path, node
     for place, argument in enumerate(node.arguments):
         yield from walk(argument, (*path, place))
@@ -265,7 +264,7 @@ def at(node: Node, path: Path) -> Node:
 
 
 def replace_part(node: Node, path: Path, by: Node) -> Node:
-    """The tree with another in the place of one within it, which must give the same; simplified on the way up."""
+    """Replace the subtree at a path by another of the same type, and simplify the tree on the way up."""
     if not path:
         return by
     arguments = list(node.arguments)

@@ -1,4 +1,4 @@
-"""How a search ends: the winner against every built-in policy, on held-out cases."""
+"""The end of a search: the winner against the built-in policies, on held-out cases."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from headway.policies.bundle import Bundle
 from headway.scenario.scenario import Scenario
 from headway.types import Json
 
-TOGETHER: Final = 4  # policies whose held-out runs are made, and kept, at once
-ALWAYS: Final = (  # in every table, whatever is compared
+TOGETHER: Final = 4  # policies that are evaluated and held in memory at once
+ALWAYS: Final = (  # in every comparison
     {"name": "weighted", "scorers": {"prefix-affinity": 1, "load-balance": 1}},
     "lmetric",
-    # Rules in the policy language ask a belief of blocks of 16 tokens, LMetric one of 512: what is gained by that alone
-    # is no merit of a rule.
+    # Rules in the policy language use a prefix index with blocks of 16 tokens, LMetric one with 512. LMetric with 16
+    # separates the merit of a rule from that of its blocks.
     {"name": "lmetric", "block_tokens": 16, "lru_blocks": 31_250},
     {"name": "lmetric-plus-one", "block_tokens": 16, "lru_blocks": 31_250},
 )
 
 
 class Contestant(Struct, frozen=True):
-    """A policy on the held-out part. `ahead` is how far the winner is ahead of it."""
+    """A policy on the held-out part. `ahead` is the winner's lead over it."""
 
     name: str
-    kind: str  # winner, baseline, built-in, or oracle for one that no live router can have
+    kind: str  # winner, baseline, built-in, or oracle (needs signals that no live router has)
     bundle: Bundle
     evaluation: Evaluation
     gain: Gain  # over the suite's baseline
@@ -57,7 +57,7 @@ class Contestant(Struct, frozen=True):
 
 
 class Conclusion(Struct, frozen=True):
-    """What a search came to. `contestants` are best first, none where the suite has no held-out part."""
+    """The result of a search. `contestants` are best first; empty if the suite has no held-out part."""
 
     suite: Suite
     candidates: int
@@ -71,7 +71,7 @@ class Conclusion(Struct, frozen=True):
 
     @property
     def rival(self) -> Contestant | None:
-        """The best built-in of the held-out part: chosen there, so that a winner that beats it beats all of them."""
+        """The best built-in policy on the held-out part: a winner that beats it beats all of them."""
         return next((rival for rival in self.contestants if rival.kind in ("built-in", "baseline")), None)
 
     @property
@@ -103,7 +103,7 @@ def conclude(
     runner: Runner | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Conclusion:
-    """Choose the winner and put it to the held-out part, beside all built-in policies of a stage or those named."""
+    """Choose the winner and compare it on the held-out part with `builtins`, by default all policies of the stage."""
     chosen = select(judged, suite.for_search(), cache=cache, runner=runner)
     if not suite.parts.get(HELD_OUT):
         return Conclusion(suite, len(judged), chosen, [], stage)
@@ -130,8 +130,8 @@ def conclude(
 
 
 def rivals(suite: Suite, stage: str, builtins: Sequence[str] | None = None) -> list[tuple[str, str, Bundle]]:
-    """The baseline, LMetric (with the blocks of rules as well) and 1:1 always, and the built-in policies of a stage:
-    their kind, name and bundle. What they leave open is as in the baseline."""
+    """Return kind, name and bundle of the policies to compare: the baseline, `ALWAYS` and the built-in policies. Their
+    other stages are those of the baseline."""
     baseline = suite.baseline
     scenario = Scenario.load(suite.cases(HELD_OUT)[0].document())
     rows = [("baseline", stage_label(stage, baseline[stage]), Bundle("baseline", baseline))]
@@ -148,37 +148,37 @@ def rivals(suite: Suite, stage: str, builtins: Sequence[str] | None = None) -> l
 
 
 def check_rivals(suite: Suite, stage: str, builtins: Sequence[str] | None) -> None:
-    """Refuse names that are wrong before a search, and not after it."""
+    """Refuse wrong names before the search starts."""
     if suite.parts.get(HELD_OUT):
         rivals(suite, stage, builtins)
 
 
 def verdict(conclusion: Conclusion) -> str:
-    """Plainly, whether the winner is better than the best built-in."""
+    """Say whether the winner is better than the best built-in policy."""
     rival, suite = conclusion.rival, conclusion.suite
     if rival is None:
-        return f"{suite.name} has no held-out part, so nothing is known of cases that the search has not seen."
+        return f"{suite.name} has no held-out part, so the winner is untested on cases that the search has not seen."
     if rival.ahead is None:
         failed = next(other.evaluation.error for other in conclusion.contestants if other.kind == "winner")
         return f"The winner failed on the held-out part: {failed}"
     ahead = rival.ahead
     if ahead.low is None or ahead.high is None:
-        words = "one seed says nothing of chance, nor do several that change nothing"
+        interval = "no confidence interval: a single seed, or seeds that change nothing"
     else:
-        words = f"95 % interval {points(ahead.low)} to {points(ahead.high)}"
-    outcome = "is not told apart from it"
+        interval = f"95 % confidence interval {points(ahead.low)} to {points(ahead.high)}"
+    outcome = "The difference is not significant"
     if ahead.certain:
-        outcome = "beats it" if ahead.mean > 0 else "is worse"
-    where = f"{points(ahead.mean)} points ahead of {rival.name}, the best built-in policy there"
-    worst = f"Its worst workload against it is {ahead.worst}: {share(ahead.workloads[ahead.worst])}."
+        outcome = f"The winner is significantly {'better' if ahead.mean > 0 else 'worse'}"
+    lead = f"leads {rival.name}, the best built-in policy there, by {points(ahead.mean)} points"
+    worst = f"Its worst workload in this comparison is {ahead.worst}: {share(ahead.workloads[ahead.worst])}."
     first = conclusion.winner
     known = first.generation == 0 and first.parent is None and not first.mutations
-    start = " It is one that the search started from." if known else ""
-    return f"On the held-out part the winner is {where} ({words}): it {outcome}. {worst}{start}"
+    start = " The search started from this policy." if known else ""
+    return f"On the held-out part the winner {lead} ({interval}). {outcome}. {worst}{start}"
 
 
 def points(value: float) -> str:
-    """Hundredths of the baseline's figure."""
+    """Format a gain in hundredths of the baseline's figure."""
     return f"{100 * value:+.1f}"
 
 

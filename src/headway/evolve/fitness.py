@@ -1,7 +1,7 @@
 """From figures to fitness: gains over a baseline, case by case, and their means.
 
-A gain is a share of the baseline's figure: 0.1 is a tenth better. Raw latencies of different workloads are never
-averaged: the slowest workload would decide everything.
+A gain is a share of the baseline's figure: 0.1 means one tenth better. Raw latencies of different workloads are never
+averaged, because the slowest workload would dominate.
 """
 
 import math
@@ -15,28 +15,27 @@ from headway.evolve.evaluation import CaseResult, Evaluation, by_workload
 from headway.evolve.objectives import COMPLEXITY, PRIMARY, Objective, plain
 from headway.results.statistics import mean_of
 
-FAILED: Final = -10.0  # of a case that failed, and the least that any can have
+FAILED: Final = -10.0  # gain of a failed case, and the lower limit of every gain
 MOST: Final = 10.0
 COMPLETED: Final = "requests.completed"
-# Figures to be high that fall of themselves with what is lost; the others look at what completed alone.
+# Figures to maximise that already fall with every lost request; the others cover completed requests only.
 COUNT_LOSSES: Final = ("throughput.", "requests.", "rates.", "sessions.", "slo.goodput")
 Figures = Mapping[str, float | None]
 
 
 def gains(objectives: Sequence[Objective], figures: Figures, baseline: Figures) -> dict[str, float]:
-    """Of one case, by objective, and their weighted mean as `primary`."""
+    """Return the gains of one case by objective, and their weighted mean as `primary`."""
     values = {objective.name: gain(objective, figures, baseline) for objective in objectives}
     return {PRIMARY: weighted_mean(objectives, values), **values}
 
 
 def failure_gains(objectives: Sequence[Objective]) -> dict[str, float]:
-    """The gains of a case that failed."""
     return {PRIMARY: FAILED, **{objective.name: FAILED for objective in objectives}}
 
 
 def gain(objective: Objective, figures: Figures, baseline: Figures) -> float:
-    """How much better than the baseline a case came out. If it completes less than the baseline, its figure is worsened
-    in that proportion, so that shedding does not pay."""
+    """Return the gain of one case over the baseline. If the candidate completes fewer requests than the baseline, its
+    figure is worsened in that proportion, so that dropping requests does not pay."""
     value, base = objective.value(figures), objective.value(baseline)
     completed, base_completed = figures.get(COMPLETED) or 0.0, baseline.get(COMPLETED) or 0.0
     if value is None or base is None:
@@ -55,7 +54,6 @@ def gain(objective: Objective, figures: Figures, baseline: Figures) -> float:
 
 
 def weighted_mean(objectives: Sequence[Objective], values: Mapping[str, float]) -> float:
-    """The mean of the objectives' values by their weights."""
     total = math.fsum(objective.weight for objective in objectives)
     return math.fsum(objective.weight * values[objective.name] for objective in objectives) / total
 
@@ -63,8 +61,8 @@ def weighted_mean(objectives: Sequence[Objective], values: Mapping[str, float]) 
 def fitness(
     objectives: Sequence[Objective], cases: Sequence[CaseResult], complexity: int, most: float = MOST
 ) -> dict[str, float]:
-    """Of a candidate: for each objective the mean over the workloads of the means over their seeds, never above `most`;
-    `primary`, their weighted mean; and its complexity. Always finite, always the same keys."""
+    """Return a candidate's fitness: for each objective the mean over workloads of the means over seeds, at most `most`;
+    `primary`, their weighted mean; and the complexity. The keys are always the same and the values finite."""
     workloads = by_workload(cases).values()
     values = {}
     for objective in objectives:
@@ -81,22 +79,20 @@ def share(value: float) -> str:
     return f"{100 * value:+.1f} %"
 
 
-# Evaluations of several seeds, compared in pairs: the k-th seeds of all workloads together are one replicate.
-
-Values = Mapping[str, Sequence[float]]  # a number for each seed, by workload
+# Comparisons over several seeds, in pairs: the k-th seeds of all workloads together are one replicate.
 
 
 class Gain(Struct, frozen=True):
-    """How much better something is: the mean over workloads with its 95 % interval, and each workload's."""
+    """The mean gain over workloads with its 95 % confidence interval, and the gain in each workload."""
 
     mean: float
-    low: float | None  # None where there is one seed alone, or where the seeds changed nothing
+    low: float | None  # None with a single seed, or if the seeds changed nothing
     high: float | None
     workloads: dict[str, float]
 
     @property
     def worst(self) -> str:
-        """The workload that it gains least in."""
+        """The workload with the smallest gain."""
         return min(self.workloads, key=lambda name: self.workloads[name])
 
     @property
@@ -106,15 +102,15 @@ class Gain(Struct, frozen=True):
 
 
 def over_baseline(evaluation: Evaluation) -> Gain:
-    """The primary gain over the suite's baseline."""
+    """Return the primary gain over the suite's baseline."""
     gains = {name: [case.gains[PRIMARY] for case in cases] for name, cases in evaluation.workloads().items()}
     return _gain(gains, varies(evaluation))
 
 
 def over(evaluation: Evaluation, other: Evaluation, objectives: Sequence[Objective]) -> Gain | None:
-    """How far one candidate is ahead of another: the mean of the differences of their primary gains, case by case under
-    the same seeds; a mean of ratios would favour one of them where only chance differs. That of a workload is a share
-    of the other's figures. None if either has failed."""
+    """Return the lead of one candidate over another: the mean difference of their primary gains, case by case under the
+    same seeds, because a mean of ratios is biased. The gain in a workload is a share of the other's figures. Return
+    None if either has failed."""
     if not evaluation.ok or not other.ok:
         return None
     theirs = {(case.case, case.seed): case for case in other.cases}
@@ -126,26 +122,26 @@ def over(evaluation: Evaluation, other: Evaluation, objectives: Sequence[Objecti
 
 
 def varies(evaluation: Evaluation) -> bool:
-    """Whether the seeds changed anything. Those of a trace do not, and then all of them say no more than one."""
+    """Return whether the seeds changed any figure. A trace has the same requests under every seed."""
     return any(case.figures != cases[0].figures for cases in evaluation.workloads().values() for case in cases)
 
 
 def _share(pairs: Sequence[tuple[CaseResult, CaseResult]], objectives: Sequence[Objective]) -> float:
-    """By how much the figures of the first are better, as a share of the second's: ratios of means over the seeds."""
+    """Return how much better the first's figures are, as a share of the second's: ratios of means over the seeds."""
     shares = {}
     for objective in objectives:
         way = -1.0 if objective.direction == "minimize" else 1.0
-        mine, its = (mean([1.0 + way * pair[side].gains[objective.name] for pair in pairs]) for side in (0, 1))
-        if its == 0:
-            shares[objective.name] = 0.0 if mine == 0 else way * MOST
+        first, second = (mean([1.0 + way * pair[side].gains[objective.name] for pair in pairs]) for side in (0, 1))
+        if second == 0:
+            shares[objective.name] = 0.0 if first == 0 else way * MOST
         else:
-            shares[objective.name] = max(FAILED, min(MOST, way * (mine - its) / abs(its)))
+            shares[objective.name] = max(FAILED, min(MOST, way * (first - second) / abs(second)))
     return weighted_mean(objectives, shares)
 
 
-def _gain(values: Values, varied: bool) -> Gain:
-    """The mean over workloads; with an interval over as many replicates as every workload has seeds, if these changed
-    anything."""
+def _gain(values: Mapping[str, Sequence[float]], varied: bool) -> Gain:
+    """Return the mean over workloads of `values`, a list over the seeds for each workload. The interval is over as many
+    replicates as every workload has seeds."""
     workloads = {name: mean(several) for name, several in values.items()}
     whole = mean(list(workloads.values()))
     count = min(len(several) for several in values.values())

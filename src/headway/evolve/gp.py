@@ -1,7 +1,7 @@
-"""Genetic programming: populations of rules on islands, which breed apart and send their best to each other.
+"""Genetic programming: populations of rules on islands, which breed separately and exchange their best rules.
 
-Half of the islands like formulas, the others trees of decisions. What counts is the primary fitness less a charge for
-every node, so that of two rules that are worth the same the shorter one lives on.
+Half of the islands prefer formulas, the others decision trees. Selection uses the primary fitness minus a penalty for
+every node, so that the shorter of two equally good rules survives.
 """
 
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ from headway.policies.code.stages import FAILURES
 from headway.streams import stream
 from headway.types import Json
 
-# Rules that are known to work, as trees: where genetic programming starts from. `cached` counts blocks of 16 tokens,
-# as not every built-in policy does that a rule is called after.
+# The rules that a search starts from. `cached` counts blocks of 16 tokens; the built-in policies that some rules are
+# named after may use other blocks.
 
 
 def _sum(*terms: Node) -> Node:
@@ -49,13 +49,13 @@ def _plus(value: float, name: str) -> Node:
 
 
 def _work() -> Node:
-    """Prefill tokens waiting, with this request's."""
+    """Pending prefill tokens, including this request's."""
     return call("add", feature("pending"), feature("uncached"))
 
 
 def _published_rule() -> Node:
-    """The rule that OpenEvolve found for BLIS: the weight of the cache shrinks with the requests that the warmest
-    instance has above the idlest; full caches are charged; equals are told apart by the requests in flight."""
+    """Return the rule that OpenEvolve found for BLIS. The cache's weight shrinks with the extra requests of the warmest
+    instance over the idlest; full caches are penalised; requests in flight break ties."""
     weight = call("ratio", constant(1), call("add", constant(1), _times(constant(0.6), feature("crowded"))))
     full = call(BRANCH, call("less", constant(0.9), feature("kv")), constant(-0.5), constant(0))
     return _sum(_times(weight, feature("cached")), _spare(), full, _times(constant(-0.001), feature("inflight")))
@@ -82,7 +82,7 @@ RULES: Final[dict[str, Node]] = {
 }
 
 
-# What a routing rule decides in made-up situations: this shows whether two rules differ before either is simulated.
+# Made-up situations show whether two rules decide differently, without a simulation.
 
 SITUATIONS: Final = 200
 KV_BLOCKS: Final = 4096
@@ -90,16 +90,14 @@ SLOTS: Final = 128
 
 
 class Situation(Struct, frozen=True):
-    """A request, the candidates, and what each of them is believed to have cached of it."""
-
     request: SimpleNamespace
     instances: tuple[SimpleNamespace, ...]
-    cached: list[int]
+    cached: list[int]  # tokens of the prompt that each instance is believed to have
 
 
 @cache
 def situations() -> tuple[Situation, ...]:
-    """The same for every search."""
+    """Return the situations, which are the same for every search."""
     draw = stream(0, "evolve.situations")
     return tuple(_situation(draw) for _ in range(SITUATIONS))
 
@@ -131,7 +129,7 @@ def _instance(draw: Random, index: int, crowd: int) -> SimpleNamespace:
 
 
 def decisions(program: Program) -> bytes | None:
-    """The instance that a rule chooses in each situation; None where it fails in one."""
+    """Return the instance that a rule chooses in each situation; None if it fails in one."""
     running = program.start()
     scores, entrance = program.entrance == "score", running.entrance
     choices = bytearray()
@@ -151,17 +149,17 @@ def decisions(program: Program) -> bytes | None:
 
 BATCH: Final = 20
 ISLANDS: Final = 4
-CAPACITY: Final = 12  # rules that live on an island
+CAPACITY: Final = 12  # rules on an island
 MIGRATION: Final = 3  # generations between two exchanges
-PARSIMONY: Final = 0.0005  # of the primary fitness, for a node
-CROSSING: Final = 0.35  # of the children have two parents
+PARSIMONY: Final = 0.0005  # penalty for a node, in primary fitness
+CROSSING: Final = 0.35  # share of the children that have two parents
 TOURNAMENT: Final = 3
 TRIES: Final = 30
-BRANCHING: Final = (0.1, 0.4)  # of formulas, and of trees of decisions
+BRANCHING: Final = (0.1, 0.4)  # for formulas, and for decision trees
 
 
 class Rule(Struct, frozen=True):
-    """A rule that has been judged."""
+    """An evaluated rule."""
 
     tree: Node
     bundle: str  # its id
@@ -172,23 +170,16 @@ class Rule(Struct, frozen=True):
         return self.primary - PARSIMONY * self.tree.size
 
 
-class Child(Struct, frozen=True):
-    """A rule that is to be judged, and the island that it was bred on; -1 for all of them."""
-
-    tree: Node
-    island: int
-
-
 class Islands:
-    """A `Searcher`. Every generation on every island has a stream of its own."""
+    """A `Searcher`. Every child has its own random stream."""
 
     def __init__(self, suite: Suite, seed: int) -> None:
         self.seed = seed
         self.beside = {stage: spec for stage, spec in suite.baseline.items() if stage != "routing"}
         self.populations: list[list[Rule]] = [[] for _ in range(ISLANDS)]
         self.generation = 0
-        self.children: list[Child] = []
-        self._proposed: dict[bytes | str, None] = {}  # what has been asked for, by source and by decisions
+        self.children: list[tuple[Node, int]] = []  # proposed rules and their islands; -1 is every island
+        self._proposed: set[bytes | str] = set()  # sources and decisions of all proposed rules
 
     def ask(self, count: int) -> list[Bundle]:
         self.children, bundles = [], []
@@ -200,9 +191,9 @@ class Islands:
         return bundles
 
     def tell(self, judged: Sequence[tuple[Bundle, Evaluation]]) -> None:
-        for child, (bundle, evaluation) in zip(self.children, judged, strict=True):
-            rule = Rule(child.tree, bundle.id, evaluation.fitness[PRIMARY])
-            for place in range(len(self.populations)) if child.island < 0 else (child.island,):
+        for (tree, island), (bundle, evaluation) in zip(self.children, judged, strict=True):
+            rule = Rule(tree, bundle.id, evaluation.fitness[PRIMARY])
+            for place in range(len(self.populations)) if island < 0 else (island,):
                 self.populations[place].append(rule)
         self.generation += 1
         if self.generation % MIGRATION == 0:
@@ -210,13 +201,13 @@ class Islands:
         self.populations = [survivors(population) for population in self.populations]
 
     def _migrate(self) -> None:
-        """The best of each island goes to the next one as well."""
+        """Copy the best rule of each island to the next island."""
         best = [max(population, key=lambda rule: rule.worth) for population in self.populations]
         for place, rule in enumerate(best):
             self.populations[(place + 1) % len(best)].append(rule)
 
     def _propose_child(self, island: int, number: int) -> Bundle:
-        """A rule that decides otherwise than all before it, or differs from them at least."""
+        """Propose a rule that decides differently from all earlier ones, or at least has another source."""
         draw = stream(self.seed, f"evolve.gp.{self.generation}.{number}")
         breeder = Breeder(draw, BRANCHING[max(island, 0) % 2] if island >= 0 else BRANCHING[number % 2])
         for left in reversed(range(TRIES)):
@@ -228,11 +219,10 @@ class Islands:
 
     def _draw_child(self, breeder: Breeder, island: int) -> tuple[Node, str | None, str]:
         if island < 0:
-            known = list(RULES.values())
             if breeder.draw.random() < 0.3:
-                return breeder.grow(NUMBER, 4), None, "grown"
-            tree, what = breeder.mutate(breeder.draw.choice(known))
-            return tree, None, f"a known rule: {what}"
+                return breeder.grow(NUMBER, 4), None, "grown at random"
+            tree, what = breeder.mutate(breeder.draw.choice(list(RULES.values())))
+            return tree, None, f"known rule: {what}"
         population = self.populations[island]
         parent = choose(population, breeder.draw)
         if breeder.draw.random() < CROSSING:
@@ -258,20 +248,20 @@ class Islands:
 
     def _propose(self, tree: Node, island: int, name: str, parent: str | None, how: tuple[str, ...]) -> Bundle:
         source = source_of(tree)
-        self._proposed[source] = None
+        self._proposed.add(source)
         decided = decisions(plain_program(source, "routing"))
         if decided is not None:
-            self._proposed[decided] = None
-        self.children.append(Child(tree, island))
+            self._proposed.add(decided)
+        self.children.append((tree, island))
         policies = {**self.beside, "routing": {"name": "code", "source": source}}
         return Bundle(name, policies, self.generation, parent, how)
 
 
 def searcher(plan: Plan, suite: Suite) -> Islands:
     if plan.template is not None:
-        raise HeadwayError("--template: genetic programming starts from rules of its own; leave it out.")
+        raise HeadwayError("--template: genetic programming starts from its own rules. Remove the option.")
     if plan.stages != ("routing",):
-        raise HeadwayError("--stage: genetic programming is for routing alone; take --engine numeric.")
+        raise HeadwayError("--stage: genetic programming supports only routing. Use --engine numeric.")
     return Islands(suite, plan.seed)
 
 
@@ -280,12 +270,12 @@ def describe(plan: Plan, suite: Suite) -> Json:
 
 
 def choose(population: Sequence[Rule], draw: Random) -> Rule:
-    """The best of a few that are drawn."""
+    """Return the best of a few random rules."""
     return max([draw.choice(population) for _ in range(TOURNAMENT)], key=lambda rule: rule.worth)
 
 
 def survivors(population: Sequence[Rule]) -> list[Rule]:
-    """The best, and of those that fare exactly alike the shortest alone."""
+    """Return the best rules; of rules with the same fitness only the shortest."""
     best: dict[float, Rule] = {}
     for rule in population:
         known = best.get(rule.primary)

@@ -1,13 +1,13 @@
-"""A search's folder: what the search is, and batch after batch what came of it.
+"""The folder of a search.
 
-    search.json         which search it is; another one is refused
-    batches/0000.json   the candidates of a batch and their evaluations, in the order that they were asked for
+    search.json         identifies the search; a different search is refused
+    batches/0000.json   the candidates of a batch and their evaluations, in order
     cache/              figures of single runs
-    best.yaml           the best bundle, and
+    best.yaml           the winner
     result.json         the conclusion
 
-A searcher does the same under the same seed, so that the files need not hold its state: it is asked again, and given
-the written batches. A batch is put into place at once, so that an interruption loses that batch at most.
+A searcher repeats itself under the same seed, so the files need not hold its state: a resumed search asks again and
+returns the stored evaluations. Batches are written atomically, so an interruption loses at most one batch.
 """
 
 from collections.abc import Sequence
@@ -28,48 +28,43 @@ from headway.types import Json
 
 FORMAT: Final = 1
 SEARCH: Final = "search.json"
+REMEDY: Final = "Restore it, or choose another folder."
 
 
 class Judged(NamedTuple):
-    """A candidate and what came of it."""
-
     bundle: Bundle
     evaluation: Evaluation
 
 
 class Journal:
-    """The folder of one search, or nothing where none is named."""
+    """The folder of one search. If `folder` is None, nothing is stored."""
 
     def __init__(self, folder: Path | None, search: Json) -> None:
         self.folder = folder
         if folder is None:
             return
-        mine = {"format": FORMAT, "headway": __version__, **search}
+        expected = {"format": FORMAT, "headway": __version__, **search}
         file = folder / SEARCH
         if file.is_file():
-            _check_same(folder, _read(file), mine)
+            _check_same(folder, _read(file), expected)
             return
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise HeadwayError(f"{folder}: is there already and holds no search; name another folder.")
-        self._write(SEARCH, mine)
-
-    @property
-    def cache(self) -> Path | None:
-        return None if self.folder is None else self.folder / "cache"
+            raise HeadwayError(f"{folder}: exists and is not the folder of a search. Choose another folder.")
+        self._write(SEARCH, expected)
 
     def batches(self) -> list[list[Judged]]:
-        """The batches written so far."""
+        """Return the batches written so far."""
         batches: list[list[Judged]] = []
         while self.folder is not None and (file := self.folder / _name(len(batches))).is_file():
             data = _read(file)
             if not isinstance(data, list) or not data:
-                raise HeadwayError(f"{file}: is no batch of a search; somebody has been at it.")
+                raise HeadwayError(f"{file}: is not a batch of a search; the file was changed. {REMEDY}")
             try:
                 batches.append(
                     [Judged(Bundle.read(row["bundle"]), msgspec.convert(row["evaluation"], Evaluation)) for row in data]
                 )
             except (msgspec.ValidationError, KeyError, TypeError) as error:
-                raise HeadwayError(f"{file}: is no batch of a search: {error}.") from None
+                raise HeadwayError(f"{file}: is not a batch of a search ({error}). {REMEDY}") from None
         return batches
 
     def keep(self, number: int, batch: Sequence[Judged]) -> None:
@@ -96,20 +91,20 @@ def _read(file: Path) -> Any:
     try:
         return msgspec.json.decode(file.read_bytes())
     except OSError as error:
-        raise HeadwayError(f"{file}: cannot be read: {error.strerror or error}.") from None
+        raise HeadwayError(f"{file}: cannot be read ({error.strerror or error}).") from None
     except msgspec.DecodeError:
-        raise HeadwayError(f"{file}: is not JSON; somebody has been at it.") from None
+        raise HeadwayError(f"{file}: is not JSON; the file was changed. {REMEDY}") from None
 
 
-def _check_same(folder: Path, theirs: Any, mine: Json) -> None:
-    if not isinstance(theirs, dict):
-        raise HeadwayError(f"{folder / SEARCH}: describes no search; somebody has been at it.")
-    for key in dict.fromkeys((*mine, *theirs)):
-        if theirs.get(key) != mine.get(key):
-            other = f"its {key} is {shown(theirs.get(key))}, not {shown(mine.get(key))}"
-            raise HeadwayError(f"{folder}: holds another search ({other}); name another folder.")
+def _check_same(folder: Path, stored: Any, expected: Json) -> None:
+    if not isinstance(stored, dict):
+        raise HeadwayError(f"{folder / SEARCH}: does not describe a search; the file was changed. {REMEDY}")
+    for key in dict.fromkeys((*expected, *stored)):
+        if stored.get(key) != expected.get(key):
+            difference = f"its {key} is {shown(stored.get(key))}, not {shown(expected.get(key))}"
+            raise HeadwayError(f"{folder}: holds another search ({difference}). Choose another folder.")
 
 
 def digest(suite: Suite) -> str:
-    """What stands for the cases and objectives that a search sees."""
-    return blake2b(msgspec.json.encode(suite.for_search().document(), order="sorted"), digest_size=8).hexdigest()
+    """Return a digest of the cases and objectives that a search sees."""
+    return blake2b(msgspec.json.encode(suite.for_search(), order="sorted"), digest_size=8).hexdigest()

@@ -1,8 +1,8 @@
-"""What a disposable process may use, and how the system enforces it.
+"""Limits of a disposable process, and how the operating system enforces them.
 
-Memory, CPU time, files and processes are limited by the system itself; where pyseccomp is installed (Linux), system
-calls that a simulation has no use for are refused as well: a file can be read, but not written, and there is neither a
-socket nor another process.
+The system limits memory, CPU time, files and processes. If pyseccomp is installed (Linux), it also denies the system
+calls that a simulation does not need: a process can read files, but it cannot write files, open sockets or start
+processes.
 """
 
 import contextlib
@@ -25,8 +25,7 @@ from headway.errors import HeadwayError
 MB: Final = 1 << 20
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38  # of Linux's prctl
 
-# What Python needs to compute and to read files, and nothing that changes anything outside the process. What is on no
-# list is refused, also what kernels learn one day.
+# The calls that Python needs to compute and to read files. All others are denied, including those of future kernels.
 ALLOWED: Final = """
     read readv pread64 preadv write writev close lseek _llseek dup dup2 dup3 fcntl fcntl64 pipe pipe2
     poll ppoll select pselect6 _newselect epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait eventfd eventfd2
@@ -42,17 +41,16 @@ ALLOWED: Final = """
     getrandom getrusage getrlimit ugetrlimit sysinfo uname exit exit_group
 """
 WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-ASKED: Final = (0x5401, 0x5413, 0x541B, 0x5450, 0x5451)  # ioctl: a terminal's state and size, what waits, close on exec
-UNKNOWN: Final = ("clone3", "openat2", "faccessat2")  # for which the C library has an older call
+IOCTLS: Final = (0x5401, 0x5413, 0x541B, 0x5450, 0x5451)  # terminal state and size, bytes that wait, close on exec
+UNKNOWN: Final = ("clone3", "openat2", "faccessat2")  # ENOSYS makes the C library fall back to an older call
 
 
 class Limits(Struct, frozen=True):
-    """What one evaluation may use: memory beyond that of the process it begins in, CPU time, counted in whole seconds,
-    and time by the wall clock, after which it is ended whatever it is at. A result may be so large."""
+    """Limits of one call."""
 
-    memory_mb: int = 2048
-    cpu_s: float = 60.0
-    deadline_s: float = 60.0
+    memory_mb: int = 2048  # beyond the memory of the process that it is forked from
+    cpu_s: float = 60.0  # rounded up to whole seconds
+    deadline_s: float = 60.0  # by the wall clock
     result_mb: int = 64
 
     def __post_init__(self) -> None:
@@ -63,28 +61,28 @@ class Limits(Struct, frozen=True):
 
 
 def confine(limits: Limits) -> None:
-    """Give this process its limits, for good."""
+    """Set the limits of this process; they cannot be raised again."""
     resource = import_module("resource")
     memory, seconds = _address_space() + int(limits.memory_mb * MB), ceil(limits.cpu_s)
     for name, soft, hard in (
         ("RLIMIT_AS", memory, memory),
-        ("RLIMIT_CPU", seconds, seconds + 1),  # a signal that tells why, then one that nothing holds back
+        ("RLIMIT_CPU", seconds, seconds + 1),  # SIGXCPU, then SIGKILL
         ("RLIMIT_FSIZE", 0, 0),
         ("RLIMIT_NPROC", 0, 0),
         ("RLIMIT_CORE", 0, 0),
     ):
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # a system that has not got this one
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # the system does not have this limit
             resource.setrlimit(getattr(resource, name), (soft, hard))
-    signal.alarm(ceil(limits.deadline_s) + 1)  # in case its zygote is gone
+    signal.alarm(ceil(limits.deadline_s) + 1)  # in case the zygote has ended
     control(PR_SET_NO_NEW_PRIVS, 1)
     calls = sieve()
     if calls is not None:
-        with contextlib.suppress(OSError):  # a kernel that cannot do so
+        with contextlib.suppress(OSError):  # the kernel does not support it
             calls.load()
 
 
 def _address_space() -> int:
-    """Bytes of address space that this process has already."""
+    """Return the bytes of address space that this process uses."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
@@ -92,7 +90,7 @@ def _address_space() -> int:
 
 
 def control(option: int, value: int) -> None:
-    """Linux's prctl; elsewhere nothing."""
+    """Call Linux's prctl; do nothing on other systems."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
@@ -100,13 +98,13 @@ def control(option: int, value: int) -> None:
 
 @cache
 def sieve() -> Any:
-    """What lets the calls on the list through and refuses the others; None where there is nothing to make it with.
-    It is made once, before there are children, as that takes longer than to fork one."""
+    """Return the filter of system calls, or None if pyseccomp is not installed. The zygote builds it once, because that
+    takes longer than a fork."""
     if sys.platform != "linux":
         return None
     try:
         library = import_module("pyseccomp")
-    except (ImportError, RuntimeError, OSError):  # the package, or the library that it binds
+    except (ImportError, RuntimeError, OSError):  # the package or libseccomp is missing
         return None
     allow, argument = library.ALLOW, library.Arg
     calls = library.SyscallFilter(library.ERRNO(errno.EPERM))
@@ -116,12 +114,12 @@ def sieve() -> Any:
         _rule(calls, library.ERRNO(errno.ENOSYS), name)
     for name, place in (("open", 1), ("openat", 2)):
         _rule(calls, allow, name, argument(place, library.MASKED_EQ, WRITING, 0))
-    for request in ASKED:
+    for request in IOCTLS:
         _rule(calls, allow, "ioctl", argument(1, library.EQ, request))
-    _rule(calls, allow, "prlimit64", argument(2, library.EQ, 0))  # to ask for a limit, not to set it
+    _rule(calls, allow, "prlimit64", argument(2, library.EQ, 0))  # reads a limit, does not set it
     return calls
 
 
 def _rule(calls: Any, action: int, name: str, *arguments: Any) -> None:
-    with contextlib.suppress(OSError, ValueError):  # a call that Linux never had on this processor
+    with contextlib.suppress(OSError, ValueError):  # the call does not exist on this processor
         calls.add_rule(action, name, *arguments)

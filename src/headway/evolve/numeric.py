@@ -1,4 +1,5 @@
-"""Search over the numbers of a template, with Optuna's samplers."""
+"""Search over the numbers of a template with Optuna's samplers: the bounded parameters of a catalogue policy, the
+parameters of code, and the weights of a profile of scorers."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -19,15 +20,12 @@ from headway.policies.profile import scorer_list
 from headway.streams import derive
 from headway.types import Json
 
-# The numbers of a policy that a search may choose: a catalogue policy's bounded parameters, those that code declares,
-# and the weights of a profile of scorers.
-
-DIGITS: Final = 4  # of a number that is chosen
-FALLS, RISES = 100, 10  # how far below and above the heaviest scorer a weight is looked for
+DIGITS: Final = 4  # significant digits of a chosen number
+FALLS, RISES = 100, 10  # a weight ranges from 1/100 to 10 times the heaviest scorer's
 
 
 class Dimension(Struct, frozen=True):
-    """A number, where it stands in its stage's policy, and the range that it is looked for in."""
+    """A number to search: its place in a stage's policy, its default and its range."""
 
     stage: str
     keys: tuple[str, ...]
@@ -42,18 +40,19 @@ class Dimension(Struct, frozen=True):
         return f"{self.stage}.{self.keys[-1]}"
 
     def nearest(self, value: float) -> float | int:
-        """A value of few digits within the range."""
+        """Round a value to few digits within the range."""
         rounded = round(value) if self.whole else float(f"{value:.{DIGITS}g}")
-        return min(max(rounded, self.low), self.high) if not self.whole else int(min(max(rounded, self.low), self.high))
+        nearest = min(max(rounded, self.low), self.high)
+        return int(nearest) if self.whole else nearest
 
 
 def dimensions(bundle: Bundle, stages: Sequence[str]) -> list[Dimension]:
-    """Of the policies of some stages; an error where there is none."""
+    """Return the dimensions of some stages' policies. Raise an error if there are none."""
     space = [dimension for stage in stages for dimension in _of(stage, bundle.policies[stage])]
     if not space:
         names = ", ".join(registry.split(bundle.policies[stage], stage)[0] for stage in stages)
         raise HeadwayError(
-            f"--template: {names} has no number to choose; name a policy that has, such as prefill-cost-routing."
+            f"--template: {names} has no numbers to search. Use a policy with numbers, such as prefill-cost-routing."
         )
     return space
 
@@ -81,7 +80,7 @@ def _of(stage: str, spec: Any) -> list[Dimension]:
 
 
 def _weights(stage: str, spec: Any) -> list[Dimension]:
-    """Only the ratios of weights count, so they are looked for on a logarithmic scale around the heaviest."""
+    """Return a dimension for each weight, on a logarithmic scale because only the ratios of weights matter."""
     weights = {scorer["name"]: float(scorer.get("weight", 1)) for scorer in scorer_list(spec)}
     heaviest = max(weights.values())
     low, high = heaviest / FALLS, heaviest * RISES
@@ -92,7 +91,7 @@ def _weights(stage: str, spec: Any) -> list[Dimension]:
 
 
 def with_values(bundle: Bundle, chosen: Mapping[Dimension, float], name: str, generation: int) -> Bundle:
-    """The bundle with other numbers; it tells which of them have changed."""
+    """Return the bundle with these numbers; its mutations list the changes."""
     policies = dict(bundle.policies)
     changes = []
     for dimension, value in chosen.items():
@@ -120,21 +119,21 @@ def _put(spec: Any, dimension: Dimension, value: float) -> Any:
 
 SAMPLERS: Final[tuple[Sampler, ...]] = get_args(Sampler)
 BATCH: Final = 10
-STARTUP: Final = 10  # trials that TPE draws without a model
+STARTUP: Final = 10  # trials that TPE draws before it has a model
 
 
 class Numeric:
-    """A `Searcher`. The template's own numbers are the first that it tries. NSGA-II looks at all objectives of the
-    suite, TPE and CMA-ES at the primary fitness alone."""
+    """A `Searcher` that tries the template's own numbers first. NSGA-II optimises all objectives of the suite, TPE and
+    CMA-ES only the primary fitness."""
 
     def __init__(
         self, suite: Suite, template: Bundle, space: Sequence[Dimension], sampler: Sampler, seed: int, batch: int
     ) -> None:
         self.optuna = _optuna(sampler)
         self.template, self.space = template, list(space)
-        weighed = [dimension.name for dimension in suite.objectives if dimension.weight > 0]
-        self.targets = weighed if sampler == "nsga2" else [PRIMARY]
-        with warnings.catch_warnings():  # about options of samplers that are still called experimental
+        weighted = [objective.name for objective in suite.objectives if objective.weight > 0]
+        self.targets = weighted if sampler == "nsga2" else [PRIMARY]
+        with warnings.catch_warnings():  # Optuna warns about experimental options of samplers
             warnings.simplefilter("ignore")
             own_sampler = self._sampler(sampler, derive(seed, f"evolve.numeric.{sampler}") % 2**32, batch)
         self.study = self.optuna.create_study(directions=["maximize"] * len(self.targets), sampler=own_sampler)
@@ -193,8 +192,8 @@ def _optuna(sampler: Sampler) -> Any:
             import_module("cmaes")
     except ImportError as error:
         raise HeadwayError(
-            f"--engine: {error.name} is not installed; install headway[evolve] for numeric searches, "
-            "or take --engine gp, which needs nothing more."
+            f"--engine: {error.name} is not installed. Install headway[evolve] for numeric searches, "
+            "or use --engine gp, which needs no package."
         ) from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna

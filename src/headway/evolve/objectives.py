@@ -1,4 +1,4 @@
-"""What a candidate is judged by: figures of a run's summary, each with a direction and a weight."""
+"""Objectives of a suite: figures of a run's summary, each with a direction and a weight."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,15 +15,15 @@ from headway.types import Json
 
 Direction = Literal["minimize", "maximize"]
 WAYS: Final[dict[str, Direction]] = {"low": "minimize", "high": "maximize"}
-PRIMARY, COMPLEXITY = "primary", "complexity"  # what every fitness holds beside its objectives
-GROUPS: Final = ("tenants", "classes", "kinds")  # lists of a summary, of which `tenants.NAME.` picks a member
+PRIMARY, COMPLEXITY = "primary", "complexity"  # keys of every fitness beside the objectives
+GROUPS: Final = ("tenants", "classes", "kinds")  # lists of a summary; `tenants.NAME.` selects a member
 
 
 class Objective(Struct, frozen=True):
-    """A figure, or a weighted sum of figures, that is to be low or high. One without weight is reported alone."""
+    """A figure, or a weighted sum of figures, to minimise or maximise. With weight 0 it is only reported."""
 
     name: str
-    figure: str | dict[str, float]  # a dotted path into a run's summary, or weights by such paths
+    figure: str | dict[str, float]  # a dotted path into a run's summary, or weights by path
     direction: Direction
     weight: float = 1.0
 
@@ -32,7 +32,7 @@ class Objective(Struct, frozen=True):
         return {self.figure: 1.0} if isinstance(self.figure, str) else self.figure
 
     def value(self, figures: Mapping[str, float | None]) -> float | None:
-        """What a run gave; None where it had no sample of a figure, or one that is no number."""
+        """Return the objective's value in a run; None if a figure has no sample or is not finite."""
         terms = [(figures.get(path), weight) for path, weight in self.terms.items()]
         values = [number * weight for number, weight in terms if number is not None]
         total = math.fsum(values) if len(values) == len(terms) and all(map(math.isfinite, values)) else math.nan
@@ -47,17 +47,16 @@ class _Keys(Struct):
 
 
 def read_objectives(data: object, where: str) -> tuple[Objective, ...]:
-    """The list `objectives` of a suite."""
     if not isinstance(data, list) or not data:
         raise HeadwayError(f"{where}: expected a list of {{name, figure, direction, weight}}, got {shown(data)}.")
     objectives = tuple(_objective(objective, f"{where}[{place}]") for place, objective in enumerate(data))
     names: list[str] = [PRIMARY, COMPLEXITY]
     for place, objective in enumerate(objectives):
         if objective.name in names:
-            raise HeadwayError(f"{where}[{place}].name: {shown(objective.name)} is taken; give it another name.")
+            raise HeadwayError(f"{where}[{place}].name: {shown(objective.name)} is already used. Choose another name.")
         names.append(objective.name)
     if not any(objective.weight for objective in objectives):
-        raise HeadwayError(f"{where}: one objective at least must have a weight above 0.")
+        raise HeadwayError(f"{where}: at least one objective needs a weight above 0.")
     return objectives
 
 
@@ -67,10 +66,10 @@ def _objective(data: object, where: str) -> Objective:
     first = figure if isinstance(figure, str) else next(iter(figure))
     direction = keys.direction or WAYS.get(str(best_way(plain(first))))
     if direction is None:
-        raise HeadwayError(f"{where}.direction: is missing; write minimize or maximize.")
+        raise HeadwayError(f"{where}.direction: is missing. Set it to minimize or maximize.")
     name = keys.name or (figure if isinstance(figure, str) else None)
     if not name:
-        raise HeadwayError(f"{where}.name: is missing; a weighted sum of figures has no name of its own.")
+        raise HeadwayError(f"{where}.name: is missing. A weighted sum of figures needs a name.")
     return Objective(name, figure, direction, keys.weight)
 
 
@@ -79,7 +78,7 @@ def _figure(data: object, where: str) -> str | dict[str, float]:
         return _path(data, where)
     if not isinstance(data, dict) or not data:
         raise HeadwayError(
-            f"{where}: expected a figure such as latency.e2e.mean, or weights by such, got {shown(data)}."
+            f"{where}: expected a figure such as latency.e2e.mean, or weights by figure, got {shown(data)}."
         )
     weights: dict[str, float] = {}
     for path, weight in data.items():
@@ -90,7 +89,7 @@ def _figure(data: object, where: str) -> str | dict[str, float]:
 
 
 def _path(text: str, where: str) -> str:
-    """A figure as it is written in the summary; one of a tenant or class follows `tenants.NAME.`."""
+    """Return the full path of a figure; that of a tenant or class keeps its prefix, such as `tenants.NAME.`."""
     try:
         return prefix_of(text) + known_figure(plain(text))
     except HeadwayError as error:
@@ -98,7 +97,7 @@ def _path(text: str, where: str) -> str:
 
 
 def plain(path: str) -> str:
-    """The figure without the tenant or class that it is of."""
+    """Return the figure without the prefix of a tenant or class."""
     return path.removeprefix(prefix_of(path))
 
 
@@ -109,7 +108,7 @@ def prefix_of(path: str) -> str:
 
 
 def figures_of(summary: Json, paths: Sequence[str]) -> dict[str, float | None]:
-    """The numbers at these paths of a run's summary; None where there is none."""
+    """Return the numbers at these paths of a run's summary; None where there is none."""
     return {path: _number(summary, path) for path in paths}
 
 

@@ -1,4 +1,4 @@
-"""A rule as source of the policy language, for people to read and for the simulator to run."""
+"""A rule as source code of the policy language."""
 
 from textwrap import wrap
 from typing import Final
@@ -6,13 +6,12 @@ from typing import Final
 from headway.evolve.expression import BRANCH, CONSTANT, FEATURES, OPERATORS, Node, walk
 
 INDENT: Final = "    "
-WIDTH: Final = 76  # of a line, its indentation aside
-LOOSEST, SUM, PRODUCT, CALL = 0, 5, 6, 9  # how tightly operators bind, as in `Operator.binding`
+WIDTH: Final = 76  # of a line without its indentation
+LOOSEST, SUM, PRODUCT, CALL = 0, 5, 6, 9  # precedences, as in `Operator.binding`
 
 
 def source_of(rule: Node) -> str:
-    """`score` alone where a rule looks at one instance at a time; where it looks at the candidates together, `route`
-    works out what they share, once a request."""
+    """Return `score`, or `route` if the rule uses features of all candidates: it computes those once for a request."""
     used = {node.name for _, node in walk(rule)}
     shared = _shared_features(used)
     named = [name for name, feature in FEATURES.items() if name in used and not feature.shared and not _plain(name)]
@@ -26,7 +25,7 @@ def source_of(rule: Node) -> str:
 
 
 def _shared_features(used: set[str]) -> list[str]:
-    """The shared features that a rule needs, each after those that it needs itself."""
+    """Return the shared features that a rule needs, each after those that it depends on."""
     needed = {name for name in used if name in FEATURES and FEATURES[name].shared}
     needed |= {need for name in used if name in FEATURES for need in FEATURES[name].needs}
     needed |= {need for name in needed for need in FEATURES[name].needs}
@@ -34,7 +33,7 @@ def _shared_features(used: set[str]) -> list[str]:
 
 
 def _plain(name: str) -> bool:
-    """Whether a feature is written where it is used, and has no line of its own."""
+    """Return whether a feature is written inline instead of on its own line."""
     return FEATURES[name].text.replace(".", "").replace("_", "").isalpha()
 
 
@@ -43,7 +42,7 @@ def _function(head: str, lines: list[str]) -> str:
 
 
 def _returns(node: Node) -> list[str]:
-    """The lines of a rule's value. Branches at the top become statements: that is a decision tree."""
+    """Return the lines of a rule's value. Branches at the top become `if` statements."""
     if node.name != BRANCH:
         return _lines("return", text_of(node))
     condition, chosen, other = node.arguments
@@ -56,7 +55,7 @@ def _values(names: list[str]) -> list[str]:
 
 
 def _lines(head: str, text: str, tail: str = "") -> list[str]:
-    """A statement, in parentheses on lines of their own where one would be too long."""
+    """Return a statement, wrapped in parentheses if the line would be too long."""
     if len(head) + len(text) + len(tail) < WIDTH:
         return [f"{head} {text}{tail}"]
     parts = wrap(text, WIDTH - len(INDENT), break_long_words=False, break_on_hyphens=False)
@@ -64,7 +63,7 @@ def _lines(head: str, text: str, tail: str = "") -> list[str]:
 
 
 def text_of(node: Node, outer: int = LOOSEST) -> str:
-    """An expression, in parentheses where what stands around it binds more tightly."""
+    """Return an expression, in parentheses if the outer operator binds more tightly."""
     if node.name == CONSTANT:
         return f"({node.value!r})" if node.value < 0 and outer > PRODUCT else repr(node.value)
     if node.name in FEATURES:
@@ -75,14 +74,14 @@ def text_of(node: Node, outer: int = LOOSEST) -> str:
         operator = OPERATORS[node.name]
         binding = operator.binding
         texts = []
-        for place, argument in enumerate(node.arguments):  # what follows an operator binds more tightly than it
+        for place, argument in enumerate(node.arguments):  # later arguments need a higher precedence
             texts.append(text_of(argument, LOOSEST if binding == CALL else binding + (place > 0 or binding == LOOSEST)))
         text = operator.form.format(*texts)
     return f"({text})" if binding < outer else text
 
 
 def _sum(term: Node, other: Node) -> str:
-    """The constant last, and what is taken away after a minus."""
+    """Return a sum with the constant last, and negative terms after a minus."""
     first, second = (other, term) if term.name == CONSTANT or _negative(term) else (term, other)
     if not _negative(second):
         return f"{text_of(first, SUM)} + {text_of(second, SUM)}"

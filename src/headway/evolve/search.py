@@ -1,4 +1,4 @@
-"""The loop of a search: ask for a batch, judge it on the suite's train part, tell, write down, and again."""
+"""The loop of a search: ask the searcher for a batch, evaluate it on the train part, tell the searcher, and store it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from headway.evolve.suite import Suite
 from headway.experiment.runner import Runner
 from headway.policies.bundle import Bundle
 
-Progress = Callable[[int, int, float | None], None]  # candidates judged, of how many, and the best fitness
+Progress = Callable[[int, int, float | None], None]  # candidates evaluated, their total, and the best fitness
 
 
 class Searcher(Protocol):
-    """Proposes candidates and learns how they fared. It is asked for batches of a fixed size, and told of each as a
-    whole, in the order that it was asked in: what it does is then a function of its seed alone, wherever and in
-    whatever order candidates are run."""
+    """Proposes candidates and learns their evaluations. Batches have a fixed size, and each is told as a whole, in the
+    order of its proposals. The search therefore depends on the seed alone, not on where candidates run."""
 
     def ask(self, count: int) -> list[Bundle]: ...
 
@@ -29,8 +28,7 @@ class Searcher(Protocol):
 
 
 class Search:
-    """One searcher on one suite. Batches have one size, whatever the number of workers: the result is the same on one
-    core and on a hundred."""
+    """One searcher on one suite. The batch size does not depend on the number of workers, so the result does not."""
 
     def __init__(
         self,
@@ -43,16 +41,17 @@ class Search:
         progress: Progress | None = None,
     ) -> None:
         self.searcher, self.batch, self.runner, self.progress = searcher, batch, runner, progress
-        self.suite = suite.for_search()  # a searcher, and whatever judges for it, has no way to the held-out part
+        self.suite = suite.for_search()  # neither searcher nor evaluation can reach the held-out part
         self.journal = journal or Journal(None, {})
-        self.cache = Cache() if self.journal.cache is None else cache_in(str(self.journal.cache))
+        folder = self.journal.folder
+        self.cache = Cache() if folder is None else cache_in(str(folder / "cache"))
         self.judged: list[Judged] = []
         self._known: dict[str, Evaluation] = {}
         self._best: float | None = None
 
     def run(self, evaluations: int) -> list[Judged]:
-        """So many candidates, those of the folder included, in the order that they were asked for. A candidate that
-        comes twice is counted twice and run once."""
+        """Return this many candidates in the order of their proposal, including those of the folder. A candidate that
+        is proposed twice counts twice and runs once."""
         written = self.journal.batches()
         number = 0
         while len(self.judged) < evaluations:
@@ -63,18 +62,18 @@ class Search:
             if len(batch) > len(before):
                 self.journal.keep(number, batch)
             self._add(batch[: len(due)], evaluations)
-            if len(batch) < len(bundles):  # the last one; a search that goes on from here asks for it again
+            if len(batch) < len(bundles):  # the last batch is partial; a resumed search asks for it again
                 break
             self.searcher.tell(batch)
             number += 1
         return self.judged
 
     def _resume(self, batch: Sequence[Judged], bundles: Sequence[Bundle]) -> list[Judged]:
-        """A batch that is written, which must be the one that is asked for now."""
+        """Return a stored batch, after a check that the searcher proposes the same candidates now."""
         if [judged.bundle.id for judged in batch] != [bundle.id for bundle in bundles[: len(batch)]]:
             raise HeadwayError(
-                f"{self.journal.folder}: its batches are not those of this search; "
-                "it was made with another version of headway or of Optuna. Name another folder."
+                f"{self.journal.folder}: its batches do not match this search. "
+                "Another version of Headway or Optuna made them. Choose another folder."
             )
         for judged in batch:
             self._known.setdefault(judged.bundle.id, judged.evaluation)
@@ -107,7 +106,7 @@ class Search:
 
 
 def distinct(bundles: Sequence[Bundle]) -> list[Bundle]:
-    """Each bundle once, where it came first."""
+    """Return each bundle once, at its first place."""
     first: dict[str, Bundle] = {}
     for bundle in bundles:
         first.setdefault(bundle.id, bundle)

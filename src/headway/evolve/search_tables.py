@@ -1,4 +1,4 @@
-"""What a search came to, for the terminal: the front, the winner's code, and the held-out part."""
+"""The result of a search for the terminal: the Pareto front, the winner's code, and the held-out comparison."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ NAME_AT_MOST = 34
 
 
 class EvolveProgress(Bar):
-    """Candidates that have been judged, and the best so far."""
+    """Shows the candidates evaluated and the best fitness so far."""
 
     def __init__(self, output: Path | None = None) -> None:
         kept = Bar.KEPT if output is None else f"Finished batches are in {output}; the same command continues."
@@ -33,7 +33,7 @@ class EvolveProgress(Bar):
         self.update(completed, total)
 
     def final(self, completed: int, total: int) -> None:
-        """Runs of the held-out part."""
+        """Show the runs of the held-out part."""
         self.unit, self.best = "held-out runs", None
         self.update(completed, total)
 
@@ -61,9 +61,9 @@ def report(conclusion: Conclusion) -> list[RenderableType]:
 
 def _front_head(conclusion: Conclusion) -> str:
     count = len(conclusion.selection.front)
-    best = f", the best {SHOWN} of them" if count > SHOWN else ""
-    them = "one that no other beats" if count == 1 else f"{count} of which none beats another"
-    return f"Gains over the baseline; {them} at once in every objective and in complexity{best}."
+    best = f" The table shows the best {SHOWN}." if count > SHOWN else ""
+    front = "1 candidate" if count == 1 else f"{count} candidates"
+    return f"Gains over the baseline. Pareto front of the objectives and complexity: {front}.{best}"
 
 
 def _front(conclusion: Conclusion) -> Table:
@@ -91,8 +91,8 @@ def _held_out(conclusion: Conclusion) -> list[Any]:
     workloads = conclusion.contestants[0].evaluation.workloads()
     seeds = min(len(several) for several in workloads.values())
     many = f"{len(workloads)} workload{'s' * (len(workloads) != 1)} under {seeds} paired seed{'s' * (seeds != 1)}"
-    head = f"Held out: {many}, means ± 95 % intervals"
-    grid = table("policy", "gain over\nbaseline", "least in\na workload", "winner ahead\nby points", gap=2)
+    head = f"Held out: {many}, means ± 95 % confidence intervals"
+    grid = table("policy", "gain over\nbaseline", "in worst\nworkload", "winner leads\nby points", gap=2)
     label_column(grid, 0, NAME_AT_MOST)
     for contestant in conclusion.contestants:
         grid.add_row(_label(contestant), *_cells(contestant))

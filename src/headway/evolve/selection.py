@@ -1,4 +1,4 @@
-"""What a search hands on: the candidates that no other dominates, and of the best ones the winner on validation."""
+"""The Pareto front of a search, and the winner on validation."""
 
 import math
 from collections.abc import Sequence
@@ -15,19 +15,17 @@ from headway.evolve.objectives import COMPLEXITY, PRIMARY
 from headway.evolve.suite import Suite
 from headway.experiment.runner import Runner
 
-# Pareto ranks, crowding and hypervolume. For every objective a higher value is better.
-
-Point = Sequence[float]
+Point = Sequence[float]  # a value for each objective; higher is better
 
 
 def dominates(point: Point, other: Point) -> bool:
-    """Whether `point` is nowhere below `other` and somewhere above."""
+    """Return whether `point` is nowhere below `other` and somewhere above."""
     pairs = list(zip(point, other, strict=True))
     return all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)
 
 
 def ranks(points: Sequence[Point]) -> list[int]:
-    """0 for those that no other dominates, 1 for those that only these do, and so on."""
+    """Return Pareto ranks: 0 for points that no other dominates, 1 for points that only rank 0 dominates, and so on."""
     order = [0] * len(points)
     left = list(range(len(points)))
     rank = 0
@@ -41,13 +39,13 @@ def ranks(points: Sequence[Point]) -> list[int]:
 
 
 def front(points: Sequence[Point]) -> list[int]:
-    """The places of those that no other dominates."""
+    """Return the places of the points that no other dominates."""
     return [place for place, point in enumerate(points) if not any(dominates(other, point) for other in points)]
 
 
 def crowding(points: Sequence[Point]) -> list[float]:
-    """How far apart the neighbours of each point are, summed over the objectives as shares of the whole spread; the
-    points at the ends are infinitely far. Meant for points of one rank."""
+    """Return the crowding distance of each point among points of one rank: the distance between its neighbours as a
+    share of the range, summed over the objectives. The points at the ends have an infinite distance."""
     distances = [0.0] * len(points)
     for axis in range(len(points[0]) if points else 0):
         order = sorted(range(len(points)), key=lambda place: points[place][axis])
@@ -60,15 +58,15 @@ def crowding(points: Sequence[Point]) -> list[float]:
 
 
 def hypervolume(points: Sequence[Point], reference: Point) -> float:
-    """The volume between the points and a reference below them: what they dominate together. Points that are not above
-    the reference everywhere add nothing."""
+    """Return the volume that the points dominate together, above a reference point. Points that are not above the
+    reference in every objective add nothing."""
     above = [tuple(a - b for a, b in zip(point, reference, strict=True)) for point in points]
     return _volume([point for point in above if all(value > 0 for value in point)])
 
 
 def _volume(points: list[tuple[float, ...]]) -> float:
-    """Above the origin, by slices along the last objective: each is as high as the gap to the next lower point, and
-    its base is what all points from there up dominate in the other objectives."""
+    """Return the volume above the origin, as a sum of slices along the last objective. A slice is as high as the gap
+    to the next lower point; its base is what the points above dominate in the other objectives."""
     if not points:
         return 0.0
     if len(points[0]) == 1:
@@ -95,31 +93,31 @@ def _area(points: list[tuple[float, ...]]) -> float:
     return math.fsum(steps)
 
 
-FINALISTS: Final = 12  # candidates that are put to the validation part
-SHOWN: Final = 12  # of the front
+FINALISTS: Final = 12  # candidates that run on the validation part
+SHOWN: Final = 12  # rows of the front in the report
 
 
 class Selection(Struct, frozen=True):
-    """`front` is by the train part, best primary fitness first; `validated` are evaluations by a candidate's id."""
+    """`front` is on the train part, best primary fitness first; `validated` has evaluations by candidate id."""
 
     front: list[Judged]
-    dominated: float  # the volume between the front's objectives and the baseline
+    dominated: float  # hypervolume of the front over the baseline
     winner: Judged
-    chosen_on: str  # validation, or train where the suite has no validation part
+    chosen_on: str  # validation, or train if the suite has no validation part
     validated: dict[str, Evaluation]
 
 
 def select(
     judged: Sequence[Judged], suite: Suite, *, cache: Cache | None = None, runner: Runner | None = None
 ) -> Selection:
-    """The winner has the highest primary fitness on validation; of equals the simplest, then the first."""
+    """Choose the winner: the highest primary fitness on validation, then the simplest, then the first."""
     first: dict[str, Judged] = {}
     for candidate in judged:
         first.setdefault(candidate.bundle.id, candidate)
     working = [tried for tried in first.values() if tried.evaluation.ok and tried.evaluation.stopped is None]
     if not working:
-        why = next((tried.evaluation.error or tried.evaluation.stopped for tried in judged), "nothing was tried")
-        raise HeadwayError(f"{suite.name}: no candidate came through the train part; the first: {why}")
+        why = next((tried.evaluation.error or tried.evaluation.stopped for tried in judged), "there was none.")
+        raise HeadwayError(f"{suite.name}: no candidate completed the train part. The first candidate: {why}")
     names = [objective.name for objective in suite.objectives if objective.weight > 0]
     fitnesses = [tried.evaluation.fitness for tried in working]
     points = [[fitness[name] for name in names] for fitness in fitnesses]

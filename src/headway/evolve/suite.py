@@ -1,12 +1,12 @@
-"""A suite: what candidates are judged on. One YAML file <-> a validated `Suite`.
+"""A suite: the cases and objectives that candidates are judged by. One YAML file <-> a validated `Suite`.
 
 objectives   figures with direction and weight
 baseline     the policies that gains are measured against
-scenario     what all cases share: cluster, slo, signals, ...
+scenario     sections that all cases share: cluster, slo, signals, ...
 workloads    workload sections by name
-train        lists of {workload, seeds} with changes of `cluster` or `scenario`: what a search sees,
-validation   what it may choose among its finds by,
-held_out     and what it never sees
+train        the cases of the search: a list of {workload, seeds}, with changes of `cluster` or `scenario`
+validation   the cases that choose the winner
+held_out     the cases of the final comparison, which the search never sees
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ DEFAULT: Final = "routing-2026-11"
 PARTS: Final = ("train", "validation", "held_out")
 HELD_OUT: Final = "held_out"
 MOST_SEEDS: Final = 1000  # of one entry
-SHARED: Final = ("workload", "seed", "policies", "name")  # what `scenario` must leave to others
+NOT_SHARED: Final = ("workload", "seed", "policies", "name")  # sections that cases and candidates bring
 
 
 class Cascade(Struct, frozen=True):
-    """The first cases of `train` come first; a candidate below the threshold there is not run on the others."""
+    """Early stopping: a candidate whose fitness on the `first` cases of train is below `threshold` runs no others."""
 
     first: Annotated[int, Meta(ge=1)]
     threshold: Annotated[float, Meta(ge=-10, le=10)]
 
 
 class Suite(Struct, frozen=True):
-    """A validated suite. Make one with `Suite.load`."""
+    """A validated suite; `Suite.load` makes it."""
 
     name: str
     objectives: tuple[Objective, ...]
     baseline: Json  # policies by stage
     parts: dict[str, tuple[Case, ...]]
     cascade: Cascade | None = None
-    deadline_s: float = 60.0  # for one simulation, by the wall clock
+    deadline_s: float = 60.0  # wall-clock limit of one simulation
 
     @classmethod
     def load(cls, source: str | Path | Mapping[str, Any] | Suite = DEFAULT) -> Suite:
-        """From a file, a preset's name or a mapping."""
+        """Load a suite from a file, the name of a preset, or a mapping."""
         if isinstance(source, Suite):
             return source
         if isinstance(source, Mapping):
@@ -69,29 +69,19 @@ class Suite(Struct, frozen=True):
         if str(source) in known:
             return _suite(documents.parse_yaml(known[str(source)], str(source)), str(source), None)
         name = cut(str(source))
-        raise HeadwayError(f"{name}: there is no such suite file, nor a preset of that name.{suggest(name, known)}")
+        raise HeadwayError(f"{name}: no suite file and no preset has this name.{suggest(name, known)}")
 
     def cases(self, part: str = "train") -> tuple[Case, ...]:
-        """Of a part, in order; an error where the suite has none such."""
+        """Return the cases of a part, in order. Raise an error if there are none."""
         if part not in PARTS:
-            raise HeadwayError(f"part: a suite has no part {shown(part)}.{suggest(str(part), PARTS)}")
+            raise HeadwayError(f"part: {shown(part)} is not a part of a suite.{suggest(str(part), PARTS)}")
         if not self.parts.get(part):
-            raise HeadwayError(f"{self.name}: has no cases in the part {part!r}.")
+            raise HeadwayError(f"{self.name}: the part {part!r} has no cases. Add some to the suite.")
         return self.parts[part]
 
     def for_search(self) -> Suite:
-        """What a search is handed: the suite without its held-out cases."""
+        """Return the suite without its held-out cases."""
         return replace(self, parts={name: cases for name, cases in self.parts.items() if name != HELD_OUT})
-
-    def document(self) -> Json:
-        """All of it as plain values, for another process; `Suite.of` makes it again."""
-        document: Json = msgspec.to_builtins(self)
-        return document
-
-    @classmethod
-    def of(cls, document: Json) -> Suite:
-        """From what `document` gave."""
-        return msgspec.convert(document, cls)
 
 
 class _Keys(Struct):
@@ -115,22 +105,17 @@ class _Entry(Struct):
     scenario: Any = msgspec.field(default_factory=dict)
 
 
-def presets() -> list[str]:
-    """The names of the suites that come with the package."""
-    return list(documents.presets("suites"))
-
-
 def _suite(data: Any, source: str, folder: Path | None) -> Suite:
-    """Every section read strictly; errors begin with the file's name."""
+    """Read every section strictly. Errors begin with the name of the file."""
     try:
         if not isinstance(data, dict):
-            raise HeadwayError(f"a suite is a mapping with 'objectives' and 'train', this is {shown(data)}.")
+            raise HeadwayError(f"expected a mapping with 'objectives' and 'train', got {shown(data)}.")
         for key in ("objectives", "train"):
             if key not in data:
-                raise HeadwayError(f"{key!r} is missing; a suite has 'objectives' and 'train'.")
+                raise HeadwayError(f"{key!r} is missing. A suite needs 'objectives' and 'train'.")
         keys = read(_Keys, references.absolute(data, folder), "")
-        shared = _sections(keys.scenario, "scenario")
-        _check_absent(shared, SHARED, "scenario")
+        shared = _section(keys.scenario, "scenario")
+        _check_absent(shared, NOT_SHARED, "scenario")
         suite = Suite(
             name=keys.name or Path(source).stem,
             objectives=read_objectives(keys.objectives, "objectives"),
@@ -148,32 +133,33 @@ def _suite(data: Any, source: str, folder: Path | None) -> Suite:
 def _check_absent(scenario: Json, sections: Iterable[str], where: str) -> None:
     for section in sections:
         if section in scenario:
-            raise HeadwayError(f"{where}.{section}: does not belong here; the cases and candidates bring theirs.")
+            raise HeadwayError(f"{where}.{section}: cannot be shared. The cases and the candidates set it; remove it.")
 
 
 def _check(suite: Suite) -> None:
-    """There is something to search on, and no case is in two parts: a search must not see what it is judged by."""
+    """Check that train has cases and that no case is in two parts: a search must not see its final exam."""
     train = suite.cases("train")
     if suite.cascade is not None and suite.cascade.first >= len(train):
-        raise HeadwayError(f"cascade.first: must be below the {len(train)} cases of train, got {suite.cascade.first}.")
+        raise HeadwayError(
+            f"cascade.first: must be less than {len(train)}, the number of train cases, got {suite.cascade.first}."
+        )
     parts: dict[tuple[str, int | None], str] = {}
     for part, cases in suite.parts.items():
         for case in cases:
             fixed = _fixed(case.scenario["workload"])
             first = parts.setdefault((case.key, None if fixed else case.seed), part)
             if first != part:
-                other = "another slice, since a trace is the same under every seed" if fixed else "another seed"
-                raise HeadwayError(f"{part}: {case.label} is a case of {first!r} as well; take {other}.")
+                remedy = "Use another slice: a trace is the same under every seed" if fixed else "Use another seed"
+                raise HeadwayError(f"{part}: {case.label} is also a case of {first!r}. {remedy}.")
 
 
 def _fixed(workload: Json) -> bool:
-    """Whether it has the same requests under every seed: a trace does, unless its sessions or itself are drawn."""
+    """Return whether the workload has the same requests under every seed, as a trace has that draws nothing."""
     trace = workload.get("trace")
     return trace is not None and trace.get("starts") is None and trace.get("format") != "servegen"
 
 
 def _baseline(data: object) -> Json:
-    """The baseline's policies, all stages, each as a scenario or as a bundle has it."""
     try:
         bundle = Bundle.read({"name": "baseline", "policies": data})
         bundle.check()
@@ -190,23 +176,23 @@ def _part(part: str, data: object, shared: Json, workloads: object) -> tuple[Cas
         where = f"{part}[{place}]"
         for case in _cases(entry, where, shared, workloads):
             if case.label in cases:
-                raise HeadwayError(f"{where}: {case.label} is there already; give it a 'name' or another seed.")
+                raise HeadwayError(f"{where}: {case.label} is listed twice. Set a 'name' or use another seed.")
             cases[case.label] = case
     return tuple(cases.values())
 
 
 def _cases(data: object, where: str, shared: Json, workloads: object) -> Iterable[Case]:
-    """One entry: a workload under several seeds, with what it changes of the shared scenario."""
+    """Return the cases of one entry: the shared scenario with the entry's changes, under each of its seeds."""
     entry = read(_Entry, data, where)
     name, workload = _workload(entry.workload, workloads, f"{where}.workload")
-    changes = _sections(entry.scenario, f"{where}.scenario")
-    _check_absent(changes, [section for section in SHARED if section != "workload"], f"{where}.scenario")
+    changes = _section(entry.scenario, f"{where}.scenario")
+    _check_absent(changes, [section for section in NOT_SHARED if section != "workload"], f"{where}.scenario")
     scenario = shared
     for change in ({"workload": workload}, changes, {"cluster": _section(entry.cluster, f"{where}.cluster")}):
         scenario = _merge(scenario, change)
     name = entry.name or name
     if not name:
-        raise HeadwayError(f"{where}.name: is missing; a workload that is written here has no name of its own.")
+        raise HeadwayError(f"{where}.name: is missing. An inline workload needs a name.")
     try:
         loaded = Scenario.load({**scenario, "name": name, "seed": 0})
     except HeadwayError as error:
@@ -222,12 +208,11 @@ def _workload(data: object, known: object, where: str) -> tuple[str, Json]:
         raise HeadwayError(f"workloads: expected workload sections by name, got {shown(known)}.")
     if not isinstance(data, str) or data not in known:
         names = [str(name) for name in known]
-        raise HeadwayError(f"{where}: no workload is called {shown(data)}.{suggest(str(data), names)}")
+        raise HeadwayError(f"{where}: {shown(data)} is not under 'workloads'.{suggest(str(data), names)}")
     return data, _section(known[data], f"workloads.{data}")
 
 
 def _seeds(data: object, where: str) -> list[int]:
-    """A list, or `101..110`."""
     if isinstance(data, str):
         first, dots, last = data.partition("..")
         if dots and first.strip().isdecimal() and last.strip().isdecimal() and len(data) < 40:
@@ -249,15 +234,11 @@ def _section(data: object, where: str) -> Json:
         return {}
     if not isinstance(data, dict):
         raise HeadwayError(f"{where}: expected a mapping, got {shown(data)}.")
-    return data
-
-
-def _sections(data: object, where: str) -> Json:
-    return {str(key): value for key, value in _section(data, where).items()}
+    return {str(key): value for key, value in data.items()}
 
 
 def _merge(scenario: Json, changes: Mapping[str, Any]) -> Json:
-    """Sections are merged key by key; a key that is changed is changed as a whole."""
+    """Merge sections key by key. A changed key replaces the whole old value."""
     merged = dict(scenario)
     for name, change in changes.items():
         both = isinstance(change, dict) and isinstance(merged.get(name), dict)

@@ -1,4 +1,4 @@
-"""Policies as texts that a model or a person can rewrite: a bundle's sources by stage, and a bundle of such sources."""
+"""Policies as source texts: the sources of a bundle by stage, and a bundle from such sources."""
 
 import ast
 import re
@@ -14,12 +14,11 @@ from headway.policies.code import check
 from headway.policies.context import BLOCK_TOKENS, LRU_BLOCKS
 from headway.policies.registry import DEFAULT_POLICIES
 
-# A bundle's policy for people: its source where it has one, with the chosen numbers in it, else its YAML.
-
 PARAMETER: Final = r"^{name}\s*(?::[^=\n]*)?=\s*parameter\([^)]*\)"
 
 
 def readable(bundle: Bundle, stage: str = "routing") -> str:
+    """Return a stage's policy as people read it: its source with the chosen numbers, else its YAML."""
     spec = bundle.policies[stage]
     name, keys = registry.split(spec, f"policies.{stage}")
     if name in WRITTEN:
@@ -31,34 +30,35 @@ def readable(bundle: Bundle, stage: str = "routing") -> str:
 
 
 def with_numbers(source: str, values: Mapping[str, float]) -> str:
-    """A source whose parameters are the numbers that were chosen."""
+    """Replace the parameters of a source by the chosen numbers."""
     for name, value in values.items():
         source = re.sub(PARAMETER.format(name=re.escape(name)), f"{name} = {value!r}", source, flags=re.MULTILINE)
     return source
 
 
 def _strip_docstring(source: str) -> str:
-    """Without the words at its top, which are of the numbers as they were."""
+    """Return the source without its docstring, which describes the default numbers."""
     first = ast.parse(source).body[0]
     lines = source.splitlines()
     documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
     return "\n".join(lines[first.end_lineno if documented else 0 :]).strip("\n") + "\n"
 
 
-# What stands for the default policies: to begin with, nothing is different.
+# Sources that decide as the default policies do.
 DEFAULTS: Final = {
     "admission": "def admit(request, cluster):\n    return True\n",
     "priority": "def prioritise(request, cluster):\n    return 0\n",
     "scheduler": "def key(ticket):\n    return ticket.number\n",
     "scaling": "def scale(pool):\n    return pool.replicas\n",
 }
-# What a policy in code has beside its text, which it takes over from the policy that it replaces.
+# Keys that a policy in code inherits from the policy that it replaces, with their defaults.
 BESIDE: Final = {"block_tokens": BLOCK_TOKENS, "lru_blocks": LRU_BLOCKS, "chunk_tokens": None}
 
 
 def texts_of(bundle: Bundle, stages: Sequence[str]) -> dict[str, str]:
-    """The source of each stage. A policy that is none has to have one in the cookbook, or to be the default."""
-    return {stage: _text(bundle, stage) for stage in STAGES if stage in _check_stages(stages)}
+    """Return the source of each stage. A built-in policy needs a template, a cookbook entry, or to be the default."""
+    check_stages(stages)
+    return {stage: _text(bundle, stage) for stage in STAGES if stage in stages}
 
 
 def bundle_of(
@@ -69,7 +69,7 @@ def bundle_of(
     parent: str | None = None,
     mutations: Sequence[str] = (),
 ) -> Bundle:
-    """A bundle with these sources, and else what `base` has."""
+    """Return `base` with these sources in place of its policies."""
     policies: dict[str, Any] = dict(base.policies)
     for stage, source in texts.items():
         keys = registry.explicit(stage, policies[stage], f"policies.{stage}")
@@ -78,11 +78,10 @@ def bundle_of(
     return Bundle(name, policies, generation, parent, tuple(mutations))
 
 
-def _check_stages(stages: Sequence[str]) -> Sequence[str]:
+def check_stages(stages: Sequence[str]) -> None:
     for stage in stages:
         if stage not in STAGES:
             raise HeadwayError(f"--stage: there is no stage {stage!r}.{suggest(stage, STAGES)}")
-    return stages
 
 
 def _text(bundle: Bundle, stage: str) -> str:
@@ -97,6 +96,6 @@ def _text(bundle: Bundle, stage: str) -> str:
     if plain and stage in DEFAULTS and name == DEFAULT_POLICIES[stage]:
         return DEFAULTS[stage]
     raise HeadwayError(
-        f"--template: {name!r} has no source in the policy language to start from; "
-        "name a template, a policy of the cookbook without parameters, or a file of your own."
+        f"--template: {name!r} has no source in the policy language. "
+        "Use a template, a cookbook policy without parameters, or a file of your own."
     )

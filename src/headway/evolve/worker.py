@@ -1,9 +1,9 @@
-"""Calls in disposable processes: whatever a call does, what comes back is its value or a sentence that says why not.
+"""Call functions in disposable processes. A call returns its value, or a `Failure` that says what went wrong.
 
     confined("headway.evolve.evaluation:play", [scenario, policies, figures], Limits(cpu_s=20, deadline_s=20))
 
-Zygotes (`zygote.py`) are started when they are first wanted and kept for the next call. They are interpreters of their
-own, so that the caller may have any threads, and end when it does.
+The first call starts zygotes (`zygote.py`); later calls reuse them. A zygote is a separate interpreter, so the caller
+may have threads. It ends when the caller ends.
 """
 
 from __future__ import annotations
@@ -33,31 +33,30 @@ from headway.experiment.runner import Runner, runner_of
 
 Arguments = Sequence[Any] | Mapping[str, Any]  # by position or by name
 Kind = Literal["time", "memory", "cpu", "crash", "error"]
-Finished = Callable[[int, Any], None]  # the place of a task, and its value or its Failure
+Finished = Callable[[int, Any], None]  # called with the place of a task, and its value or its Failure
 WHERE: Final = "evaluations"
-GRACE_S: Final = 30.0  # beyond a deadline, for a zygote to start, to import and to answer
+GRACE_S: Final = 30.0  # added to a deadline, for a zygote to start, to import and to answer
 LIFE: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from headway.evolve.zygote import main; main({})"
 )
 
 
 class Failure(Struct, frozen=True):
-    """Why there is no value: the call took too long, wanted too much memory or CPU time, brought its process down, or
-    raised an error."""
+    """Why a call has no value: it exceeded a limit (time, memory, cpu), its process ended (crash), or it raised."""
 
     why: str
     kind: Kind
 
 
 class Task(NamedTuple):
-    """A call of a module's function, "module:function", with arguments that JSON can hold; so is what it returns."""
+    """A call of a module's function, "module:function". JSON must be able to hold its arguments and its value."""
 
     call: str
     arguments: Arguments = ()
 
 
 def confined(call: str, arguments: Arguments = (), limits: Limits | None = None) -> Any:
-    """The value of a call that runs in a process of its own, or a Failure. It may be called from any thread."""
+    """Run a call in its own process and return its value or a Failure. Any thread may call this function."""
     values: list[Any] = []
     with _borrow(1) as zygotes:
         _drive([Task(call, arguments)], zygotes, limits or Limits(), lambda _, value: values.append(value))
@@ -70,9 +69,9 @@ def confined_many(
     limits: Limits | None = None,
     finished: Finished | None = None,
 ) -> list[Any]:
-    """The value or the Failure of each task, in order; `finished` gets each as it comes. Tasks run on as many processes
-    of this machine as the runner has slots, or wherever it runs things. A process that was lost with its task is
-    replaced, and the task run again; one that is lost every time is a Failure."""
+    """Return the value or the Failure of each task, in order; `finished` receives each as soon as it is known. Tasks
+    run in as many processes of this machine as the runner has slots, or on the runner's other machines. If a process
+    is lost, its task runs again once; a second loss is a Failure."""
     if runner is None:
         with runner_of(None, None) as own:
             return confined_many(tasks, own, limits, finished)
@@ -94,11 +93,11 @@ def confined_many(
 
 
 class Zygote:
-    """One of the processes that fork, and the task that it is at."""
+    """A zygote process, and the task that it runs now."""
 
     def __init__(self) -> None:
         if not hasattr(os, "fork"):
-            raise HeadwayError(f"{WHERE}: disposable processes want fork, which {sys.platform} has not got.")
+            raise HeadwayError(f"{WHERE}: need fork, which {sys.platform} does not have. Use Linux or macOS.")
         self.place = -1
         self.until = 0.0
         self._received = bytearray()
@@ -107,7 +106,7 @@ class Zygote:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
-            start_new_session=True,  # Ctrl-C is the caller's to hear
+            start_new_session=True,  # Ctrl-C reaches the caller only
         )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
@@ -120,7 +119,7 @@ class Zygote:
         return self._out
 
     def send(self, place: int, frame: bytes, deadline_s: float) -> bool:
-        """Hand it a task; False where it is there no more."""
+        """Send a task. Return False if the process has ended."""
         self.place, self._received = place, bytearray()
         self.until = time.monotonic() + deadline_s + GRACE_S
         try:
@@ -130,7 +129,7 @@ class Zygote:
         return True
 
     def read(self) -> bytes | None:
-        """The answer once it is whole, none before; EOFError where there will be none."""
+        """Return the answer if it is complete, else None. Raise EOFError if the process has ended."""
         chunk = os.read(self._out, CHUNK)
         if not chunk:
             raise EOFError
@@ -138,7 +137,7 @@ class Zygote:
         return bytes(self._received[HEADER:]) if is_whole(self._received) else None
 
     def close(self) -> None:
-        """End it. It ends its child when the pipe is closed, and is given a moment for that."""
+        """End the process. Closing the pipe makes it end its child first; after a second it is killed."""
         self._close_pipes()
         try:
             self._process.wait(1)
@@ -147,7 +146,7 @@ class Zygote:
             self._process.wait()
 
     def forget(self) -> None:
-        """It belongs to the process that this one was forked from."""
+        """Close the pipes in a forked copy of the caller, which does not own this process."""
         self._process.returncode = 0
         self._close_pipes()
 
@@ -157,13 +156,13 @@ class Zygote:
                 pipe.close()
 
 
-_IDLE: list[Zygote] = []  # those that wait for work
+_IDLE: list[Zygote] = []
 _LOCK = threading.Lock()
 
 
 @contextlib.contextmanager
 def _borrow(count: int) -> Iterator[list[Zygote]]:
-    """So many zygotes, idle ones first. They are kept for the next unless something went wrong."""
+    """Yield `count` zygotes, idle ones first. Afterwards they are idle again; after an exception they are closed."""
     with _LOCK:
         zygotes = [_IDLE.pop() for _ in range(min(count, len(_IDLE)))]
     try:
@@ -183,7 +182,7 @@ def _borrow(count: int) -> Iterator[list[Zygote]]:
 
 @atexit.register
 def close() -> None:
-    """End all idle zygotes; the next call starts new ones."""
+    """End all idle zygotes. The next call starts new ones."""
     with _LOCK:
         idle, _IDLE[:] = list(_IDLE), []
     for zygote in idle:
@@ -191,7 +190,7 @@ def close() -> None:
 
 
 def _forget_zygotes() -> None:
-    """A forked copy of this program has no zygotes of its own yet."""
+    """Start with no zygotes in a forked copy of this program: the idle ones belong to its parent."""
     global _LOCK
     _LOCK = threading.Lock()
     for zygote in _IDLE:
@@ -204,8 +203,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def _drive(tasks: Sequence[Task], zygotes: list[Zygote], limits: Limits, finished: Finished) -> None:
-    """Run tasks on zygotes, each at one. One that died or does not answer is replaced in the list."""
-    waiting, again = deque(range(len(tasks))), set[int]()
+    """Run tasks on zygotes, one at a time on each. A zygote that died or does not answer is replaced in the list."""
+    waiting, retried = deque(range(len(tasks))), set[int]()
     with selectors.DefaultSelector() as ears:
 
         def begin(zygote: Zygote) -> None:
@@ -213,7 +212,7 @@ def _drive(tasks: Sequence[Task], zygotes: list[Zygote], limits: Limits, finishe
                 return
             place = waiting.popleft()
             frame = _frame(tasks[place], limits)
-            if not zygote.send(place, frame, limits.deadline_s):  # it was ended while it had nothing to do
+            if not zygote.send(place, frame, limits.deadline_s):  # it ended while it was idle
                 zygote = replace(zygote)
                 zygote.send(place, frame, limits.deadline_s)
             ears.register(zygote, selectors.EVENT_READ, zygote)
@@ -231,8 +230,8 @@ def _drive(tasks: Sequence[Task], zygotes: list[Zygote], limits: Limits, finishe
                 place = zygote.place
                 if isinstance(answer, Failure):
                     zygote = replace(zygote)
-                if isinstance(answer, Failure) and answer.kind == "crash" and place not in again:
-                    again.add(place)  # it may have been another's fault
+                if isinstance(answer, Failure) and answer.kind == "crash" and place not in retried:
+                    retried.add(place)  # the cause may be outside the task
                     waiting.appendleft(place)
                 else:
                     finished(place, answer if isinstance(answer, Failure) else _value(answer))
@@ -240,7 +239,7 @@ def _drive(tasks: Sequence[Task], zygotes: list[Zygote], limits: Limits, finishe
 
 
 def _wait(ears: selectors.BaseSelector) -> list[tuple[Zygote, bytes | Failure]]:
-    """The zygotes that have answered, died, or been silent for too long."""
+    """Return the zygotes that have answered, died, or exceeded their deadline."""
     working = [key.data for key in ears.get_map().values()]
     ready = ears.select(max(0.0, min(zygote.until for zygote in working) - time.monotonic()))
     answers: list[tuple[Zygote, bytes | Failure]] = []
@@ -248,13 +247,13 @@ def _wait(ears: selectors.BaseSelector) -> list[tuple[Zygote, bytes | Failure]]:
         try:
             answer = zygote.read()
         except EOFError:
-            answers.append((zygote, Failure("the process that looked after it was ended.", "crash")))
+            answers.append((zygote, Failure("the supervising process ended.", "crash")))
             continue
         if answer is not None:
             answers.append((zygote, answer))
     if not ready:
         late = [zygote for zygote in working if zygote.until <= time.monotonic()]
-        answers += [(zygote, Failure("the process that looked after it did not answer.", "time")) for zygote in late]
+        answers += [(zygote, Failure("the supervising process did not answer.", "time")) for zygote in late]
     return answers
 
 
@@ -262,12 +261,12 @@ def _frame(task: Task, limits: Limits) -> bytes:
     limit_values = {name: getattr(limits, name) for name in limits.__struct_fields__}
     try:
         folder = str(Path.cwd())
-    except OSError:  # it is gone
+    except OSError:  # the folder was removed
         folder = "/"
     try:
         return frame_of([task.call, _plain(task.arguments), limit_values, folder])
     except (TypeError, ValueError, RecursionError) as error:
-        raise HeadwayError(f"{WHERE}: the arguments of {task.call} are no JSON: {one_line(error)}.") from None
+        raise HeadwayError(f"{WHERE}: JSON cannot hold the arguments of {task.call}: {one_line(error)}.") from None
 
 
 def _plain(arguments: Arguments) -> list[Any] | dict[str, Any]:
@@ -279,4 +278,4 @@ def _value(answer: bytes) -> Any:
         document = json.loads(answer)
         return document["value"] if "value" in document else Failure(str(document["why"]), document["kind"])
     except (ValueError, TypeError, KeyError, RecursionError):
-        return Failure("what it wrote is no answer.", "crash")
+        return Failure("the process wrote an invalid answer.", "crash")

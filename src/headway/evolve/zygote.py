@@ -1,8 +1,7 @@
-"""A process that does nothing but to fork: it has everything imported and no threads, so that a child costs a
-millisecond and is safe whatever the program that wanted it is made of.
+"""A process that only forks: all imports are done and it has no threads, so that a child starts in a millisecond.
 
-It reads tasks from one pipe and answers on another, a frame each: eight bytes of length, then JSON. Each task runs in
-a child of its own, with limits; the zygote waits for it, kills it when its time is up, and says what became of it.
+It reads tasks from one pipe and answers on another. A frame is eight bytes of length, then JSON. Each task runs in its
+own child, with limits. The zygote waits for the child, kills it at its deadline, and reports the outcome.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from headway.errors import HeadwayError
 from headway.evolve.limits import MB, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, Limits, confine, control, sieve
 from headway.policies import registry
 
-HEADER: Final = 8  # bytes that say how long a frame is
+HEADER: Final = 8  # bytes that hold the length of a frame
 CHUNK: Final = 1 << 18
-WANT_OF_MEMORY: Final = 77  # the status with which a child ends that could not even say so
-LOOK_S: Final = 2.0  # how often a zygote looks whether its parent is still there
-SWEEP_S: Final = 5.0  # how long it tries to end what a child left behind
+OUT_OF_MEMORY: Final = 77  # exit status of a child that has no memory left to write an answer
+LOOK_S: Final = 2.0  # interval at which a zygote checks that its parent still runs
+SWEEP_S: Final = 5.0  # limit on the time to end processes that a child left behind
 
 
 class Task(NamedTuple):
-    """A call as it travels: a function named "module:function", arguments, limits, and where to be."""
+    """A call of "module:function" with its limits and working folder."""
 
     call: str
     arguments: list[Any] | dict[str, Any]
@@ -47,7 +46,7 @@ def frame_of(document: Any) -> bytes:
 
 
 def is_whole(frame: bytes | bytearray) -> bool:
-    """Whether all of a frame has come."""
+    """Return whether all of a frame has arrived."""
     return len(frame) >= HEADER and len(frame) >= HEADER + int.from_bytes(frame[:HEADER], "big")
 
 
@@ -56,13 +55,13 @@ def failure(kind: str, why: str) -> dict[str, str]:
 
 
 def main(parent: int) -> None:
-    """The life of a zygote: tasks until its parent closes the pipe, or is gone."""
+    """Run tasks until the parent closes the pipe or ends."""
     tasks, answers = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
-    os.dup2(2, 1)  # nothing that is printed here may get among the answers
+    os.dup2(2, 1)  # printed text must not mix with the answers
     os.close(nothing)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     control(PR_SET_CHILD_SUBREAPER, 1)
     _warm_up()
@@ -77,10 +76,10 @@ def main(parent: int) -> None:
 
 
 def _warm_up() -> None:
-    """Load what every evaluation needs: a child that had to do it would pay for it each time."""
+    """Import what every evaluation needs, so that no child has to."""
     for name in ("headway.experiment.run", "headway.results.findings", "headway.results.words"):
         import_module(name)
-    for entry in registry.entries():  # compiles the templates
+    for entry in registry.entries():  # reading the parameters compiles the templates
         _ = entry.parameters
 
 
@@ -88,14 +87,14 @@ class Zygote:
     def __init__(self, parent: int, tasks: int) -> None:
         self.parent = parent
         self.tasks = tasks
-        self.bell, ring = os.pipe()  # rings when a child ends
+        self.bell, ring = os.pipe()  # readable when a child has ended
         for end in (self.bell, ring):
             os.set_blocking(end, False)
         signal.set_wakeup_fd(ring, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def next(self) -> bytes | None:
-        """The next task; None when there will be none any more."""
+        """Return the next task, or None if the parent has closed the pipe or ended."""
         size = self._read(HEADER)
         return None if size is None else self._read(int.from_bytes(size, "big"))
 
@@ -115,7 +114,7 @@ class Zygote:
         return bytes(data)
 
     def attend(self, task: Task) -> bytes:
-        """Run a task in a child and tell what came of it, as a frame."""
+        """Run a task in a child and return its value or failure as a frame."""
         try:
             call = _function(task.call)
         except Exception as error:
@@ -130,23 +129,23 @@ class Zygote:
         os.close(writing)
         if child < 0:
             os.close(reading)
-            return frame_of(failure("crash", f"no process could be started for it: {why}."))
+            return frame_of(failure("crash", f"no process could be started: {why}."))
         try:
             written, late = self._watch(child, reading, task.limits)
         finally:
             os.close(reading)
-            end = self._end(child)
+            status, cpu_s = self._end(child)
         if written is not None and len(written) == HEADER + int.from_bytes(written[:HEADER], "big"):
             return bytes(written)
-        return frame_of(_fate(task.limits, written, late, end))
+        return frame_of(_outcome(task.limits, written, late, status, cpu_s))
 
     def _watch(self, child: int, reading: int, limits: Limits) -> tuple[bytearray | None, bool]:
-        """What a child wrote until it was done, dead, or out of time; None where it is more than it may write."""
+        """Return what a child wrote, or None if that exceeds the limit; and whether the child missed its deadline."""
         written, deadline, most = bytearray(), time.monotonic() + limits.deadline_s, HEADER + limits.result_mb * MB
         poll = select.poll()
         poll.register(reading, select.POLLIN)
         poll.register(self.bell, select.POLLIN)
-        poll.register(self.tasks, 0)  # to hear when the other end is closed
+        poll.register(self.tasks, 0)  # reports when the parent closes its end
         while (left := deadline - time.monotonic()) > 0:
             ready = dict(poll.poll(min(left, LOOK_S) * 1000 + 1))
             if ready.get(self.tasks, 0) & (select.POLLHUP | select.POLLERR) or os.getppid() != self.parent:
@@ -161,24 +160,19 @@ class Zygote:
                     return written, False
             elif self.bell in ready:
                 os.read(self.bell, CHUNK)
-                if _dead(child):  # while a process that it left behind keeps the pipe open
-                    written += _rest(reading, most)  # it may have written after the poll, and then died
+                if _dead(child):  # a process that it left behind may keep the pipe open
+                    written += _rest(reading, most)  # written between the poll and the end
                     return (written, False) if len(written) <= most else (None, False)
         return written, True
 
-    def _end(self, child: int) -> _End:
-        """End a child, and everything that it began."""
+    def _end(self, child: int) -> tuple[int, float]:
+        """End a child and every process that it started. Return its status and CPU time in seconds."""
         for kill in (os.killpg, os.kill):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 kill(child, signal.SIGKILL)
         _, status, usage = os.wait4(child, 0)
         _sweep()
-        return _End(status, usage.ru_utime + usage.ru_stime)
-
-
-class _End(NamedTuple):
-    status: int
-    cpu_s: float
+        return status, usage.ru_utime + usage.ru_stime
 
 
 def _function(name: str) -> Callable[..., Any]:
@@ -190,15 +184,17 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 def _live(call: Callable[..., Any], task: Task, writing: int) -> NoReturn:
-    """The whole life of a child."""
+    """Run a task in a child, write its answer and exit."""
     try:
         _begin(task, writing)
-        answer = frame_of({"value": _call(call, task.arguments)})
+        arguments = task.arguments
+        value = call(**arguments) if isinstance(arguments, dict) else call(*arguments)
+        answer = frame_of({"value": value})
         if len(answer) > task.limits.result_mb * MB:
-            answer = frame_of(failure("error", f"its result is larger than {task.limits.result_mb:g} MB."))
+            answer = frame_of(_too_large(task.limits))
     except BaseException as error:
         if _of_memory(error):
-            os._exit(WANT_OF_MEMORY)
+            os._exit(OUT_OF_MEMORY)
         answer = frame_of(failure("error", f"{one_line(error)}."))
     try:
         write_all(writing, answer)
@@ -206,12 +202,12 @@ def _live(call: Callable[..., Any], task: Task, writing: int) -> NoReturn:
         os._exit(0)
 
 
-def _call(call: Callable[..., Any], arguments: list[Any] | dict[str, Any]) -> Any:
-    return call(**arguments) if isinstance(arguments, dict) else call(*arguments)
+def _too_large(limits: Limits) -> dict[str, str]:
+    return failure("error", f"the result is larger than the limit of {limits.result_mb:g} MB.")
 
 
 def _begin(task: Task, writing: int) -> None:
-    """A session of its own, nothing open but the pipe, and the limits."""
+    """Start a session, close every file but the pipe, and set the limits."""
     control(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setsid()
     signal.set_wakeup_fd(-1)
@@ -222,7 +218,7 @@ def _begin(task: Task, writing: int) -> None:
         os.dup2(nothing, standard)
     for other in [int(place.name) for place in Path("/dev/fd").iterdir()]:
         if other > 2 and other != writing:
-            with contextlib.suppress(OSError):  # the listing itself
+            with contextlib.suppress(OSError):  # the listing's own file is closed already
                 os.close(other)
     sys.dont_write_bytecode = True
     with contextlib.suppress(OSError):
@@ -231,7 +227,7 @@ def _begin(task: Task, writing: int) -> None:
 
 
 def _of_memory(error: BaseException | None) -> bool:
-    """Whether this error is one of memory, or comes of one."""
+    """Return whether an error or one of its causes is a MemoryError."""
     links = 0
     while error is not None and links < 100:
         if isinstance(error, MemoryError):
@@ -247,7 +243,7 @@ def write_all(end: int, data: bytes) -> None:
 
 
 def _rest(reading: int, most: int) -> bytes:
-    """What is in a pipe now, up to a little more than `most`."""
+    """Return what a pipe holds now, up to a little more than `most` bytes."""
     os.set_blocking(reading, False)
     rest = b""
     with contextlib.suppress(BlockingIOError):
@@ -257,7 +253,7 @@ def _rest(reading: int, most: int) -> bytes:
 
 
 def _dead(child: int) -> bool:
-    """Whether a child has ended; it stays to be waited for."""
+    """Return whether a child has ended, without waiting for it."""
     if hasattr(os, "waitid"):
         return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     try:
@@ -268,7 +264,7 @@ def _dead(child: int) -> bool:
 
 
 def _sweep() -> None:
-    """End the children of a child that is gone, which have become the zygote's own."""
+    """End the children of an ended child, which the zygote has adopted."""
     until = time.monotonic() + SWEEP_S
     while time.monotonic() < until:
         try:
@@ -282,27 +278,17 @@ def _sweep() -> None:
             time.sleep(0.001)
 
 
-def _fate(limits: Limits, written: bytearray | None, late: bool, end: _End) -> dict[str, str]:
-    """Why a child gave no answer, in a sentence."""
-    if late:
-        return failure("time", f"it was not done after {limits.deadline_s:g} s and was ended.")
+def _outcome(limits: Limits, written: bytearray | None, late: bool, status: int, cpu_s: float) -> dict[str, str]:
+    """Return why a child gave no answer."""
+    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    if late or number == signal.SIGALRM:
+        return failure("time", f"exceeded the time limit of {limits.deadline_s:g} s.")
     if written is None:
-        return failure("error", f"its result is larger than {limits.result_mb:g} MB.")
-    if os.WIFEXITED(end.status):
-        status = os.WEXITSTATUS(end.status)
-        if status == WANT_OF_MEMORY:
-            return failure("memory", f"it wanted more than {limits.memory_mb:g} MB of memory.")
-        return failure("crash", f"it ended itself, with status {status}, and gave no result.")
-    number = os.WTERMSIG(end.status)
-    if number == signal.SIGXCPU or (number == signal.SIGKILL and end.cpu_s >= limits.cpu_s):
-        return failure("cpu", f"it used more than {limits.cpu_s:g} s of CPU time.")
-    if number == signal.SIGALRM:
-        return failure("time", f"it was not done after {limits.deadline_s:g} s and was ended.")
-    return failure("crash", f"it was ended by {_signal(number)}.")
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+        return _too_large(limits)
+    if number == signal.SIGXCPU or (number == signal.SIGKILL and cpu_s >= limits.cpu_s):
+        return failure("cpu", f"exceeded the limit of {limits.cpu_s:g} s of CPU time.")
+    if number:
+        return failure("crash", f"the process was killed by signal {number} ({signal.strsignal(number)}).")
+    if os.WEXITSTATUS(status) == OUT_OF_MEMORY:
+        return failure("memory", f"exceeded the limit of {limits.memory_mb:g} MB of memory.")
+    return failure("crash", f"the process exited with status {os.WEXITSTATUS(status)} and returned no result.")
