@@ -222,11 +222,11 @@ def test_with_json_the_verb_prints_one_document(headway: Run, suite_file: Path) 
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["no-such-suite"], "there is no such suite file"),
+        (["no-such-suite"], "no suite file and no preset has this name"),
         (["--evaluations", "0"], "--evaluations: one candidate at least"),
-        (["--template", "least-loaded"], "has no number to choose"),
+        (["--template", "least-loaded"], "has no numbers to search"),
         (["--template", "missing.yaml"], "missing.yaml"),
-        (["--engine", "gp", "--stage", "scheduler"], "for routing alone"),
+        (["--engine", "gp", "--stage", "scheduler"], "supports only routing"),
         (["--engine", "gp", "--template", "lmetric"], "--template: genetic programming starts from"),
         (["--engine", "gp", "--sampler", "tpe"], "--sampler: gp has none"),
         (["--engine", "gp", "--builtins", "nobody"], "nobody"),

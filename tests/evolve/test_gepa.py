@@ -70,7 +70,7 @@ def test_a_prompt_that_was_never_asked_ends_the_replay(tmp_path: Path) -> None:
     conversed(tmp_path / "live")
     transcript = tmp_path / "live" / "transcript.jsonl"
     transcript.write_text(transcript.read_text().replace("language models", "models of language", 1))
-    with pytest.raises(HeadwayError, match=r"prompt 1 is not in the transcript"):
+    with pytest.raises(HeadwayError, match=r"no further answer, to prompt 1"):
         conversed(None, Replay(transcript))
 
 
@@ -148,7 +148,7 @@ def test_five_components_can_be_written_at_once() -> None:
     asked: list[str] = []
 
     def model(prompt: Any) -> str:
-        stage = str(prompt).partition("This is the present ")[2].partition(" ")[0]
+        stage = str(prompt).partition("This is the current ")[2].partition(" ")[0]
         asked.append(stage)
         return f"```\n{DEFAULTS.get(stage, SOURCE)}\n```"
 
@@ -160,7 +160,7 @@ def test_five_components_can_be_written_at_once() -> None:
 def test_every_prompt_teaches_the_language_of_its_stage() -> None:
     for stage, template in templates(few(), STAGES).items():
         assert "<curr_param>" in template and "<side_info>" in template
-        assert f"This is the present {stage} policy" in template and "There is no import" in template
+        assert f"This is the current {stage} policy" in template and "There is no import" in template
     assert "cached_tokens(instance)" in templates(few(), ["routing"])["routing"]
     assert "cached_tokens" not in templates(few(), ["scaling"])["scaling"]
 
@@ -185,7 +185,7 @@ def test_a_policy_without_a_source_cannot_be_begun_with() -> None:
 @pytest.mark.parametrize("engine", ["gepa", "openevolve"])
 def test_a_framework_that_is_missing_is_named(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, engine, None)
-    with pytest.raises(HeadwayError, match=rf"--engine: {engine} is not installed; install headway\[evolve\]"):
+    with pytest.raises(HeadwayError, match=rf"--engine: {engine} is not installed\. Install headway\[evolve\]"):
         evolve_with_model(few(), heavier, Dialogue(engine, START))
 
 

@@ -104,7 +104,7 @@ SCALING = "TARGET = parameter(4, 1, 16)\n\n\ndef scale(pool):\n    return pool.i
 
 
 def test_a_template_without_numbers_is_told_so() -> None:
-    with pytest.raises(HeadwayError, match="least-loaded has no number to choose"):
+    with pytest.raises(HeadwayError, match="least-loaded has no numbers to search"):
         Plan(template="least-loaded").searcher(suite())
 
 
@@ -112,7 +112,7 @@ def test_a_template_without_numbers_is_told_so() -> None:
     ("plan", "why"),
     [
         (Plan(stages=("routes",)), "--stage: there is no stage"),
-        (Plan(engine="gp", stages=("scheduler",)), "genetic programming is for routing alone"),
+        (Plan(engine="gp", stages=("scheduler",)), "genetic programming supports only routing"),
         (Plan(batch=1), "--batch: expected 2"),
         (Plan(template="no-such-policy"), "no routing policy is called"),
     ],
@@ -127,7 +127,7 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(
     sampler: Sampler, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(HeadwayError, match=rf"{missing} is not installed; install headway\[evolve\]"):
+    with pytest.raises(HeadwayError, match=rf"{missing} is not installed\. Install headway\[evolve\]"):
         Plan(sampler=sampler).searcher(suite())
     Plan(engine="gp").searcher(suite())  # needs neither
 

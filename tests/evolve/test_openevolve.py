@@ -111,7 +111,7 @@ def test_an_edit_outside_the_markers_is_refused(judge: Judge) -> None:
         ("import os\n" + program, "was changed to 'import os'"),
         (program.replace("# EVOLVE-BLOCK-END", ""), "'# EVOLVE-BLOCK-END' is missing"),
         (program.replace("-START routing", "-START admission"), "was changed to '# EVOLVE-BLOCK-START admission'"),
-        (program + program[program.index("# EVOLVE") :], "stands there twice"),
+        (program + program[program.index("# EVOLVE") :], "appears twice"),
         (SOURCE, "outside the markers"),
         ("", "is missing"),
     ]:
@@ -247,17 +247,17 @@ def test_a_transcript_is_replayed_in_order(tmp_path: Path) -> None:
 
 
 def test_a_model_that_never_answers_is_an_error_that_says_why() -> None:
-    with pytest.raises(HeadwayError, match="no answer that could be used: no line to the model"):
+    with pytest.raises(HeadwayError, match="the model returned no usable answer: no line to the model"):
         conversed(None, silent, 3)
 
 
 def test_a_start_that_fails_is_told_before_anything_is_asked(tmp_path: Path) -> None:
     broken = {"name": "code", "source": "def score(request, instance, cluster):\n    return 1 / 0\n"}
     dialogue = Dialogue("openevolve", broken, evaluations=3)
-    with pytest.raises(HeadwayError, match=r"--template: does not come through the train part: .*division by zero"):
+    with pytest.raises(HeadwayError, match=r"--template: the policy fails on the train part: .*division by zero"):
         evolve_with_model(few(), silent, dialogue, workers=1)
 
 
 def test_openevolve_has_one_machine() -> None:
-    with pytest.raises(HeadwayError, match="--ray: OpenEvolve runs on one machine alone"):
+    with pytest.raises(HeadwayError, match="--ray: OpenEvolve runs on one machine"):
         conversed(None, ray="auto")

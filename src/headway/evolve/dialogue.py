@@ -1,10 +1,11 @@
-"""A whole search with a language model: from a suite to a policy and what is known of it."""
+"""A whole search with a language model: from a suite to a winner and its held-out comparison."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -36,28 +37,38 @@ def asks_model(engine: str) -> bool:
         return False
 
 
+def import_framework(name: str, *modules: str) -> Any:
+    """Return the package of an engine, with some of its modules imported."""
+    try:
+        for module in modules:
+            import_module(f"{name}.{module}")
+        return import_module(name)
+    except ImportError:
+        raise HeadwayError(f"--engine: {name} is not installed. Install headway[evolve].") from None
+
+
 class Dialogue(Struct, frozen=True):
-    """Which search it is, but for the suite and the model."""
+    """The settings of a search, apart from its suite and model."""
 
     engine: str = "gepa"
-    template: str | Json | None = None  # what the model begins with, as in `Plan`
-    stages: tuple[str, ...] = ("routing",)  # whose policies it writes
+    template: str | Json | None = None  # the first candidate, as in `Plan`
+    stages: tuple[str, ...] = ("routing",)  # the stages whose policies the model writes
     seed: int = 0
     evaluations: int = 50
 
     def start(self, suite: Suite) -> Bundle:
-        """The first candidate, every stage that is to be written in the policy language."""
+        """Return the first candidate, with `stages` in the policy language."""
         if not asks_model(self.engine):
             raise HeadwayError(f"--engine: expected openevolve or gepa, got {self.engine!r}.")
         if self.evaluations < 1:
-            raise HeadwayError(f"--evaluations: one candidate at least is wanted, got {self.evaluations}.")
+            raise HeadwayError(f"--evaluations: expected at least 1, got {self.evaluations}.")
         load_engine(self.engine).framework()
         base = template_of(TEMPLATE if self.template is None else self.template, suite, self.stages[0])
         base.check("--template")
         return bundle_of(base, texts_of(base, self.stages), f"{self.engine} 0")
 
     def document(self, suite: Suite, start: Bundle) -> Json:
-        """What a folder remembers of it."""
+        """Return the entries of search.json."""
         return {
             "suite": suite.name,
             "cases": digest(suite),
@@ -68,32 +79,31 @@ class Dialogue(Struct, frozen=True):
         }
 
     def cost(self, suite: Suite, builtins: Sequence[str] | None = None) -> str:
-        """What it will take at most, in simulations."""
+        """Describe the largest number of simulations that the search takes."""
         train = len(suite.cases("train"))
-        words = (
-            f"{self.engine}: {self.evaluations:,} candidates × {train} cases = {self.evaluations * train:,} simulations"
-        )
-        words += " on train" if self.engine == "openevolve" else " on train (and what its last step takes)"
-        words += ", and at most as many again to tell the model what happened"
+        simulations = f"{self.evaluations:,} candidates × {train} cases = {self.evaluations * train:,} simulations"
+        words = f"{self.engine}: {simulations} on train"
+        words += "" if self.engine == "openevolve" else " (plus those of the last step)"
+        words += ", and at most as many again for feedback to the model"
         if suite.parts.get("validation"):
             words += f"; {FINALISTS * len(suite.cases('validation')):,} on validation"
         if suite.parts.get(HELD_OUT):
             contestants = 1 + len(rivals(suite, self.stages[0], builtins))
             words += f"; {contestants * len(suite.cases(HELD_OUT)):,} on held-out"
-        return words + ". What has been run is not run again."
+        return words + ". Cached simulations are not repeated."
 
 
 class WritingTask(NamedTuple):
-    """What an engine is handed to write candidates for."""
+    """The task of an engine: write candidates for a suite, with a model."""
 
     suite: Suite  # without its held-out part
     start: Bundle
     dialogue: Dialogue
     model: Model
     folder: Path
-    cache: Cache | None = None  # that of the folder's `cache`
+    cache: Cache | None = None  # in the folder
     runner: Runner | None = None
-    progress: Callable[[int], None] = lambda _: None  # is given the candidates judged so far
+    progress: Callable[[int], None] = lambda _: None  # called with the number of evaluated candidates
     say: Say = lambda _: None
 
 
@@ -105,15 +115,17 @@ def model_of(
     record: str | Path | None = None,
     replay: str | Path | None = None,
 ) -> Model:
-    """A model as it is named on the command line. OpenEvolve's prompts differ from run to run, so there a transcript is
-    replayed in order."""
+    """Return the model that the command line describes. OpenEvolve's prompts differ between runs, so its transcripts
+    are replayed in order."""
     if replay is not None:
         if name is not None or api_base is not None or record is not None:
-            raise HeadwayError("--replay: takes the place of --model, --api-base and --record; leave them out.")
+            raise HeadwayError("--replay: replaces --model, --api-base and --record. Remove those options.")
         return Replay(replay, in_order=engine == "openevolve")
     if name is None or api_base is None:
         missing = "--model" if name is None else "--api-base"
-        raise HeadwayError(f"--engine {engine}: {missing} is missing; name a model and its endpoint, or --replay FILE.")
+        raise HeadwayError(
+            f"--engine {engine}: {missing} is missing. Pass --model and --api-base, or --replay with a transcript."
+        )
     model = Endpoint(name, api_base, key_variable)
     return model if record is None else Recorder(model, record)
 
@@ -130,12 +142,12 @@ def evolve_with_model(
     progress: Progress | None = None,
     say: Say | None = None,
 ) -> Conclusion:
-    """Search on a suite's train part, choose on validation, compare on held-out, as `evolve` does. `say` is given the
-    cost first. With `output` all prompts and answers are kept there, and a search in that folder is continued."""
+    """Search on a suite's train part, choose the winner on validation, and compare it on held-out. `say` receives the
+    cost first. `output` is a folder for all prompts and answers; a search in that folder resumes."""
     dialogue = dialogue or Dialogue()
     chosen = Suite.load(DEFAULT if suite is None else suite)
     if dialogue.engine == "openevolve" and ray is not None:
-        raise HeadwayError("--ray: OpenEvolve runs on one machine alone; take --workers.")
+        raise HeadwayError("--ray: OpenEvolve runs on one machine. Use --workers instead.")
     start = dialogue.start(chosen)
     check_rivals(chosen, dialogue.stages[0], builtins)
     journal = Journal(None if output is None else Path(output), dialogue.document(chosen, start))
@@ -145,7 +157,7 @@ def evolve_with_model(
         cache = cache_in(str(folder / "cache"))
         first = judge([start], chosen, cache, runner)[0].evaluation
         if not first.ok:
-            raise HeadwayError(f"--template: does not come through the train part: {first.error}")
+            raise HeadwayError(f"--template: the policy fails on the train part: {first.error}")
         recorded = Recorder(model, folder / TRANSCRIPT, go_on=True) if journal.folder is not None else model
 
         def on_judged(count: int) -> None:
@@ -162,7 +174,7 @@ def evolve_with_model(
 
 
 def judge(bundles: Sequence[Bundle], suite: Suite, cache: Cache, runner: Runner | None) -> list[Judged]:
-    """Judge the candidates of an engine on the whole train part, each once."""
+    """Evaluate the candidates of an engine on the whole train part, each once."""
     candidates = distinct(bundles)
     evaluations = evaluate_many(candidates, suite.for_search(), cache=cache, runner=runner)
     return [Judged(*pair) for pair in zip(candidates, evaluations, strict=True)]
@@ -170,7 +182,7 @@ def judge(bundles: Sequence[Bundle], suite: Suite, cache: Cache, runner: Runner 
 
 @contextmanager
 def _folder(journal: Journal) -> Iterator[Path]:
-    """The search's, or a temporary one."""
+    """Yield the folder of the search, or a temporary folder."""
     if journal.folder is not None:
         yield journal.folder
         return

@@ -1,7 +1,7 @@
-"""An evaluation in words, for a language model that is to do better, and for people.
+"""An evaluation in words, for people and for a language model that improves the policy.
 
-Below 6 KB, and in a form that the filters of frameworks leave alone: they blank long runs of letters and digits, and
-what looks like a password or an access token.
+The text is below 6 KB. Frameworks blank long runs of letters and digits, and text that looks like a password or an
+access token; the feedback contains neither.
 """
 
 import re
@@ -14,7 +14,7 @@ from headway.evolve.objectives import COMPLEXITY, PRIMARY
 from headway.evolve.suite import Suite
 
 MOST_BYTES: Final = 6000
-MOST_ROWS: Final = 12  # workloads in the table; of more, the worst
+MOST_ROWS: Final = 12  # worst workloads in the table
 LONG_RUN: Final = re.compile(r"[A-Za-z0-9]{32,}")
 SECRET: Final = re.compile(r"(token|password)(\s*)[=:]", re.IGNORECASE)
 COLUMNS: Final = {
@@ -28,16 +28,16 @@ COLUMNS: Final = {
 
 
 def feedback(suite: Suite, name: str, evaluation: Evaluation, worst: tuple[int, str] | None) -> str:
-    """What the candidate gained and lost, workload by workload, and what happened in its worst case."""
+    """Describe the candidate's gains by workload, and what happened in its worst case."""
     lines = [f"## {name} on {suite.name}, {evaluation.part}", ""]
     if evaluation.error is not None:
         lines += [
             f"Failed: {evaluation.error}",
             "",
-            "Who fails counts as 1000 % worse than the baseline, there and in all that follows.",
+            "A failed case, and every case after it, counts as 1000 % worse than the baseline.",
         ]
     if evaluation.stopped is not None:
-        lines += [f"It was {evaluation.stopped}", ""]
+        lines += [f"The evaluation was {evaluation.stopped}", ""]
     if evaluation.ok:
         lines += [_scores(suite, evaluation.fitness), "", *_table(suite, evaluation)]
     if worst is not None:
@@ -65,7 +65,7 @@ def _table(suite: Suite, evaluation: Evaluation) -> list[str]:
         cells += [_cell(cases, path, form) for path, form in COLUMNS.values()]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     if len(workloads) > MOST_ROWS:
-        lines.append(f"and {len(workloads) - MOST_ROWS} better ones.")
+        lines.append(f"{len(workloads) - MOST_ROWS} better workloads are not shown.")
     return lines
 
 
@@ -79,13 +79,13 @@ def _cell(cases: Sequence[CaseResult], path: str, form: str) -> str:
 
 
 def harmless(text: str) -> str:
-    """Text that no filter takes for a secret."""
+    """Change text that a framework's filter would treat as a secret."""
     text = LONG_RUN.sub(lambda run: f"{run[0][:24]}...", text)
     return SECRET.sub(r"\1\2 is", text)
 
 
 def cut_lines(text: str) -> str:
-    """Whole lines, as many as there is room for."""
+    """Return as many whole lines as `MOST_BYTES` allows."""
     lines, used = [], 0
     for line in text.splitlines():
         used += len(line.encode()) + 1

@@ -1,7 +1,7 @@
-"""Search by GEPA: a language model rewrites one stage's policy at a time, having read how it fared.
+"""Search with GEPA: a language model rewrites one stage's policy at a time, based on feedback.
 
-A candidate is a text for each stage, an example is a case of the train part, and its score is the gain over the
-baseline there. With a model that answers the same prompt the same, two runs are the same.
+A candidate has one text for each stage. An example is a case of the train part; its score is the gain over the
+baseline. The search is reproducible if the model always gives the same answer to the same prompt.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final
 
-from headway.errors import HeadwayError
 from headway.evolve.cache import Cache
-from headway.evolve.dialogue import WritingTask
+from headway.evolve.dialogue import WritingTask, import_framework
 from headway.evolve.evaluate import evaluate
 from headway.evolve.evaluation import Case, Evaluation
 from headway.evolve.model import Model, Prompt, code_in
@@ -24,28 +23,28 @@ from headway.experiment.runner import Runner
 from headway.policies.bundle import Bundle
 from headway.types import Json
 
-MINIBATCH: Final = 3  # cases that a proposal is tried on first
+MINIBATCH: Final = 3  # cases of the first test of a proposal
 PROMPT: Final = """\
 {task}
 
 {primer}
 
-This is the present {stage} policy:
+This is the current {stage} policy:
 ```
 <curr_param>
 ```
 
-This is how it fared:
+These are its results:
 <side_info>
 
-Find out what costs it most, and write a better {stage} policy. Answer with a few sentences of reasons and then with the
-whole of the policy in one ``` block."""
+Find its largest losses and write a better {stage} policy. Answer with a few sentences of reasoning, and then with the
+complete policy in one ``` block."""
 
 
 class Adapter:
-    """What GEPA asks: how candidates fare, and what is to be learnt from it."""
+    """GEPA's interface to evaluation and feedback."""
 
-    propose_new_texts = None  # GEPA asks the model itself
+    propose_new_texts = None  # GEPA calls the model itself
 
     def __init__(
         self,
@@ -64,7 +63,7 @@ class Adapter:
     def evaluate(
         self, batch: list[Case], candidate: dict[str, str], capture_traces: bool = False, **kwargs: Any
     ) -> Any:
-        """Scores are primary gains, one a case, and objective scores the gains of each objective. Never raises."""
+        """Return scores (the primary gain of each case) and objective scores (the gains of each objective)."""
         bundle = bundle_of(self.base, candidate, "candidate")
         evaluation = self._evaluate(bundle, batch, explain=False)
         traces = [self._trace(bundle, case, evaluation) for case in batch] if capture_traces else None
@@ -87,12 +86,12 @@ class Adapter:
     def make_reflective_dataset(
         self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str], **kwargs: Any
     ) -> dict[str, list[Json]]:
-        """For each stage the same: what happened is the work of all of them."""
+        """Return the same feedback for every stage, because all stages together cause the results."""
         rows = list(eval_batch.trajectories or [])
         return {stage: [dict(row) for row in rows] for stage in components_to_update}
 
     def _trace(self, bundle: Bundle, case: Case, evaluation: Evaluation) -> Json:
-        """One case in words; of a candidate that failed in any case that failure, since nothing else matters then."""
+        """Describe one case in words; for a failed candidate, describe the failure."""
         explained = self._evaluate(bundle, [case], explain=True) if evaluation.ok else evaluation
         gains = next(own.gains for own in evaluation.cases if (own.case, own.seed) == (case.name, case.seed))
         scores = {name: round(gain, 4) for name, gain in gains.items()}
@@ -103,13 +102,13 @@ class Adapter:
 
 
 def templates(suite: Suite, stages: Sequence[str]) -> dict[str, str]:
-    """The prompt of each stage, as GEPA wants them: with places for the policy and for what became of it."""
+    """Return the prompt of each stage, with GEPA's placeholders for the policy and the feedback."""
     return {stage: PROMPT.format(task=task(suite, [stage]), primer=primer([stage]), stage=stage) for stage in stages}
 
 
 class Asker:
-    """A model as GEPA talks to one. Only the code of an answer is handed on, since GEPA takes all from the first fence
-    to the last. GEPA goes on after an error for ever, so the first one ends the search."""
+    """Passes prompts of GEPA to a model and returns only the code of an answer, because GEPA takes all text between the
+    first fence and the last. GEPA would retry after an error for ever, so the first error ends the search."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -142,7 +141,7 @@ def search(task: WritingTask) -> list[Bundle]:
     cases = list(suite.cases("train"))
 
     def on_calls(calls: int) -> None:
-        task.progress(calls // len(cases))  # as many cases as train has are one candidate
+        task.progress(calls // len(cases))  # a candidate takes one call for each case
 
     adapter = Adapter(suite, base, cache=task.cache, runner=task.runner, progress=on_calls)
     asker = Asker(task.model)
@@ -176,15 +175,11 @@ def _bundles(
         if not before:
             bundles.append(bundle_of(base, texts, f"gepa {number}"))
             continue
-        mother = bundles[before[0]]
+        parent = bundles[before[0]]
         changed = [f"{stage} rewritten" for stage in texts if texts[stage] != candidates[before[0]][stage]]
-        bundles.append(bundle_of(base, texts, f"gepa {number}", mother.generation + 1, mother.id, changed))
+        bundles.append(bundle_of(base, texts, f"gepa {number}", parent.generation + 1, parent.id, changed))
     return bundles
 
 
 def framework() -> Any:
-    """GEPA, which has to be installed."""
-    try:
-        return import_module("gepa")
-    except ImportError:
-        raise HeadwayError("--engine: gepa is not installed; install headway[evolve].") from None
+    return import_framework("gepa")

@@ -1,4 +1,4 @@
-"""Language models: one behind an OpenAI-compatible endpoint, a function, or the transcript of earlier answers."""
+"""Language models: an OpenAI-compatible endpoint, any function, or a transcript of earlier answers."""
 
 import json
 import os
@@ -15,15 +15,15 @@ from headway.config.wording import cut, one_line, shown
 from headway.errors import HeadwayError
 
 Message = Mapping[str, Any]  # {"role": ..., "content": ...}
-Prompt = str | Sequence[Message]  # a text is a user's only message
-KEY: Final = "OPENAI_API_KEY"  # the environment variable that has the key
-AGAIN: Final = (408, 409, 429, 500, 502, 503, 504)  # answers of a server that may be different next time
-PAUSES_S: Final = (1.0, 4.0, 16.0)  # before each further try
+Prompt = str | Sequence[Message]  # a string is a single user message
+KEY: Final = "OPENAI_API_KEY"  # the environment variable of the key
+RETRIED: Final = (408, 409, 429, 500, 502, 503, 504)  # HTTP statuses
+PAUSES_S: Final = (1.0, 4.0, 16.0)  # before each retry
 LONGEST_ANSWER: Final = 4 << 20  # bytes
 
 
 class Model(Protocol):
-    """Answers prompts. It must be picklable for a framework that asks from processes of its own."""
+    """Answers prompts. It must be picklable if a framework calls it in other processes."""
 
     def __call__(self, prompt: Prompt, /) -> str: ...
 
@@ -35,8 +35,7 @@ def messages_of(prompt: Prompt) -> list[dict[str, Any]]:
 
 
 class Endpoint:
-    """A model behind `{api_base}/chat/completions`. The key is read from the environment as it is needed, kept nowhere,
-    and shown in no message; without one none is sent."""
+    """A model at `{api_base}/chat/completions`. Each request reads the key from the environment; no message shows it."""
 
     def __init__(
         self,
@@ -52,7 +51,7 @@ class Endpoint:
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise HeadwayError(f"--api-base: expected a URL like http://127.0.0.1:8000/v1, got {shown(api_base)}.")
         if "@" in parts.netloc:
-            raise HeadwayError(f"--api-base: holds a password; put the key into the variable {key_variable} instead.")
+            raise HeadwayError(f"--api-base: the URL contains a password. Set the key in {key_variable} instead.")
         self.name, self.url, self.key_variable = name, f"{api_base.rstrip('/')}/chat/completions", key_variable
         self.timeout_s, self.pauses_s, self.settings = timeout_s, tuple(pauses_s), dict(settings or {})
 
@@ -76,26 +75,26 @@ class Endpoint:
                 return _text(answer.read(LONGEST_ANSWER), self.url)
         except urllib.error.HTTPError as error:
             why = _without(key, _body(error))
-            if error.code in AGAIN:
+            if error.code in RETRIED:
                 raise _Busy(f"answered {error.code}{why}") from None
-            hint = f"; the key is read from {self.key_variable}" if error.code in (401, 403) else ""
+            hint = f". Check the key in {self.key_variable}" if error.code in (401, 403) else ""
             raise HeadwayError(f"{self.url}: answered {error.code}{why}{hint}.") from None
         except (OSError, HTTPException) as error:
             raise _Busy(f"no answer: {_without(key, one_line(error))}") from None
 
 
 class _Busy(Exception):
-    """No answer this time."""
+    """No answer; a retry may succeed."""
 
 
-class _Stay(urllib.request.HTTPRedirectHandler):
-    """Go nowhere else: the key is for the address that was named."""
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows no redirects: the key is only for the given address."""
 
-    def redirect_request(self, *given: Any) -> None:
+    def redirect_request(self, *arguments: Any) -> None:
         return None
 
 
-_OPENER: Final = urllib.request.build_opener(_Stay)
+_OPENER: Final = urllib.request.build_opener(_NoRedirects)
 
 
 def _body(error: urllib.error.HTTPError) -> str:
@@ -114,23 +113,24 @@ def _text(data: bytes, url: str) -> str:
     try:
         answer = json.loads(data)["choices"][0]["message"]["content"]
     except (ValueError, LookupError, TypeError, RecursionError):
-        raise HeadwayError(f"{url}: gave no chat completion: {cut(data[:100].decode('utf-8', 'replace'))}.") from None
+        start = cut(data[:100].decode("utf-8", "replace"))
+        raise HeadwayError(f"{url}: the answer is not a chat completion: {start}.") from None
     if not isinstance(answer, str) or not answer.strip():
-        raise HeadwayError(f"{url}: the model said nothing.")
+        raise HeadwayError(f"{url}: the model returned an empty answer.")
     return answer
 
 
 class Recorder:
-    """Asks a model and writes every prompt and answer to a file, a line of JSON each. A file that is there is an error,
-    unless it is to be gone on with: then lines are added, and what it has an answer to is first taken from there."""
+    """Asks a model and appends every prompt and answer to a file, as one line of JSON. With `go_on` an existing file is
+    continued, and prompts that it has an answer to are answered from it; otherwise an existing file is an error."""
 
     def __init__(self, model: Model, file: str | os.PathLike[str], *, go_on: bool = False) -> None:
         self.model, self.file = model, os.fspath(file)
-        there = Path(self.file).exists()
-        if there and not go_on:
-            raise HeadwayError(f"{self.file}: is there already; name another file to record to.")
-        self.known = Replay(self.file) if there else None
-        _append(self.file, b"")  # a file that cannot be written is refused before anything is asked
+        exists = Path(self.file).exists()
+        if exists and not go_on:
+            raise HeadwayError(f"{self.file}: exists already. Choose another file for --record.")
+        self.known = Replay(self.file) if exists else None
+        _append(self.file, b"")  # fails before the first prompt if the file cannot be written
 
     def __call__(self, prompt: Prompt, /) -> str:
         known = None if self.known is None else self.known.find(prompt)
@@ -143,8 +143,8 @@ class Recorder:
 
 
 class Replay:
-    """A model's transcript in its place. A prompt that was asked several times gets its answers in turn. With
-    `in_order` prompts are not looked at: the n-th gets the n-th answer."""
+    """Answers from a transcript. A repeated prompt gets its answers in turn. With `in_order` the n-th prompt gets the
+    n-th answer, whatever it says."""
 
     def __init__(self, file: str | os.PathLike[str], *, in_order: bool = False) -> None:
         self.file, self.in_order = os.fspath(file), in_order
@@ -157,7 +157,7 @@ class Replay:
                 self.answers.setdefault(_key(row["messages"]), []).append(answer)
                 self.every.append(answer)
             except (LookupError, TypeError):
-                raise HeadwayError(f"{self.file}: line {number} is no prompt with its answer.") from None
+                raise HeadwayError(f"{self.file}: line {number} is not a prompt with an answer.") from None
 
     def find(self, prompt: Prompt) -> str | None:
         several = self.answers.get(_key(messages_of(prompt)))
@@ -167,13 +167,13 @@ class Replay:
         self.prompts += 1
         if self.in_order:
             if self.prompts > len(self.every):
-                raise HeadwayError(f"{self.file}: has {len(self.every)} answers, and one more is asked for.")
+                raise HeadwayError(f"{self.file}: the transcript has only {len(self.every)} answers.")
             return self.every[self.prompts - 1]
         answer = self.find(prompt)
         if answer is None:
             last = str(messages_of(prompt)[-1]["content"])
-            what = f"prompt {self.prompts} is not in the transcript, or not once more; it ends in {shown(last[-60:])}"
-            raise HeadwayError(f"{self.file}: {what}.")
+            missing = f"the transcript has no answer, or no further answer, to prompt {self.prompts}"
+            raise HeadwayError(f"{self.file}: {missing}, which ends in {shown(last[-60:])}.")
         return answer
 
 
@@ -185,27 +185,27 @@ def _rows(file: str) -> list[Any]:
     try:
         text = Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
-        raise HeadwayError(f"{file}: cannot be read: {one_line(error)}.") from None
+        raise HeadwayError(f"{file}: cannot be read ({one_line(error)}).") from None
     rows = []
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], start=1):
         try:
             rows.append(json.loads(line))
         except (ValueError, RecursionError):
-            raise HeadwayError(f"{file}: line {number} is no JSON.") from None
+            raise HeadwayError(f"{file}: line {number} is not JSON.") from None
     return rows
 
 
 def _append(file: str, line: bytes) -> None:
-    """One write, so that the lines of several processes do not mix."""
+    """Append with a single write, so that the lines of several processes do not mix."""
     try:
         with Path(file).open("ab", buffering=0) as out:
             out.write(line)
     except OSError as error:
-        raise HeadwayError(f"{file}: cannot be written: {error.strerror or error}.") from None
+        raise HeadwayError(f"{file}: cannot be written ({error.strerror or error}).") from None
 
 
 def code_in(answer: str) -> str:
-    """The code of an answer: its last fenced block, or all of it where there is none."""
+    """Return the code of an answer: its last fenced block, or all of it if there is none."""
     blocks: list[list[str]] = []
     inside = False
     for line in answer.splitlines():

@@ -1,7 +1,7 @@
-"""Search by OpenEvolve: a language model edits a program of policies, and islands of programs are kept.
+"""Search with OpenEvolve: a language model edits programs of policies, which live on islands.
 
-OpenEvolve's course cannot be repeated, seed or not, and its own record is not relied on: the evaluator writes every
-program that came through, and the caller judges these again.
+An OpenEvolve search is not reproducible, even with a seed. The evaluator therefore writes every program that completed
+the train part, and the caller evaluates these again.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from msgspec import Struct
 from headway.config.documents import write_text, yaml_text
 from headway.config.wording import cut
 from headway.errors import HeadwayError
-from headway.evolve.dialogue import WritingTask
+from headway.evolve.dialogue import WritingTask, import_framework
 from headway.evolve.model import Model, Recorder, Replay
 from headway.evolve.openevolve_evaluator import (
     EVALUATOR,
@@ -50,12 +50,12 @@ CONFIG: Final = "config.yaml"
 ERRORS: Final = "model-errors.txt"
 DESCENTS: Final = "descents.json"
 EDIT: Final = (
-    "Every policy stands between two marker lines that begin with # EVOLVE-BLOCK. Change only what is between them, "
-    "and keep the markers; a program that is different elsewhere is refused."
+    "Every policy is between two marker lines that begin with # EVOLVE-BLOCK. Change only the text between them, and "
+    "keep the markers. A program with other changes is rejected."
 )
 STEP: Final = re.compile(r"Iteration \d+(?: error)?:")
-SIMPLE_BELOW: Final = 6000  # characters; OpenEvolve asks for a shorter program from there on
-CHECKPOINTS: Final = 10  # iterations from one to the next
+SIMPLE_BELOW: Final = 6000  # characters; OpenEvolve asks the model to shorten longer programs
+CHECKPOINTS: Final = 10  # iterations between checkpoints
 
 
 def prepared(
@@ -69,8 +69,8 @@ def prepared(
     workers: int = 1,
     cache: str = "cache",
 ) -> Json:
-    """Write all that a framework needs to a folder: `openevolve-run initial_program.py evaluator.py --config
-    config.yaml` works there, and SkyDiscover takes the first two. Gives the configuration."""
+    """Write the files of a framework to a folder and return the configuration. `openevolve-run initial_program.py
+    evaluator.py --config config.yaml` runs there; SkyDiscover takes the first two files."""
     texts = texts_of(base, stages)
     folder_task = prepare(folder, suite, base, program_of(texts), cache)
     config = settings(folder_task, suite, list(texts), iterations, seed, workers)
@@ -79,7 +79,7 @@ def prepared(
 
 
 def settings(folder_task: Task, suite: Suite, stages: Sequence[str], iterations: int, seed: int, workers: int) -> Json:
-    """OpenEvolve's configuration, but for the model."""
+    """Return OpenEvolve's configuration without the model."""
     return {
         "max_iterations": iterations,
         "checkpoint_interval": CHECKPOINTS,
@@ -101,7 +101,7 @@ def settings(folder_task: Task, suite: Suite, stages: Sequence[str], iterations:
             "random_seed": seed,
         },
         "evaluator": {
-            "timeout": math.ceil(folder_task.deadline_s + 2 * GRACE_S),  # ours comes first
+            "timeout": math.ceil(folder_task.deadline_s + 2 * GRACE_S),  # later than the evaluator's own
             "max_retries": 0,
             "cascade_evaluation": True,
             "cascade_thresholds": [folder_task.threshold()],
@@ -111,11 +111,11 @@ def settings(folder_task: Task, suite: Suite, stages: Sequence[str], iterations:
 
 
 class Client:
-    """A model as OpenEvolve talks to one, and makes one in each of its processes. What goes wrong is written down,
-    since OpenEvolve only logs it."""
+    """The model client that OpenEvolve creates in each of its processes. It writes errors to a file, because OpenEvolve
+    only logs them."""
 
     def __init__(self, config: Any, answerer: Model, folder: str) -> None:
-        self.answerer, self.folder, self.model = answerer, folder, "model"  # OpenEvolve logs the last as the name
+        self.answerer, self.folder, self.model = answerer, folder, "model"  # OpenEvolve logs `model` as the name
 
     async def generate(self, prompt: str, **kwargs: Any) -> str:
         return self._answer([{"role": "user", "content": prompt}])
@@ -133,11 +133,11 @@ class Client:
 
 
 def search(task: WritingTask) -> list[Bundle]:
-    """Every program that came through, the first one included, in the order that they were judged in. A folder with a
-    checkpoint is continued from there."""
+    """Return every program that completed the train part, in order, with the first one. Resume from a checkpoint in the
+    folder if there is one."""
     package = framework()
     if threading.current_thread() is not threading.main_thread() or asyncio._get_running_loop() is not None:
-        raise HeadwayError("--engine openevolve: runs in the main thread alone, and in no event loop.")
+        raise HeadwayError("--engine openevolve: must run in the main thread, outside an event loop.")
     folder, base, dialogue = task.folder / "openevolve", task.start, task.dialogue
     iterations = dialogue.evaluations - 1
     document = prepared(
@@ -160,7 +160,7 @@ def search(task: WritingTask) -> list[Bundle]:
             client = partial(Client, answerer=task.model, folder=str(folder))
             config.llm.models = [package.config.LLMModelConfig(name="model", weight=1.0, init_client=client)]
             config.llm.evaluator_models = list(config.llm.models)
-            with contextlib.redirect_stderr(io.StringIO()):  # what it logs goes to its folder as well
+            with contextlib.redirect_stderr(io.StringIO()):  # its folder has the same log
                 controller = package.OpenEvolve(
                     str(folder / PROGRAM), str(folder / EVALUATOR), config=config, output_dir=str(folder)
                 )
@@ -169,19 +169,19 @@ def search(task: WritingTask) -> list[Bundle]:
     bundles = _bundles(folder, base, _descents(folder, programs), program_of(texts_of(base, dialogue.stages)))
     failures = errors(folder)
     if failures:
-        task.say(f"{len(failures)} prompts got no answer; the last: {failures[-1]}")
+        task.say(f"{len(failures)} prompts got no answer. The last error: {failures[-1]}")
     return bundles
 
 
 def _replays(model: Model) -> bool:
-    """In order, so by one process."""
+    """Return whether answers come from a transcript. Their order allows a single process only."""
     while isinstance(model, Recorder):
         model = model.model
     return isinstance(model, Replay)
 
 
 class Descent(Struct, frozen=True):
-    """Where a program comes from, as OpenEvolve tells it."""
+    """The origin of a program, from OpenEvolve's database."""
 
     generation: int = 0
     parent: str | None = None  # its text
@@ -189,7 +189,7 @@ class Descent(Struct, frozen=True):
 
 
 def _descents(folder: Path, programs: Mapping[str, Any]) -> dict[str, Descent]:
-    """By a program's text; those of earlier parts of a search as well."""
+    """Return descents by program text, including those of earlier parts of the search."""
     file = folder / DESCENTS
     descents = msgspec.json.decode(file.read_bytes(), type=dict[str, Descent]) if file.is_file() else {}
     for program in programs.values():
@@ -204,31 +204,31 @@ def _bundles(folder: Path, base: Bundle, descents: Mapping[str, Descent], origin
     texts = list(dict.fromkeys((original, *candidates(folder))))
     failures = errors(folder)
     if len(texts) == 1 and failures:
-        raise HeadwayError(f"the model gave no answer that could be used: {failures[-1]}")
+        raise HeadwayError(f"the model returned no usable answer: {failures[-1]}")
     bundles: dict[str, Bundle] = {}
     for number, text in enumerate(texts):
         descent = descents.get(text, Descent()) if number else Descent()
-        mother = None if descent.parent is None else bundles.get(descent.parent)
+        parent = None if descent.parent is None else bundles.get(descent.parent)
         bundles[text] = bundle_of(
             base,
             sources_in(text, original),
             f"openevolve {number}",
             descent.generation,
-            None if mother is None else mother.id,
+            None if parent is None else parent.id,
             [descent.changes] if descent.changes else [],
         )
     return list(bundles.values())
 
 
 def errors(folder: Path) -> list[str]:
-    """Why prompts got no answer, a line each."""
+    """Return the errors of prompts without an answer."""
     file = folder / ERRORS
     return file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
 
 
 def _checkpoint(folder: Path) -> Path | None:
-    there = list((folder / "checkpoints").glob("checkpoint_*"))
-    return max(there, key=lambda checkpoint: int(checkpoint.name.rpartition("_")[2]), default=None)
+    checkpoints = (folder / "checkpoints").glob("checkpoint_*")
+    return max(checkpoints, key=lambda checkpoint: int(checkpoint.name.rpartition("_")[2]), default=None)
 
 
 class _Steps(logging.Handler):
@@ -246,11 +246,11 @@ class _Steps(logging.Handler):
 
 @contextlib.contextmanager
 def _restore_process(progress: Callable[[int], None], iterations: int) -> Iterator[None]:
-    """OpenEvolve takes a process for its own: its signals, its log, its chance and its path. They are put back."""
+    """Restore what OpenEvolve changes in this process: signal handlers, logging, random states and the import path."""
     root, steps = logging.getLogger(), logging.getLogger("openevolve.process_parallel")
     handlers, level, path = list(root.handlers), root.level, list(sys.path)
     arrays = import_module("numpy").random
-    chance, array_chance = random.getstate(), arrays.get_state()
+    state, array_state = random.getstate(), arrays.get_state()
     signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     counter = _Steps(progress, iterations)
     steps.addHandler(counter)
@@ -263,17 +263,11 @@ def _restore_process(progress: Callable[[int], None], iterations: int) -> Iterat
         root.handlers[:] = handlers
         root.setLevel(level)
         sys.path[:] = path
-        random.setstate(chance)
-        arrays.set_state(array_chance)
+        random.setstate(state)
+        arrays.set_state(array_state)
         for number, handle in signals.items():
             signal.signal(number, handle)
 
 
 def framework() -> Any:
-    """OpenEvolve, which has to be installed."""
-    try:
-        package = import_module("openevolve")
-        import_module("openevolve.config")
-    except ImportError:
-        raise HeadwayError("--engine: openevolve is not installed; install headway[evolve].") from None
-    return package
+    return import_framework("openevolve", "config")

@@ -1,8 +1,8 @@
-"""How good a program is, for OpenEvolve, and for SkyDiscover, which asks in the same way.
+"""The evaluator of programs for OpenEvolve, and for SkyDiscover, which has the same interface.
 
-A folder has all that it takes: `evaluator.py` with the functions that the frameworks call, `initial_program.py`,
-`config.yaml` of OpenEvolve, and `task.json` with the suite, its held-out part left out. Frameworks execute the
-evaluator's file again and again, so it is short and what is dear is kept here.
+A folder has `evaluator.py` with the functions that the frameworks call, `initial_program.py`, OpenEvolve's
+`config.yaml`, and `task.json` with the suite without its held-out part. Frameworks execute the evaluator's file for
+every program, so it is short, and this module keeps what is expensive to load.
 """
 
 import json
@@ -29,45 +29,45 @@ from headway.evolve.texts import bundle_of
 from headway.policies.bundle import Bundle
 from headway.types import Json
 
-# Policies as one text for a framework that edits programs: each stage's source between markers of its own.
+# A program is one text with each stage's source between markers:
 #
 #     # EVOLVE-BLOCK-START routing
 #     def score(request, instance, cluster):
 #         ...
 #     # EVOLVE-BLOCK-END
 #
-# What stands outside the markers is fixed. Frameworks promise to look after that and do not, so it is checked here.
+# Text outside the markers must not change. Frameworks do not enforce that, so this module checks it.
 
 START: Final = "# EVOLVE-BLOCK-START"
 END: Final = "# EVOLVE-BLOCK-END"
-HEAD: Final = "# Policies in Headway's policy language. Only what stands between the markers may change.\n"
+HEAD: Final = "# Policies in Headway's policy language. Only the text between the markers may change.\n"
 
 
 def program_of(sources: Mapping[str, str]) -> str:
-    """One text of several sources, by stage."""
+    """Join the sources of stages into one program."""
     for stage, source in sources.items():
         if any(line.strip().startswith((START, END)) for line in source.split("\n")):
-            raise HeadwayError(f"{stage}: the source has a line that begins with {START} or {END}; take it out.")
+            raise HeadwayError(f"{stage}: a line of the source begins with {START} or {END}. Remove it.")
     blocks = [f"{START} {stage}\n{source.strip()}\n{END}\n" for stage, source in sources.items()]
     return "\n".join((HEAD, *blocks))
 
 
 def sources_in(program: str, original: str) -> dict[str, str]:
-    """The sources of a text that was edited, if nothing but them was."""
+    """Return the sources of an edited program. Raise an error if anything else was edited."""
     fixed, sources = _split(program)
-    for mine, theirs in zip_longest(_split(original)[0], fixed):
-        if mine != theirs:
-            change = f"{shown(mine)} was changed to {shown(theirs)}"
-            if mine is None:
-                change = f"{shown(theirs)} was added"
-            elif theirs is None:
-                change = f"{shown(mine)} is missing"
-            raise HeadwayError(f"outside the markers {change}; edit between them.")
+    for before, after in zip_longest(_split(original)[0], fixed):
+        if before != after:
+            change = f"{shown(before)} was changed to {shown(after)}"
+            if before is None:
+                change = f"{shown(after)} was added"
+            elif after is None:
+                change = f"{shown(before)} is missing"
+            raise HeadwayError(f"outside the markers, {change}. Edit only between the markers.")
     return sources
 
 
 def _split(text: str) -> tuple[list[str], dict[str, str]]:
-    """The lines outside, markers among them and empty ones aside, and what is inside."""
+    """Return the markers and the non-empty lines outside them, and the sources between them by stage."""
     fixed: list[str] = []
     sources: dict[str, list[str]] = {}
     inside: list[str] | None = None
@@ -76,7 +76,7 @@ def _split(text: str) -> tuple[list[str], dict[str, str]]:
         if plain.startswith(START) and inside is None:
             stage = plain.removeprefix(START).strip()
             if stage in sources:
-                raise HeadwayError(f"{cut(plain)} stands there twice; keep every marker as it was.")
+                raise HeadwayError(f"the marker {cut(plain)} appears twice. Keep the markers unchanged.")
             inside = sources.setdefault(stage, [])
             fixed.append(plain)
         elif plain.startswith(END) and inside is not None:
@@ -92,14 +92,14 @@ def _split(text: str) -> tuple[list[str], dict[str, str]]:
 TASK: Final = "task.json"
 PROGRAM: Final = "initial_program.py"
 EVALUATOR: Final = "evaluator.py"
-CANDIDATES: Final = "candidates.jsonl"  # the programs that came through, a line each
+CANDIDATES: Final = "candidates.jsonl"  # programs that completed the train part, one on a line
 SCORE: Final = "combined_score"
-FEATURES: Final = {"cached": "cache.token_hit_ratio", "uneven": "balance.cv"}  # what a grid of programs is laid out by
+FEATURES: Final = {"cached": "cache.token_hit_ratio", "uneven": "balance.cv"}  # axes of OpenEvolve's grid of programs
 OPENEVOLVE: Final = "openevolve.evaluation_result"
 SKYDISCOVER: Final = "skydiscover.evaluation.evaluation_result"
-PASSES: Final = -9.0  # stage 1 of a suite without a cascade: a program that works at all
+PASSES: Final = -9.0  # threshold of stage 1 without a cascade: the program works at all
 SOURCE: Final = '''\
-"""Judges a program of policies. Made by headway; see initial_program.py for the program."""
+"""Evaluates a program of policies, such as initial_program.py. Generated by Headway."""
 
 from pathlib import Path
 
@@ -122,31 +122,29 @@ def evaluate_stage2(program_path):
 
 
 class Task(Struct, frozen=True):
-    """What programs are to do, as a folder has it."""
+    """The content of task.json."""
 
-    suite: Json
-    base: Json  # the bundle whose other stages stay
+    suite: Suite
+    base: Json  # the bundle that has the other stages
     program: str
     deadline_s: float
-    cache: str = "cache"  # the folder of figures, from that of the task
+    cache: str = "cache"  # folder of figures, relative to the task's folder
 
     def threshold(self) -> float:
-        """What a program has to reach in stage 1 to be worth the rest."""
-        cascade = self.suite.get("cascade")
-        return PASSES if cascade is None else float(cascade["threshold"])
+        """Return the fitness that a program must reach in stage 1."""
+        return PASSES if self.suite.cascade is None else self.suite.cascade.threshold
 
 
 class Judge:
-    """Judges programs, within `deadline_s` each: a framework's patience must be longer, for what it gives up on goes on
-    and holds up the rest."""
+    """Evaluates programs within `deadline_s` each. A framework's timeout must be longer, because a program that it
+    gives up on continues to run and delays the others."""
 
     def __init__(self, folder: Path) -> None:
         try:
-            task = msgspec.json.decode((folder / TASK).read_bytes(), type=Task)
+            self.task = msgspec.json.decode((folder / TASK).read_bytes(), type=Task)
         except (OSError, msgspec.MsgspecError) as error:
-            raise HeadwayError(f"{folder / TASK}: cannot be read: {one_line(error)}.") from None
-        self.task, self.folder = task, folder
-        self.suite, self.base = Suite.of(task.suite), Bundle.read(task.base)
+            raise HeadwayError(f"{folder / TASK}: cannot be read ({one_line(error)}).") from None
+        self.folder, self.suite, self.base = folder, self.task.suite, Bundle.read(self.task.base)
 
     def judge(self, program: str, stage: int) -> tuple[dict[str, float], dict[str, str]]:
         try:
@@ -160,7 +158,7 @@ class Judge:
         return metrics(self.suite, evaluation), {"summary": evaluation.summary}
 
     def _evaluate_first(self, bundle: Bundle) -> Evaluation:
-        """Stage 1: a few cases. In words only where it goes no further."""
+        """Run stage 1: a few cases, with a summary only if the program does not pass."""
         count = 1 if self.suite.cascade is None else self.suite.cascade.first
         cases = self.suite.cases("train")[:count]
         evaluation = self._evaluate(bundle, cases=cases, told=False)
@@ -168,7 +166,7 @@ class Judge:
         return evaluation if passed else self._evaluate(bundle, cases=cases)
 
     def _evaluate(self, bundle: Bundle, **how: Any) -> Evaluation:
-        # Runs of other stages and processes are in the folder's cache.
+        # The folder's cache has the runs of other stages and processes.
         return evaluate(bundle, self.suite, deadline_s=self.task.deadline_s, cache=self.folder / self.task.cache, **how)
 
     def report_failure(self, why: str) -> tuple[dict[str, float], dict[str, str]]:
@@ -176,18 +174,18 @@ class Judge:
 
 
 def judge(folder: Path, program_path: str, stage: int = 0) -> Any:
-    """The framework's result for a program: metrics, always the same and finite, and a summary in words. Stage 1 is
-    the cascade's first cases, 2 the rest, and 0 all of it. Never raises."""
+    """Return the framework's result for a program: finite metrics with fixed keys, and a summary in words. Stage 1 runs
+    the cascade's first cases, stages 0 and 2 all cases. Never raises."""
     try:
         folder_judge = _judge(str(folder))
-    except Exception as error:  # the objectives are not known
+    except Exception as error:  # without task.json the objectives are unknown
         scores = {SCORE: FAILED, COMPLEXITY: 0.0, **dict.fromkeys(FEATURES, 0.0)}
         return result(scores, {"summary": f"Failed: {one_line(error)}.\n"})
     try:
         program = Path(program_path).read_text(encoding="utf-8")
-        # SkyDiscover's own thresholds are for other scales: no program would ever reach its second stage.
+        # SkyDiscover's thresholds have another scale: no program would reach its second stage.
         return result(*folder_judge.judge(program, 0 if SKYDISCOVER in sys.modules else stage))
-    except Exception as error:  # whatever it is, the next candidate may be better
+    except Exception as error:  # the search continues with the next program
         return result(*folder_judge.report_failure(f"{one_line(error)}."))
 
 
@@ -197,7 +195,7 @@ def _judge(folder: str) -> Judge:
 
 
 def metrics(suite: Suite, evaluation: Evaluation | None) -> dict[str, float]:
-    """The score, every objective's gain, the complexity and the features; None is a program that failed."""
+    """Return the score, every objective's gain, the complexity and the features. `None` is a failed program."""
     fitness = {} if evaluation is None else evaluation.fitness
     cases = [] if evaluation is None else evaluation.cases
     scores = {SCORE: fitness.get(PRIMARY, FAILED)}
@@ -206,12 +204,12 @@ def metrics(suite: Suite, evaluation: Evaluation | None) -> dict[str, float]:
     for name, path in FEATURES.items():
         values = [value for case in cases if (value := case.figures.get(path)) is not None and math.isfinite(value)]
         feature = max(0.0, mean(values)) if values else 0.0
-        scores[name] = feature / (1.0 + feature)  # one outlier must not push all others into one cell of a grid
+        scores[name] = feature / (1.0 + feature)  # bounded, so that an outlier does not push the others into one cell
     return scores
 
 
 def result(scores: dict[str, float], artifacts: dict[str, str]) -> Any:
-    """As the framework that is loaded has results; several have a class of one name and look for their own."""
+    """Return an instance of the loaded frameworks' result classes; each framework checks for its own class."""
     places = (OPENEVOLVE, SKYDISCOVER)
     classes = tuple(sys.modules[place].EvaluationResult for place in places if place in sys.modules)
     if not classes:
@@ -221,19 +219,19 @@ def result(scores: dict[str, float], artifacts: dict[str, str]) -> Any:
 
 def prepare(folder: Path, suite: Suite, base: Bundle, program: str, cache: str) -> Task:
     """Write the evaluator's files to a folder."""
-    task = Task(suite.for_search().document(), base.document(), program, 4 * suite.deadline_s, cache)
+    task = Task(suite.for_search(), base.document(), program, 4 * suite.deadline_s, cache)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / TASK).write_bytes(msgspec.json.format(msgspec.json.encode(task), indent=1) + b"\n")
         (folder / PROGRAM).write_text(program, encoding="utf-8")
         (folder / EVALUATOR).write_text(SOURCE, encoding="utf-8")
     except OSError as error:
-        raise HeadwayError(f"{folder}: cannot be written: {error.strerror or error}.") from None
+        raise HeadwayError(f"{folder}: cannot be written ({error.strerror or error}).") from None
     return task
 
 
 def candidates(folder: Path) -> list[str]:
-    """The programs that came through so far, each once."""
+    """Return the programs that completed the train part, each once."""
     file = folder / CANDIDATES
     lines = file.read_text(encoding="utf-8").split("\n") if file.is_file() else []
     return list(dict.fromkeys(json.loads(line)["program"] for line in lines if line))
