@@ -85,12 +85,12 @@ def test_two_prefix_indexes_are_two_producers_that_are_named() -> None:
 @pytest.mark.parametrize(
     ("routing", "word"),
     [
-        ("round-robin", "llm-d has weighted profiles alone"),
-        ({"name": "weighted", "scorers": {"load-balance": 1}}, "'load-balance' has no counterpart"),
-        ({"name": "weighted", "scorers": {"oracle-prefix": 1}}, "has no counterpart"),
-        ({"name": "weighted", "scorers": {"predicted-latency": 1}}, "has no counterpart"),
-        ({"name": "weighted", "filters": ["kv-below"]}, "'kv-below' has no counterpart"),
-        ({"name": "weighted", "filters": [{"name": "load-below", "max_load": 0}]}, "at least one request"),
+        ("round-robin", "llm-d supports only weighted profiles"),
+        ({"name": "weighted", "scorers": {"load-balance": 1}}, "no equivalent of 'load-balance'"),
+        ({"name": "weighted", "scorers": {"oracle-prefix": 1}}, "has no equivalent of"),
+        ({"name": "weighted", "scorers": {"predicted-latency": 1}}, "has no equivalent of"),
+        ({"name": "weighted", "filters": ["kv-below"]}, "no equivalent of 'kv-below'"),
+        ({"name": "weighted", "filters": [{"name": "load-below", "max_load": 0}]}, "a limit of at least 1"),
     ],
 )
 def test_what_llm_d_does_not_have_is_refused(routing: Any, word: str) -> None:
@@ -105,7 +105,7 @@ def test_what_means_something_else_there_is_told() -> None:
         "picker": {"name": "weighted-random", "seed": 3},
     }
     notes = " ".join(export_profile(routing).notes)
-    for word in ("blocks of 64", "queue-scorer counts requests that wait", "100,000 sessions", "the seed has no"):
+    for word in ("blocks of 64", "queue-scorer counts waiting requests", "100,000 sessions", "the seed is ignored"):
         assert word in notes
     assert export_profile({"name": "weighted", "scorers": "kv-utilization:1", "picker": "weighted-random"}).notes == []
 
@@ -167,12 +167,12 @@ def test_without_profiles_all_plugins_are_one() -> None:
 def test_one_of_several_profiles_is_chosen_by_name() -> None:
     document = profile("queue-scorer")
     document["schedulingProfiles"].append({"name": "prefill", "plugins": [{"pluginRef": "queue-scorer", "weight": 4}]})
-    with pytest.raises(HeadwayError, match=r"say --profile, one of default, prefill"):
+    with pytest.raises(HeadwayError, match=r"Choose one with --profile: default, prefill"):
         import_config(document, "x")
     found = import_config(document, "x", "prefill")
     assert found.document["policies"]["routing"]["scorers"] == {"queue-depth": 4}
     assert "only the profile prefill" in found.notes[0]
-    with pytest.raises(HeadwayError, match="none is called 'decode'"):
+    with pytest.raises(HeadwayError, match="there is no profile 'decode'"):
         import_config(document, "x", "decode")
 
 
@@ -183,10 +183,10 @@ def test_one_of_several_profiles_is_chosen_by_name() -> None:
         (profile("queue-scorer") | {"kind": "Pod"}, "expected EndpointPickerConfig"),
         (profile("queue-scorer") | {"apiVersion": "v1"}, "apiVersion: expected one of"),
         (profile("queue-scorer") | {"schedulingProfile": []}, "there is no such key"),
-        (profile("token-load-scorer"), "'token-load-scorer' has no counterpart here"),
-        (profile("random-picker", "queue-scorer"), "'random-picker' has no counterpart here"),
+        (profile("token-load-scorer"), "no equivalent of 'token-load-scorer'"),
+        (profile("random-picker", "queue-scorer"), "no equivalent of 'random-picker'"),
         (profile("max-score-picker"), "has no scorer"),
-        (profile("queue-scorer", "queue-scorer"), "two plugins called 'queue-scorer'"),
+        (profile("queue-scorer", "queue-scorer"), "two plugins have the name 'queue-scorer'"),
     ],
 )
 def test_what_cannot_be_read_is_told_at_its_place(document: Any, word: str) -> None:
@@ -197,11 +197,11 @@ def test_what_cannot_be_read_is_told_at_its_place(document: Any, word: str) -> N
 @pytest.mark.parametrize(
     ("plugin", "word"),
     [
-        ("{type: prefix-cache-scorer, parameters: {prefixLengthWeight: 0.5}}", "no weight for long prefixes"),
-        ("{type: active-request-scorer, parameters: {maxBusyScore: 0.5}}", "no idleThreshold and no maxBusyScore"),
+        ("{type: prefix-cache-scorer, parameters: {prefixLengthWeight: 0.5}}", "prefixLengthWeight: is not supported"),
+        ("{type: active-request-scorer, parameters: {maxBusyScore: 0.5}}", "idleThreshold and maxBusyScore are not supported"),
         (
             "{type: queue-scorer, parameters: {threshold: 5}}",
-            r"plugins\[0\].parameters.threshold: 5 has no counterpart",
+            r"plugins\[0\].parameters.threshold: Headway does not support 5",
         ),
         ("{type: active-request-filter}", "maxRequests: expected a whole number"),
         ("{type: active-request-scorer, parameters: {idleThreshold: x}}", "idleThreshold: expected a whole number"),
@@ -222,12 +222,12 @@ def test_parameters_that_change_decisions_or_are_none_are_refused(plugin: str, w
 
 def test_a_scorer_twice_or_without_weight_is_told() -> None:
     two = config("plugins: [{type: queue-scorer}, {name: other, type: queue-scorer}]")
-    with pytest.raises(HeadwayError, match="queue-depth would be there twice"):
+    with pytest.raises(HeadwayError, match="queue-depth is listed twice"):
         import_config(two, "x")
     none = profile("queue-scorer", "kv-cache-utilization-scorer", **{"queue-scorer": 0})
     found = import_config(none, "x")
     assert found.document["policies"]["routing"]["scorers"] == {"kv-utilization": 1}
-    assert "queue-scorer has the weight 0 and is left out." in found.notes
+    assert "queue-scorer has the weight 0 and is ignored." in found.notes
 
 
 def test_the_command_line_writes_and_reads_profiles(headway: Run, tmp_path: Path) -> None:

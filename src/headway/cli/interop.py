@@ -60,9 +60,10 @@ def export_blis(
     output: Out = None,
 ) -> Page | Json | None:
     """Write a scenario's workload as a BLIS workload specification, or a trace as BLIS TraceV2."""
-    from headway.interop.blis_export import export_workload, is_scenario
+    from headway.interop.blis_export import export_workload
+    from headway.interop.blis_import import is_trace
 
-    if not is_scenario(source):
+    if is_trace(source):
         if output is None:
             raise HeadwayError("--output: a TraceV2 is two files, X.yaml and X.csv. Name them with -o X.")
         return Files(format="blis").rewrite(source, output)

@@ -1,2 +1,2 @@
-"""What other projects read and write: llm-d's scheduling profiles, BLIS's workloads and traces, and Envoy's external
-processing, by which an inference gateway asks for an endpoint."""
+"""Formats and protocols of other projects: llm-d's scheduling profiles, BLIS's workloads and traces, and Envoy's
+external processing, by which an inference gateway asks for an endpoint."""

@@ -1,19 +1,17 @@
-"""The workload of a scenario as a workload specification of BLIS (version 2)."""
+"""Write the workload of a scenario as a workload specification of BLIS (version 2)."""
 
 from fractions import Fraction
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
-from headway.config.documents import read_yaml
 from headway.config.units import duration_ps
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.interop.blis_import import ARRIVALS, CLASSES, PS_PER_US
 from headway.interop.blis_lengths import plain, theirs
-from headway.interop.translation import Notes, Translation
+from headway.interop.translation import Translation
 from headway.types import Json
 from headway.workload import adapters, behaviour, durations, kinds, prefixes, profiles, shapes
 from headway.workload.correlations import Correlations
@@ -23,16 +21,8 @@ from headway.workload.tenants import Tenant
 MOST_GROUPS: Final = 1000
 
 
-def is_scenario(path: Path) -> bool:
-    """Whether a file is a scenario, and no trace."""
-    if path.suffix not in (".yaml", ".yml") or not path.is_file():
-        return False
-    data = read_yaml(path)
-    return isinstance(data, dict) and "trace_version" not in data
-
-
 class _Share(Struct, frozen=True):
-    """A part of a tenant: its name, its share of the tenant's sessions, and the prefix that they have in common."""
+    """A part of a tenant: its name, its share of the tenant's sessions, and their shared prefix."""
 
     name: str
     share: Fraction = Fraction(1)
@@ -42,16 +32,16 @@ class _Share(Struct, frozen=True):
 
 def export_workload(workload: WorkloadSpec, seed: int = 0) -> Translation:
     if workload.trace is not None:
-        raise HeadwayError("workload.trace: is no specification; `headway export blis TRACE` writes it as a TraceV2.")
-    notes = Notes()
+        raise HeadwayError("workload.trace: is not a specification. Write a TraceV2 with `headway export blis TRACE`.")
+    notes: list[str] = []
     senders = workload.senders()
     rates = [tenant.rate for tenant in senders if tenant.rate is not None]
     total = sum(rates, Fraction(0))
     clients = [client for tenant in senders for client in _clients(tenant, total, notes)]
     if rates and any("concurrency" in client for client in clients):
-        notes.add("clients with a rate and clients of a closed loop share num_requests otherwise in BLIS.")
+        notes.append("BLIS divides num_requests differently between clients with a rate and closed-loop clients.")
     if any("concurrency" in client for client in clients) and any("reasoning" in client for client in clients):
-        raise HeadwayError("workload: BLIS does not have a closed loop and conversations in one specification.")
+        raise HeadwayError("workload: BLIS cannot combine closed loops and conversations. Remove one of them.")
     document: Json = {
         "version": "2",
         "seed": seed,
@@ -63,32 +53,31 @@ def export_workload(workload: WorkloadSpec, seed: int = 0) -> Translation:
     if workload.duration is not None:
         document["horizon"] = _us(duration_ps(workload.duration, "workload.duration"), "workload.duration")
     document["clients"] = clients
-    return Translation(document, notes.sentences)
+    return Translation(document, list(dict.fromkeys(notes)))
 
 
 def _us(ps: int, where: str) -> int:
     if ps % PS_PER_US:
-        raise HeadwayError(f"{where}: BLIS counts in whole microseconds.")
+        raise HeadwayError(f"{where}: must be a whole number of microseconds for BLIS.")
     return ps // PS_PER_US
 
 
-def _clients(tenant: Tenant, total: Fraction, notes: Notes) -> list[Json]:
+def _clients(tenant: Tenant, total: Fraction, notes: list[str]) -> list[Json]:
     _refuse(tenant, notes)
     shares = _shares(tenant)
     if len(shares) > 1:
         if tenant.rate is None or tenant.arrival.process != "poisson":
             raise HeadwayError(
-                f"{tenant.places['prefix']}: several groups are several clients in BLIS, which only Poisson arrivals "
-                "can be split into."
+                f"{tenant.places['prefix']}: several groups become several BLIS clients, which needs Poisson arrivals."
             )
-        notes.add(f"{tenant.name}: its {len(shares)} prefix groups become {len(shares)} clients.")
+        notes.append(f"{tenant.name}: its {len(shares)} prefix groups become {len(shares)} clients.")
     return [_client(tenant, share, total, notes) for share in shares]
 
 
-def _refuse(tenant: Tenant, notes: Notes) -> None:
-    """What a client of BLIS cannot do."""
+def _refuse(tenant: Tenant, notes: list[str]) -> None:
+    """Raise an error or add a note for each feature that BLIS's clients do not have."""
     place = tenant.places
-    unlike = {
+    unsupported = {
         "profile": not isinstance(tenant.profile, profiles.Constant),
         "behaviour": not isinstance(tenant.behaviour, behaviour.Normal),
         "correlations": tenant.correlations != Correlations(),
@@ -98,16 +87,16 @@ def _refuse(tenant: Tenant, notes: Notes) -> None:
         "arrival": tenant.rate is not None and tenant.arrival.process not in ARRIVALS,
         "priority": tenant.priority not in CLASSES,
     }
-    for name, there in unlike.items():
-        if there:
-            raise HeadwayError(f"{place[name]}: has no counterpart in a client of BLIS; leave it out or make it plain.")
+    for name, used in unsupported.items():
+        if used:
+            raise HeadwayError(f"{place[name]}: BLIS does not support this value. Remove the key or simplify it.")
     if tenant.retry.max:
-        notes.add(f"{place['retry']}: clients of BLIS do not ask again.")
+        notes.append(f"{place['retry']}: is ignored; clients of BLIS do not retry.")
     if tenant.max_tokens is not None:
-        notes.add(f"{place['max_tokens']}: what clients declare has no counterpart.")
+        notes.append(f"{place['max_tokens']}: is ignored; BLIS has no declared limits.")
     for name in ("tpot", "e2e"):
         if getattr(tenant.slo, name) is not None:
-            notes.add(f"{place['slo']}.{name}: a client of BLIS has a target for the first token alone.")
+            notes.append(f"{place['slo']}.{name}: is ignored; BLIS has targets only for TTFT.")
 
 
 def _shares(tenant: Tenant) -> list[_Share]:
@@ -118,7 +107,7 @@ def _shares(tenant: Tenant) -> list[_Share]:
     listed = isinstance(prefix.groups, list)
     count = len(prefix.groups) if listed else prefix.groups
     if count > MOST_GROUPS:
-        raise HeadwayError(f"{where}.groups: {count:,} groups would be as many clients; {MOST_GROUPS:,} at most are.")
+        raise HeadwayError(f"{where}.groups: at most {MOST_GROUPS:,} groups can be exported, got {count:,}.")
     weights = _weights(prefix, count)
     whole, rest = sum(weights, Fraction(0)), Fraction(0)
     shares = []
@@ -126,13 +115,13 @@ def _shares(tenant: Tenant) -> list[_Share]:
         group = prefix.groups[at] if listed else None
         tokens = prefix.tokens if group is None or group.tokens is None else group.tokens
         if not isinstance(tokens, int):
-            raise HeadwayError(f"{where}.tokens: a client of BLIS has a prefix of one length; say a number.")
-        belongs = Fraction(str(prefix.share)) * (Fraction(1) if group is None else Fraction(str(group.reuse)))
-        called = f"{name}-group-{at}" if group is None else group.name
-        rest += weight / whole * (1 - belongs)
-        if belongs:
-            part = name if count == 1 and belongs == 1 else f"{name}-{at}"
-            shares.append(_Share(part, weight / whole * belongs, called, tokens))
+            raise HeadwayError(f"{where}.tokens: BLIS needs a fixed length. Set a number.")
+        share = Fraction(str(prefix.share)) * (Fraction(1) if group is None else Fraction(str(group.reuse)))
+        group_name = f"{name}-group-{at}" if group is None else group.name
+        rest += weight / whole * (1 - share)
+        if share:
+            part = name if count == 1 and share == 1 else f"{name}-{at}"
+            shares.append(_Share(part, weight / whole * share, group_name, tokens))
     return [*shares, _Share(f"{name}-none", rest)] if rest else shares
 
 
@@ -146,7 +135,7 @@ def _weights(prefix: prefixes.Prefix, count: int) -> list[Fraction]:
     return [Fraction(1)] * count
 
 
-def _client(tenant: Tenant, share: _Share, total: Fraction, notes: Notes) -> Json:
+def _client(tenant: Tenant, share: _Share, total: Fraction, notes: list[str]) -> Json:
     place = tenant.places
     client: Json = {"id": share.name, "tenant_id": tenant.name, "slo_class": tenant.priority}
     if tenant.models[0].name:
@@ -156,7 +145,7 @@ def _client(tenant: Tenant, share: _Share, total: Fraction, notes: Notes) -> Jso
     if tenant.closed_loop is not None:
         think = _constant_us(tenant.closed_loop.think_time, f"{place['closed_loop']}.think_time")
         client |= {"concurrency": tenant.closed_loop.concurrency, "think_time_us": think}
-        client["arrival"] = {"process": "constant"}  # which BLIS wants, and does not look at
+        client["arrival"] = {"process": "constant"}  # BLIS requires the key and ignores it
     else:
         assert tenant.rate is not None
         client["rate_fraction"] = plain(float(tenant.rate * share.share / total))
@@ -178,17 +167,18 @@ def _client(tenant: Tenant, share: _Share, total: Fraction, notes: Notes) -> Jso
     return client
 
 
-def _turns(kind: kinds.AnyKind, inputs: Json, where: str, notes: Notes) -> Json:
+def _turns(kind: kinds.AnyKind, inputs: Json, where: str, notes: list[str]) -> Json:
     if not isinstance(kind, kinds.Chat):
-        raise HeadwayError(f"{where}: {shown(msgspec.to_builtins(kind)['kind'])} requests have no counterpart in BLIS.")
+        raise HeadwayError(f"{where}: BLIS does not support {shown(msgspec.to_builtins(kind)['kind'])} requests.")
     if kind.growth != "linear":
-        raise HeadwayError(f"{where}.growth: contexts of BLIS keep all that came before; say linear.")
+        raise HeadwayError(f"{where}.growth: BLIS supports only linear.")
     if shapes.parse(kind.turns, f"{where}.turns")[0] != "constant":
-        raise HeadwayError(f"{where}.turns: conversations of BLIS have one number of turns; say a number.")
+        raise HeadwayError(f"{where}.turns: BLIS needs a fixed number of turns. Set a number.")
     rounds = theirs(kind.turns, f"{where}.turns", 0, notes)
     if theirs(kind.turn_tokens, f"{where}.turn_tokens", 0, notes) != inputs:
         raise HeadwayError(
-            f"{where}.turn_tokens: in BLIS every turn brings as much as the first prompt without its prefix."
+            f"{where}.turn_tokens: in BLIS every turn is as long as the first prompt without its prefix. "
+            "Set turn_tokens to that length."
         )
     turns = {"max_rounds": rounds["params"]["value"], "think_time_us": _constant_us(kind.think_time, where)}
     return {
@@ -200,5 +190,5 @@ def _turns(kind: kinds.AnyKind, inputs: Json, where: str, notes: Notes) -> Json:
 def _constant_us(spec: Any, where: str) -> int:
     duration = durations.parse(spec, where)
     if duration["dist"] != "constant":
-        raise HeadwayError(f"{where}: BLIS has one think time for all; say a duration.")
+        raise HeadwayError(f"{where}: BLIS needs a fixed think time. Set a duration.")
     return int(duration["value"])

@@ -1,7 +1,7 @@
-"""A workload specification of BLIS (version 2) as the workload of a scenario.
+"""Read a workload specification of BLIS (version 2) as the workload of a scenario.
 
-A client there is a tenant here. What has no counterpart is refused where the requests would be others, and told in a
-sentence where they would not. The seeds mean different draws on both sides.
+A client of BLIS becomes a tenant. A feature without an equivalent is an error if it changes the requests, and a note if
+it does not. The same seed gives different random draws in both projects.
 """
 
 from fractions import Fraction
@@ -18,7 +18,7 @@ from headway.config.units import duration_text
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.interop.blis_lengths import Dist, ours, plain
-from headway.interop.translation import Notes, Translation
+from headway.interop.translation import Translation
 from headway.types import Json
 from headway.workload.spec import WorkloadSpec
 from headway.workload.tenants import DEFAULT
@@ -27,20 +27,20 @@ PS_PER_US: Final = 1_000_000
 CLASSES: Final = ("critical", "standard", "sheddable", "batch", "background")
 OLD_CLASSES: Final = {"realtime": "critical", "interactive": "standard"}  # of version 1
 ARRIVALS: Final = ("poisson", "gamma", "weibull", "constant")
-PREFIX_TOKENS: Final = 50  # of a prefix group that does not say
-CLIENT_TIMEOUT_US: Final = 300_000_000  # of clients that wait for answers, unless they say otherwise
-INSTEAD: Final = {
-    "cohorts": "write its members as clients",
-    "servegen_data": "`trace: {format: servegen, path: ...}` of a workload reads such data",
-    "inference_perf": "BLIS can convert it to clients",
+PREFIX_TOKENS: Final = 50  # BLIS's default length of a shared prefix
+CLIENT_TIMEOUT_US: Final = 300_000_000  # BLIS's default for clients that wait for answers
+UNSUPPORTED: Final = {
+    "cohorts": "Write the members as clients.",
+    "servegen_data": "Use `trace: {format: servegen, path: ...}` in a workload.",
+    "inference_perf": "Convert it to clients with BLIS.",
 }
-UNLIKE: Final = {  # of clients
-    "lifecycle": "clients that come and go have no counterpart; a `profile` varies the rate of a tenant",
-    "multimodal": "requests have tokens of one kind here",
+UNSUPPORTED_IN_CLIENTS: Final = {
+    "lifecycle": "Headway has no clients that come and go. Use `profile` to vary the rate of a tenant",
+    "multimodal": "Headway supports only text tokens",
 }
 
 
-# --- the keys of a specification ------------------------------------------------------------------------------------
+# --- keys of a specification ----------------------------------------------------------------------------------------
 
 
 class Spec(Struct):
@@ -100,11 +100,11 @@ class MultiTurn(Struct):
     single_session: bool = False
 
 
-# --- theirs to ours -------------------------------------------------------------------------------------------------
+# --- translation ----------------------------------------------------------------------------------------------------
 
 
 def is_trace(path: Path) -> bool:
-    """Whether a file of BLIS is a trace, and no workload specification."""
+    """Return whether a file is a trace, not a YAML file with a workload."""
     if path.suffix not in (".yaml", ".yml") or not path.is_file():
         return True
     data = read_yaml(path)
@@ -112,27 +112,27 @@ def is_trace(path: Path) -> bool:
 
 
 def import_workload(document: Any, where: str) -> Translation:
-    """The part of a scenario that a specification says."""
+    """Translate a specification to the sections `seed` and `workload` of a scenario."""
     spec = read(Spec, document, where)
     if str(spec.version) not in ("", "1", "2"):
-        raise HeadwayError(f"{where}.version: only versions 1 and 2 are read, got {shown(spec.version)}.")
-    for name, instead in INSTEAD.items():
+        raise HeadwayError(f"{where}.version: expected version 1 or 2, got {shown(spec.version)}.")
+    for name, remedy in UNSUPPORTED.items():
         if getattr(spec, name) is not None:
-            raise HeadwayError(f"{where}.{name}: has no counterpart; {instead}.")
+            raise HeadwayError(f"{where}.{name}: is not supported. {remedy}")
     if not spec.clients:
-        raise HeadwayError(f"{where}.clients: name at least one client.")
-    notes = Notes()
+        raise HeadwayError(f"{where}.clients: the list is empty. Add at least one client.")
+    notes: list[str] = []
     if spec.goodput_slo_targets is not None:
-        notes.add("goodput_slo_targets is left out; `slo` of a tenant says what it was promised.")
+        notes.append("goodput_slo_targets is ignored; `slo` of a tenant sets its targets.")
     if spec.category not in ("", "language", "reasoning"):
-        raise HeadwayError(f"{where}.category: {shown(spec.category)} requests have no counterpart.")
+        raise HeadwayError(f"{where}.category: expected language or reasoning, got {shown(spec.category)}.")
     clients = _merge_groups([read(Client, keys, f"{where}.clients[{at}]") for at, keys in enumerate(spec.clients)])
     names = _names(clients, where, notes)
     tenants = {
         name: _tenant(client, f"{where}.clients[{at}]", notes)
         for at, (name, client) in enumerate(zip(names, clients, strict=True))
     }
-    return Translation(_scenario(spec, tenants, where), notes.sentences)
+    return Translation(_scenario(spec, tenants, where), list(dict.fromkeys(notes)))
 
 
 def _scenario(spec: Spec, tenants: Json, where: str) -> Json:
@@ -142,7 +142,7 @@ def _scenario(spec: Spec, tenants: Json, where: str) -> Json:
     if spec.horizon > 0:
         workload["duration"] = duration_text(spec.horizon * PS_PER_US)
     if not workload:
-        raise HeadwayError(f"{where}: num_requests or horizon is missing; BLIS takes them from its command line then.")
+        raise HeadwayError(f"{where}: num_requests and horizon are missing. Add the one that you pass to BLIS.")
     if any("closed_loop" not in tenant for tenant in tenants.values()):
         if spec.aggregate_rate <= 0:
             raise HeadwayError(f"{where}.aggregate_rate: must be above 0 for clients with a rate_fraction.")
@@ -153,18 +153,18 @@ def _scenario(spec: Spec, tenants: Json, where: str) -> Json:
         workload |= only
     else:
         workload["tenants"] = tenants
-    WorkloadSpec(**workload)  # raises where it is wrong
+    WorkloadSpec(**workload)  # raises an error if the workload is invalid
     return ({"seed": {"workload": spec.seed}} if spec.seed else {}) | {"workload": workload}
 
 
 class _Source(Client):
-    """A client, or several of a tenant that differ in their prefix group alone: the groups and their shares."""
+    """A client, or several clients of a tenant that differ only in the prefix group, with the shares of the groups."""
 
     groups: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 def _merge_groups(clients: list[Client]) -> list[_Source]:
-    """Poisson arrivals that are split by prefix group are one process with several groups."""
+    """Merge clients that differ only in the prefix group: together their Poisson arrivals are one Poisson process."""
     sources: dict[Any, _Source] = {}
     for at, client in enumerate(clients):
         process = client.arrival.get("process") if isinstance(client.arrival, dict) else None
@@ -182,32 +182,32 @@ def _merge_groups(clients: list[Client]) -> list[_Source]:
     return list(sources.values())
 
 
-def _names(clients: list[_Source], where: str, notes: Notes) -> list[str]:
-    """A name for each client: its tenant's if no other client has it, else its own."""
+def _names(clients: list[_Source], where: str, notes: list[str]) -> list[str]:
+    """Name each tenant after its client's tenant_id if no other client has the same, else after the client's id."""
     tenants = [client.tenant_id for client in clients]
     names: list[str] = []
     for at, client in enumerate(clients):
         alone = client.tenant_id and tenants.count(client.tenant_id) == 1
         name = client.tenant_id if alone else client.id or client.tenant_id or f"client-{at}"
         if client.id and alone and client.id != client.tenant_id:
-            notes.add(f"clients[{at}]: the tenant is called {name}; the client's id {client.id} is left out.")
+            notes.append(f"clients[{at}]: the tenant is called {name}; the client's id {client.id} is ignored.")
         if client.tenant_id and not alone:
-            notes.add(f"clients[{at}]: several clients are of {client.tenant_id}; here each is a tenant of its own.")
+            notes.append(f"clients[{at}]: {client.tenant_id} has several clients; each becomes a separate tenant.")
         if name in names:
-            raise HeadwayError(f"{where}.clients[{at}].id: {shown(name)} is another client's too; give it its own.")
+            raise HeadwayError(f"{where}.clients[{at}].id: {shown(name)} is used twice. Choose another id.")
         names.append(name)
     return names
 
 
-def _tenant(client: _Source, where: str, notes: Notes) -> Json:
-    for name, why in UNLIKE.items():
+def _tenant(client: _Source, where: str, notes: list[str]) -> Json:
+    for name, why in UNSUPPORTED_IN_CLIENTS.items():
         if getattr(client, name) is not None:
             raise HeadwayError(f"{where}.{name}: {why}.")
     prefix = 0
     if client.prefix_group:
         prefix = client.prefix_length or PREFIX_TOKENS
     elif client.prefix_length:
-        raise HeadwayError(f"{where}.prefix_group: is missing; a shared prefix has a group.")
+        raise HeadwayError(f"{where}.prefix_group: is missing. prefix_length needs it.")
     inputs = read(Dist, client.input_distribution, f"{where}.input_distribution")
     tenant = _load(client, where)
     tenant["prompt_tokens"] = ours(inputs, f"{where}.input_distribution", prefix)
@@ -233,10 +233,9 @@ def _groups(client: _Source) -> list[Json]:
 
 
 def _load(client: Client, where: str) -> Json:
-    """When its requests come."""
     if client.concurrency:
         if client.rate_fraction:
-            raise HeadwayError(f"{where}: concurrency and rate_fraction exclude each other; keep one of them.")
+            raise HeadwayError(f"{where}: concurrency and rate_fraction exclude each other. Remove one of them.")
         think = duration_text(client.think_time_us * PS_PER_US)
         return {"closed_loop": {"concurrency": client.concurrency, "think_time": think}}
     if client.rate_fraction <= 0:
@@ -244,35 +243,35 @@ def _load(client: Client, where: str) -> Json:
     arrival = read(Arrival, client.arrival, f"{where}.arrival")
     if arrival.process not in ARRIVALS:
         known = ", ".join(ARRIVALS)
-        raise HeadwayError(f"{where}.arrival.process: {shown(arrival.process)} is none. Known: {known}.")
+        raise HeadwayError(f"{where}.arrival.process: {shown(arrival.process)} is unknown. Known: {known}.")
     if arrival.shape is not None or arrival.scale is not None:
-        raise HeadwayError(f"{where}.arrival: shape and scale have no counterpart; say the cv of the gaps.")
+        raise HeadwayError(f"{where}.arrival: shape and scale are not supported. Set cv instead.")
     load: Json = {"weight": plain(client.rate_fraction)}
     if arrival.process in ("gamma", "weibull"):
         return load | {"arrival": {"process": arrival.process, "cv": plain(1.0 if arrival.cv is None else arrival.cv)}}
     return load | {"arrival": arrival.process}
 
 
-def _turns(client: Client, inputs: Dist, where: str, notes: Notes) -> Json | None:
-    """A conversation, where its requests are turns of one."""
+def _turns(client: Client, inputs: Dist, where: str, notes: list[str]) -> Json | None:
+    """Return the `kind` of a client whose requests are turns of conversations, else None."""
     if client.reasoning is None:
         return None
     place = f"{where}.reasoning"
     reasoning = read(Reasoning, client.reasoning, place)
     ratio = reasoning.reason_ratio_distribution
     if ratio is not None and any(read(Dist, ratio, f"{place}.reason_ratio_distribution").params.values()):
-        notes.add("reason_ratio_distribution is left out: which tokens of an output are reasoning changes no request.")
+        notes.append("reason_ratio_distribution is ignored: it does not change the length of an output.")
     if reasoning.multi_turn is None:
         return None
     turns = read(MultiTurn, reasoning.multi_turn, f"{place}.multi_turn")
     if turns.context_growth != "accumulate":
-        raise HeadwayError(f"{place}.multi_turn.context_growth: turns that forget have no counterpart.")
+        raise HeadwayError(f"{place}.multi_turn.context_growth: only accumulate is supported.")
     if turns.single_session:
-        raise HeadwayError(f"{place}.multi_turn.single_session: one session a client has no counterpart.")
+        raise HeadwayError(f"{place}.multi_turn.single_session: is not supported. Remove it.")
     if client.closed_loop is False:
-        raise HeadwayError(f"{where}.closed_loop: turns that do not wait for the one before have no counterpart.")
+        raise HeadwayError(f"{where}.closed_loop: false is not supported: a turn waits for the previous answer.")
     if client.concurrency:
-        raise HeadwayError(f"{where}: BLIS does not have concurrency and multi_turn together.")
+        raise HeadwayError(f"{where}: concurrency and multi_turn exclude each other. Remove one of them.")
     return {
         "kind": "chat",
         "turns": turns.max_rounds,
@@ -281,14 +280,13 @@ def _turns(client: Client, inputs: Dist, where: str, notes: Notes) -> Json | Non
     }
 
 
-def _client_words(client: Client, where: str, notes: Notes) -> Json:
-    """Its class, model and adapter, and what it was promised."""
+def _client_words(client: Client, where: str, notes: list[str]) -> Json:
     keys: Json = {}
     slo_class = OLD_CLASSES.get(client.slo_class, client.slo_class)
     if slo_class:
         if slo_class not in CLASSES:
             known = ", ".join(CLASSES)
-            raise HeadwayError(f"{where}.slo_class: {shown(slo_class)} is none. Known: {known}.")
+            raise HeadwayError(f"{where}.slo_class: {shown(slo_class)} is unknown. Known: {known}.")
         keys["priority"] = slo_class
     if client.model:
         keys["models"] = {client.model: 1}
@@ -297,7 +295,7 @@ def _client_words(client: Client, where: str, notes: Notes) -> Json:
     if client.slo_target_us:
         keys["slo"] = {"ttft": duration_text(client.slo_target_us * PS_PER_US)}
     if client.network is not None:
-        notes.add("network is left out: a workload's clients are right beside the router.")
+        notes.append("network is ignored: Headway models no network between clients and router.")
     if not client.streaming:
-        notes.add("streaming: false is left out: every answer streams here, which changes no time that is measured.")
+        notes.append("streaming: false is ignored: every answer streams, which changes no measured time.")
     return keys

@@ -1,7 +1,7 @@
-"""Lengths of prompts and outputs, as BLIS writes them and as a workload does.
+"""Translate length distributions between BLIS and a workload.
 
-BLIS counts a shared prefix beside the input, a workload within it; so a prompt's distribution is shifted by the
-prefix, which only some distributions can be.
+BLIS adds a shared prefix to the input; a workload includes it in the prompt. So the prefix shifts the distribution of a
+prompt, and only some distributions can be shifted.
 """
 
 from collections.abc import Callable
@@ -12,13 +12,12 @@ from msgspec import Struct
 
 from headway.config.wording import shown
 from headway.errors import HeadwayError
-from headway.interop.translation import Notes
 from headway.types import Json
 from headway.workload import shapes
 from headway.workload.shapes import MAX_TOKENS
 
-MOST_VALUES: Final = 4096  # of a uniform distribution that is written out
-DIGITS: Final = 10  # to which a mean and a deviation come back from logarithms
+MOST_VALUES: Final = 4096  # of a uniform distribution that becomes an empirical one
+DIGITS: Final = 10  # significant digits of a mean and deviation computed from logarithms
 PARAMETERS: Final = {
     "gaussian": ("mean", "std_dev", "min", "max"),
     "exponential": ("mean",),
@@ -29,20 +28,15 @@ PARAMETERS: Final = {
 
 
 class Dist(Struct):
-    """A distribution of BLIS."""
-
     type: str
     params: dict[str | int, float] = {}
     file: str = ""
 
 
-# --- theirs to ours ---------------------------------------------------------------------------------------------------
-
-
 def ours(dist: Dist, where: str, prefix: int = 0) -> Any:
-    """A distribution of a workload, of lengths `prefix` tokens longer."""
+    """Return the distribution for a workload, with lengths `prefix` tokens longer."""
     if dist.file:
-        raise HeadwayError(f"{where}.file: is not read; write the lengths and their weights as params.")
+        raise HeadwayError(f"{where}.file: is not supported. Write the lengths and their weights as params.")
     params = {str(name): value for name, value in dist.params.items()}
     for name, value in params.items():
         if not isfinite(value):
@@ -51,7 +45,7 @@ def ours(dist: Dist, where: str, prefix: int = 0) -> Any:
         return _empirical(params, where, prefix)
     if dist.type not in PARAMETERS:
         known = ", ".join((*PARAMETERS, "empirical"))
-        raise HeadwayError(f"{where}.type: no distribution is called {shown(dist.type)}. Known: {known}.")
+        raise HeadwayError(f"{where}.type: {shown(dist.type)} is unknown. Known: {known}.")
     bounds = ("min", "max") if dist.type == "lognormal" else ()
     for name in params:
         if name not in (*PARAMETERS[dist.type], *bounds):
@@ -92,14 +86,14 @@ def _lognormal(params: Json, where: str, prefix: int) -> Any:
         mean = exp(mu + sigma * sigma / 2)
         std = mean * sqrt(exp(sigma * sigma) - 1)
     except OverflowError:
-        raise HeadwayError(f"{where}.params: mu and sigma give lengths beyond any number.") from None
+        raise HeadwayError(f"{where}.params: mu and sigma are too large.") from None
     lengths: Json = {"dist": "lognormal", "mean": _round(mean), "std": _round(std)}
     return lengths | {name: int(params[name]) for name in ("min", "max") if name in params}
 
 
 def _pareto_lognormal(params: Json, where: str, prefix: int) -> Any:
     if params["mix_weight"] != 0:
-        raise HeadwayError(f"{where}: a mix of Pareto and lognormal has no counterpart; mix_weight 0 is lognormal.")
+        raise HeadwayError(f"{where}: only a mix_weight of 0, which means lognormal, is supported.")
     return _lognormal({"mu": params["mu"], "sigma": params["sigma"]}, where, prefix)
 
 
@@ -116,7 +110,7 @@ def _empirical(params: Json, where: str, prefix: int) -> Any:
     pairs = []
     for name, weight in params.items():
         if not (name.isascii() and name.isdigit() and len(name) <= 10):
-            raise HeadwayError(f"{where}.params: {shown(name)} is no length; it is a whole number of tokens.")
+            raise HeadwayError(f"{where}.params: expected whole numbers of tokens as keys, got {shown(name)}.")
         if weight > 0:
             pairs.append((int(name) + prefix, plain(weight)))
     pairs.sort()
@@ -129,7 +123,7 @@ def _empirical(params: Json, where: str, prefix: int) -> Any:
 def _refuse_prefix(prefix: int, where: str, kind: str) -> None:
     if prefix:
         raise HeadwayError(
-            f"{where}: an {kind} length behind a shared prefix has no counterpart; constant, gaussian and empirical do."
+            f"{where}: {kind} is not supported with a shared prefix. Use constant, gaussian or empirical."
         )
 
 
@@ -138,20 +132,17 @@ def _round(value: float) -> int | float:
 
 
 def plain(value: float) -> int | float:
-    """A whole number without its point."""
+    """Return a whole number as an int."""
     return int(value) if float(value).is_integer() and abs(value) < 1e15 else value
 
 
-# --- ours to theirs ---------------------------------------------------------------------------------------------------
-
-
-def theirs(spec: Any, where: str, prefix: int, notes: Notes) -> Json:
-    """A distribution for BLIS, of lengths without their first `prefix` tokens."""
+def theirs(spec: Any, where: str, prefix: int, notes: list[str]) -> Json:
+    """Return the distribution for BLIS, with lengths `prefix` tokens shorter."""
     kind, shape = shapes.parse(spec, where)
     low = 1 if shape.min is None else shape.min
     high = MAX_TOKENS if shape.max is None else shape.max
     if prefix and low <= prefix and kind not in ("constant", "empirical"):
-        raise HeadwayError(f"{where}: may be as short as its prefix of {prefix} tokens; give it a higher min.")
+        raise HeadwayError(f"{where}: may be as short as the prefix of {prefix} tokens. Set a higher min.")
     if isinstance(shape, shapes.Constant):
         value = min(max(int(shape.value), low), high) - prefix
         _longer(value, where, prefix)
@@ -160,16 +151,16 @@ def theirs(spec: Any, where: str, prefix: int, notes: Notes) -> Json:
         return _write_out(shape, where, prefix, low, high)
     if isinstance(shape, shapes.Uniform):
         if high - low >= MOST_VALUES:
-            raise HeadwayError(f"{where}: a uniform length of more than {MOST_VALUES:,} values has no counterpart.")
+            raise HeadwayError(f"{where}: a uniform length may have at most {MOST_VALUES:,} values in BLIS.")
         return {"type": "empirical", "params": {str(value - prefix): 1 for value in range(low, high + 1)}}
     if kind == "normal" and isinstance(shape, shapes.Spread):
         figures = {"mean": plain(shape.mean - prefix), "std_dev": plain(shape.std), "min": low - prefix}
         return {"type": "gaussian", "params": {**figures, "max": high if high == MAX_TOKENS else high - prefix}}
     if kind == "geometric" or prefix:
-        behind = " behind a prefix" if prefix else ""
-        raise HeadwayError(f"{where}: a {kind} length{behind} has no counterpart in BLIS.")
+        behind = " with a shared prefix" if prefix else ""
+        raise HeadwayError(f"{where}: BLIS does not support {kind} lengths{behind}.")
     if (low, high) != (1, MAX_TOKENS):
-        notes.add(f"{where}: the bounds of {kind} lengths have no counterpart.")
+        notes.append(f"{where}: BLIS ignores the bounds of {kind} lengths.")
     if kind == "exponential":
         return {"type": "exponential", "params": {"mean": plain(shape.mean)}}
     assert isinstance(shape, shapes.Spread)
@@ -180,7 +171,7 @@ def theirs(spec: Any, where: str, prefix: int, notes: Notes) -> Json:
 
 def _write_out(shape: shapes.Empirical, where: str, prefix: int, low: int, high: int) -> Json:
     if shape.values is None:
-        raise HeadwayError(f"{where}.path: lengths of a file have no counterpart; write them as values and weights.")
+        raise HeadwayError(f"{where}.path: cannot be exported. Write the lengths as values and weights.")
     weights: dict[str, int | float] = {}
     for value, weight in zip(shape.values, shape.weights or [1.0] * len(shape.values), strict=True):
         length = min(max(value, low), high) - prefix
@@ -191,4 +182,4 @@ def _write_out(shape: shapes.Empirical, where: str, prefix: int, low: int, high:
 
 def _longer(length: int, where: str, prefix: int) -> None:
     if length < 1:
-        raise HeadwayError(f"{where}: is no longer than the shared prefix of {prefix} tokens, as it has to be in BLIS.")
+        raise HeadwayError(f"{where}: must be longer than the shared prefix of {prefix} tokens.")

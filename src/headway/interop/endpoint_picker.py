@@ -1,5 +1,5 @@
-"""An endpoint picker: the gateway's control plane behind Envoy's external processing, without a data plane of its own.
-An inference gateway asks it for each request, and lets the head and the answer of each pass by."""
+"""An endpoint picker: the gateway's control plane behind Envoy's external processing, without a data plane. An inference
+gateway asks it for the endpoint of each request, and shows it the head and the answer."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ DRAIN_S: Final = 30.0
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    ("grpc.so_reuseport", 0),  # two pickers at one address would each know half
+    ("grpc.so_reuseport", 0),  # two pickers at one address would each see half of the requests
 )
 log = logging.getLogger("headway.epp")
 
@@ -40,15 +40,15 @@ class Picker:
     """A gateway whose clients are calls of an inference gateway."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, config: Config) -> None:
-        for name, there in (("cascade", config.chains), ("disaggregation", config.disaggregation)):
-            if there:
-                raise HeadwayError(f"{name}: an endpoint picker sends no requests itself; leave it out.")
+        for name, section in (("cascade", config.chains), ("disaggregation", config.disaggregation)):
+            if section:
+                raise HeadwayError(f"{name}: is not supported: an endpoint picker sends no requests. Remove it.")
         self.app = App(loop, config, exchange_type=Pick)
         self.app.services.split = send_to_both
         self.calls: dict[Stream, None] = {}
 
     async def process(self, messages: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-        """A call: of one HTTP request, from its head to the end of its answer, or to its client's going."""
+        """Serve one call: an HTTP request from its head to the end of its answer, or until its client disconnects."""
         call = Stream(self.app.reception, self.app.services)
         self.calls[call] = None
         try:
@@ -58,13 +58,13 @@ class Picker:
                 if call.over:
                     break
         except DecodeError:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this is no message of external processing")
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a message of Envoy's external processing")
         finally:
             del self.calls[call]
             call.close()
 
     async def check(self, request: Any, context: Any) -> Any:
-        """gRPC's own health check, as a cluster asks it."""
+        """Answer gRPC's health check."""
         return HealthCheckResponse(status=NOT_SERVING if self.app.reception.draining else SERVING)
 
     def handlers(self) -> tuple[Any, Any]:
@@ -81,13 +81,13 @@ class Picker:
 
 
 def send_to_both(exchange: Exchange) -> None:
-    """Two engines are to serve it: both are named, and what stands beside the engines hands the prompt over."""
+    """Name both engines of a disaggregated request; a sidecar of the engines transfers the KV cache."""
     assert exchange.backend is not None
     exchange.send_to(exchange.backend)
 
 
 async def listen(picker: Picker, credentials: Any = None) -> tuple[Any, int]:
-    """A server that answers for the picker, and its port."""
+    """Start a server for the picker. Return it and its port."""
     server = grpc.aio.server(options=OPTIONS)
     server.add_generic_rpc_handlers(picker.handlers())
     config = picker.app.config
@@ -101,8 +101,8 @@ async def listen(picker: Picker, credentials: Any = None) -> tuple[Any, int]:
     except RuntimeError:
         port = 0
     if not port:
-        more = "" if credentials is None else ", or the certificate and its key are none"
-        raise HeadwayError(f"listen: {address} cannot be listened on; another process may be there{more}.")
+        tls = "" if credentials is None else ", or the TLS certificate or key is invalid"
+        raise HeadwayError(f"listen: cannot listen on {address}. Another process may use the port{tls}.")
     await picker.app.run()
     await server.start()
     return server, port
@@ -115,9 +115,9 @@ def serve(
     key: Path | None = None,
     drain_s: float = DRAIN_S,
 ) -> None:
-    """Until SIGTERM or Ctrl-C; calls under way have `drain_s` to end."""
+    """Serve until SIGTERM or Ctrl-C. Calls in flight then have `drain_s` to end."""
     if (certificate is None) != (key is None):
-        raise HeadwayError("--tls-cert and --tls-key: TLS needs both, the certificate and its key.")
+        raise HeadwayError("--tls-cert and --tls-key: TLS needs both. Pass the certificate and its key.")
     credentials = None
     if certificate is not None and key is not None:
         credentials = grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])

@@ -1,8 +1,8 @@
-"""One HTTP request as an inference gateway reports it: its head and body ask for an endpoint, its answer passes by.
+"""One HTTP request as an inference gateway reports it: its head and body ask for an endpoint, then its answer passes by.
 
-A gateway may send the body whole once the head is answered (BUFFERED), or in pieces that it does not keep, with the
-head held back until the picker replies (FULL_DUPLEX_STREAMED, which the endpoint picker protocol asks for); then every
-piece is sent back.
+A gateway may send the whole body after the reply to the head (BUFFERED). Or it sends pieces that it does not keep, and
+holds the head back until the picker replies (FULL_DUPLEX_STREAMED, which the endpoint picker protocol requires). Then
+the picker sends every piece back.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ TARGET: Final = "x-gateway-destination-endpoint"
 SUBSET: Final = "x-gateway-destination-endpoint-subset"
 PREFILLER: Final = "x-prefiller-host-port"
 NAMESPACE, SUBSETS = "envoy.lb", "envoy.lb.subset_hint"
-PIECE: Final = 60_000  # bytes of a body in one message; some gateways take no more than 64 KiB
+PIECE: Final = 60_000  # bytes of a body in one message; some gateways accept at most 64 KiB
 MODES: Final = (BUFFERED, FULL_DUPLEX)
 log = logging.getLogger("headway.epp")
 
 
 class Pick(Exchange):
-    """A request whose answer reaches its client by another way: the plane routes it, and learns its outcome."""
+    """A request whose answer does not pass through Headway: the control plane routes it and learns its outcome."""
 
     __slots__ = ()
 
@@ -51,44 +51,44 @@ class Pick(Exchange):
             self.client.name_target(self, backend)
             return
         with self.services.plane.confine(self.services.clock.now_ps(), self.request, places) as enough:
-            if enough:  # it was decided when it had waited, among all
+            if enough:  # a queued request was routed among all engines
                 self._retry("not allowed")
                 return
-        self.refuse(503, "no engine that the gateway lets this request go to can serve it", outcome="failed")
+        self.refuse(503, "none of the endpoints that the gateway allows can serve this request", outcome="failed")
 
     def fail(self) -> None:
         if not self.over:
-            self.refuse(500, "the picker has failed at this request", outcome="failed")
+            self.refuse(500, "the endpoint picker failed at this request", outcome="failed")
 
     def expire(self) -> None:
-        """Once it is sent its time is the gateway's to watch."""
+        """Reject a request that is still queued; the gateway watches the deadline of a dispatched one."""
         if not self.over and self.flight is None:
             self.refuse(504, DEADLINE_PASSED, outcome="timed_out")
 
     def pass_head(self, status: int) -> None:
-        """The head of the engine's answer has passed."""
+        """Record the head of the engine's answer."""
         assert self.backend is not None and self.flight is not None
         self.status, self.sent = status, True
         self.services.health.record_status(self.backend, status)
-        if self.flight.prefill is not None:  # its prompt has been computed, or there would be no answer
+        if self.flight.prefill is not None:  # an answer means that the prefill is complete
             self.services.plane.handed(self.services.clock.now_ps(), self.request.id)
 
     def pass_body(self, data: bytes) -> None:
-        """A piece of the answer's body has passed."""
+        """Record a piece of the answer's body."""
         if self.tally.count(data) and self.status < 400:
             self.record_first_token()
 
     def complete(self) -> None:
-        """The engine's answer has passed to its end."""
+        """Record the end of the engine's answer."""
         if not self.over:
             good = self.status < 400
             self.end("completed" if good else "failed", "" if good else f"status {self.status}")
 
 
 class Stream:
-    """A gateway's call. Each message is answered by a list of messages; `over` says that none will follow."""
+    """A gateway's call. The reply to each message is a list of messages; after `over` there are no more."""
 
-    paused = False  # as a client's connection can be; a gateway looks after its clients itself
+    paused = False  # part of a client connection's interface; the gateway paces its own clients
 
     def __init__(self, reception: Reception, services: Services) -> None:
         self.reception, self.services = reception, services
@@ -102,7 +102,7 @@ class Stream:
         self._modes = (FULL_DUPLEX, FULL_DUPLEX)
         self._allowed: frozenset[str] | None = None
         self._replies: asyncio.Future[list[Any]] = services.clock.loop.create_future()
-        self._pick: Pick | None = None  # once it is sent
+        self._pick: Pick | None = None  # set on dispatch
 
     async def hear(self, message: Any) -> list[Any]:
         if message.HasField("protocol_config"):
@@ -115,7 +115,7 @@ class Stream:
         return await replies if asyncio.iscoroutine(replies) else list(replies)
 
     def close(self) -> None:
-        """The gateway has ended the call. Where the answer had not ended, the client has gone."""
+        """Handle the end of the call. If the answer is incomplete, the client has disconnected."""
         pick = self.exchange
         if pick is None or pick.over:
             return
@@ -152,7 +152,7 @@ class Stream:
             self.reception.count_refusal(413)
             self.answer(None, 413, error_body(413, most))
             return await self._replies
-        if not piece.end_of_stream and self._modes[0] != BUFFERED:  # that comes whole, whether trailers follow or not
+        if not piece.end_of_stream and self._modes[0] != BUFFERED:  # a buffered body is whole even if trailers follow
             return []
         return await self._decide("request_body" if self._modes[0] == BUFFERED else "request_headers", True)
 
@@ -163,43 +163,43 @@ class Stream:
         return replies if self.over else [*replies, _go_on("request_trailers")]
 
     async def _decide(self, phase: str, ends: bool | None) -> list[Any]:
-        """Ask the plane, and wait for what it says. It is said in answer to this phase; `ends`: whether the body that
-        is sent back is the end of the request, None where there is none."""
+        """Ask the control plane and wait for its decision, the reply to this phase. `ends`: whether the returned body
+        ends the request; None if there is no body."""
         body = b"".join(self._body)
         self._phase = phase
         incoming = Incoming(self._method, self._path, self._fields, body, True, "2", dict(self._fields))
         try:
-            self.reception.begin(self, incoming)  # type: ignore[arg-type]  # it stands for a client's connection
-        except Exception:  # of a policy, for example: this client gets 500, and the others are served
-            log.exception("a request could not be begun")
+            self.reception.begin(self, incoming)  # type: ignore[arg-type]  # takes the place of a client connection
+        except Exception:  # for example from a policy: this client gets 500, the others are served
+            log.exception("a request failed before it was routed")
             if self.exchange is not None and not self.exchange.over:
                 self.exchange.client_gone()
-            self.answer(None, 500, error_body(500, "the endpoint picker has failed at this request"))
+            self.answer(None, 500, error_body(500, "the endpoint picker failed at this request"))
         replies = await self._replies
         if self.over or phase == "request_body" or ends is None:
             return replies
         return [*replies, *_pieces("request_body", body, ends)]
 
-    # --- what the exchange has to say --------------------------------------------------------------------------------
+    # --- interface of a client connection ----------------------------------------------------------------------------
 
     def answer(
         self, incoming: Incoming | None, status: int, body: bytes, fields: tuple[tuple[str, str], ...] = ()
     ) -> None:
-        """Have the gateway answer its client itself."""
+        """Make the gateway answer its client directly."""
         self.over = True
         reply = ProcessingResponse()
-        now = reply.immediate_response
-        now.status.code, now.body = status, body
+        immediate = reply.immediate_response
+        immediate.status.code, immediate.body = status, body
         for name, value in (("content-type", "application/json"), *fields):
-            _set(now.headers, name, value.encode("latin-1", "replace"))
+            _set(immediate.headers, name, value.encode("latin-1", "replace"))
         if not self._replies.done():
             self._replies.set_result([reply])
 
     def finish(self, keep: bool) -> None:
-        """Do nothing: there is no connection to use again."""
+        """Do nothing: there is no connection to reuse."""
 
     def places(self) -> frozenset[int] | None:
-        """Of the engines that the gateway lets this request go to; None where it says nothing of them."""
+        """Return the places of the engines that the gateway allows; None if it allows all."""
         if self._allowed is None:
             return None
         backends = filter(None, self.services.fleet.backends)
@@ -222,7 +222,7 @@ class Stream:
             _set(heads, ":path", address.base + self._path)
         if backend.key is not None:
             _set(heads, "authorization", b"Bearer " + backend.key)
-        elif pick.key is not None:  # the engine must not see a key of the picker
+        elif pick.key is not None:  # the engine must not see the picker's key
             heads.remove_headers.append("authorization")
         reply.dynamic_metadata.get_or_create_struct(NAMESPACE)[TARGET] = target
         self._replies.set_result([reply])
@@ -264,7 +264,7 @@ class Stream:
 
 
 def _go_on(phase: str) -> Any:
-    """Go on, with nothing changed."""
+    """Return a reply that changes nothing."""
     reply = ProcessingResponse()
     getattr(reply, phase).SetInParent()
     return reply
@@ -276,7 +276,7 @@ def _set(heads: Any, name: str, value: bytes) -> None:
 
 
 def _pieces(phase: str, body: bytes, ends: bool) -> list[Any]:
-    """A body sent back, in messages. `ends`: whether the last of them is the end."""
+    """Return the messages that send a body back. `ends`: whether the last message ends the stream."""
     replies = []
     for at in range(0, max(len(body), 1), PIECE):
         reply = ProcessingResponse()
@@ -288,12 +288,12 @@ def _pieces(phase: str, body: bytes, ends: bool) -> list[Any]:
 
 
 def endpoint(backend: Backend) -> str:
-    """Host and port, as a gateway knows it."""
+    """Return host and port in the gateway's notation."""
     return backend.address.host_line.decode().removeprefix("host: ")
 
 
 def _subset(message: Any) -> frozenset[str] | None:
-    """The endpoints that a gateway lets a request go to; None where it says nothing of them."""
+    """Return the endpoints that a gateway allows for a request; None if it allows all."""
     for entry in message.metadata_context.filter_metadata:
         if entry.key == SUBSETS and SUBSET in entry.value.fields:
             listed = entry.value.fields[SUBSET]

@@ -1,7 +1,7 @@
-"""The messages of Envoy's external processing, as far as an endpoint picker needs them: their fields' names, numbers
-and types. They live in a pool of their own, so that no other definition of the same protocol can stand in the way.
+"""The messages of Envoy's external processing that an endpoint picker needs: names, numbers and types of their fields.
 
-What an inference gateway sends beside these is kept unread, as protobuf does with fields that are not known.
+They are in a separate pool, so that they cannot collide with another definition of the protocol. protobuf skips fields
+that are not listed here.
 """
 
 from typing import Any, Final
@@ -17,20 +17,20 @@ SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
 HEALTH: Final = "grpc.health.v1.Health"
 PACKAGE: Final = "headway.ext_proc"
 
-BUFFERED, FULL_DUPLEX = 2, 4  # of the modes in which a gateway sends bodies
-OVERWRITE: Final = 2  # a field of a head that is there already
+BUFFERED, FULL_DUPLEX = 2, 4  # body modes
+OVERWRITE: Final = 2  # append action: replace an existing header field
 SERVING, NOT_SERVING = 1, 2
 
 _FIELD: Final = descriptor_pb2.FieldDescriptorProto
 _TYPES: Final = {
     "bool": _FIELD.TYPE_BOOL,
     "bytes": _FIELD.TYPE_BYTES,
-    "int32": _FIELD.TYPE_INT32,  # enums as well: on the wire both are a varint
+    "int32": _FIELD.TYPE_INT32,  # enums too: on the wire both are a varint
     "string": _FIELD.TYPE_STRING,
 }
 STRUCT: Final = "google.protobuf.Struct"
 
-# By message: fields with number and type; `*` repeats, `|` is one of several that exclude each other.
+# Fields of each message with number and type; `*` is a repeated field, `|` a member of a oneof.
 MESSAGES: Final[dict[str, dict[str, tuple[int, str]]]] = {
     "HeaderValue": {"key": (1, "string"), "value": (2, "string"), "raw_value": (3, "bytes")},
     "HeaderMap": {"headers": (1, "*HeaderValue")},
@@ -118,8 +118,8 @@ def _classes() -> dict[str, Any]:
     return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}")) for name in MESSAGES}
 
 
-_MADE: Final = _classes()
-ProcessingRequest: Any = _MADE["ProcessingRequest"]
-ProcessingResponse: Any = _MADE["ProcessingResponse"]
-HealthCheckRequest: Any = _MADE["HealthCheckRequest"]
-HealthCheckResponse: Any = _MADE["HealthCheckResponse"]
+_CLASSES: Final = _classes()
+ProcessingRequest: Any = _CLASSES["ProcessingRequest"]
+ProcessingResponse: Any = _CLASSES["ProcessingResponse"]
+HealthCheckRequest: Any = _CLASSES["HealthCheckRequest"]
+HealthCheckResponse: Any = _CLASSES["HealthCheckResponse"]

@@ -1,6 +1,6 @@
-"""A weighted profile as llm-d's `EndpointPickerConfig`, and one of these as a weighted profile.
+"""Translate a weighted profile to llm-d's `EndpointPickerConfig`, and back.
 
-What only one side has is refused where the decisions hang on it, and told in a sentence where they do not.
+A feature that only one side has is an error if decisions depend on it, and a note if they do not.
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ from headway.interop.llmd_plugins import (
     ours,
     theirs,
 )
-from headway.interop.translation import Notes, Translation
+from headway.interop.translation import Translation
 from headway.policies.bundle import Bundle
 from headway.policies.profile import DEFAULT
 from headway.policies.registry import DEFAULT_POLICIES
@@ -34,27 +34,27 @@ from headway.types import Json
 KIND: Final = "EndpointPickerConfig"
 VERSION: Final = "inference.networking.x-k8s.io/v1alpha1"
 VERSIONS: Final = (VERSION, "llm-d.ai/v1alpha1", "llm-d.ai/v1")
-SCHEDULING: Final = ("-scorer", "-filter", "-picker")  # how the types of plugins end that a profile names
-ELSEWHERE: Final = {  # sections that do not say where a request goes
-    "featureGates": "feature gates",
-    "dataLayer": "where signals come from is `signals` and `events` of a gateway's file",
-    "flowControl": "flow control is policies.flow",
-    "requestHandler": "how requests are parsed is not configured",
-    "parser": "how requests are parsed is not configured",
-    "saturationDetector": "what saturation is, is a matter of policies.admission and policies.flow",
+SCHEDULING: Final = ("-scorer", "-filter", "-picker")  # endings of the plugin types in a profile
+ELSEWHERE: Final = {  # sections that do not affect routing
+    "featureGates": "Headway has no feature gates",
+    "dataLayer": "use `signals` and `events` of a gateway's file",
+    "flowControl": "use policies.flow",
+    "requestHandler": "Headway's request parser has no settings",
+    "parser": "Headway's request parser has no settings",
+    "saturationDetector": "use policies.admission and policies.flow",
 }
 
 
-# --- ours to theirs ---------------------------------------------------------------------------------------------------
+# --- export -----------------------------------------------------------------------------------------------------------
 
 
 def routing_of(source: str) -> Any:
-    """The routing policy of a scenario, a bundle, a gateway's file, policies by stage or a policy alone; or scorers as
-    text, such as `prefix-affinity:3,queue-depth:2`."""
+    """Return the routing policy of a scenario, a bundle, a gateway's file, policies by stage or a single policy; or of
+    scorers as text, such as `prefix-affinity:3,queue-depth:2`."""
     path = Path(source).expanduser()
     if not path.exists():
         if path.suffix in (".yaml", ".yml") or ":" not in source:
-            raise HeadwayError(f"{source}: there is no such file, and it is no text of scorers and weights either.")
+            raise HeadwayError(f"{source}: there is no such file, and the text is not a list of scorers and weights.")
         return {"name": "weighted", "scorers": source}
     data = read_yaml(path)
     if not isinstance(data, dict):
@@ -72,16 +72,16 @@ def routing_of(source: str) -> Any:
         return policies["routing"]
     if "name" in policies or "scorers" in policies:
         return {"name": "weighted", **policies}
-    raise HeadwayError(f"{source}: says nothing of policies.routing.")
+    raise HeadwayError(f"{source}: policies.routing is missing.")
 
 
 def export_profile(routing: Any) -> Translation:
-    """`routing` as a scenario has it under `policies`."""
+    """Translate a routing policy, in the form of a scenario's `policies.routing`."""
     where = "policies.routing"
     profile = Policies(routing=routing).explicit("routing")
     if profile["name"] != "weighted":
-        raise HeadwayError(f"{where}: llm-d has weighted profiles alone, and this is {shown(profile['name'])}.")
-    notes = Notes()
+        raise HeadwayError(f"{where}: llm-d supports only weighted profiles, got {shown(profile['name'])}.")
+    notes: list[str] = []
     config = _Config(notes)
     for item in profile["filters"]:
         known = ours(FILTERS, item["name"]) is not None
@@ -91,17 +91,17 @@ def export_profile(routing: Any) -> Translation:
         config.add(SCORERS, "scorers", item, parameters, item["weight"])
     picker = profile["picker"]
     if picker.get("seed") is not None:
-        notes.add("weighted-random: the seed has no counterpart.")
+        notes.append("weighted-random: the seed is ignored in llm-d.")
     config.add(PICKERS, "picker", picker, {}, None)
-    return Translation(config.document(), notes.sentences)
+    return Translation(config.document(), list(dict.fromkeys(notes)))
 
 
 class _Config:
-    """A configuration as it is built up."""
+    """Builds a configuration."""
 
-    def __init__(self, notes: Notes) -> None:
+    def __init__(self, notes: list[str]) -> None:
         self.notes = notes
-        self.indexes: dict[tuple[int, int], list[Json]] = {}  # plugins that ask a prefix index, by its figures
+        self.indexes: dict[tuple[int, int], list[Json]] = {}  # plugins that use a prefix index, by its settings
         self.plugins: list[Json] = []
         self.profile: list[Json] = []
 
@@ -110,12 +110,12 @@ class _Config:
         if part is None:
             known = ", ".join(each.name for each in parts)
             raise HeadwayError(
-                f"policies.routing.{stage}: {shown(item['name'])} has no counterpart in llm-d. With one: {known}."
+                f"policies.routing.{stage}: llm-d has no equivalent of {shown(item['name'])}. Supported: {known}."
             )
         if any(plugin["type"] == part.type for plugin in self.plugins):
-            raise HeadwayError(f"policies.routing.{stage}: {part.name} is given twice; llm-d's plugins have one name.")
+            raise HeadwayError(f"policies.routing.{stage}: {part.name} is listed twice. llm-d allows it once.")
         if part.differs:
-            self.notes.add(part.differs)
+            self.notes.append(part.differs)
         plugin: Json = {"type": part.type}
         if parameters:
             plugin["parameters"] = parameters
@@ -126,14 +126,14 @@ class _Config:
 
     def document(self) -> Json:
         producers = []
-        for (block_tokens, lru_blocks), askers in self.indexes.items():
+        for (block_tokens, lru_blocks), users in self.indexes.items():
             parameters = plugins.producer_parameters(block_tokens, lru_blocks, self.notes)
             if len(self.indexes) == 1:
                 producers.append({"type": PRODUCER, "parameters": parameters})
                 continue
             name = f"prefix-{block_tokens}-{lru_blocks}"
             producers.append({"name": name, "type": PRODUCER, "parameters": parameters})
-            for plugin in askers:
+            for plugin in users:
                 plugin["parameters"] = {**plugin.get("parameters", {}), PRODUCER_NAME: name}
         return {
             "apiVersion": VERSION,
@@ -143,7 +143,7 @@ class _Config:
         }
 
 
-# --- theirs to ours ---------------------------------------------------------------------------------------------------
+# --- import -----------------------------------------------------------------------------------------------------------
 
 
 class _Keys(Struct):
@@ -176,22 +176,22 @@ class _Ref(Struct):
 
 
 def import_config(document: Any, where: str, profile: str | None = None) -> Translation:
-    """The weighted routing policy of a configuration, under `policies`; of that profile where it has several."""
+    """Translate a profile of a configuration to `policies.routing`. With several profiles, `profile` names one."""
     keys = read(_Keys, document, where)
     if keys.kind != KIND:
         raise HeadwayError(f"{where}.kind: expected {KIND}, got {shown(keys.kind)}.")
     if keys.apiVersion not in VERSIONS:
         raise HeadwayError(f"{where}.apiVersion: expected one of {', '.join(VERSIONS)}, got {shown(keys.apiVersion)}.")
-    notes = Notes()
+    notes: list[str] = []
     for name, why in ELSEWHERE.items():
         if getattr(keys, name) is not None:
-            notes.add(f"{name} is left out: {why}.")
+            notes.append(f"{name} is ignored: {why}.")
     routing = _Reader(keys, where, notes).routing(profile)
-    return Translation({"policies": {"routing": routing}}, notes.sentences)
+    return Translation({"policies": {"routing": routing}}, list(dict.fromkeys(notes)))
 
 
 class _Reader:
-    def __init__(self, keys: _Keys, where: str, notes: Notes) -> None:
+    def __init__(self, keys: _Keys, where: str, notes: list[str]) -> None:
         self.where, self.notes = where, notes
         self.plugins: dict[str, tuple[_Plugin, str]] = {}
         for at, plugin_keys in enumerate(keys.plugins or []):
@@ -199,7 +199,7 @@ class _Reader:
             plugin = read(_Plugin, plugin_keys, place)
             name = plugin.name or plugin.type
             if name in self.plugins:
-                raise HeadwayError(f"{place}: there are two plugins called {shown(name)}; give one another name.")
+                raise HeadwayError(f"{place}: two plugins have the name {shown(name)}. Rename one.")
             self.plugins[name] = (plugin, place)
         self.profiles = [
             read(_Profile, profile, f"{where}.schedulingProfiles[{at}]")
@@ -210,7 +210,7 @@ class _Reader:
         refs, place = self._refs(profile)
         self._note_rest([ref.pluginRef for ref in refs])
         if not refs:
-            self.notes.add("no scorers are named; these are the scorers that llm-d takes then.")
+            self.notes.append("the configuration names no scorers; these are llm-d's defaults.")
             return {"name": "weighted", "scorers": DEFAULT, "picker": "max-score"}
         scorers: Json = {}
         filters: list[Json] = []
@@ -228,55 +228,55 @@ class _Reader:
             else:
                 self._other(plugin, where)
         if not scorers:
-            raise HeadwayError(f"{place}: has no scorer; the routing policy {DEFAULT_POLICIES['routing']} needs none.")
+            raise HeadwayError(f"{place}: has no scorer. Add one, or use the policy {DEFAULT_POLICIES['routing']}.")
         routing: Json = {"name": "weighted", "scorers": scorers}
         if filters:
             routing["filters"] = filters
         routing["picker"] = picker or self._name(PICKERS[0])
-        Policies(routing=routing).explicit("routing")  # reports what is wrong with it
+        Policies(routing=routing).explicit("routing")  # raises an error if the policy is invalid
         return routing
 
     def _refs(self, name: str | None) -> tuple[list[_Ref], str]:
-        if not self.profiles:  # llm-d makes one of all plugins then
+        if not self.profiles:  # llm-d then makes a profile of all plugins
             types = {name: plugin.type for name, (plugin, _) in self.plugins.items()}
             return [_Ref(name) for name, type_ in types.items() if type_.endswith(SCHEDULING)], self.where
         names = ", ".join(profile.name for profile in self.profiles)
         several, place = len(self.profiles) > 1, f"{self.where}.schedulingProfiles"
         if name is None and several:
-            raise HeadwayError(f"{place}: there are several; say --profile, one of {names}.")
+            raise HeadwayError(f"{place}: there are several profiles. Choose one with --profile: {names}.")
         profile = next((profile for profile in self.profiles if name in (None, profile.name)), None)
         if profile is None:
-            raise HeadwayError(f"{place}: none is called {shown(name)}. Known: {names}.")
+            raise HeadwayError(f"{place}: there is no profile {shown(name)}. Known: {names}.")
         if several:
-            self.notes.add(f"only the profile {profile.name} is read, of {names}.")
+            self.notes.append(f"only the profile {profile.name} is imported, of {names}.")
         place = f"{place}[{self.profiles.index(profile)}]"
         return [read(_Ref, ref, f"{place}.plugins[{at}]") for at, ref in enumerate(profile.plugins)], place
 
     def _note_rest(self, names: list[str]) -> None:
-        """Plugins that have no part in the profile, but for those that the profile's scorers ask."""
+        """Note the plugins that the profile does not use, directly or as a producer or handler."""
         known = (PRODUCER, plugins.PRECISE, HANDLER)
         rest = [name for name, (plugin, _) in self.plugins.items() if name not in names and plugin.type not in known]
         if rest:
-            self.notes.add(f"left out, as the profile does not name them: {', '.join(rest)}.")
+            self.notes.append(f"these plugins are ignored, because the profile does not use them: {', '.join(rest)}.")
 
     def _plugin(self, name: str, place: str) -> tuple[_Plugin, str]:
         if name not in self.plugins:
-            raise HeadwayError(f"{place}: no plugin is called {shown(name)}. Known: {', '.join(self.plugins)}.")
+            raise HeadwayError(f"{place}: there is no plugin {shown(name)}. Known: {', '.join(self.plugins)}.")
         return self.plugins[name]
 
     def _name(self, part: plugins.Part) -> str:
-        """Our name of a part; how llm-d's differs is noted."""
+        """Return Headway's name of a part, and note how llm-d's part differs."""
         if part.differs:
-            self.notes.add(part.differs)
+            self.notes.append(part.differs)
         return part.name
 
     def _scorer(self, scorers: Json, part: plugins.Part, plugin: _Plugin, where: str, ref: _Ref) -> None:
         weight = 1 if ref.weight is None else ref.weight
         if weight == 0:
-            self.notes.add(f"{ref.pluginRef} has the weight 0 and is left out.")
+            self.notes.append(f"{ref.pluginRef} has the weight 0 and is ignored.")
             return
         if part.name in scorers:
-            raise HeadwayError(f"{where}: {part.name} would be there twice; it can have one weight and one index.")
+            raise HeadwayError(f"{where}: {part.name} is listed twice. Headway allows one weight and one index.")
         parameters = Parameters(plugin.parameters, where)
         index = self._index(parameters) if part.prefixed else {}
         plugins.check_scorer(plugin.type, parameters, self.notes)
@@ -288,16 +288,16 @@ class _Reader:
         if name is not None:
             plugin, where = self._plugin(name, parameters.place(PRODUCER_NAME))
         else:
-            makers = [maker for maker in self.plugins.values() if maker[0].type in (PRODUCER, plugins.PRECISE)]
-            plugin, where = makers[0] if makers else (_Plugin(PRODUCER), self.where)
+            producers = [entry for entry in self.plugins.values() if entry[0].type in (PRODUCER, plugins.PRECISE)]
+            plugin, where = producers[0] if producers else (_Plugin(PRODUCER), self.where)
         if plugin.type == plugins.PRECISE:
-            self.notes.add(f"{plugins.PRECISE} follows the engines' KV events, as `events` of a gateway's file does.")
+            self.notes.append(f"{plugins.PRECISE} uses the engines' KV events; use `events` of a gateway's file.")
             return {}
         return plugins.prefix_index(Parameters(plugin.parameters, where), self.notes)
 
     def _other(self, plugin: _Plugin, where: str) -> None:
         if plugin.type in plugins.ROLE_FILTERS:
-            self.notes.add(f"{plugin.type} is left out: here the roles of instances say which of them serve.")
+            self.notes.append(f"{plugin.type} is ignored: Headway filters by the roles of instances.")
             return
         known = ", ".join(part.type for part in (*SCORERS, *FILTERS, *PICKERS))
-        raise HeadwayError(f"{where}.type: {shown(plugin.type)} has no counterpart here. With one: {known}.")
+        raise HeadwayError(f"{where}.type: Headway has no equivalent of {shown(plugin.type)}. Supported: {known}.")

@@ -1,4 +1,4 @@
-"""What a translation gives: the document, and each difference once, in the order in which they were found."""
+"""The result of a translation."""
 
 import yaml
 from msgspec import Struct
@@ -6,19 +6,9 @@ from msgspec import Struct
 from headway.types import Json
 
 
-class Notes:
-    def __init__(self) -> None:
-        self._sentences: dict[str, None] = {}
-
-    def add(self, sentence: str) -> None:
-        self._sentences[sentence] = None
-
-    @property
-    def sentences(self) -> list[str]:
-        return list(self._sentences)
-
-
 class Translation(Struct, frozen=True):
+    """A translated document, and a sentence for each difference between the two sides."""
+
     document: Json
     notes: list[str]
 
