@@ -325,7 +325,7 @@ def test_policies_choose_among_the_endpoints_that_the_gateway_allows(epp: Callab
     assert found == [A, B, A, B]
     call = ask_within(picker, "127.0.0.9:8000")
     said = call.said().immediate_response
-    assert said.status.code == 503 and b"no engine that the gateway lets this request go to" in said.body
+    assert said.status.code == 503 and b"none of the endpoints that the gateway allows" in said.body
     assert {view.state for view in picker.app.plane.views if view.id} == {"ready"}
     picker.app.plane.tape.flush()
     replayed = replay(tmp_path / "j")
@@ -383,7 +383,7 @@ def test_its_health_is_told_as_clusters_ask_it(epp: Callable[..., Epp]) -> None:
 
 def test_what_needs_a_data_plane_is_refused() -> None:
     chain = {"chains": {"both": ["small", "large"]}}
-    with pytest.raises(HeadwayError, match="an endpoint picker sends no requests itself"):
+    with pytest.raises(HeadwayError, match="an endpoint picker sends no requests"):
         Epp(
             {"a": {"url": f"http://{A}", "models": ["small"]}, "b": {"url": f"http://{B}", "models": ["large"]}},
             cascade=chain,
@@ -402,7 +402,7 @@ def test_the_command_picks_until_it_is_told_to_end(headway: Run, tmp_path: Path)
     file.write_text(json.dumps({"listen": address, "backends": BACKENDS, **quiet}))
     second = headway("epp", str(file))
     assert second.returncode == 2
-    assert f"listen: {address} cannot be listened on" in second.stderr
+    assert f"listen: cannot listen on {address}" in second.stderr
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
     assert process.stdout.read() == ""

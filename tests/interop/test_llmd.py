@@ -148,7 +148,7 @@ def test_a_configuration_of_llm_ds_guides_is_read() -> None:
         "131,072 tokens",
         "decode-filter is left out",
         "name them: token-producer",
-        "max-score-picker draws lots",
+        "max-score-picker chooses at random",
     ):
         assert word in notes
 
@@ -238,7 +238,7 @@ def test_the_command_line_writes_and_reads_profiles(headway: Run, tmp_path: Path
     assert done.returncode == 0
     printed = headway("export", "llm-d", str(back))
     assert printed.stdout == file.read_text()
-    assert "max-score-picker draws lots" in printed.stderr
+    assert "max-score-picker chooses at random" in printed.stderr
     wrong = headway("export", "llm-d", "nowhere.yaml")
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert "there is no such file" in wrong.stderr

@@ -46,7 +46,7 @@ def counting(tokens: int) -> bytes:
 
 def test_a_stream_that_ends_without_its_mark_is_no_answer(seen: See) -> None:
     outcome, *_, why = seen(stream(event(content="a"), event(content="b")))
-    assert outcome == "failed" and "without saying that it was whole" in why
+    assert outcome == "failed" and "the stream ended without [DONE]" in why
 
 
 def test_gaps_count_of_whole_answers_alone() -> None:

@@ -28,8 +28,8 @@ BAD = {
     ),
     "nothing": (b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", "no tokens"),
     "no content": (b"HTTP/1.1 204 No Content\r\n\r\n", "no tokens"),
-    "rubbish": (b"\x00\xff what?\r\n\r\n", "no HTTP/1.1"),
-    "upgrade": (b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n", "no HTTP/1.1"),
+    "rubbish": (b"\x00\xff what?\r\n\r\n", "not valid HTTP/1.1"),
+    "upgrade": (b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n", "not valid HTTP/1.1"),
     "endless line": (STREAM + b"%x\r\n%b\r\n" % (LINE + 1, b"x" * (LINE + 1)), "more than 4,000,000 bytes"),
 }
 

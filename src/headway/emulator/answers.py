@@ -1,4 +1,4 @@
-"""Answers as vLLM writes them: whole, or as a stream of server-sent events, one a token."""
+"""Answers in vLLM's format: whole, or as a stream with a server-sent event for each token."""
 
 import base64
 import struct
@@ -12,7 +12,7 @@ from headway.emulator.tokens import WORDS, logprob, vector, word
 from headway.hashing import stable
 
 DONE: Final = b"data: [DONE]\n\n"
-VECTOR: Final = 16  # numbers of an embedding, unless the request says how many
+VECTOR: Final = 16  # default size of an embedding
 encode: Final = msgspec.json.encode
 
 
@@ -26,7 +26,7 @@ def usage_of(prompt: int, output: int, cached: int) -> dict[str, Any]:
 
 
 class Answer:
-    """Of one request. `head` stands before the choices of each of its documents."""
+    """The answer to one request. `head` is the JSON before the choices in each of its events."""
 
     object = chunk = ""
 
@@ -37,7 +37,7 @@ class Answer:
         self.head = encode({"id": id, "object": self.chunk, "created": created, "model": model})[:-1] + b',"choices":'
 
     def opening(self) -> bytes:
-        """Before the first token, and together with it."""
+        """Return what precedes the first token."""
         return b""
 
     def event(self, choice: bytes, usage: dict[str, Any] | None) -> bytes:
@@ -48,12 +48,12 @@ class Answer:
         raise NotImplementedError
 
     def closing(self, usage: dict[str, Any] | None) -> bytes:
-        """After the last token."""
+        """Return what follows the last token."""
         final = b"" if usage is None else b"data: " + self.head + b'[],"usage":' + encode(usage) + b"}\n\n"
         return final + DONE
 
     def content(self) -> dict[str, Any]:
-        """All of the answer, as its choice has it."""
+        """Return the whole answer as fields of a choice."""
         raise NotImplementedError
 
     def logprobs(self, start: int, end: int) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class CompletionAnswer(Answer):
 
 
 class EmbeddingAnswer(Answer):
-    """Of each input a vector, made up of what it says."""
+    """Made-up vectors, one for each input."""
 
     def whole(self, usage: dict[str, Any], more: dict[str, Any]) -> bytes:
         body = self.request.body
@@ -181,7 +181,7 @@ ANSWERS: Final[dict[str, tuple[str, type[Answer]]]] = {
 
 
 def candidates(request: EngineRequest, number: int) -> list[tuple[str, float]]:
-    """The token that was taken, and further ones that might have been, with their log-probabilities."""
+    """Return the chosen token and further candidates, with their log-probabilities."""
     seed = request.script.seed
     tokens = [(request.script.piece(number), logprob(seed, number))]
     for rank in range(1, request.logprobs or 0):

@@ -1,12 +1,12 @@
-"""What the KV blocks of a request hold: names for the simulator's cache, and hashes and tokens for KV events.
+"""The content of a request's KV blocks: keys for the simulator's cache, and hashes and tokens for KV events.
 
-A request says what it is made of in one of two ways:
+A request describes its prompt in one of two ways:
 
-    by tokens   its text, or ids: each full block's name is a hash of its tokens and of all before it
-    by a path   the keys of a workload, as the simulator has them: blocks are named by those, and their tokens made up
+    by tokens   text or token ids: a full block's key is a hash of its tokens and of all earlier ones
+    by a path   the keys of a workload, as in the simulator: blocks have these keys, and their tokens are made up
 
-What is generated goes by one key, as in the simulator. Where it is known by tokens its blocks have hashes as well, and
-a later prompt that contains them is led to that key (`Aliases`).
+A generated output has one key, as in the simulator. If the prompt is known by tokens, the output's blocks also have
+hashes, and `Aliases` maps them to that key when a later prompt contains them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from headway.emulator.tokens import WORD_IDS, mix, word
 from headway.hashing import stable
 from headway.types import Path
 
-MADE_UP: Final = 32_000  # ids of tokens that stand for a path's are below this
+MADE_UP: Final = 32_000  # made-up token ids are below this
 
 
 class Aliases:
-    """The key of generated content by the hash of each of its blocks; the least recently used goes first."""
+    """Maps the block hashes of generated outputs to their keys, in a least-recently-used table."""
 
     def __init__(self, most: int = 262_144) -> None:
         self.most = most
@@ -47,7 +47,7 @@ class Aliases:
 
 
 class Content:
-    """Of one request. `seed` is what its answer follows from: the same prompt has the same answer."""
+    """The content of one request. `seed` determines the answer: the same prompt has the same answer."""
 
     path: Path
     prompt_tokens: int
@@ -62,14 +62,14 @@ class Content:
         raise NotImplementedError
 
     def key(self, block: int) -> int:
-        """What the cache calls a block, by the run that it lies in."""
+        """Return the cache key of a block."""
         for key, end in self.path.blocks(self.size):
             if block < end:
                 return key
         return self.output_key
 
     def add_output(self, tokens: int) -> None:
-        """So many tokens have been generated."""
+        """Record the number of generated tokens."""
 
 
 class TokenContent(Content):
@@ -97,7 +97,7 @@ class TokenContent(Content):
         self.output_key = stable("output", self.seed) if output_key is None else output_key
 
     def _chain(self, ids: array[int]) -> None:
-        """Names for the blocks that are full and have none yet."""
+        """Name the full blocks that have no name yet."""
         size, digest, names = self.size, xxhash.xxh3_64_intdigest, self.names
         name = names[-1] if names else self._root
         packed = memoryview(_pack(ids))
@@ -115,7 +115,7 @@ class TokenContent(Content):
         return self.ids[block * self.size : (block + 1) * self.size].tolist()
 
     def add_output(self, tokens: int) -> None:
-        """Its blocks get names, by which a later prompt finds them."""
+        """Name the blocks of the output, so that a later prompt finds them."""
         known = len(self.names)
         self.ids = self.ids[: self.prompt_tokens]
         self.ids.extend([WORD_IDS[word(self.seed, number)] for number in range(tokens)])
@@ -134,7 +134,7 @@ class PathContent(Content):
         return stable("block", self.key(block), block)
 
     def tokens(self, block: int) -> list[int]:
-        """Token ids that stand for a block of a path: the same for the same content."""
+        """Return made-up token ids, the same for the same content."""
         seed, first = stable("tokens", self.key(block)), block * self.size
         return [mix(seed, first + number) % MADE_UP for number in range(self.size)]
 

@@ -1,4 +1,4 @@
-"""A replica's Prometheus page, with vLLM's names. Times are the wall clock's, as its clients would measure them."""
+"""A replica's Prometheus page, with vLLM's names. Times are wall-clock times, as clients measure them."""
 
 from bisect import bisect_left
 from typing import Final, NamedTuple
@@ -36,7 +36,7 @@ class Histogram:
 
 
 class Moment(NamedTuple):
-    """What changes with every step."""
+    """The values that change with every step."""
 
     running: int
     waiting: int
@@ -72,7 +72,7 @@ class EmulatedMetrics:
         return Moment(running, queued, instance.cache.held, *tokens, stats.preemptions)
 
     def freeze(self) -> None:
-        """Pages show this moment until the next that is frozen."""
+        """Make pages show this moment until the next call."""
         self.frozen = self.moment()
 
     def page(self) -> str:

@@ -1,4 +1,4 @@
-"""One request under way at a replica: its tokens go to its client as they come."""
+"""One request in flight at a replica: sends its tokens to the client as they are generated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OVER: Final = b"0\r\n\r\n"
 
 
 class Flight:
-    """Both the room's sink of tokens and the connection's exchange."""
+    """A request in flight: the room's sink of tokens, and the connection's exchange."""
 
     def __init__(
         self, replica: Replica, client: ClientConnection, incoming: Incoming, request: EngineRequest, job: Job, id: str
@@ -35,8 +35,6 @@ class Flight:
         self.sent = 0  # tokens
         self.over = False
         self.enqueued_ps = self.first_ps = self.last_ps = -1
-
-    # --- the room's side ---------------------------------------------------------------------------------------------
 
     def on_tokens(self, tokens: int, now: int) -> None:
         if self.over or tokens <= self.sent:
@@ -88,25 +86,25 @@ class Flight:
 
     def _write(self, data: bytes) -> None:
         transport = self.client.transport
-        if not transport.is_closing():  # else the client has gone, and `client_gone` comes next
+        if not transport.is_closing():  # else the client has disconnected, and `client_gone` is called next
             transport.write(data)
 
     def usage(self, tokens: int) -> dict[str, Any]:
         return usage_of(self.request.content.prompt_tokens, tokens, self.replica.cached_tokens(self.job))
 
-    # --- the connection's side ---------------------------------------------------------------------------------------
+    # --- interface of an exchange ------------------------------------------------------------------------------------
 
     def client_gone(self) -> None:
-        """It frees its place in the batch."""
+        """Cancel the request."""
         if not self.over:
             self.over = True
             self.replica.on_abandoned(self)
 
     def hold(self) -> None:
-        """The client is slow: what is to come is little, and waits."""
+        """Ignore a slow client: the rest of the answer is small and is buffered."""
 
     def go_on(self) -> None:
-        """It has taken what waited."""
+        """Ignore that the client has caught up."""
 
     def overdue(self, now: float) -> None:
-        """An engine has all the time in the world."""
+        """Ignore the time: an emulated engine has no deadline."""

@@ -1,4 +1,4 @@
-"""What a request asks for, as far as it shapes the answer: from its body, or from a load generator's header."""
+"""Parse a request: its body, and a load generator's header."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headway.errors import HeadwayError
 from headway.hashing import stable
 from headway.types import Path
 
-FIELD: Final = b"x-headway-request"  # a header with the same as the body's `headway`
+FIELD: Final = b"x-headway-request"  # header with the same content as the body's `headway`
 MOST_TOKENS: Final = 10_000_000
 TokenId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Count = Annotated[int, Meta(ge=1, le=MOST_TOKENS)]
@@ -28,12 +28,12 @@ class PathKeys(Struct, forbid_unknown_fields=True):
 
 
 class Truth(Struct, forbid_unknown_fields=True):
-    """What only a load generator knows: how long the answer is to be, and which content the prompt has."""
+    """What only a load generator knows: the length of the answer and the content of the prompt."""
 
     output_tokens: Count | None = None
     prompt_tokens: Count | None = None
     path: PathKeys | None = None
-    output_key: int | None = None  # what the answer is called in the paths of later requests
+    output_key: int | None = None  # the answer's key in the paths of later requests
     priority: float | None = None
     adapter: str | None = None
 
@@ -74,25 +74,23 @@ EMPTY: Final = Truth()
 
 
 class EngineRequest(Struct):
-    """One request, parsed."""
-
     kind: str  # chat, completion or embedding
     body: Body
     truth: Truth
     content: Content
     script: Script
-    logprobs: int | None = None  # candidates beside each token; None: they are not asked for
+    logprobs: int | None = None  # candidates beside each token; None: not requested
 
     @property
     def priority(self) -> float:
-        """Higher is sooner; vLLM's own field counts the other way."""
+        """Higher is served earlier. In vLLM's own field, lower is."""
         if self.truth.priority is not None:
             return self.truth.priority
         return -float(self.body.priority or 0)
 
 
 class Reader:
-    """Of one model's requests."""
+    """Parses the requests for one model."""
 
     def __init__(self, model: str, block_tokens: int, aliases: Aliases, mean_output: int, longest: int) -> None:
         self.block_tokens, self.aliases = block_tokens, aliases
@@ -100,15 +98,15 @@ class Reader:
         self.mean_output, self.longest = mean_output, longest
 
     def read(self, kind: str, data: bytes, header: bytes | None, number: int) -> EngineRequest:
-        """Raises HeadwayError, or one of msgspec's, where it cannot be served."""
+        """Parse a request. Raise a HeadwayError or msgspec error if it cannot be served."""
         body = _body(data)
         truth = body.headway or EMPTY
         if header is not None:
             truth = _truth(header)
         if body.n not in (None, 1) or body.best_of not in (None, 1):
-            raise HeadwayError("n: one answer a request is all that is emulated.")
+            raise HeadwayError("n and best_of: the emulator supports one answer per request. Set them to 1.")
         if body.echo:
-            raise HeadwayError("echo: is not emulated; leave it out.")
+            raise HeadwayError("echo: the emulator does not support it. Remove it.")
         content = self._content(kind, body, truth, number)
         self._check(content.prompt_tokens)
         script = Script(content.seed, 1) if kind == "embedding" else self._script(kind, body, truth, content)
@@ -119,7 +117,7 @@ class Reader:
             return self._by_path(truth, number)
         ids = _prompt(kind, body)
         if not ids:
-            raise HeadwayError("the request has no messages, prompt or input.")
+            raise HeadwayError("the request has no messages, prompt or input. Add one of them.")
         return TokenContent(ids, self.root, self.block_tokens, self.aliases, truth.output_key)
 
     def _by_path(self, truth: Truth, number: int) -> Content:
@@ -128,12 +126,13 @@ class Reader:
         tokens = truth.prompt_tokens or (ends[-1] if ends else 0)
         if len(keys) != len(ends) or list(ends) != sorted(set(ends)) or (ends and ends[-1] > tokens) or not tokens:
             raise HeadwayError(
-                "headway.path: `keys` and `ends` are as many, the ends rise and none is beyond the prompt."
+                "headway.path: `keys` and `ends` must have the same length, and `ends` must rise and stay within the "
+                "prompt."
             )
         return PathContent(Path(keys, ends), tokens, self.block_tokens, truth.output_key, number)
 
     def _script(self, kind: str, body: Body, truth: Truth, content: Content) -> Script:
-        """The answer: as long as the load generator says, or as the client allows, or as is drawn."""
+        """Return the answer. The load generator sets its length, else the client's limit, else a random draw."""
         call = choose_call(body.tools, body.tool_choice, content.seed) if kind == "chat" else None
         most = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
         room = self.longest - content.prompt_tokens
@@ -169,7 +168,7 @@ def _logprobs(kind: str, body: Body) -> int | None:
 
 
 def _prompt(kind: str, body: Body) -> array[int]:
-    """The token ids of the one prompt that a request has."""
+    """Return the token ids of the prompt."""
     if kind == "chat":
         return ids_of_chat(body.messages, body.tools) if body.messages else array("I")
     prompt = body.prompt if kind == "completion" else body.input
@@ -180,8 +179,8 @@ def _prompt(kind: str, body: Body) -> array[int]:
     several = not isinstance(prompt[0], int) if kind == "embedding" else isinstance(prompt[0], str | list)
     prompts = prompt if several else [prompt]
     if kind == "completion" and len(prompts) > 1:
-        raise HeadwayError("prompt: one prompt a request is all that is emulated.")
+        raise HeadwayError("prompt: the emulator supports one prompt per request, got a list of several.")
     ids = array("I")
-    for each in prompts:  # each text to embed is computed; their prompts follow one another
+    for each in prompts:  # several texts to embed count as one prompt
         ids.extend(ids_of_text(each) if isinstance(each, str) else array("I", msgspec.convert(each, list[TokenId])))
     return ids

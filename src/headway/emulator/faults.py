@@ -1,48 +1,43 @@
-"""What may be wrong with a replica, on purpose."""
+"""Faults that a replica can be given on purpose."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
-from msgspec import Meta, Struct, convert
-from msgspec import ValidationError as Wrong
+from msgspec import Meta, Struct, ValidationError, convert
 
 from headway.errors import HeadwayError
 
 Mode = Literal["none", "slow", "hang", "reset", "500", "503", "unhealthy", "crash", "crash-after-tokens"]
-# What is wrong with requests as they come; the others are of the engine itself.
-AT_THE_DOOR: Final = ("reset", "500", "503")
+AT_ARRIVAL: Final = ("reset", "500", "503")  # modes that fail a request when it arrives
 
 
 class Fault(Struct, forbid_unknown_fields=True):
     """The body of `POST /faults`.
 
     slow                steps take `factor` times as long
-    hang                no step ends: requests are taken and nothing comes of them
-    reset               the connection of a request is broken before a byte is sent
-    500, 503            that is the answer
-    unhealthy           `GET /health` says 503; requests are served
-    crash               everybody's connection breaks, what was cached is gone, and nobody listens
-    crash-after-tokens  that, after so many `tokens` more
-    none                all is well
+    hang                no step ends: requests are accepted and never answered
+    reset               the connection of a request is closed before the first byte of the answer
+    500, 503            the status of every answer
+    unhealthy           `GET /health` returns 503; requests are served
+    crash               all connections break, the cache is lost, and the port is closed
+    crash-after-tokens  a crash after `tokens` more tokens
+    none                no fault
     """
 
     mode: Mode
-    replica: str | None = None  # None: the one that is asked
+    replica: str | None = None  # None: the replica that receives the request
     factor: Annotated[float, Meta(gt=0, le=1e6)] = 10.0
     tokens: Annotated[int, Meta(ge=0)] = 0
-    requests: Annotated[int, Meta(ge=1)] | None = None  # how many it befalls; None: all
-    seconds: Annotated[float, Meta(gt=0)] | None = None  # by the wall clock, until all is well again; None: for good
+    requests: Annotated[int, Meta(ge=1)] | None = None  # number of requests that fail; None: all
+    seconds: Annotated[float, Meta(gt=0)] | None = None  # wall-clock time until recovery; None: never
 
     @classmethod
     def read(cls, data: Any, where: str) -> Fault:
         try:
             return convert(data, cls)
-        except Wrong as error:
-            raise HeadwayError(
-                f"{where}: {error}; modes are none, slow, hang, reset, 500, 503, unhealthy, crash and "
-                "crash-after-tokens."
-            ) from None
+        except ValidationError as error:
+            raise HeadwayError(f"{where}: {error}. Modes are {', '.join(get_args(Mode))}.") from None
 
 
-WELL: Final = Fault("none")
+NO_FAULT: Final = Fault("none")

@@ -1,4 +1,4 @@
-"""One process with many replicas: each has a port of its own, all run in one loop and by one clock."""
+"""One process with many replicas: each has its own port, and all share one event loop and one clock."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -25,18 +25,18 @@ GET, POST = b"GET", b"POST"
 
 class Settings(Struct, frozen=True):
     address: str = "127.0.0.1"
-    port: int = 9100  # of the first replica, those of the others follow; 0: any that are free
-    speed: float = 1.0  # simulated seconds a second
-    model: str | None = None  # what clients may call the model besides its own name
-    mean_output: int = 128  # tokens of an answer whose length no request says
-    longest: int | None = None  # tokens of a prompt and its answer; None: as many as the KV cache holds
-    events: str | None = None  # host of the KV events, as in tcp://127.0.0.1; None: there are none
-    events_port: int = 5557  # of the first replica's; each has this for events and the next to ask for old ones
-    tick_s: float | None = None  # pages are as of the clock's last multiple of this; None: as of now
+    port: int = 9100  # of the first replica; the others follow; 0: any free ports
+    speed: float = 1.0  # simulated seconds per second
+    model: str | None = None  # another name of the model, for clients
+    mean_output: int = 128  # mean tokens of an answer whose request sets no length
+    longest: int | None = None  # most tokens of a prompt and its answer; None: the size of the KV cache
+    events: str | None = None  # host of the KV events, as in tcp://127.0.0.1; None: no events
+    events_port: int = 5557  # of the first replica; each has this port for events and the next one for replays
+    tick_s: float | None = None  # /metrics pages show the clock's last multiple of this; None: the current state
 
 
 class Host:
-    """`setup` has the engines, idle; the scheduler is that of each."""
+    """Runs a replica for each idle engine of `setup`, all with the same scheduler."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, setup: ClusterSetup, scheduler: Any, settings: Settings
@@ -79,15 +79,15 @@ class Host:
                 await replica.start(settings.address, port)
             except OSError as error:
                 why = error.strerror or str(error)
-                raise HeadwayError(f"--listen: {settings.address}:{port} cannot be listened on: {why}.") from None
+                raise HeadwayError(f"--listen: cannot listen on {settings.address}:{port}: {why}.") from None
             if settings.events is not None:
                 self._publish(replica, number)
 
     def _check_ports(self, option: str, first: int, each: int) -> None:
         most, count = (LAST_PORT + 1 - first) // each, len(self.replicas)
         if first and count > most:
-            wrong = f"from port {first} on there is room for {most} replicas and not for {count}"
-            raise HeadwayError(f"{option}: {wrong}; begin with a lower port.")
+            room = f"from port {first} on there are ports for {most} replicas, not for {count}"
+            raise HeadwayError(f"{option}: {room}. Use a lower port.")
 
     def _publish(self, replica: Replica, number: int) -> None:
         from headway.emulator.kv_publisher import KvPublisher
@@ -119,11 +119,11 @@ class Host:
 
     def find_replica(self, name: str) -> Replica:
         if name not in self.by_name:
-            raise HeadwayError(f"faults.replica: there is no {name!r}; there are {', '.join(self.by_name)}.")
+            raise HeadwayError(f"faults.replica: there is no replica {name!r}. Known: {', '.join(self.by_name)}.")
         return self.by_name[name]
 
     def index_of(self, name: Any) -> int:
-        """Of a replica that has computed a prompt; -1 if it is none of these. `name` may be any JSON value."""
+        """Return the index of the replica with a name, or -1. `name` may be any JSON value."""
         return next((replica.index for replica in self.replicas if replica.name == name), -1)
 
     def describe(self, replica: Replica) -> Json:
@@ -140,7 +140,7 @@ class Host:
 
 
 class Paths:
-    """The paths beside those that generate: models, health, metrics, faults, the cache."""
+    """Answers the paths other than generation: models, health, metrics, faults, the cache."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -195,9 +195,9 @@ class Paths:
         replica.say(client, incoming, 200, page, kind="text/plain; version=0.0.4; charset=utf-8")
 
     def reset(self, replica: Replica, client: ClientConnection, incoming: Incoming) -> None:
-        """Empties the prefix cache, unless requests hold some of it."""
-        if not replica.room.forget(replica.index):
-            replica.refuse(client, incoming, 503, "requests hold blocks of the cache; it stays as it is")
+        """Empty the prefix cache, unless requests hold blocks of it."""
+        if not replica.room.empty_cache(replica.index):
+            replica.refuse(client, incoming, 503, "the cache was not emptied: requests in flight hold blocks of it")
             return
         if replica.publisher is not None:
             replica.publisher.on_cleared()
@@ -207,17 +207,17 @@ class Paths:
         self._say(replica, client, incoming, {"replicas": list(map(self.host.describe, self.host.replicas))})
 
     def faults(self, replica: Replica, client: ClientConnection, incoming: Incoming) -> None:
-        """GET lists the fault of each replica; POST sets that of this replica, or of another by its name."""
+        """List the fault of each replica (GET), or set the fault of this replica or another one (POST)."""
         modes: dict[str, str] = {other.name: other.fault.mode for other in self.host.replicas}
         if incoming.method == POST:
             try:
                 fault = Fault.read(msgspec.json.decode(incoming.body), "faults")
-                struck = replica if fault.replica is None else self.host.find_replica(fault.replica)
+                target = replica if fault.replica is None else self.host.find_replica(fault.replica)
             except (msgspec.MsgspecError, HeadwayError) as error:
                 replica.refuse(client, incoming, 400, str(error))
                 return
-            self._say(replica, client, incoming, {"faults": modes | {struck.name: fault.mode}})
-            replica.loop.call_soon(struck.strike, fault)
+            self._say(replica, client, incoming, {"faults": modes | {target.name: fault.mode}})
+            replica.loop.call_soon(target.set_fault, fault)
         elif incoming.method == GET:
             self._say(replica, client, incoming, {"faults": modes})
         else:
@@ -228,7 +228,7 @@ class Paths:
 
 
 def run(setup: ClusterSetup, scheduler: Any, settings: Settings, started: Callable[[list[Json]], None]) -> None:
-    """Serve until SIGTERM or Ctrl-C; `started` is given the descriptions of all replicas."""
+    """Serve until SIGTERM or Ctrl-C. `started` receives the descriptions of all replicas."""
     run_loop(_serve(setup, scheduler, settings, started))
 
 

@@ -1,8 +1,8 @@
-"""A replica's KV events over ZMQ, in vLLM's format: blocks that are stored, with their tokens, and removed, in numbered
-batches, of which the last can be asked for again.
+"""Publishes a replica's KV events over ZMQ, in vLLM's format: stored blocks with their tokens, and removed blocks, in
+numbered batches. Listeners can ask for the last batches again.
 
-The simulator's cache is the truth: prompt blocks are published with the step that computed them, generated ones when
-their request ends, and removed ones when they are evicted.
+The events follow the simulator's cache: prompt blocks are published at the end of the step that computed them,
+generated blocks when their request ends, and removed blocks when they are evicted.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from headway.sim.instance import Instance
 from headway.sim.job import Job
 
 END: Final = (-1).to_bytes(8, "big", signed=True)
-KEPT: Final = 10_000  # batches that listeners can ask for again
-LOOK_S: Final = 0.5  # however well ZMQ wakes us
+KEPT: Final = 10_000  # batches that listeners can request again
+LOOK_S: Final = 0.5  # interval of checks for replay requests, in case ZMQ's wake-up is missed
 pack: Final = msgspec.msgpack.Encoder().encode
 
 
 class KvPublisher:
-    """`published` holds what listeners know of: the hash of each block by its key and place."""
+    """`published` has the blocks that listeners know: the hash of each block by key and place."""
 
     def __init__(
         self, instance: Instance, loop: asyncio.AbstractEventLoop, endpoint: str, replay: str, topic: str
@@ -33,7 +33,7 @@ class KvPublisher:
         try:
             import zmq
         except ImportError:
-            raise HeadwayError("--events: need pyzmq; install headway[gateway].") from None
+            raise HeadwayError("--events: pyzmq is not installed. Install headway[gateway].") from None
         self.zmq, self.instance, self.loop = zmq, instance, loop
         self.size, self.topic = instance.size, topic.encode()
         self.log: list[Any] = []
@@ -58,7 +58,7 @@ class KvPublisher:
         try:
             socket.bind(endpoint)
         except self.zmq.ZMQError as error:
-            raise HeadwayError(f"--events: {endpoint} cannot be listened on: {error}.") from None
+            raise HeadwayError(f"--events: cannot listen on {endpoint}: {error}.") from None
         return socket
 
     def close(self) -> None:
@@ -68,10 +68,8 @@ class KvPublisher:
         self.router.close()
         self.context.term()
 
-    # --- what happens ------------------------------------------------------------------------------------------------
-
     def settle(self, computed: Iterable[tuple[Job, Content]]) -> None:
-        """Publish what was evicted, and the blocks of these requests that are cached and not published yet."""
+        """Publish evicted blocks, and the blocks of these requests that are cached and not yet published."""
         if self.log:
             self._add_removed()
         for job, content in computed:
@@ -79,14 +77,14 @@ class KvPublisher:
         self._send()
 
     def on_cleared(self) -> None:
-        """The cache was emptied."""
+        """Publish that the cache was emptied."""
         self.log.clear()
         self.published.clear()
         self.events = [{"type": "AllBlocksCleared"}]
         self._send()
 
     def restart(self) -> None:
-        """The engine is a new one: it says nothing of the old, and counts from 0."""
+        """Start as a new engine: publish nothing about the old one, and number batches from 0."""
         self.log.clear()
         self.published.clear()
         self.events.clear()
@@ -148,8 +146,6 @@ class KvPublisher:
         self.sent.append((self.number, payload))
         self.number += 1
 
-    # --- what is asked for again -------------------------------------------------------------------------------------
-
     def _look(self) -> None:
         self._answer_replays()
         self.timer = self.loop.call_later(LOOK_S, self._look)
@@ -170,7 +166,7 @@ class KvPublisher:
 
 
 def has_block(piece: Any, block: int) -> bool:
-    """Whether a block is among a key's pieces."""
+    """Return whether a block is among a key's pieces."""
     while piece is not None:
         if piece.start <= block < piece.end:
             return True

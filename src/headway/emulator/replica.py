@@ -1,4 +1,4 @@
-"""One emulated engine: its HTTP side, with the paths that vLLM has, and what befalls it."""
+"""One emulated engine: its HTTP interface, with vLLM's paths, and its faults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headway.emulator.content import Content
 from headway.emulator.emulated_metrics import EmulatedMetrics
 from headway.emulator.emulated_request import Flight
 from headway.emulator.engine_request import FIELD, EngineRequest, Reader
-from headway.emulator.faults import AT_THE_DOOR, WELL, Fault
+from headway.emulator.faults import AT_ARRIVAL, NO_FAULT, Fault
 from headway.emulator.kv_publisher import KvPublisher
 from headway.errors import HeadwayError
 from headway.http.replies import head_of
@@ -32,14 +32,14 @@ KINDS: Final = {
     b"/v1/completions": "completion",
     b"/v1/embeddings": "embedding",
 }
-VERSION: Final = "0.32.0+headway"  # whose API this follows
+VERSION: Final = "0.32.0+headway"  # the version of vLLM's API
 SWEEP_S: Final = 1.0
 TYPES: Final = {400: "BadRequestError", 404: "NotFoundError", 405: "MethodNotAllowedError"}
 log = logging.getLogger(__name__)
 
 
 class Replica:
-    """The host of its clients' connections."""
+    """An emulated engine, and the owner of its clients' connections."""
 
     def __init__(self, host: Host, index: int, reader: Reader, models: tuple[str, ...]) -> None:
         self.host, self.room, self.index, self.reader, self.models = host, host.room, index, reader, models
@@ -48,15 +48,15 @@ class Replica:
         self.name, self.model = self.instance.view.id, models[0]
         self.figures = EmulatedMetrics(self.instance, self.model, host.setup.block_tokens, host.setup.prefix_caching)
         self.limits = Limits()
-        self.held_bytes = 0  # of clients' bodies
+        self.held_bytes = 0  # of request bodies
         self.clients: dict[ClientConnection, None] = {}
         self.draining = False
-        self.fault, self.left = WELL, 0  # what is wrong, and how many requests or tokens are left until or of it
+        self.fault, self.left = NO_FAULT, 0  # `left`: requests that still fail, or tokens until a crash
         self.heal: asyncio.TimerHandle | None = None
         self.port = 0
         self.server: asyncio.Server | None = None
         self.publisher: KvPublisher | None = None
-        self.touched: list[tuple[Job, Content]] = []  # requests whose blocks have been computed at this instant
+        self.touched: list[tuple[Job, Content]] = []  # requests whose blocks were computed at this instant
         self.on_end: Callable[[Flight, str], None] | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -64,15 +64,15 @@ class Replica:
         return self.loop.time()
 
     def check_sender(self, named: dict[bytes, bytes]) -> None:
-        """No sender is refused."""
+        """Accept every sender."""
 
     def count_refusal(self, status: int) -> None:
-        """For connections that end before there was a request."""
+        """Count a connection that ended before it sent a request."""
         self.figures.ended["error"] += 1
 
     async def start(self, address: str, port: int) -> None:
         self.server = await self.loop.create_server(lambda: ClientConnection(self), address, port, backlog=4096)
-        if not self.server.sockets:  # the loop skips addresses that it gets no socket for
+        if not self.server.sockets:  # the loop skips addresses for which it gets no socket
             self.server.close()
             raise OSError(EMFILE, os.strerror(EMFILE))
         self.port = self.server.sockets[0].getsockname()[1]
@@ -100,15 +100,13 @@ class Replica:
             client.overdue(now)
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
 
-    # --- a request ---------------------------------------------------------------------------------------------------
-
     def begin(self, client: ClientConnection, incoming: Incoming) -> None:
         path = incoming.target.partition(b"?")[0]
         kind = KINDS.get(path)
         if kind is None or incoming.method != b"POST":
             self.host.paths.answer(self, client, incoming, path)
             return
-        if self.fault.mode in AT_THE_DOOR:
+        if self.fault.mode in AT_ARRIVAL:
             self._fail(client, incoming)
             return
         number = self.room.number()
@@ -150,11 +148,11 @@ class Replica:
         if self.fault.requests is not None:
             self.left -= 1
             if self.left == 0:  # no further request fails
-                self.strike(WELL)
+                self.set_fault(NO_FAULT)
         if mode == "reset":
             client.transport.abort()
         else:
-            self.refuse(client, incoming, int(mode), "the engine fails, as it was told to")
+            self.refuse(client, incoming, int(mode), "the engine fails because of an injected fault")
 
     # --- reports of flights -------------------------------------------------------------------------------------------
 
@@ -164,11 +162,11 @@ class Replica:
         self.figures.cached_tokens += self.cached_tokens(flight.job)
 
     def grant_tokens(self, tokens: int) -> int:
-        """Count tokens that are about to go out, and return how many may: none after the last one before a crash."""
+        """Count tokens that are about to be sent, and return how many may be sent before a crash."""
         if self.fault.mode == "crash-after-tokens":
             due, tokens = tokens, min(tokens, max(self.left, 0))
             if due >= self.left >= 0:
-                self.left = -1  # it crashes once
+                self.left = -1  # crash only once
                 self.loop.call_soon(self.crash)
             else:
                 self.left -= tokens
@@ -194,14 +192,13 @@ class Replica:
             self.on_end(flight, "completed")
 
     def on_abandoned(self, flight: Flight) -> None:
-        """The client has gone."""
         self.figures.ended["abort"] += 1
         self.room.cancel(self.index, flight.job)
         if self.on_end is not None:
             self.on_end(flight, "abandoned")
 
     def transfer_params(self, flight: Flight) -> dict[str, Any]:
-        """Where the KV cache of a prompt lies that was computed for another engine."""
+        """Return where another engine finds the KV cache of a prompt that was computed for it."""
         params = flight.request.body.kv_transfer_params or {}
         if not params.get("do_remote_decode"):
             return {}
@@ -220,7 +217,7 @@ class Replica:
         }
 
     def on_step(self) -> None:
-        """A step has ended; its chunks of prompts are computed."""
+        """Collect the requests whose prompt chunks the ended step has computed."""
         if self.publisher is not None:
             for job, _ in self.instance.run.chunks:
                 flight = self.room.sinks.get(job)
@@ -232,13 +229,13 @@ class Replica:
             touched, self.touched = self.touched, []
             self.publisher.settle(touched)
 
-    # --- what befalls it ---------------------------------------------------------------------------------------------
+    # --- faults ------------------------------------------------------------------------------------------------------
 
-    def strike(self, fault: Fault) -> None:
+    def set_fault(self, fault: Fault) -> None:
         if self.heal is not None:
             self.heal.cancel()
             self.heal = None
-        self._recover(returns=fault.mode != "crash")  # one that has crashed stays so
+        self._recover(returns=fault.mode != "crash")  # a crashed replica stays down if the new fault is a crash
         self.fault = fault
         self.left = fault.tokens if fault.mode == "crash-after-tokens" else fault.requests or 0
         if fault.mode == "slow":
@@ -251,10 +248,10 @@ class Replica:
             self.heal = self.loop.call_later(fault.seconds, self._recover)
 
     def _recover(self, returns: bool = True) -> None:
-        """All is well again."""
-        was, self.fault = self.fault, WELL
-        if was.mode in ("slow", "hang"):
-            self.room.sound(self.index)
+        """End the fault. If the replica has crashed and `returns`, start it again."""
+        before, self.fault = self.fault, NO_FAULT
+        if before.mode in ("slow", "hang"):
+            self.room.restore_speed(self.index)
         if self.server is None and self.port and returns:
             self.host.spawn(self._return())
 
@@ -262,10 +259,10 @@ class Replica:
         try:
             await self.start(self.host.address, self.port)
         except OSError as error:
-            log.warning("%s cannot listen on port %d again: %s", self.name, self.port, error)
+            log.warning("%s: cannot listen on port %d after the crash: %s", self.name, self.port, error)
 
     def crash(self) -> None:
-        """Break all connections and stop listening; with `seconds` in the fault, a new engine starts after that."""
+        """Break all connections and stop listening. If the fault has `seconds`, a new engine starts after that time."""
         for sink in self.room.crash(self.index):
             if isinstance(sink, Flight):
                 sink.over = True
@@ -279,10 +276,8 @@ class Replica:
         if self.fault.seconds is not None:
             self.heal = self.loop.call_later(self.fault.seconds, self._recover)
 
-    # --- answers of its own ------------------------------------------------------------------------------------------
-
     def refuse(self, client: ClientConnection, incoming: Incoming, status: int, why: str) -> None:
-        """In vLLM's words."""
+        """Answer with an error in vLLM's format."""
         kind = TYPES.get(status, "InternalServerError")
         body = msgspec.json.encode({"error": {"message": why, "type": kind, "param": None, "code": status}})
         self.say(client, incoming, status, body)

@@ -1,8 +1,8 @@
 """The simulator's instances, driven by the wall clock.
 
-Every step is planned alone. When it ends, by its *nominal* time, its tokens are handed out and the next begins at that
-same nominal time, however late the timer was: nothing drifts, and whatever comes finds the state that the simulator
-would have at that instant.
+Every step is planned separately. After its *nominal* end, its tokens are delivered and the next step begins at that
+nominal time, however late the timer was. So nothing drifts, and a new request finds the state that the simulator would
+have at that instant.
 """
 
 import asyncio
@@ -25,15 +25,14 @@ from headway.sim.setup import ClusterSetup, TransferSetup
 from headway.sim.simulated_cluster import SimulatedCluster
 from headway.types import NEVER, NO_PRIORITY, PS_PER_SECOND, Request
 
-FAST: Final = 1 << 60  # bytes a second, of a link that is as good as none
-UNSEEN: Final = TransferSetup(Transfer(0, FAST), 0, 1)  # KV blocks that come from no engine here
-OFTEN: Final = 1024  # requests after which unread records are dropped
+FAST: Final = 1 << 60  # bytes per second of a link whose time is negligible
+UNSEEN: Final = TransferSetup(Transfer(0, FAST), 0, 1)  # for KV blocks from an engine outside this process
+OFTEN: Final = 1024  # requests between two removals of unread records
 USED: Final = {"started_ps": -1, "first_token_ps": -1, "cached_tokens": 0, "preemptions": 0, "loaded_tokens": 0}
 
 
 class Rows:
-    """Rows of the recorder for the requests that are there now. Those of the past are used again, so that an engine
-    that never ends does not grow."""
+    """The recorder's rows of the requests in flight. Rows of ended requests are reused, to keep memory constant."""
 
     def __init__(self, recorder: Recorder, instances: list[Instance]) -> None:
         self.recorder, self.instances = recorder, instances
@@ -51,7 +50,7 @@ class Rows:
             recorder.record_arrival(now, job.request)
 
     def give_back(self, job: Job) -> None:
-        """A request has ended, and its row has been read."""
+        """Free the row of an ended request."""
         self.free.append(job.row)
         if job.awaits is not None:
             job.awaits.end()
@@ -60,7 +59,7 @@ class Rows:
             self._tidy()
 
     def _tidy(self) -> None:
-        """Gaps are in the statistics of none: no request here is counted."""
+        """Drop records that only a simulation's statistics would read."""
         recorder = self.recorder
         recorder.preempted.clear()
         recorder.thrashed.clear()
@@ -72,18 +71,16 @@ class Rows:
 
 
 class Sink(Protocol):
-    """Takes a request's tokens."""
+    """Receives a request's tokens. `tokens` is the number generated so far."""
 
-    def on_tokens(self, tokens: int, now: int) -> None:
-        """The request has so many tokens by now."""
+    def on_tokens(self, tokens: int, now: int) -> None: ...
 
-    def on_finished(self, tokens: int, now: int) -> None:
-        """The last token has come."""
+    def on_finished(self, tokens: int, now: int) -> None: ...
 
 
 class Room:
-    """All instances of a process. Times are picoseconds of simulated time, which passes `speed` times as fast as
-    the loop's own."""
+    """All instances of a process. Times are picoseconds of simulated time, which passes `speed` times as fast as the
+    loop's time. `on_tick` is called at multiples of `tick_s` of the loop's time."""
 
     def __init__(
         self,
@@ -93,8 +90,7 @@ class Room:
         speed: float = 1.0,
         tick_s: float | None = None,
     ) -> None:
-        """`tick_s`: the loop's clock ticks at its multiples, and `on_tick` hears of each."""
-        assert setup.leap is False, "every step is planned alone"
+        assert setup.leap is False, "every step is planned separately"
         self.loop, self.speed, self.tick_s = loop, speed, tick_s
         self.cluster = SimulatedCluster(setup, scheduler)
         self.instances: list[Instance] = self.cluster.instances
@@ -102,11 +98,11 @@ class Room:
         self.cluster.start_tracing(0)
         self.rows = Rows(self.cluster.recorder, self.instances)
         self.sinks: dict[Job, Sink] = {}
-        self.on_step: list[Callable[[int, int], None]] = []  # called with the instance that has ended a step, and when
-        self.on_settled: list[Callable[[int], None]] = []  # called when all that happens at an instant has
-        self.on_tick: list[Callable[[], None]] = []  # called at a tick, when all has happened that was due by then
+        self.on_step: list[Callable[[int, int], None]] = []  # called with the instance and time of an ended step
+        self.on_settled: list[Callable[[int], None]] = []  # called after all events of an instant
+        self.on_tick: list[Callable[[], None]] = []  # called after all events that were due by the tick
         self.stuck: set[int] = set()  # instances whose steps do not end
-        self.wires: dict[int, int] = {}  # links for KV blocks from afar, by instance
+        self.wires: dict[int, int] = {}  # links for KV blocks from other processes, by instance
         self.origin = loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ps = NEVER
@@ -117,14 +113,14 @@ class Room:
         return int((self.loop.time() - self.origin) * self.speed * PS_PER_SECOND)
 
     def seconds(self, ps: int) -> float:
-        """How long it is by the wall clock."""
+        """Convert simulated time to wall-clock seconds."""
         return ps / PS_PER_SECOND / self.speed
 
-    # --- what comes from outside -------------------------------------------------------------------------------------
+    # --- requests and faults -----------------------------------------------------------------------------------------
 
     def submit(self, index: int, job: Job, sink: Sink, priority: float = 0.0, source: int | None = None) -> int:
-        """A request comes to an instance, at this instant. `source` is the instance that has computed its prompt; -1
-        if that is none of these."""
+        """Send a request to an instance now. `source` is the instance that has computed its prompt; -1 is an engine
+        outside this process."""
         now = self.catch_up()
         instance = self.instances[index]
         self.rows.take(job, now)
@@ -139,9 +135,9 @@ class Room:
         return now
 
     def _hand_over(self, job: Job, index: int, source: int) -> None:
-        """Its KV blocks are on another instance, and come over that one's link before it can go on."""
+        """Make a request wait for the transfer of its KV blocks from the source instance."""
         instance = self.instances[index]
-        instance.loader.active = True  # from now on it looks whether blocks have to come first
+        instance.loader.active = True  # from now on the instance checks whether requests wait for blocks
         transfer = None if source < 0 else self.instances[source].transfer
         link = None if source < 0 else self.cluster.outgoing.get(source)
         if transfer is None or link is None:
@@ -152,10 +148,10 @@ class Room:
         prefill = Job(job.request, 1, job.output_key, self.cluster.block_tokens, False)
         job.awaits = Handover(prefill, job, max(source, 0), index, link, replace(transfer, spec=later), Incoming(None))
         job.awaits.computed = True
-        job.started, job.prefilled = True, job.request.prompt_tokens  # it was elsewhere
+        job.started, job.prefilled = True, job.request.prompt_tokens  # at the source
 
     def cancel(self, index: int, job: Job) -> None:
-        """The client of a request has gone. It leaves with the step that is under way, or at once where it waits."""
+        """Cancel a request. A queued request leaves at once, a running one at the end of the current step."""
         now = self.catch_up()
         if self.sinks.pop(job, None) is None:
             return
@@ -166,11 +162,11 @@ class Room:
         self._arm()
 
     def slow(self, index: int, factor: Fraction) -> None:
-        """Its steps take longer from the next on."""
+        """Make steps longer from the next step on."""
         self.instances[index].slow(self.catch_up(), factor, NEVER)
 
-    def sound(self, index: int) -> None:
-        """Its steps take as long as they should, and end: that under way when it would have, or now."""
+    def restore_speed(self, index: int) -> None:
+        """End a slowdown or hang. The current step ends at its nominal time, or now if that has passed."""
         now = self.catch_up()
         instance = self.instances[index]
         factor, run = instance.planner.heal(now), instance.run
@@ -182,7 +178,7 @@ class Room:
         self._arm()
 
     def crash(self, index: int) -> list[Sink]:
-        """All requests of an instance are lost, and what it had cached."""
+        """Remove all requests and cached blocks of an instance. Return the sinks of the requests."""
         now = self.catch_up()
         instance = self.instances[index]
         lost = [*vacate(instance, now), *self.cluster.ended]
@@ -197,8 +193,8 @@ class Room:
                 sinks.append(sink)
         return sinks
 
-    def forget(self, index: int) -> bool:
-        """Empty an instance's cache; False where requests hold blocks of it."""
+    def empty_cache(self, index: int) -> bool:
+        """Empty an instance's cache. Return False if requests hold blocks of it."""
         now = self.catch_up()
         cache = self.instances[index].cache
         if cache.held:
@@ -206,13 +202,13 @@ class Room:
         cache.now = now
         evicted = cache.evicted
         cache.evict(cache.idle)
-        cache.evicted = evicted  # it was not for want of room
+        cache.evicted = evicted  # counts only evictions for lack of space
         return True
 
-    # --- time passes -------------------------------------------------------------------------------------------------
+    # --- time --------------------------------------------------------------------------------------------------------
 
     def catch_up(self) -> int:
-        """Do all that was due by now."""
+        """Process all events that are due, and return the time."""
         now = self.now_ps()
         while (at := self._next_ps()) <= now:
             if at > self.tick_ps:
@@ -223,9 +219,9 @@ class Room:
         return now
 
     def _tick(self, until: int) -> None:
-        """The clock has ticked, for the last time at `until` or before, and nothing has happened since."""
-        for hear in self.on_tick:
-            hear()
+        """Call the tick handlers. The last tick is at or before `until`, with no event since."""
+        for handler in self.on_tick:
+            handler()
         self.tick_ps = self._tick_after(until)
 
     def _tick_after(self, at: int) -> int:
@@ -238,7 +234,7 @@ class Room:
         return tick
 
     def _next_ps(self) -> int:
-        """When something happens next, as far as is known."""
+        """Return the time of the next event."""
         end, links = self.clock.ends[0] >> INDEX_BITS, self.cluster.links
         if links.next_ps <= end:
             links.make_sure(end)
@@ -253,8 +249,8 @@ class Room:
                 instance.finish_run(at)
                 self.clock.begins.append(index)
                 self._hand_out(instance, at)
-                for hear in self.on_step:
-                    hear(index, at)
+                for handler in self.on_step:
+                    handler(index, at)
         self.cluster.first_tokens.clear()
         if links.next_ps == at:
             for load in links.take_arrived(at):
@@ -265,14 +261,14 @@ class Room:
         self._settle(at)
 
     def _hand_out(self, instance: Instance, at: int) -> None:
-        """Hand the tokens of a step that has just ended to their sinks."""
+        """Deliver the tokens of an ended step to their sinks."""
         steps, sinks = instance.batch.steps, self.sinks
         for job in instance.batch.running:
             if job.ends_at_step >= 0 and (sink := sinks.get(job)) is not None:
                 sink.on_tokens(steps - job.decoding_from, at)
 
     def _settle(self, at: int) -> None:
-        """What ended at this instant leaves, and the next steps begin."""
+        """Remove the requests that ended at this instant, and begin the next steps."""
         ended = [*self.cluster.ended]
         self.cluster.ended.clear()
         self.clock.begin_steps(at)
@@ -281,11 +277,11 @@ class Room:
             if sink is not None and not job.expired:
                 sink.on_finished(job.generated, at)
             self.rows.give_back(job)
-        for hear in self.on_settled:
-            hear(at)
+        for handler in self.on_settled:
+            handler(at)
 
     def _arm(self) -> None:
-        """A timer at the next instant at which something happens."""
+        """Set the timer to the next event."""
         at = self._next_ps()
         if at == self._timer_ps and self._timer is not None:
             return
@@ -301,7 +297,7 @@ class Room:
         self._timer, self._timer_ps = None, NEVER
         try:
             self.catch_up()
-        finally:  # whatever was wrong with one request, the others go on
+        finally:  # an error in one request must not stop the others
             self._arm()
 
     def close(self) -> None:
@@ -312,6 +308,6 @@ class Room:
         return Job(request, output_tokens, output_key, self.cluster.block_tokens, False)
 
     def number(self) -> int:
-        """Of the next request."""
+        """Return the number of the next request."""
         self.requests += 1
         return self.requests - 1

@@ -1,5 +1,5 @@
-"""An answer before it is given: its tokens, known from the beginning, why it ends, and the function that it calls, with
-made-up arguments that fit their schema."""
+"""A planned answer: its tokens, why it ends, and the function that it calls, with made-up arguments that fit their
+schema."""
 
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ from headway.emulator.tokens import WIDTH, WORDS, mix, word
 from headway.errors import HeadwayError
 
 DEEPEST: Final = 16
-MOST: Final = 4096  # values of one call
+MOST: Final = 4096  # values in the arguments of a call
 
 
 class Call(Struct):
@@ -21,7 +21,7 @@ class Call(Struct):
 
 
 class Script:
-    """`tokens` of them; `cut` is where its text ends, where a stop string ends it."""
+    """An answer of `tokens` tokens. `cut` is the length of its text if a stop string ends it."""
 
     __slots__ = ("call", "cut", "reason", "seed", "stop_reason", "tokens")
 
@@ -31,7 +31,7 @@ class Script:
         self.cut: int | None = None
 
     def piece(self, number: int) -> str:
-        """The text of a token."""
+        """Return the text of a token."""
         if self.call is not None:
             return self.call.pieces[number]
         text = WORDS[word(self.seed, number)]
@@ -43,7 +43,7 @@ class Script:
         return "".join([self.piece(number) for number in range(tokens)])
 
     def stop_at(self, stops: list[str], included: bool) -> None:
-        """It ends with the first token by which one of these has come."""
+        """End the answer with the token that completes the first of these strings."""
         text = self.text(self.tokens)
         ends = [(text.find(stop) + len(stop), stop) for stop in stops if stop in text]
         if not ends:
@@ -55,8 +55,7 @@ class Script:
 
 
 def choose_call(tools: list[dict[str, Any]] | None, choice: str | dict[str, Any] | None, seed: int) -> Call | None:
-    """The call that is asked for by `tool_choice`: of a function by its name, or of any; none where it is left to the
-    engine."""
+    """Return the call that `tool_choice` requires: of a named function, or of any; None if the engine may decide."""
     functions = [function for tool in tools or [] if isinstance(function := tool.get("function") or {}, dict)]
     if isinstance(choice, dict):
         function = choice.get("function")
@@ -67,7 +66,7 @@ def choose_call(tools: list[dict[str, Any]] | None, choice: str | dict[str, Any]
         reason = "stop"
     elif choice == "required":
         if not functions:
-            raise HeadwayError("tool_choice: says that a tool is to be called, and there is none.")
+            raise HeadwayError("tool_choice: is 'required', but the request has no tools.")
         reason = "tool_calls"
     else:
         return None
@@ -75,17 +74,17 @@ def choose_call(tools: list[dict[str, Any]] | None, choice: str | dict[str, Any]
     try:
         text = msgspec.json.encode(make_up(chosen.get("parameters") or {}, seed)).decode()
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError):
-        raise HeadwayError(f"tools: the parameters of {chosen.get('name')!r} are no JSON schema.") from None
+        raise HeadwayError(f"tools: the parameters of {chosen.get('name')!r} are not a JSON schema.") from None
     pieces = [text[at : at + WIDTH] for at in range(0, len(text), WIDTH)]
     return Call(str(chosen.get("name")), f"chatcmpl-tool-{seed:016x}", pieces, reason)
 
 
 def make_up(schema: Any, seed: int, depth: int = 0, total: list[int] | None = None) -> Any:
-    """A value that fits a JSON schema of the usual kinds. `total` counts the values of the whole."""
+    """Return a value that fits a JSON schema of the usual kinds. `total` counts the values made so far."""
     total = [0] if total is None else total
     total[0] += 1
     if total[0] > MOST:
-        raise HeadwayError(f"tools: the parameters ask for more than {MOST:,} values, which are not made up.")
+        raise HeadwayError(f"tools: the parameters need more than {MOST:,} values. Use a smaller schema.")
     if not isinstance(schema, dict) or depth > DEEPEST:
         return None
     if "const" in schema:

@@ -1,8 +1,8 @@
-"""Prompts as token ids, and answers made of words: the emulator's own tokenizer.
+"""The emulator's tokenizer.
 
-A token is four bytes of text. Each message of a chat is cut from its own beginning, between a mark that says whose it
-is and one that ends it; and every word of an answer is one token. So an answer that comes back in the next turn's
-prompt is the same tokens that were generated, and finds them cached.
+A token is four bytes of text, and every word of an answer is one token. Each message of a chat has a token for its role
+before it and an end token after it, so its text begins at a token boundary. An answer that returns in the prompt of the
+next turn therefore has the same tokens as when it was generated, and finds them cached.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from headway.hashing import stable
 
 WIDTH: Final = 4  # bytes of a token
-TOP: Final = 0xFFFFFF00  # marks begin here: no text has such bytes
+TOP: Final = 0xFFFFFF00  # the first special token: no text has such bytes
 END: Final = TOP
 ROLES: Final = {role: TOP + 1 + number for number, role in enumerate(("system", "user", "assistant", "tool"))}
 OTHER_ROLE: Final = TOP + 16
@@ -40,7 +40,7 @@ def ids_of_text(text: str | bytes) -> array[int]:
 
 
 def ids_of_chat(messages: list[dict[str, Any]], tools: Any) -> array[int]:
-    """Those of all messages; the mark that begins the answer stands at the end."""
+    """Return the tokens of all messages, and the role token of the answer at the end."""
     ids = array("I")
     if tools:
         ids.append(TOOLS)
@@ -55,7 +55,7 @@ def ids_of_chat(messages: list[dict[str, Any]], tools: Any) -> array[int]:
 
 
 def _content_of(message: dict[str, Any]) -> bytes:
-    """What a message says; pictures, calls and whatever else it has by their JSON."""
+    """Return the text of a message; images, tool calls and other parts as JSON."""
     content = message.get("content")
     parts: list[bytes] = []
     if isinstance(content, str):
@@ -71,7 +71,7 @@ def _content_of(message: dict[str, Any]) -> bytes:
 
 
 def mix(seed: int, number: int) -> int:
-    """A 64-bit number that looks drawn, of a seed and a place."""
+    """Return a pseudo-random 64-bit number for a seed and a place."""
     value = (seed + (number + 1) * GOLDEN) & MASK
     value = ((value ^ value >> 30) * 0xBF58476D1CE4E5B9) & MASK
     value = ((value ^ value >> 27) * 0x94D049BB133111EB) & MASK
@@ -79,17 +79,17 @@ def mix(seed: int, number: int) -> int:
 
 
 def word(seed: int, number: int) -> int:
-    """Which word comes at a place of an answer."""
+    """Return the index of the word at a place of an answer."""
     return mix(seed, number) % len(WORDS)
 
 
 def logprob(seed: int, number: int, rank: int = 0) -> float:
-    """Made up: below zero, and lower for each further candidate."""
+    """Return a made-up log-probability: below zero, and lower for each further candidate."""
     return -((mix(seed ^ 0x10, number) % 1000) / 2000.0) - 1.5 * rank
 
 
 def vector(seed: int, size: int) -> list[float]:
-    """An embedding, of length one."""
+    """Return a made-up embedding of length one."""
     values = [mix(seed, number) / (1 << 63) - 1.0 for number in range(size)]
     norm = 0.0
     for value in values:
@@ -98,5 +98,5 @@ def vector(seed: int, size: int) -> list[float]:
 
 
 def drawn_length(seed: int, mean: int) -> int:
-    """How long an answer without a limit is: geometric, at most eight times the mean, the same for the same prompt."""
+    """Return the length of an answer without a limit: exponential, at most eight times the mean, fixed by the seed."""
     return min(8 * mean, 1 + int(Random(stable("length", seed)).expovariate(1.0 / mean)))

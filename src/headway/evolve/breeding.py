@@ -1,5 +1,5 @@
-"""Genetic operators on rules: grow at random, mutate in one place, cross two rules. Types are kept: a number is replaced
-by a number, a condition by a condition."""
+"""Genetic operators on rules: grow at random, mutate in one place, cross two rules. A number is replaced only by a
+number, a condition only by a condition."""
 
 from collections.abc import Callable
 from random import Random

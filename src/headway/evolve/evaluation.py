@@ -19,7 +19,7 @@ SUMMARY_TOKENS: Final = 1000  # for the run's summary, so that the whole feedbac
 
 
 class Case(Struct, frozen=True):
-    """A scenario as `Scenario.load` reads it, without policies. The seed is separate, because cases are paired by it."""
+    """A scenario as `Scenario.load` reads it, without policies. The seed is separate: cases are paired by it."""
 
     name: str
     scenario: Json

@@ -35,7 +35,7 @@ def messages_of(prompt: Prompt) -> list[dict[str, Any]]:
 
 
 class Endpoint:
-    """A model at `{api_base}/chat/completions`. Each request reads the key from the environment; no message shows it."""
+    """A model at `{api_base}/chat/completions`. Each request reads the key from the environment; no error shows it."""
 
     def __init__(
         self,

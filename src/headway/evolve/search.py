@@ -1,4 +1,4 @@
-"""The loop of a search: ask the searcher for a batch, evaluate it on the train part, tell the searcher, and store it."""
+"""The loop of a search: ask the searcher for a batch, evaluate it on the train part, report back, and store it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""An endpoint picker: the gateway's control plane behind Envoy's external processing, without a data plane. An inference
-gateway asks it for the endpoint of each request, and shows it the head and the answer."""
+"""An endpoint picker: the gateway's control plane behind Envoy's external processing, without a data plane. An
+inference gateway asks it for the endpoint of each request, and shows it the head and the answer."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""One HTTP request as an inference gateway reports it: its head and body ask for an endpoint, then its answer passes by.
+"""One HTTP request as an inference gateway reports it: head and body ask for an endpoint, then the answer passes by.
 
 A gateway may send the whole body after the reply to the head (BUFFERED). Or it sends pieces that it does not keep, and
 holds the head back until the picker replies (FULL_DUPLEX_STREAMED, which the endpoint picker protocol requires). Then

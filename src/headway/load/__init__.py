@@ -1,5 +1,5 @@
-"""Drives any OpenAI endpoint with a workload and measures what its clients see.
+"""Sends a workload to any OpenAI endpoint and measures what clients see.
 
-traffic (what comes when) -> driver (the clock) -> asking (the bytes) -> line (a connection) -> book (a run's result)
-                                                   conversations <- question (the answer)
+traffic (requests and times) -> driver (clock) -> asking (bytes) -> line (connection) -> load_book (result of the run)
+                                                   conversations <- question (answer)
 """

@@ -1,4 +1,4 @@
-"""A planned request as the bytes that are sent."""
+"""Writes a planned request as bytes."""
 
 from typing import Any, Final, Literal
 
@@ -15,23 +15,23 @@ from headway.workload.traffic import Planned
 Api = Literal["completions", "chat"]
 PATHS: Final = {"completions": b"/v1/completions", "chat": b"/v1/chat/completions"}
 ROLES: Final = ("user", "assistant")
-NAMES: Final = 200  # signs of a header's value
+NAMES: Final = 200  # characters of a header's value
 
 
 class Ask(Struct, frozen=True):
-    """How an endpoint is asked."""
+    """The endpoint and the form of requests."""
 
     url: str
-    model: str | None = None  # what every request asks for; None: the model of the workload
+    model: str | None = None  # the model of every request; None: the workload's model
     api: Api = "completions"
-    truth: bool = False  # whether requests tell an emulator their true lengths and content
-    ignore_eos: bool = True  # engines generate as many tokens as the workload has
-    key: str | None = None  # bearer
+    truth: bool = False  # tell an emulator the true lengths and content
+    ignore_eos: bool = True  # make engines generate as many tokens as the workload plans
+    key: str | None = None  # bearer token
 
 
 def address_of(url: str) -> Address:
     if "?" in url or "#" in url:
-        raise HeadwayError(f"URL: {url!r} has more than a path; leave out what begins with ? or #.")
+        raise HeadwayError(f"URL: {url!r} has a query or fragment. Remove the part from ? or # on.")
     return Address(url.rstrip("/").removesuffix("/v1"), "URL")
 
 
@@ -42,7 +42,7 @@ class Writer:
         self.ask = ask
         self.address = address_of(ask.url)
         self.texts = Texts()
-        self.talks = None if ask.truth else Conversations(self.texts)  # the truth names earlier turns by key
+        self.talks = None if ask.truth else Conversations(self.texts)  # with `truth`, keys identify earlier turns
         lines = [
             b"POST %b%b HTTP/1.1" % (self.address.base, PATHS[ask.api]),
             self.address.host_line,
@@ -87,7 +87,7 @@ class Writer:
 
 
 def truth(request: Request, planned: Planned) -> dict[str, Any]:
-    """What a request may tell an emulator: see `emulator.engine_request`."""
+    """Return the `headway` field for an emulator; see `emulator.engine_request`."""
     facts = {
         "prompt_tokens": request.prompt_tokens,
         "output_tokens": planned.output_tokens,
@@ -98,5 +98,5 @@ def truth(request: Request, planned: Planned) -> dict[str, Any]:
 
 
 def _plain(text: str) -> bytes:
-    """As a header may have it."""
+    """Return text that is valid in a header."""
     return "".join(sign if sign.isascii() and sign.isprintable() else "?" for sign in text)[:NAMES].encode()

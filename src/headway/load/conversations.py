@@ -1,8 +1,8 @@
-"""The turns of conversations so far, so that the next turn of a session continues them word for word.
+"""The earlier turns of conversations, so that the next turn of a session continues them word for word.
 
-A workload's path names an answer by its key. If the answer has arrived, the prompt of a later turn is all earlier turns
-up to there, the answer itself, and then as many words as the plan's length leaves: so a turn is as long as planned even
-where an answer was shorter, or the engine's marks between messages made the last prompt longer.
+A workload's path names an answer by its key. If the answer has arrived, the prompt of a later turn has all earlier
+turns, the answer itself, and as many words as the planned length leaves. So a turn has the planned length even if an
+answer was shorter, or if the engine's tokens between messages made the last prompt longer.
 """
 
 from typing import Final
@@ -13,11 +13,11 @@ from headway.load.prompt_texts import Texts
 from headway.types import Request
 from headway.workload.traffic import Planned
 
-KEPT: Final = 1 << 28  # characters of conversations; beyond them the oldest is forgotten, and its next turn made up
+KEPT: Final = 1 << 28  # characters of conversations; beyond them the oldest is dropped, and its next turn made up
 
 
 class Talk(Struct, frozen=True):
-    """Client and engine in turns, the client first; and how many tokens that is."""
+    """Messages of client and engine in turns, the client first, and their length in tokens."""
 
     turns: tuple[str, ...]
     tokens: int
@@ -32,10 +32,10 @@ class Conversations:
         self.texts = texts
         self._talks: dict[int, Talk] = {}  # by the key of the last answer
         self._size = 0
-        self._questions: dict[int, tuple[str, ...]] = {}  # of sessions, by request: its turns so far
+        self._questions: dict[int, tuple[str, ...]] = {}  # turns of requests in flight, by request
 
     def ask(self, request: Request) -> tuple[str, ...]:
-        """All that stands before the answer, in turns; the first and the last word are the client's."""
+        """Return the messages before the answer, in turns; the first and the last are the client's."""
         talk = self._talk(request)
         if talk is None:
             turns: tuple[str, ...] = (self.texts.prompt(request),)
@@ -52,11 +52,11 @@ class Conversations:
         return None
 
     def record_answer(self, planned: Planned, answer: str = "", tokens: int = 0) -> None:
-        """A request has ended, with this answer; with it the engine counts so many tokens, its prompt included."""
+        """Record the answer to a request. `tokens` is the engine's count of prompt and answer."""
         turns = self._questions.pop(planned.request.id, None)
         if turns is None or not answer:
             return
-        for key in planned.request.path.keys:  # the next turn goes on from here
+        for key in planned.request.path.keys:  # the new talk replaces those that it continues
             self._drop(key)
         talk = self._talks[planned.output_key] = Talk((*turns, answer), tokens)
         self._size += talk.size

@@ -1,7 +1,7 @@
-"""Sends the requests of a workload, each at its time whatever became of those before it.
+"""Sends the requests of a workload, each at its planned time (open loop).
 
-The clock is that of the workload, and passes `speed` times as fast as the wall's. A request is late where this process
-was: that is its lag, and its latencies count from when it was to be sent.
+The workload's clock runs `speed` times as fast as the wall clock. If this process sends a request late, the delay is
+its lag; latencies count from the planned time.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from headway.types import NEVER, PS_PER_SECOND
 from headway.workload.traffic import Traffic
 
 LEAD_NS: Final = 200_000_000  # before the first request
-NEAR_S: Final = 0.001  # a timer is no better than that
-REACH_S: Final = 10.0
-Progress = Callable[[int], None]  # requests that have ended
+NEAR_S: Final = 0.001  # resolution of a timer
+REACH_S: Final = 10.0  # timeout of the first connection
+Progress = Callable[[int], None]  # called with the number of ended requests
 
 
 class Driver:
@@ -43,7 +43,7 @@ class Driver:
         tick_s: float | None = None,
         lines: int = 0,
     ) -> None:
-        """`tick_s`: it begins at a multiple of this, by this machine's clock, when so many `lines` are open."""
+        """With `tick_s` the run begins at a multiple of it by this machine's clock, with `lines` open connections."""
         self.loop, self.traffic, self.speed, self.progress = loop, traffic, speed, progress
         self.lines = lines
         self.tick_ns = 1 if tick_s is None else round(tick_s * 1e9)
@@ -60,10 +60,10 @@ class Driver:
         self._timer_ps = -1
 
     async def run(self) -> Book:
-        """Until the last request has ended, the horizon, or Ctrl-C."""
+        """Run until the last request has ended, the horizon, or Ctrl-C."""
         await greet(self.endpoint, self.lines)
         self.origin_ns = -(-(monotonic_ns() + LEAD_NS) // self.tick_ns) * self.tick_ns
-        with suppress(NotImplementedError, ValueError, RuntimeError):  # only where this is the main thread
+        with suppress(NotImplementedError, ValueError, RuntimeError):  # not in the main thread
             self.loop.add_signal_handler(signal.SIGINT, self.stop)
         try:
             self._arm()
@@ -80,14 +80,14 @@ class Driver:
         self.over.set()
 
     def _fail(self, error: Exception) -> None:
-        """Nothing more can be sent: clients that are turned away again and again, a line of a trace that is none."""
+        """Stop the run with an error, such as an invalid line of a trace."""
         self.failure = self.failure or error
         self.stop()
 
     def _finish(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self.open:  # it was cut off
+        if self.open:  # the run was cut off
             self.book.ended_ps = max(self.book.ended_ps, min(self.now_ps(), self.horizon_ps))
         for question in list(self.open.values()):
             question.drop()
@@ -101,17 +101,15 @@ class Driver:
         self.tasks.add(running)
         running.add_done_callback(self.tasks.discard)
 
-    # --- the clock ---------------------------------------------------------------------------------------------------
-
     def ps(self, at_ns: int) -> int:
-        """The workload's time."""
+        """Convert the wall clock's nanoseconds to the workload's picoseconds."""
         return max(0, int((at_ns - self.origin_ns) * self.speed * 1000))
 
     def now_ps(self) -> int:
         return self.ps(monotonic_ns())
 
     def seconds(self, at_ps: int) -> float:
-        """From now until then, by the wall."""
+        """Return the wall-clock seconds from now until a time of the workload."""
         return (self.origin_ns - monotonic_ns()) / 1e9 + at_ps / PS_PER_SECOND / self.speed
 
     def _arm(self) -> None:
@@ -127,7 +125,7 @@ class Driver:
                 self.over.set()
             return
         left = self.seconds(at_ps)
-        if left < NEAR_S:  # it is as good as there
+        if left < NEAR_S:
             self._timer = self.loop.call_soon(self._ring)
         else:
             self._timer = self.loop.call_later(left - NEAR_S / 2, self._ring)
@@ -159,8 +157,6 @@ class Driver:
             question.alarm = self.loop.call_later(max(0.0, self.seconds(request.deadline_ps)), question.expire)
         question.begin()
 
-    # --- what came ---------------------------------------------------------------------------------------------------
-
     def on_end(self, question: Question, outcome: str, why: str, at_ns: int) -> None:
         del self.open[question.row]
         try:
@@ -178,7 +174,7 @@ class Driver:
             self._arm()
 
     def _record_answer(self, question: Question, completed: bool) -> None:
-        """Keep the answer: the next turn of a session continues it."""
+        """Store the answer, which the next turn of the session continues."""
         talks, recorder, row = self.writer.talks, self.book.recorder, question.row
         if talks is not None:
             tokens = recorder.prompt_tokens[row] + question.visible_tokens(recorder.output_tokens[row])
@@ -186,7 +182,7 @@ class Driver:
 
 
 def drive(traffic: Traffic, ask: Ask, *options: Any) -> Book:
-    """Send all of a workload to an endpoint, in a loop of its own; `options` are those of `Driver`, in order."""
+    """Send a workload to an endpoint in a new event loop. `options` are those of `Driver`, in order."""
 
     async def run() -> Book:
         return await Driver(asyncio.get_running_loop(), traffic, ask, *options).run()
@@ -204,9 +200,9 @@ def load(
     tick_s: float | None = None,
     lines: int = 0,
 ) -> Result:
-    """What clients saw. Of the scenario the workload, its seed, the targets, `warmup` and `horizon` count; times are
-    the workload's, which pass `speed` times as fast as the wall's. With `tick_s` it begins at a multiple of that by
-    this machine's clock; so many `lines` are open by then."""
+    """Send a scenario's workload to an endpoint and return what clients saw. The scenario's workload, its seed, SLO
+    targets, `warmup` and `horizon` are used. The workload's clock runs `speed` times as fast as the wall clock. For
+    `tick_s` and `lines` see `Driver`."""
     loaded = Scenario.load(scenario, overrides)
     traffic = loaded.workload.plan(loaded.seed.workload, loaded.cluster.default_model())
     book = drive(traffic, ask, speed, loaded.horizon_ps, progress, tick_s, lines)
@@ -214,10 +210,10 @@ def load(
 
 
 def reach(url: str) -> None:
-    """Raise where nothing listens at the URL: better now than after all of a workload."""
+    """Raise an error if nothing listens at the URL, before a workload is sent there."""
     address = address_of(url)
     try:
         socket.create_connection((address.host, address.port), timeout=REACH_S).close()
-    except (OSError, UnicodeError) as error:  # a name may be none
+    except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name
         why = getattr(error, "strerror", None) or str(error)
-        raise HeadwayError(f"URL: {url} cannot be reached ({why}); is the endpoint up?") from None
+        raise HeadwayError(f"URL: {url} cannot be reached ({why}). Check that the endpoint is running.") from None

@@ -1,4 +1,4 @@
-"""A client's connection to the endpoint: one request at a time, its answer read event by event."""
+"""A client's connection to the endpoint: one request at a time, with its answer read event by event."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ import httptools
 from headway.http.address import Address, send_at_once
 from headway.http.upstream import MOST_FREE
 
-# To the end of its line: an event counts once, also where it says its content twice, by an old and a new name.
+# Matches to the end of the line, so that an event with its content under two names counts once.
 CONTENT: Final = re.compile(rb'"(?:content|text|reasoning_content|reasoning|arguments)": ?"[^"][^\n]*')
 USAGE: Final = rb'"completion_tokens"'
 ERROR: Final = re.compile(rb'^data: ?\{"(?:error"|object": ?"error")', re.MULTILINE)
 DONE: Final = re.compile(rb"^data: ?\[DONE\]", re.MULTILINE)
 STREAM: Final = b"text/event-stream"
-TARGETS: Final = (b"x-headway-target", b"x-engine")  # fields that name the engine
-ERROR_BYTES: Final = 1000  # bytes of an answer that is an error
-LINE: Final = 4_000_000  # bytes of a line of an answer
-HEALTH: Final = b"GET /health HTTP/1.1\r\n%b\r\n\r\n"  # whatever is answered will do
+TARGETS: Final = (b"x-headway-target", b"x-engine")  # header fields that name the engine
+ERROR_BYTES: Final = 1000  # stored bytes of an error
+LINE: Final = 4_000_000  # most bytes in a line of an answer
+HEALTH: Final = b"GET /health HTTP/1.1\r\n%b\r\n\r\n"  # any answer will do
 
 
 class Listener(Protocol):
-    """What waits for an answer. Times are nanoseconds of the monotonic clock."""
+    """Waits for an answer. Times are nanoseconds of the monotonic clock."""
 
     def content(self, count: int, events: bytes, at_ns: int) -> None:
-        """So many events with content have come, among others."""
+        """Receive events, `count` of them with content."""
 
     def on_answer(self, line: Line, at_ns: int) -> None:
-        """The answer is complete."""
+        """Handle the end of the answer."""
 
     def on_loss(self, line: Line, at_ns: int) -> None:
-        """The connection has gone before."""
+        """Handle a connection that was lost before the end."""
 
 
 class Line(asyncio.Protocol):
@@ -51,13 +51,11 @@ class Line(asyncio.Protocol):
     def _reset(self) -> None:
         self.status = 0
         self.target: str | None = None
-        self.usage = b""  # the last events that have it
-        self.error_text = b""  # of an error
-        self.rest = b""  # the beginning of a line
+        self.usage = b""  # the last events with token counts
+        self.error_text = b""
+        self.rest = b""  # an incomplete line
         self.has_data = self.complete = self.keep = self.until_close = False
-        self.length_known = self.streams = self.whole = False  # `whole`: the stream says that it is whole
-
-    # --- the transport -----------------------------------------------------------------------------------------------
+        self.length_known = self.streams = self.whole = False  # `whole`: the stream has ended with [DONE]
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
@@ -71,16 +69,16 @@ class Line(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.at_ns = monotonic_ns()
         listener = self.listener
-        if listener is None:  # no request is under way
+        if listener is None:  # no request is in flight
             self.transport.abort()
             return
         self.has_data = True
         try:
             self.parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._nonsense("the answer is no HTTP/1.1")
+            self._reject("the answer is not valid HTTP/1.1")
         if len(self.rest) > LINE:
-            self._nonsense(f"a line of the answer has more than {LINE:,} bytes")
+            self._reject(f"a line of the answer has more than {LINE:,} bytes")
         if self.complete:
             self._finish(listener)
 
@@ -97,15 +95,11 @@ class Line(asyncio.Protocol):
             self.listener = None
             listener.on_answer(self, self.at_ns)
         else:
-            self._lose(listener)
+            self.drop()
+            listener.on_loss(self, self.at_ns)
 
-    def _nonsense(self, why: str) -> None:
+    def _reject(self, why: str) -> None:
         self.error_text, self.complete, self.keep = why.encode(), True, False
-
-    def _lose(self, listener: Listener) -> None:
-        self.listener = None
-        self.transport.abort()
-        listener.on_loss(self, self.at_ns)
 
     def _finish(self, listener: Listener) -> None:
         self.listener = None
@@ -116,8 +110,8 @@ class Line(asyncio.Protocol):
         else:
             self.transport.abort()
 
-    def let_go(self) -> None:
-        """Drop the connection: the answer is not wanted any more."""
+    def drop(self) -> None:
+        """Close the connection without waiting for the answer."""
         self.listener = None
         self.transport.abort()
 
@@ -148,7 +142,7 @@ class Line(asyncio.Protocol):
             self._read(data[:whole] if self.rest else data)
 
     def _read(self, data: bytes) -> None:
-        """Whole lines."""
+        """Read whole lines."""
         count = len(CONTENT.findall(data))
         if count and self.listener is not None:
             self.listener.content(count, data, self.at_ns)
@@ -160,7 +154,7 @@ class Line(asyncio.Protocol):
                 self.error_text = data[:ERROR_BYTES]
 
     def _flush(self) -> None:
-        """The last line may have no end."""
+        """Read the last line, which may have no newline."""
         if self.rest:
             rest, self.rest = self.rest, b""
             self._read(rest)
@@ -173,7 +167,7 @@ class Line(asyncio.Protocol):
 
 
 class Endpoint:
-    """The connections to it that are free."""
+    """An endpoint and its idle connections."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, address: Address) -> None:
         self.loop, self.address = loop, address
@@ -181,7 +175,7 @@ class Endpoint:
         self.opened = 0
         self.most = 0
 
-    def at_hand(self) -> Line | None:
+    def take_free(self) -> Line | None:
         while self.free:
             line = self.free.pop()
             if not line.transport.is_closing():
@@ -207,13 +201,13 @@ class Endpoint:
 
 
 class Greeting:
-    """Waits until a connection has been used once."""
+    """Waits for the first answer on a connection, whatever it is."""
 
     def __init__(self, over: asyncio.Future[None]) -> None:
         self.over = over
 
     def content(self, count: int, events: bytes, at_ns: int) -> None:
-        """Ignore it: no caller waits for a reply."""
+        """Ignore the content."""
 
     def on_answer(self, line: Line, at_ns: int) -> None:
         self.over.set_result(None)
@@ -223,7 +217,7 @@ class Greeting:
 
 
 async def greet(endpoint: Endpoint, count: int) -> None:
-    """So many connections, free."""
+    """Open `count` connections and use each once."""
     lines = [await endpoint.new() for _ in range(count)]
     waits: list[asyncio.Future[None]] = []
     for line in lines:

@@ -1,4 +1,4 @@
-"""What came of the requests, as a run's result: `headway report` reads it like any other."""
+"""The measurements of a load run as a `Result`, which `headway report` reads like any other."""
 
 from array import array
 from collections import Counter
@@ -13,32 +13,32 @@ from headway.scenario.scenario import Scenario
 from headway.types import OUTCOMES, Json, Request
 from headway.workload.traffic import Traffic
 
-GRAIN_NS: Final = 1000  # gaps are kept to the microsecond
+GRAIN_NS: Final = 1000  # resolution of gaps
 PS_PER_NS: Final = 1000
 MOST_REASONS: Final = 10
 SENT: Final = ("admitted_ps", "routed_ps", "enqueued_ps", "started_ps")
 
 
 class Book:
-    """Rows are in the order in which requests were to be sent. A request counts as begun when it was really sent.
-    `clock` gives the workload's picoseconds for the wall's nanoseconds."""
+    """Rows are in the planned order of sending. A request starts when it was actually sent. `clock` converts
+    nanoseconds of the wall clock to picoseconds of the workload."""
 
     def __init__(self, endpoint: str, speed: float, clock: Callable[[int], int]) -> None:
         self.recorder = Recorder()
-        self.endpoint, self.speed, self.clock = endpoint, speed, clock  # instance if no header names one
+        self.endpoint, self.speed, self.clock = endpoint, speed, clock  # the instance's name if no header has one
         self.lag_ns = array("q")
         self.ended_ps = 0
         self.connections = 0
         self._gaps: Counter[int] = Counter()
         self._targets: dict[str, int] = {}
-        self._cache_reports = 0  # answers that say how much was cached
+        self._cache_reports = 0  # answers with a count of cached tokens
 
     def add(self, request: Request) -> int:
         self.recorder.record_arrival(request.arrival_ps, request)
         return self.recorder.rows - 1
 
     def record_end(self, question: Question, outcome: str, why: str, at_ns: int) -> int:
-        """When it was, by the workload's clock."""
+        """Record the end of a request, and return its time by the workload's clock."""
         recorder, row = self.recorder, question.row
         recorder.outcome[row] = OUTCOMES.index(outcome)
         if why:
@@ -46,7 +46,7 @@ class Book:
         self.record_sending(question)
         at_ps = max(self.clock(at_ns), recorder.arrival_ps[row], recorder.first_token_ps[row], recorder.started_ps[row])
         recorder.finished_ps[row] = at_ps
-        if outcome == "completed":  # of others no gaps are left, as in a simulation
+        if outcome == "completed":  # other outcomes have no gaps, as in a simulation
             self._gaps.update([gap // GRAIN_NS for gap in question.gaps_ns])
             if recorder.first_token_ps[row] == NOT_YET:
                 recorder.first_token_ps[row] = at_ps
@@ -60,13 +60,13 @@ class Book:
         return at_ps
 
     def record_sending(self, question: Question) -> None:
-        """When it was, and what has come of it so far."""
+        """Record when a request was sent, and the tokens that it has received so far."""
         recorder, row, line = self.recorder, question.row, question.line
         recorder.output_tokens[row] = question.count
         if question.sent_ns == NOT_YET:
             return
         self.lag_ns.append(max(0, question.sent_ns - question.due_ns))
-        if line is None or not line.status:  # no answer has begun
+        if line is None or not line.status:  # the answer has not begun
             return
         recorder.instance[row] = self._targets.setdefault(line.target or self.endpoint, len(self._targets))
         sent = max(recorder.arrival_ps[row], self.clock(question.sent_ns))
@@ -75,12 +75,10 @@ class Book:
         if question.first_ns != NOT_YET:
             recorder.first_token_ps[row] = max(sent, self.clock(question.first_ns))
 
-    # --- the end -----------------------------------------------------------------------------------------------------
-
     def result(self, loaded: Scenario, traffic: Traffic) -> Result:
-        """The run of a scenario's workload."""
-        recorder, counted = self.recorder, (traffic.retried, traffic.not_issued, traffic.abandoned)
-        recorder.retried, recorder.not_issued, recorder.abandoned = counted
+        recorder = self.recorder
+        for name in ("retried", "not_issued", "abandoned"):
+            setattr(recorder, name, getattr(traffic, name))
         for gap, count in sorted(self._gaps.items()):
             recorder.gaps.extend((round(gap * GRAIN_NS * PS_PER_NS * self.speed), 0, 1, count))
         names = self._sorted_targets()
@@ -101,14 +99,14 @@ class Book:
         return result
 
     def _sorted_targets(self) -> list[str]:
-        """Instances by name, and not in the order in which they happened to answer."""
+        """Number the instances by name instead of by their first answer. Return the names."""
         names = sorted(self._targets, key=natural)
         places = {self._targets[name]: place for place, name in enumerate(names)}
         self.recorder.instance = array("i", [places.get(place, -1) for place in self.recorder.instance])
         return names
 
     def client(self) -> Json:
-        """How well the load was sent: in milliseconds of the wall's clock."""
+        """Return how well the load was sent; times are milliseconds of the wall clock."""
         return {
             "speed": self.speed,
             "lag": spread_of([lag * PS_PER_NS for lag in self.lag_ns]),
@@ -119,13 +117,13 @@ class Book:
 
 
 def natural(name: str) -> tuple[Any, ...]:
-    """So that instance-10 comes after instance-9."""
+    """Return a sort key that puts instance-10 after instance-9."""
     head = name.rstrip("0123456789")
     return head, len(name) - len(head), name
 
 
 def describe(loaded: Scenario, targets: list[str], recorder: Recorder) -> Json:
-    """What it was, in a scenario's words; `live` says that it happened once."""
+    """Describe the run as a scenario; `live` marks that it was not simulated."""
     resolved = loaded.resolved()
     models = [model for model in recorder.names["model"] if model]
     return {

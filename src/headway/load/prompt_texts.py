@@ -1,8 +1,7 @@
-"""Prompts as text: equal beginnings are equal bytes, and a token is a word of three letters behind a space.
+"""Prompts as text: a token is a space and a word of three letters, and equal prefixes are equal bytes.
 
-Such words are one token each in the tokenizers that one meets, and four bytes, which is a token of the emulator's. What
-stands at a place follows from the key of the run there and from the place, so that a prompt that goes on with another's
-content begins with its text.
+Such a word is one token in the usual tokenizers, and four bytes, which is one token of the emulator. The word at a
+place depends only on the place and the key of the run there, so a prompt that shares another's path shares its text.
 """
 
 from hashlib import shake_128
@@ -11,8 +10,8 @@ from typing import Final
 from headway.hashing import stable
 from headway.types import Request
 
-STRETCH: Final = 256  # tokens that are made at once
-KEPT: Final = 4096  # stretches that are remembered, about 1 kB each
+STRETCH: Final = 256  # tokens that are generated at once
+KEPT: Final = 4096  # cached stretches, about 1 kB each
 LETTERS: Final = """
 the and for are but not you all any can had her was one our out day get has him his how man new now old
 see two way who boy did its let put say she too use dad mom act add age ago aid aim air arm art ask ate
@@ -30,13 +29,13 @@ BYTES: Final = len(WORDS[0])
 
 
 class Texts:
-    """Of prompts, with what was made last at hand."""
+    """Generates prompts, with a cache of the last stretches."""
 
     def __init__(self) -> None:
         self._stretches: dict[tuple[int, int], bytes] = {}
 
     def prompt(self, request: Request, start: int = 0) -> str:
-        """Its tokens from `start` on, as many as it has; those beyond its path are its own."""
+        """Return the text of a prompt from token `start` on. Tokens beyond its path are unique to it."""
         parts: list[bytes] = []
         begin, path = 0, request.path
         for key, end in zip(path.keys, path.ends, strict=True):

@@ -1,4 +1,4 @@
-"""One request under way: sent at its time, and its answer timed as it comes."""
+"""One request in flight: sent at its time, with the times of its answer."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from headway.load.driver import Driver
 
 NOT_YET: Final = -1
-REFUSED: Final = (429, 503)  # an endpoint has had enough
+REJECTED: Final = (429, 503)  # statuses of an overloaded endpoint
 OUTPUT: Final = re.compile(rb'"completion_tokens": ?(\d{1,9})(?!\d)')
 PROMPT: Final = re.compile(rb'"prompt_tokens": ?(\d{1,9})(?!\d)')
 CACHED: Final = re.compile(rb'"cached_tokens": ?(\d{1,9})(?!\d)')
 TEXT: Final = re.compile(rb'"(?:content|text)": ?"((?:[^"\\]|\\.)+)"')
 MESSAGE: Final = re.compile(rb'"message": ?"((?:[^"\\]|\\.)*)"')
-LONGEST: Final = 160  # signs of a reason
+LONGEST: Final = 160  # characters of a reason
 
 
 class Question:
@@ -44,17 +44,17 @@ class Question:
 
     def __init__(self, driver: Driver, planned: Planned, row: int, due_ns: int, data: bytes) -> None:
         self.driver, self.planned, self.row, self.data = driver, planned, row, data
-        self.due_ns = due_ns  # when it is to be sent
+        self.due_ns = due_ns  # planned time of sending
         self.line: Line | None = None
         self.sent_ns = self.first_ns = self.last_ns = NOT_YET
-        self.count = 0  # tokens, as events tell
-        self.gaps_ns: list[int] = []  # between them
-        self.pieces: list[bytes] | None = None  # of the answer's text as JSON has it; None: not needed
+        self.count = 0  # events with content, about one for each token
+        self.gaps_ns: list[int] = []  # between events
+        self.pieces: list[bytes] | None = None  # the answer's text, JSON-escaped; None: not needed
         self.over = False
-        self.alarm: Any = None  # of its client's patience
+        self.alarm: Any = None  # timer of the client's timeout
 
     def begin(self) -> None:
-        line = self.driver.endpoint.at_hand()
+        line = self.driver.endpoint.take_free()
         if line is not None:
             self._send(line)
         else:
@@ -63,7 +63,7 @@ class Question:
     async def _connect(self) -> None:
         try:
             line = await self.driver.endpoint.new()
-        except Exception as error:  # of whatever kind: the request must still end
+        except Exception as error:  # the request must end after any error
             why = getattr(error, "strerror", None) or error
             self._end("failed", f"no connection: {why}", monotonic_ns())
             return
@@ -79,14 +79,12 @@ class Question:
             self.sent_ns = now
         line.send(self, self.data)
 
-    # --- the answer --------------------------------------------------------------------------------------------------
-
     def content(self, count: int, events: bytes, at_ns: int) -> None:
         if self.first_ns == NOT_YET:
             self.first_ns = at_ns
         else:
             self.gaps_ns.append(at_ns - self.last_ns)
-        if count > 1:  # they came together
+        if count > 1:  # they arrived together
             self.gaps_ns += [0] * (count - 1)
         self.count += count
         self.last_ns = at_ns
@@ -95,36 +93,36 @@ class Question:
 
     def on_answer(self, line: Line, at_ns: int) -> None:
         if line.status >= 300:
-            outcome = "rejected" if line.status in REFUSED else "failed"
+            outcome = "rejected" if line.status in REJECTED else "failed"
             self._end(outcome, f"status {line.status}: {_message(line.error_text)}".rstrip(": "), at_ns)
         elif line.error_text:
             self._end("failed", _message(line.error_text), at_ns)
         elif line.streams and not line.whole:
-            self._end("failed", "the stream ended without saying that it was whole", at_ns)
+            self._end("failed", "the stream ended without [DONE]", at_ns)
         elif not line.streams and not self.count and not line.usage:
             self._end("failed", "the answer has no tokens", at_ns)
         else:
             self._end("completed", "", at_ns)
 
     def on_loss(self, line: Line, at_ns: int) -> None:
-        if line.uses > 1 and not line.has_data:  # an old connection that the endpoint had given up
+        if line.uses > 1 and not line.has_data:  # the endpoint had closed the idle connection
             self.begin()
             return
         self._end("failed", "the connection was lost", at_ns)
 
     def expire(self) -> None:
-        """Its client waits no longer."""
+        """Time out."""
         if self.line is not None:
-            self.line.let_go()
-        self._end("timed_out", "the client has waited long enough", monotonic_ns())
+            self.line.drop()
+        self._end("timed_out", "the client's timeout has passed", monotonic_ns())
 
     def drop(self) -> None:
-        """The run is over."""
+        """Abandon the request at the end of the run."""
         self.over = True
         if self.alarm is not None:
             self.alarm.cancel()
         if self.line is not None:
-            self.line.let_go()
+            self.line.drop()
 
     def _end(self, outcome: str, why: str, at_ns: int) -> None:
         if self.over:
@@ -134,22 +132,20 @@ class Question:
             self.alarm.cancel()
         self.driver.on_end(self, outcome, why, at_ns)
 
-    # --- what the engine reports -------------------------------------------------------------------------------------
-
     def usage(self, pattern: re.Pattern[bytes]) -> int | None:
-        """The last count that the engine sent: some engines count as they go."""
+        """Return the last count that the engine sent; some engines send running counts."""
         counts = [] if self.line is None else pattern.findall(self.line.usage)
         return int(counts[-1]) if counts else None
 
     def text(self) -> str:
-        """What it has answered; nothing where that cannot be read."""
+        """Return the text of the answer; empty if it cannot be decoded."""
         try:
             return msgspec.json.decode(b'"%b"' % b"".join(self.pieces or ()), type=str)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return ""
 
     def visible_tokens(self, tokens: int) -> int:
-        """How many of its tokens are that text: what a model thinks to itself is none of it."""
+        """Return how many of the tokens are in the text, without reasoning."""
         return tokens if not self.count else tokens * min(len(self.pieces or ()), self.count) // self.count
 
 

@@ -1,1 +1,1 @@
-"""A scenario twice: simulated, and with emulated engines behind the live gateway; and how far the two are apart."""
+"""Compares a simulated scenario with a live run of it, with emulated engines behind the gateway."""

@@ -1,4 +1,4 @@
-"""`headway twin`: each policy simulated and live, side by side, and whether both rank them alike."""
+"""`headway twin`: each policy simulated and live, side by side, and whether both rank the policies alike."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from headway.errors import HeadwayError
-from headway.experiment.contenders import Contender, contenders
+from headway.experiment.contenders import contenders
 from headway.experiment.run import simulate
 from headway.load.asking import Ask
 from headway.load.driver import load
@@ -20,30 +20,29 @@ from headway.report.live_tables import LATE_MS
 from headway.report.number_format import number, percent
 from headway.report.terminal import table
 from headway.results import store
-from headway.results.result import Result
 from headway.scenario.scenario import DEFAULT, Scenario, Source
 from headway.twin.live_cluster import LINES, STEP_MS, check, live_cluster, pace, tick_s
 from headway.types import Json
 
 USUAL: Final = ("round-robin", "least-loaded", "weighted", "lmetric")
-# What is asked of a twin, each the most that it may be off.
+# The largest accepted differences.
 TTFT, HITS, SPREAD = "mean TTFT", "hit ratio", "request distribution"
 LIMITS: Final = {TTFT: 0.10, HITS: 0.02, SPREAD: 0.05}
 SIDES: Final = ("simulated", "live")
-Progress = Callable[[int, int], None]  # requests that have ended, and all of them
+Progress = Callable[[int, int], None]  # called with the number of ended requests and their total
 
 
 class Pair(Struct, frozen=True):
-    """One policy."""
+    """The summaries of one policy."""
 
     policy: str
-    simulated: Json  # summaries
+    simulated: Json
     live: Json
 
     @property
     def errors(self) -> dict[str, float]:
-        """How far the live run is off: a share of the simulated TTFT, points of the hit ratio, and the share of the
-        requests that would have to go elsewhere for instances to have as many as in simulation."""
+        """Differences of the live run: as a share of the simulated TTFT, in the hit ratio, and the share of requests
+        that would have to move for every instance to have as many as in the simulation."""
         sides = (self.simulated, self.live)
         shares = [{each["id"]: each["share"] or 0.0 for each in side["instances"]} for side in sides]
         moved = [abs(shares[0].get(name, 0.0) - shares[1].get(name, 0.0)) for name in {**shares[0], **shares[1]}]
@@ -67,7 +66,7 @@ class Twin(Struct, frozen=True):
     pairs: list[Pair]
 
     def order(self, side: str) -> list[str]:
-        """The policies by their mean TTFT, best first."""
+        """Return the policies by mean TTFT, best first."""
         return [
             pair.policy
             for pair in sorted(self.pairs, key=lambda pair: getattr(pair, side)["latency"]["ttft"]["mean"] or math.inf)
@@ -112,18 +111,16 @@ def twin(
     output: Path | None = None,
     progress: Progress | None = None,
 ) -> Twin:
-    """Routing policies given as to `compare`; four well-known ones if none are."""
+    """Run each routing policy simulated and live. `policies` are as in `compare`; the default is `USUAL`."""
     loaded = Scenario.load(scenario, overrides)
     check(loaded)
     chosen = contenders(loaded, list(USUAL) if policies is None else policies)
     specs = [(contender.spec, contender.beside) for contender in chosen]
     for contender in chosen:
         if specs.count((contender.spec, contender.beside)) > 1:
-            raise HeadwayError(f"policies: {contender.name} is named twice; once is enough.")
+            raise HeadwayError(f"policies: {contender.name} is listed twice. Remove one.")
         if contender.oracle:
-            raise HeadwayError(
-                f"policies: {contender.name} asks for the truth, which no live router has; leave it out."
-            )
+            raise HeadwayError(f"policies: {contender.name} needs signals that no live router has. Remove it.")
     rate = pace(loaded, step_ms) if speed is None else speed
     if output is not None:
         for contender in chosen:
@@ -139,7 +136,9 @@ def twin(
             if progress is not None:
                 progress(before + requests, whole)
 
-        live = run_live(loaded, contender, rate, on_progress)
+        with live_cluster(loaded, contender.policies, rate) as url:
+            ask, ticks = Ask(url, truth=True), tick_s(loaded, rate)
+            live = load(ask, loaded, speed=rate, progress=on_progress, tick_s=ticks, lines=LINES)
         count += len(live.requests)
         if output is not None:
             for side, result in zip(SIDES, (simulated, live), strict=True):
@@ -148,21 +147,14 @@ def twin(
     return Twin(loaded.name, rate, pairs[0].simulated["requests"]["arrived"], pairs)
 
 
-def run_live(loaded: Scenario, contender: Contender, speed: float, progress: Callable[[int], None]) -> Result:
-    """The scenario under a policy, with emulated engines behind the gateway."""
-    with live_cluster(loaded, contender.policies, speed) as url:
-        ask, ticks = Ask(url, truth=True), tick_s(loaded, speed)
-        return load(ask, loaded, speed=speed, progress=progress, tick_s=ticks, lines=LINES)
-
-
-# A scenario simulated and live, side by side, as a page for people.
+# --- the report -------------------------------------------------------------------------------------------------------
 
 ROWS = (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2e"))
 STATISTICS = ("mean", "p50", "p90", "p99")
 
 
 def twin_report(twins: Twin) -> RenderableType:
-    heading = f"{twins.name}: {twins.requests:,} requests, simulated and live at {twins.speed:g} of its speed"
+    heading = f"{twins.name}: {twins.requests:,} requests, simulated and live (at {twins.speed:g} of real time)"
     parts: list[RenderableType] = [Text(heading, style="bold"), ""]
     for pair in twins.pairs:
         parts += [Text(pair.policy, style="bold"), _pair(pair), ""]
@@ -170,7 +162,7 @@ def twin_report(twins: Twin) -> RenderableType:
 
 
 def _pair(pair: Pair) -> RenderableType:
-    rows = table("ms", *STATISTICS, "cache hits", "requests a replica")
+    rows = table("ms", *STATISTICS, "cache hits", "requests per replica")
     for side in SIDES:
         summary = getattr(pair, side)
         shares = [instance["requests"] for instance in summary["instances"]]
@@ -183,19 +175,19 @@ def _pair(pair: Pair) -> RenderableType:
 
 
 def verdict(twins: Twin) -> list[str]:
-    """Each promise, and whether it was kept."""
+    """Return a line for each limit, with the largest difference."""
     lines = []
     for name, unit in ((TTFT, " %"), (HITS, " points"), (SPREAD, " %")):
         worst = max(twins.pairs, key=lambda pair: abs(pair.errors[name]))
         sign = "✓" if abs(worst.errors[name]) <= LIMITS[name] else "✗"
-        off = f"{100 * abs(worst.errors[name]):.1f}{unit} off at most ({worst.policy})"
-        lines.append(f"{sign} {name} within {100 * LIMITS[name]:g}{unit}: {off}")
+        error = f"largest difference {100 * abs(worst.errors[name]):.1f}{unit} ({worst.policy})"
+        lines.append(f"{sign} {name} within {100 * LIMITS[name]:g}{unit}: {error}")
     if twins.same_order:
-        lines.append(f"✓ same order of the policies by mean TTFT: {', '.join(twins.order('simulated'))}")
+        lines.append(f"✓ same order by mean TTFT: {', '.join(twins.order('simulated'))}")
     else:
         lines.append(f"✗ order by mean TTFT, simulated: {', '.join(twins.order('simulated'))}")
         lines.append(f"  live: {', '.join(twins.order('live'))}")
     lag = max(pair.live["client"]["lag"]["p99"] or 0.0 for pair in twins.pairs)
     if lag > LATE_MS:
-        lines.append(f"This machine was late: 1 % of the requests were sent more than {number(lag)} ms too late.")
+        lines.append(f"This machine was overloaded: it sent 1 % of the requests more than {number(lag)} ms late.")
     return lines

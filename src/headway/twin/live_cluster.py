@@ -1,4 +1,4 @@
-"""A scenario's cluster, live: emulated engines and the gateway before them, as processes."""
+"""A scenario's cluster, live: processes with emulated engines and the gateway in front of them."""
 
 import math
 import os
@@ -25,40 +25,39 @@ from headway.load.driver import load
 from headway.scenario.scenario import Scenario
 from headway.types import PS_PER_SECOND, Json
 
-# Parts of Headway as processes beside this one, which end with it.
-
 START_S: Final = 60.0
 STOP_S: Final = 10.0
 LOOK_S: Final = 0.02
 
 
 class Process:
-    """`headway ARGUMENTS` under way; its last words are what it says to its standard error."""
+    """A running `headway ARGUMENTS`."""
 
     def __init__(self, *arguments: str) -> None:
         self.arguments = arguments
         source = str(Path(_near.__file__).parents[2])
         path = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
-        self._words = tempfile.TemporaryFile()  # noqa: SIM115
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
         self.process = subprocess.Popen(
             [sys.executable, "-m", "headway.cli", *arguments],
             env={**os.environ, "PYTHONPATH": path},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=self._words,
-            start_new_session=True,  # Ctrl-C is ours
+            stderr=self._stderr,
+            start_new_session=True,  # Ctrl-C reaches this process only
         )
 
-    def words(self) -> str:
-        self._words.seek(0)
-        return self._words.read().decode(errors="replace")
+    def output(self) -> str:
+        """Return the standard error so far."""
+        self._stderr.seek(0)
+        return self._stderr.read().decode(errors="replace")
 
     def wait_for(self, pattern: str) -> str:
-        """Its output by the time this is among it."""
+        """Wait until the standard error matches a pattern, and return it."""
         end = time.monotonic() + START_S
-        while not re.search(pattern, output := self.words()):
+        while not re.search(pattern, output := self.output()):
             if self.process.poll() is not None or time.monotonic() > end:
-                last = (output.strip().splitlines() or ["it said nothing"])[-1].removeprefix("headway: ")
+                last = (output.strip().splitlines() or ["it printed nothing"])[-1].removeprefix("headway: ")
                 raise HeadwayError(f"`headway {self.arguments[0]}` did not start: {last}")
             time.sleep(LOOK_S)
         return output
@@ -76,41 +75,40 @@ class Process:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self._words.close()
+        self._stderr.close()
 
 
 def engine_urls(process: Process) -> dict[str, str]:
-    """The engines of `headway emulate` by name: their URLs."""
+    """Return the URLs of the engines of `headway emulate` by name."""
     output = process.wait_for(r"emulating \d+ engines")
     return dict(re.findall(r"^headway: (\S+) at (http://\S+)/v1", output, re.MULTILINE))
 
 
 def serving(process: Process) -> str:
-    """Where `headway serve` listens."""
+    """Return the URL of `headway serve`."""
     match = re.search(r"serving at (http://\S+)", process.wait_for(r"serving at http://\S+"))
     assert match is not None
     return match[1]
 
 
 def wait_until_applied(process: Process) -> None:
-    """Wait until `headway serve` goes by its file as that is now."""
+    """Wait until `headway serve` has applied the current version of its file."""
     refused = re.search(r"is refused, .*?: (.*)", process.wait_for(r"policies are in force|is refused, "))
     if refused is not None:
         raise HeadwayError(refused[1])
 
 
-# What only the first requests of a run would meet, met before it: connections that are made, code that is read.
-#
-# They would come to their engines 5 to 15 ms late by the wall's clock, and so would all that follows from them.
+# A warm-up opens connections and loads code before a run. Without it the first requests would reach their engines 5 to
+# 15 ms late by the wall clock.
 
 LINES: Final = 24  # connections of the load generator
-EACH: Final = 8  # requests an engine, nearly at once
-# No block of a prompt is full, so that nothing of it stays in caches and indexes.
+EACH: Final = 8  # requests for each engine, nearly at once
+# No block of a prompt is full, so that nothing stays in caches and indexes.
 TINY: Final = {"rate": "2000/s", "prompt_tokens": 8, "output_tokens": 4}
 
 
 def meanwhile(policies: Json) -> Json:
-    """Other policies than these, which spread requests evenly, and after which these begin anew."""
+    """Return the policies of the warm-up: they spread requests evenly, and differ so that `policies` start afresh."""
     return {"routing": "round-robin" if "least-loaded" in str(policies["routing"]) else "least-loaded"}
 
 
@@ -119,33 +117,33 @@ def warm(url: str, scenario: Scenario, replicas: int, speed: float) -> None:
     load(Ask(url, model=scenario.cluster.default_model(), truth=True), few, speed=speed)
 
 
-STEP_MS: Final = 20.0  # of the wall's clock, that a step lasts at least
-POLL_S: Final = 0.1  # of the wall's clock, where the scenario's signals are always fresh
-OFTEN_S: Final = 0.01  # how often pages are read at most
-DIGITS: Final = 6  # of a second, to which the ticks of three processes are the same
-LONG: Final = "30d"  # nothing is forgotten, as in simulation
+STEP_MS: Final = 20.0  # wall-clock length of the shortest step
+POLL_S: Final = 0.1  # wall-clock polling interval if the scenario's signals are always fresh
+OFTEN_S: Final = 0.01  # shortest polling interval
+DIGITS: Final = 6  # of a second; the ticks of three processes agree to this precision
+LONG: Final = "30d"  # nothing expires, as in simulation
 STATIC: Final = ("pool", "kv_blocks", "max_batch_size", "max_batch_tokens", "max_queue", "capacity")  # of an engine
-GATEWAY: Final = ("admission", "priority", "flow", "routing")  # the stages that a gateway has
+GATEWAY: Final = ("admission", "priority", "flow", "routing")  # the stages of a gateway
 
 
 def check(scenario: Scenario) -> None:
-    """Raise where a twin would not be the same."""
-    wrong = {
-        "routers: a twin has one router; leave it out": scenario.routers.count > 1,
-        "scaling: a twin's engines stay; leave it out": scenario.scaling is not None,
-        "faults: a twin's engines do not fail; leave it out": bool(scenario.faults),
-        "cluster: a twin's engines each do it all; take prefill and decode together": scenario.cluster.disaggregated(),
+    """Raise an error if a live run cannot match the simulation."""
+    unsupported = {
+        "routers: a twin supports only one router": scenario.routers.count > 1,
+        "scaling: a twin does not support autoscaling": scenario.scaling is not None,
+        "faults: a twin does not support faults": bool(scenario.faults),
+        "cluster: a twin does not support prefill/decode disaggregation": scenario.cluster.disaggregated(),
     }
-    for sentence, there in wrong.items():
-        if there:
-            raise HeadwayError(f"{sentence}.")
+    for sentence, used in unsupported.items():
+        if used:
+            raise HeadwayError(f"{sentence}. Remove it from the scenario.")
     signals = scenario.signals
     if signals.poll_delay_ps and signals.poll_delay_ps >= signals.poll_interval_ps:
-        raise HeadwayError("signals.poll_delay: a twin's router has a page before the next; make it shorter.")
+        raise HeadwayError("signals.poll_delay: must be shorter than poll_interval in a twin.")
 
 
 def pace(scenario: Scenario, step_ms: float = STEP_MS) -> float:
-    """Simulated seconds a second, so that the shortest step lasts as long as that; two digits, and at most 1."""
+    """Return the speed (at most 1, two digits) at which the shortest step lasts `step_ms` by the wall clock."""
     shortest: int = min(engine.latency.run(1, 1, ())[0] for engine in engines(scenario.cluster))
     speed = min(1.0, shortest / PS_PER_SECOND / (step_ms / 1000))
     grain = 10.0 ** (1 - math.floor(math.log10(speed)))
@@ -154,7 +152,7 @@ def pace(scenario: Scenario, step_ms: float = STEP_MS) -> float:
 
 @contextmanager
 def live_cluster(scenario: Scenario, policies: Mapping[str, Any], speed: float) -> Iterator[str]:
-    """Its URL, until the block ends. `policies` stand instead of the scenario's own, by stage."""
+    """Start the cluster and yield its URL. `policies` override the scenario's own, by stage."""
     with TemporaryDirectory(prefix="headway-twin-") as folder:
         file = Path(folder, "scenario.yaml")
         file.write_bytes(msgspec.json.encode(scenario.resolved()))
@@ -172,7 +170,7 @@ def live_cluster(scenario: Scenario, policies: Mapping[str, Any], speed: float) 
 
 
 def tick_s(scenario: Scenario, speed: float) -> float:
-    """How far apart the instants are, by the wall's clock, at which the router learns what engines report."""
+    """Return the router's polling interval in wall-clock seconds."""
     return max(OFTEN_S, round(scenario.signals.poll_interval_ps / PS_PER_SECOND / speed or POLL_S, DIGITS))
 
 
