@@ -136,12 +136,12 @@ def test_another_order_of_the_policies_is_told() -> None:
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ({"routers": 2}, "routers: a twin has one router"),
+        ({"routers": 2}, "routers: a twin supports only one router"),
         ({"faults": [{"instance": "instance-0", "at": "1s", "kind": "crash"}]}, "faults: a twin"),
-        ({"signals": {"poll_interval": "50ms", "poll_delay": "50ms"}}, "signals.poll_delay: a twin"),
+        ({"signals": {"poll_interval": "50ms", "poll_delay": "50ms"}}, "signals.poll_delay: must be shorter than poll_interval"),
         (
             {"cluster": {"architecture": "disaggregated", "prefill": {"instances": 1}, "decode": {"instances": 1}}},
-            "cluster: a twin's engines each do it all",
+            "cluster: a twin does not support prefill/decode disaggregation",
         ),
     ],
 )
@@ -151,7 +151,7 @@ def test_what_has_no_twin_is_told(more: dict[str, Any], why: str) -> None:
 
 
 def test_a_policy_has_one_twin() -> None:
-    with pytest.raises(HeadwayError, match="policies: round-robin is named twice"):
+    with pytest.raises(HeadwayError, match="policies: round-robin is listed twice"):
         twin(SCENARIO, "round-robin,round-robin")
 
 

@@ -46,33 +46,9 @@ class Aliases:
             self._keys.popitem(last=False)
 
 
-class Content:
-    """The content of one request. `seed` determines the answer: the same prompt has the same answer."""
+class TokenContent:
+    """A prompt known by tokens. `seed` determines the answer: the same prompt has the same answer."""
 
-    path: Path
-    prompt_tokens: int
-    output_key: int
-    seed: int
-    size: int
-
-    def hash(self, block: int) -> int:
-        raise NotImplementedError
-
-    def tokens(self, block: int) -> list[int]:
-        raise NotImplementedError
-
-    def key(self, block: int) -> int:
-        """Return the cache key of a block."""
-        for key, end in self.path.blocks(self.size):
-            if block < end:
-                return key
-        return self.output_key
-
-    def add_output(self, tokens: int) -> None:
-        """Record the number of generated tokens."""
-
-
-class TokenContent(Content):
     def __init__(self, ids: array[int], root: int, size: int, aliases: Aliases, output_key: int | None = None) -> None:
         self.ids, self.size, self.aliases = ids, size, aliases
         self.prompt_tokens = len(ids)
@@ -106,6 +82,7 @@ class TokenContent(Content):
             names.append(name)
 
     def key(self, block: int) -> int:
+        """Return the cache key of a block."""
         return self.keys[block] if block < len(self.keys) else self.output_key
 
     def hash(self, block: int) -> int:
@@ -124,11 +101,19 @@ class TokenContent(Content):
             self.aliases.learn(name, self.output_key)
 
 
-class PathContent(Content):
+class PathContent:
+    """A prompt known by a path."""
+
     def __init__(self, path: Path, prompt_tokens: int, size: int, output_key: int | None, number: int) -> None:
         self.path, self.prompt_tokens, self.size = path, prompt_tokens, size
         self.seed = stable("path", *(path.keys[-1:] or (number,)))
         self.output_key = stable("output", self.seed, number) if output_key is None else output_key
+
+    def key(self, block: int) -> int:
+        for key, end in self.path.blocks(self.size):
+            if block < end:
+                return key
+        return self.output_key
 
     def hash(self, block: int) -> int:
         return stable("block", self.key(block), block)
@@ -137,6 +122,12 @@ class PathContent(Content):
         """Return made-up token ids, the same for the same content."""
         seed, first = stable("tokens", self.key(block)), block * self.size
         return [mix(seed, first + number) % MADE_UP for number in range(self.size)]
+
+    def add_output(self, tokens: int) -> None:
+        """Do nothing: the output has a key of its own."""
+
+
+Content = TokenContent | PathContent
 
 
 def _pack(ids: array[int]) -> bytes:

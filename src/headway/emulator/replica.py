@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
 from errno import EMFILE
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
@@ -57,7 +56,6 @@ class Replica:
         self.server: asyncio.Server | None = None
         self.publisher: KvPublisher | None = None
         self.touched: list[tuple[Job, Content]] = []  # requests whose blocks were computed at this instant
-        self.on_end: Callable[[Flight, str], None] | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
     def seconds(self) -> float:
@@ -188,14 +186,14 @@ class Replica:
         content.add_output(flight.job.generated)
         if self.publisher is not None:
             self.touched.append((flight.job, content))
-        if self.on_end is not None:
-            self.on_end(flight, "completed")
 
     def on_abandoned(self, flight: Flight) -> None:
         self.figures.ended["abort"] += 1
         self.room.cancel(self.index, flight.job)
-        if self.on_end is not None:
-            self.on_end(flight, "abandoned")
+
+    def on_lost(self, flight: Flight) -> None:
+        flight.over = True
+        self.figures.ended["error"] += 1
 
     def transfer_params(self, flight: Flight) -> dict[str, Any]:
         """Return where another engine finds the KV cache of a prompt that was computed for it."""
@@ -265,10 +263,7 @@ class Replica:
         """Break all connections and stop listening. If the fault has `seconds`, a new engine starts after that time."""
         for sink in self.room.crash(self.index):
             if isinstance(sink, Flight):
-                sink.over = True
-                self.figures.ended["error"] += 1
-                if self.on_end is not None:
-                    self.on_end(sink, "lost")
+                self.on_lost(sink)
         self.touched = []
         self.close()
         if self.publisher is not None:

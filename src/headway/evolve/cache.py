@@ -74,8 +74,7 @@ class Cache:
 
     def find(self, key: Key, figures: tuple[str, ...] = (), words: bool = False) -> Record | None:
         """Return the record if it has these figures, and with `words` also the summary; else None."""
-        with self._lock:
-            record = self._records.get(key)
+        record = self._records.get(key)
         if record is None or not record.has(figures, words):
             stored = self._read(key)
             if stored is not None:
@@ -88,9 +87,7 @@ class Cache:
         return record
 
     def keep(self, key: Key, record: Record) -> None:
-        with self._lock:
-            older = self._records.get(key)
-        record = record.merge_older(self._read(key) or older)
+        record = record.merge_older(self._read(key) or self._records.get(key))
         self._remember(key, record)
         if self.folder is not None:
             content = msgspec.json.encode(_File(FORMAT, __version__, record), order="sorted")

@@ -67,17 +67,6 @@ class Dialogue(Struct, frozen=True):
         base.check("--template")
         return bundle_of(base, texts_of(base, self.stages), f"{self.engine} 0")
 
-    def document(self, suite: Suite, start: Bundle) -> Json:
-        """Return the entries of search.json."""
-        return {
-            "suite": suite.name,
-            "cases": digest(suite),
-            "engine": self.engine,
-            "seed": self.seed,
-            "stages": list(self.stages),
-            "template": start.policies,
-        }
-
     def cost(self, suite: Suite, builtins: Sequence[str] | None = None) -> str:
         """Describe the largest number of simulations that the search takes."""
         train = len(suite.cases("train"))
@@ -150,7 +139,17 @@ def evolve_with_model(
         raise HeadwayError("--ray: OpenEvolve runs on one machine. Use --workers instead.")
     start = dialogue.start(chosen)
     check_rivals(chosen, dialogue.stages[0], builtins)
-    journal = Journal(None if output is None else Path(output), dialogue.document(chosen, start))
+    journal = Journal(
+        None if output is None else Path(output),
+        {
+            "suite": chosen.name,
+            "cases": digest(chosen),
+            "engine": dialogue.engine,
+            "seed": dialogue.seed,
+            "stages": list(dialogue.stages),
+            "template": start.policies,
+        },
+    )
     say = say or (lambda _: None)
     say(dialogue.cost(chosen, builtins))
     with _folder(journal) as folder, runner_of(workers, ray) as runner:

@@ -18,7 +18,7 @@ from headway.evolve.bench import Bench, PlannedRun, Progress, policies_key
 from headway.evolve.cache import Cache, Record
 from headway.evolve.evaluation import Case, CaseResult, Evaluation
 from headway.evolve.feedback import feedback
-from headway.evolve.fitness import MOST, failure_gains, fitness, gains
+from headway.evolve.fitness import FAILED, MOST, fitness, gains
 from headway.evolve.limits import Limits
 from headway.evolve.objectives import PRIMARY
 from headway.evolve.suite import DEFAULT, Suite
@@ -51,9 +51,8 @@ def evaluate(
     keeps figures; a path makes it a folder. With `told` the worst case runs again with traced decisions, and the
     summary says what went wrong there.
     """
-    suite = Suite.load(suite)
-    bench = bench_of(suite, cache, runner, limits)
-    return _evaluate([bundle], suite, bench, part, cases, deadline_s, told)[0]
+    loaded = Suite.load(suite)
+    return _evaluate([bundle], loaded, _bench(loaded, cache, runner, limits), part, cases, deadline_s, told)[0]
 
 
 def evaluate_many(
@@ -70,16 +69,15 @@ def evaluate_many(
 ) -> list[Evaluation]:
     """Evaluate several candidates as `evaluate` does, with all runs spread over the runner. `progress` is called after
     every run."""
-    suite = Suite.load(suite)
-    bench = bench_of(suite, cache, runner, limits, progress)
-    return _evaluate(bundles, suite, bench, part, cases, None, told)
+    loaded = Suite.load(suite)
+    return _evaluate(bundles, loaded, _bench(loaded, cache, runner, limits, progress), part, cases, None, told)
 
 
-def bench_of(
+def _bench(
     suite: Suite,
-    cache: Cache | str | Path | None = None,
-    runner: Runner | None = None,
-    limits: Limits | None = None,
+    cache: Cache | str | Path | None,
+    runner: Runner | None,
+    limits: Limits | None,
     progress: Progress | None = None,
 ) -> Bench:
     records = cache if isinstance(cache, Cache) else _MEMORY if cache is None else cache_in(str(cache))
@@ -233,7 +231,8 @@ class Trial:
         return Evaluation(self.works, self.error, scores, results, "", self.identity, part, self.stopped)
 
     def _failed(self, case: Case, error: str) -> CaseResult:
-        return CaseResult(case.name, case.seed, False, failure_gains(self.suite.objectives), error=error)
+        names = [PRIMARY, *(objective.name for objective in self.suite.objectives)]
+        return CaseResult(case.name, case.seed, False, dict.fromkeys(names, FAILED), error=error)
 
 
 def _encodable(text: str) -> str:

@@ -76,7 +76,27 @@ class Conclusion(Struct, frozen=True):
 
     @property
     def verdict(self) -> str:
-        return verdict(self)
+        """Says whether the winner is better than the best built-in policy."""
+        rival = self.rival
+        if rival is None:
+            return f"{self.suite.name} has no held-out part, so the winner is untested on unseen cases."
+        ahead = rival.ahead
+        if ahead is None:
+            failed = next(other.evaluation.error for other in self.contestants if other.kind == "winner")
+            return f"The winner failed on the held-out part: {failed}"
+        if ahead.low is None or ahead.high is None:
+            interval = "no confidence interval: a single seed, or seeds that change nothing"
+        else:
+            interval = f"95 % confidence interval {points(ahead.low)} to {points(ahead.high)}"
+        outcome = "The difference is not significant"
+        if ahead.certain:
+            outcome = f"The winner is significantly {'better' if ahead.mean > 0 else 'worse'}"
+        lead = f"leads {rival.name}, the best built-in policy there, by {points(ahead.mean)} points"
+        worst = f"Its worst workload in this comparison is {ahead.worst}: {share(ahead.workloads[ahead.worst])}."
+        first = self.winner
+        known = first.generation == 0 and first.parent is None and not first.mutations
+        start = " The search started from this policy." if known else ""
+        return f"On the held-out part the winner {lead} ({interval}). {outcome}. {worst}{start}"
 
     def document(self) -> Json:
         chosen = self.selection
@@ -151,30 +171,6 @@ def check_rivals(suite: Suite, stage: str, builtins: Sequence[str] | None) -> No
     """Refuse wrong names before the search starts."""
     if suite.parts.get(HELD_OUT):
         rivals(suite, stage, builtins)
-
-
-def verdict(conclusion: Conclusion) -> str:
-    """Say whether the winner is better than the best built-in policy."""
-    rival, suite = conclusion.rival, conclusion.suite
-    if rival is None:
-        return f"{suite.name} has no held-out part, so the winner is untested on cases that the search has not seen."
-    if rival.ahead is None:
-        failed = next(other.evaluation.error for other in conclusion.contestants if other.kind == "winner")
-        return f"The winner failed on the held-out part: {failed}"
-    ahead = rival.ahead
-    if ahead.low is None or ahead.high is None:
-        interval = "no confidence interval: a single seed, or seeds that change nothing"
-    else:
-        interval = f"95 % confidence interval {points(ahead.low)} to {points(ahead.high)}"
-    outcome = "The difference is not significant"
-    if ahead.certain:
-        outcome = f"The winner is significantly {'better' if ahead.mean > 0 else 'worse'}"
-    lead = f"leads {rival.name}, the best built-in policy there, by {points(ahead.mean)} points"
-    worst = f"Its worst workload in this comparison is {ahead.worst}: {share(ahead.workloads[ahead.worst])}."
-    first = conclusion.winner
-    known = first.generation == 0 and first.parent is None and not first.mutations
-    start = " The search started from this policy." if known else ""
-    return f"On the held-out part the winner {lead} ({interval}). {outcome}. {worst}{start}"
 
 
 def points(value: float) -> str:

@@ -29,10 +29,6 @@ def gains(objectives: Sequence[Objective], figures: Figures, baseline: Figures) 
     return {PRIMARY: weighted_mean(objectives, values), **values}
 
 
-def failure_gains(objectives: Sequence[Objective]) -> dict[str, float]:
-    return {PRIMARY: FAILED, **{objective.name: FAILED for objective in objectives}}
-
-
 def gain(objective: Objective, figures: Figures, baseline: Figures) -> float:
     """Return the gain of one case over the baseline. If the candidate completes fewer requests than the baseline, its
     figure is worsened in that proportion, so that dropping requests does not pay."""

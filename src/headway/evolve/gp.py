@@ -4,8 +4,9 @@ Half of the islands prefer formulas, the others decision trees. Selection uses t
 every node, so that the shorter of two equally good rules survives.
 """
 
+import ast
 from collections.abc import Sequence
-from functools import cache, partial, reduce
+from functools import cache
 from random import Random
 from types import SimpleNamespace
 from typing import Final
@@ -27,58 +28,45 @@ from headway.policies.code.stages import FAILURES
 from headway.streams import stream
 from headway.types import Json
 
+def _tree(expression: ast.expr) -> Node:
+    """Return the tree of a Python expression of features, constants and operators."""
+    match expression:
+        case ast.Name(name):
+            return feature(name)
+        case ast.Constant(int() | float() as value):
+            return constant(value)
+        case ast.UnaryOp(ast.USub(), operand):
+            return call("negate", _tree(operand))
+        case ast.BinOp(left, operator, right):
+            return call(BINARY[type(operator)], _tree(left), _tree(right))
+        case ast.Compare(left, [ast.Lt()], [right]):
+            return call("less", _tree(left), _tree(right))
+        case ast.IfExp(condition, chosen, other):
+            return call(BRANCH, _tree(condition), _tree(chosen), _tree(other))
+    raise AssertionError(ast.dump(expression))
+
+
+BINARY: Final[dict[type[ast.operator], str]] = {
+    ast.Add: "add",
+    ast.Sub: "subtract",
+    ast.Mult: "multiply",
+    ast.Div: "ratio",
+}
 # The rules that a search starts from. `cached` counts blocks of 16 tokens; the built-in policies that some rules are
-# named after may use other blocks.
-
-
-def _sum(*terms: Node) -> Node:
-    return reduce(partial(call, "add"), terms)
-
-
-def _times(*factors: Node) -> Node:
-    return reduce(partial(call, "multiply"), factors)
-
-
-def _spare() -> Node:
-    """The scorer load-balance: 1 / (1 + requests in flight)."""
-    return call("ratio", constant(1), _plus(1, "inflight"))
-
-
-def _plus(value: float, name: str) -> Node:
-    return call("add", constant(value), feature(name))
-
-
-def _work() -> Node:
-    """Pending prefill tokens, including this request's."""
-    return call("add", feature("pending"), feature("uncached"))
-
-
-def _published_rule() -> Node:
-    """Return the rule that OpenEvolve found for BLIS. The cache's weight shrinks with the extra requests of the warmest
-    instance over the idlest; full caches are penalised; requests in flight break ties."""
-    weight = call("ratio", constant(1), call("add", constant(1), _times(constant(0.6), feature("crowded"))))
-    full = call(BRANCH, call("less", constant(0.9), feature("kv")), constant(-0.5), constant(0))
-    return _sum(_times(weight, feature("cached")), _spare(), full, _times(constant(-0.001), feature("inflight")))
-
-
-RULES: Final[dict[str, Node]] = {
-    "as 1:1": _sum(feature("cached"), _spare()),
-    "as lmetric": call("negate", _times(_work(), feature("inflight"))),
-    "as lmetric-plus-one": call("negate", _times(_work(), _plus(1, "inflight"))),
-    "as published": _published_rule(),
-    "as least-loaded": call("negate", feature("inflight")),
-    "least work": call("negate", _work()),
-    "as 3:2:2": _sum(
-        _times(constant(3), feature("cached")),
-        _times(constant(2), feature("idle")),
-        _times(constant(-2), feature("kv")),
-    ),
-    "warm or least work": call(
-        BRANCH,
-        call("less", feature("crowded"), constant(4)),
-        call("subtract", feature("cached"), _times(constant(0.01), feature("inflight"))),
-        call("negate", _times(_work(), _plus(1, "inflight"))),
-    ),
+# named after may use other blocks. OpenEvolve found the published rule for BLIS.
+RULES: Final = {
+    name: _tree(ast.parse(text, mode="eval").body)
+    for name, text in {
+        "as 1:1": "cached + 1 / (1 + inflight)",
+        "as lmetric": "-((pending + uncached) * inflight)",
+        "as lmetric-plus-one": "-((pending + uncached) * (1 + inflight))",
+        "as published": "1 / (1 + 0.6 * crowded) * cached + 1 / (1 + inflight)"
+        " + (-0.5 if 0.9 < kv else 0) + -0.001 * inflight",
+        "as least-loaded": "-inflight",
+        "least work": "-(pending + uncached)",
+        "as 3:2:2": "3 * cached + 2 * idle + -2 * kv",
+        "warm or least work": "cached - 0.01 * inflight if crowded < 4 else -((pending + uncached) * (1 + inflight))",
+    }.items()
 }
 
 

@@ -151,11 +151,18 @@ class Replay:
         self.answers: dict[str, list[str]] = {}
         self.every: list[str] = []
         self.prompts = 0
-        for number, row in enumerate(_rows(self.file), start=1):
+        try:
+            text = Path(self.file).read_text(encoding="utf-8")
+        except (OSError, UnicodeError) as error:
+            raise HeadwayError(f"{self.file}: cannot be read ({one_line(error)}).") from None
+        for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], start=1):
             try:
+                row = json.loads(line)
                 answer = row["answer"]
                 self.answers.setdefault(_key(row["messages"]), []).append(answer)
                 self.every.append(answer)
+            except (ValueError, RecursionError):
+                raise HeadwayError(f"{self.file}: line {number} is not JSON.") from None
             except (LookupError, TypeError):
                 raise HeadwayError(f"{self.file}: line {number} is not a prompt with an answer.") from None
 
@@ -179,20 +186,6 @@ class Replay:
 
 def _key(messages: Sequence[Message]) -> str:
     return json.dumps(messages_of(messages), sort_keys=True)
-
-
-def _rows(file: str) -> list[Any]:
-    try:
-        text = Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        raise HeadwayError(f"{file}: cannot be read ({one_line(error)}).") from None
-    rows = []
-    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], start=1):
-        try:
-            rows.append(json.loads(line))
-        except (ValueError, RecursionError):
-            raise HeadwayError(f"{file}: line {number} is not JSON.") from None
-    return rows
 
 
 def _append(file: str, line: bytes) -> None:

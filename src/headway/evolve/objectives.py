@@ -11,6 +11,7 @@ from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.results.ranking import direction as best_way
 from headway.results.ranking import figure as known_figure
+from headway.results.ranking import value as value_at
 from headway.types import Json
 
 Direction = Literal["minimize", "maximize"]
@@ -113,13 +114,9 @@ def figures_of(summary: Json, paths: Sequence[str]) -> dict[str, float | None]:
 
 
 def _number(summary: Json, path: str) -> float | None:
-    value: Any = summary
     prefix = prefix_of(path)
     if prefix:
         group, name, _ = prefix.split(".")
-        value = next((member for member in summary.get(group, ()) if member["id"] == name), None)
-    for part in path.removeprefix(prefix).split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
+        summary = next((member for member in summary.get(group, ()) if member["id"] == name), {})
+    number = value_at(summary, path.removeprefix(prefix))
+    return number if number is not None and math.isfinite(number) else None

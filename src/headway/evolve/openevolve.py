@@ -26,18 +26,9 @@ from msgspec import Struct
 from headway.config.documents import write_text, yaml_text
 from headway.config.wording import cut
 from headway.errors import HeadwayError
+from headway.evolve import openevolve_evaluator as evaluator
 from headway.evolve.dialogue import WritingTask, import_framework
 from headway.evolve.model import Model, Recorder, Replay
-from headway.evolve.openevolve_evaluator import (
-    EVALUATOR,
-    FEATURES,
-    PROGRAM,
-    Task,
-    candidates,
-    prepare,
-    program_of,
-    sources_in,
-)
 from headway.evolve.primer import primer, task
 from headway.evolve.suite import Suite
 from headway.evolve.texts import bundle_of, texts_of
@@ -72,15 +63,8 @@ def prepared(
     """Write the files of a framework to a folder and return the configuration. `openevolve-run initial_program.py
     evaluator.py --config config.yaml` runs there; SkyDiscover takes the first two files."""
     texts = texts_of(base, stages)
-    folder_task = prepare(folder, suite, base, program_of(texts), cache)
-    config = settings(folder_task, suite, list(texts), iterations, seed, workers)
-    write_text(str(folder / CONFIG), yaml_text(config))
-    return config
-
-
-def settings(folder_task: Task, suite: Suite, stages: Sequence[str], iterations: int, seed: int, workers: int) -> Json:
-    """Return OpenEvolve's configuration without the model."""
-    return {
+    folder_task = evaluator.prepare(folder, suite, base, evaluator.program_of(texts), cache)
+    config = {
         "max_iterations": iterations,
         "checkpoint_interval": CHECKPOINTS,
         "random_seed": seed,
@@ -89,7 +73,7 @@ def settings(folder_task: Task, suite: Suite, stages: Sequence[str], iterations:
         "diff_based_evolution": True,
         "max_code_length": MOST_CHARACTERS,
         "prompt": {
-            "system_message": "\n\n".join((task(suite, stages), EDIT, primer(stages))),
+            "system_message": "\n\n".join((task(suite, list(texts)), EDIT, primer(list(texts)))),
             "suggest_simplification_after_chars": SIMPLE_BELOW,
         },
         "database": {
@@ -97,7 +81,7 @@ def settings(folder_task: Task, suite: Suite, stages: Sequence[str], iterations:
             "migration_interval": 10,
             "population_size": 200,
             "archive_size": 50,
-            "feature_dimensions": list(FEATURES),
+            "feature_dimensions": list(evaluator.FEATURES),
             "random_seed": seed,
         },
         "evaluator": {
@@ -108,6 +92,8 @@ def settings(folder_task: Task, suite: Suite, stages: Sequence[str], iterations:
             "parallel_evaluations": workers,
         },
     }
+    write_text(str(folder / CONFIG), yaml_text(config))
+    return config
 
 
 class Client:
@@ -161,12 +147,11 @@ def search(task: WritingTask) -> list[Bundle]:
             config.llm.models = [package.config.LLMModelConfig(name="model", weight=1.0, init_client=client)]
             config.llm.evaluator_models = list(config.llm.models)
             with contextlib.redirect_stderr(io.StringIO()):  # its folder has the same log
-                controller = package.OpenEvolve(
-                    str(folder / PROGRAM), str(folder / EVALUATOR), config=config, output_dir=str(folder)
-                )
+                files = (str(folder / evaluator.PROGRAM), str(folder / evaluator.EVALUATOR))
+                controller = package.OpenEvolve(*files, config=config, output_dir=str(folder))
             asyncio.run(controller.run(left, checkpoint_path=None if before is None else str(before)))
             programs = dict(controller.database.programs)
-    bundles = _bundles(folder, base, _descents(folder, programs), program_of(texts_of(base, dialogue.stages)))
+    bundles = _bundles(folder, base, _descents(folder, programs), evaluator.program_of(texts_of(base, dialogue.stages)))
     failures = errors(folder)
     if failures:
         task.say(f"{len(failures)} prompts got no answer. The last error: {failures[-1]}")
@@ -201,7 +186,7 @@ def _descents(folder: Path, programs: Mapping[str, Any]) -> dict[str, Descent]:
 
 
 def _bundles(folder: Path, base: Bundle, descents: Mapping[str, Descent], original: str) -> list[Bundle]:
-    texts = list(dict.fromkeys((original, *candidates(folder))))
+    texts = list(dict.fromkeys((original, *evaluator.candidates(folder))))
     failures = errors(folder)
     if len(texts) == 1 and failures:
         raise HeadwayError(f"the model returned no usable answer: {failures[-1]}")
@@ -211,7 +196,7 @@ def _bundles(folder: Path, base: Bundle, descents: Mapping[str, Descent], origin
         parent = None if descent.parent is None else bundles.get(descent.parent)
         bundles[text] = bundle_of(
             base,
-            sources_in(text, original),
+            evaluator.sources_in(text, original),
             f"openevolve {number}",
             descent.generation,
             None if parent is None else parent.id,

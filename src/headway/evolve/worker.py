@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from headway.config.wording import one_line
 from headway.errors import HeadwayError
@@ -258,13 +259,12 @@ def _wait(ears: selectors.BaseSelector) -> list[tuple[Zygote, bytes | Failure]]:
 
 
 def _frame(task: Task, limits: Limits) -> bytes:
-    limit_values = {name: getattr(limits, name) for name in limits.__struct_fields__}
     try:
         folder = str(Path.cwd())
     except OSError:  # the folder was removed
         folder = "/"
     try:
-        return frame_of([task.call, _plain(task.arguments), limit_values, folder])
+        return frame_of([task.call, _plain(task.arguments), asdict(limits), folder])
     except (TypeError, ValueError, RecursionError) as error:
         raise HeadwayError(f"{WHERE}: JSON cannot hold the arguments of {task.call}: {one_line(error)}.") from None
 

@@ -17,27 +17,19 @@ import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NoReturn
 
 from headway.config.wording import one_line
 from headway.errors import HeadwayError
 from headway.evolve.limits import MB, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, Limits, confine, control, sieve
 from headway.policies import registry
 
+Arguments = list[Any] | dict[str, Any]  # by position or by name
 HEADER: Final = 8  # bytes that hold the length of a frame
 CHUNK: Final = 1 << 18
 OUT_OF_MEMORY: Final = 77  # exit status of a child that has no memory left to write an answer
 LOOK_S: Final = 2.0  # interval at which a zygote checks that its parent still runs
 SWEEP_S: Final = 5.0  # limit on the time to end processes that a child left behind
-
-
-class Task(NamedTuple):
-    """A call of "module:function" with its limits and working folder."""
-
-    call: str
-    arguments: list[Any] | dict[str, Any]
-    limits: Limits
-    folder: str
 
 
 def frame_of(document: Any) -> bytes:
@@ -72,7 +64,7 @@ def main(parent: int) -> None:
         zygote = Zygote(parent, tasks)
         while (text := zygote.next()) is not None:
             call, arguments, limits, folder = json.loads(text)
-            write_all(answers, zygote.attend(Task(call, arguments, Limits(**limits), folder)))
+            write_all(answers, zygote.attend(call, arguments, Limits(**limits), folder))
 
 
 def _warm_up() -> None:
@@ -113,10 +105,10 @@ class Zygote:
             data += chunk
         return bytes(data)
 
-    def attend(self, task: Task) -> bytes:
-        """Run a task in a child and return its value or failure as a frame."""
+    def attend(self, name: str, arguments: Arguments, limits: Limits, folder: str) -> bytes:
+        """Call the function "module:function" in a child and return its value or failure as a frame."""
         try:
-            call = _function(task.call)
+            call = _function(name)
         except Exception as error:
             return frame_of(failure("error", f"{one_line(error)}."))
         reading, writing = os.pipe()
@@ -125,19 +117,19 @@ class Zygote:
         except OSError as error:
             child, why = -1, one_line(error)
         if not child:
-            _live(call, task, writing)
+            _live(call, arguments, limits, folder, writing)
         os.close(writing)
         if child < 0:
             os.close(reading)
             return frame_of(failure("crash", f"no process could be started: {why}."))
         try:
-            written, late = self._watch(child, reading, task.limits)
+            written, late = self._watch(child, reading, limits)
         finally:
             os.close(reading)
             status, cpu_s = self._end(child)
         if written is not None and len(written) == HEADER + int.from_bytes(written[:HEADER], "big"):
             return bytes(written)
-        return frame_of(_outcome(task.limits, written, late, status, cpu_s))
+        return frame_of(_outcome(limits, written, late, status, cpu_s))
 
     def _watch(self, child: int, reading: int, limits: Limits) -> tuple[bytearray | None, bool]:
         """Return what a child wrote, or None if that exceeds the limit; and whether the child missed its deadline."""
@@ -183,15 +175,14 @@ def _function(name: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
-def _live(call: Callable[..., Any], task: Task, writing: int) -> NoReturn:
-    """Run a task in a child, write its answer and exit."""
+def _live(call: Callable[..., Any], arguments: Arguments, limits: Limits, folder: str, writing: int) -> NoReturn:
+    """Call a function in a child, write the answer and exit."""
     try:
-        _begin(task, writing)
-        arguments = task.arguments
+        _begin(limits, folder, writing)
         value = call(**arguments) if isinstance(arguments, dict) else call(*arguments)
         answer = frame_of({"value": value})
-        if len(answer) > task.limits.result_mb * MB:
-            answer = frame_of(_too_large(task.limits))
+        if len(answer) > limits.result_mb * MB:
+            answer = frame_of(_too_large(limits))
     except BaseException as error:
         if _of_memory(error):
             os._exit(OUT_OF_MEMORY)
@@ -206,7 +197,7 @@ def _too_large(limits: Limits) -> dict[str, str]:
     return failure("error", f"the result is larger than the limit of {limits.result_mb:g} MB.")
 
 
-def _begin(task: Task, writing: int) -> None:
+def _begin(limits: Limits, folder: str, writing: int) -> None:
     """Start a session, close every file but the pipe, and set the limits."""
     control(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setsid()
@@ -222,8 +213,8 @@ def _begin(task: Task, writing: int) -> None:
                 os.close(other)
     sys.dont_write_bytecode = True
     with contextlib.suppress(OSError):
-        os.chdir(task.folder)
-    confine(task.limits)
+        os.chdir(folder)
+    confine(limits)
 
 
 def _of_memory(error: BaseException | None) -> bool:

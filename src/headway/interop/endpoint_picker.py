@@ -2,7 +2,6 @@
 inference gateway asks it for the endpoint of each request, and shows it the head and the answer."""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Final
@@ -15,17 +14,8 @@ from headway.gateway.app import App
 from headway.gateway.config import Config
 from headway.gateway.exchange import Exchange
 from headway.http.event_loop import end_signal
+from headway.interop import ext_proc
 from headway.interop.epp_stream import Pick, Stream
-from headway.interop.ext_proc import (
-    HEALTH,
-    NOT_SERVING,
-    SERVICE,
-    SERVING,
-    HealthCheckRequest,
-    HealthCheckResponse,
-    ProcessingRequest,
-    ProcessingResponse,
-)
 
 DRAIN_S: Final = 30.0
 OPTIONS: Final = (
@@ -33,7 +23,6 @@ OPTIONS: Final = (
     ("grpc.max_send_message_length", -1),
     ("grpc.so_reuseport", 0),  # two pickers at one address would each see half of the requests
 )
-log = logging.getLogger("headway.epp")
 
 
 class Picker:
@@ -65,18 +54,19 @@ class Picker:
 
     async def check(self, request: Any, context: Any) -> Any:
         """Answer gRPC's health check."""
-        return HealthCheckResponse(status=NOT_SERVING if self.app.reception.draining else SERVING)
+        status = ext_proc.NOT_SERVING if self.app.reception.draining else ext_proc.SERVING
+        return ext_proc.HealthCheckResponse(status=status)
 
     def handlers(self) -> tuple[Any, Any]:
         process = grpc.stream_stream_rpc_method_handler(
-            self.process, ProcessingRequest.FromString, ProcessingResponse.SerializeToString
+            self.process, ext_proc.ProcessingRequest.FromString, ext_proc.ProcessingResponse.SerializeToString
         )
         check = grpc.unary_unary_rpc_method_handler(
-            self.check, HealthCheckRequest.FromString, HealthCheckResponse.SerializeToString
+            self.check, ext_proc.HealthCheckRequest.FromString, ext_proc.HealthCheckResponse.SerializeToString
         )
         return (
-            grpc.method_handlers_generic_handler(SERVICE, {"Process": process}),
-            grpc.method_handlers_generic_handler(HEALTH, {"Check": check}),
+            grpc.method_handlers_generic_handler(ext_proc.SERVICE, {"Process": process}),
+            grpc.method_handlers_generic_handler(ext_proc.HEALTH, {"Check": check}),
         )
 
 

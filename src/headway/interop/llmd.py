@@ -13,17 +13,6 @@ from headway.config.section import read
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.interop import llmd_plugins as plugins
-from headway.interop.llmd_plugins import (
-    FILTERS,
-    HANDLER,
-    PICKERS,
-    PRODUCER,
-    PRODUCER_NAME,
-    SCORERS,
-    Parameters,
-    ours,
-    theirs,
-)
 from headway.interop.translation import Translation
 from headway.policies.bundle import Bundle
 from headway.policies.profile import DEFAULT
@@ -84,15 +73,15 @@ def export_profile(routing: Any) -> Translation:
     notes: list[str] = []
     config = _Config(notes)
     for item in profile["filters"]:
-        known = ours(FILTERS, item["name"]) is not None
-        config.add(FILTERS, "filters", item, plugins.filter_parameters(item, f"{where}.filters") if known else {}, None)
+        parameters = plugins.filter_parameters(item, f"{where}.filters") if "max_load" in item else {}
+        config.add(plugins.FILTERS, "filters", item, parameters, None)
     for item in profile["scorers"]:
         parameters = plugins.scorer_parameters(item["name"], item, notes)
-        config.add(SCORERS, "scorers", item, parameters, item["weight"])
+        config.add(plugins.SCORERS, "scorers", item, parameters, item["weight"])
     picker = profile["picker"]
     if picker.get("seed") is not None:
         notes.append("weighted-random: the seed is ignored in llm-d.")
-    config.add(PICKERS, "picker", picker, {}, None)
+    config.add(plugins.PICKERS, "picker", picker, {}, None)
     return Translation(config.document(), list(dict.fromkeys(notes)))
 
 
@@ -106,7 +95,7 @@ class _Config:
         self.profile: list[Json] = []
 
     def add(self, parts: tuple[plugins.Part, ...], stage: str, item: Json, parameters: Json, weight: Any) -> None:
-        part = ours(parts, item["name"])
+        part = plugins.ours(parts, item["name"])
         if part is None:
             known = ", ".join(each.name for each in parts)
             raise HeadwayError(
@@ -129,16 +118,16 @@ class _Config:
         for (block_tokens, lru_blocks), users in self.indexes.items():
             parameters = plugins.producer_parameters(block_tokens, lru_blocks, self.notes)
             if len(self.indexes) == 1:
-                producers.append({"type": PRODUCER, "parameters": parameters})
+                producers.append({"type": plugins.PRODUCER, "parameters": parameters})
                 continue
             name = f"prefix-{block_tokens}-{lru_blocks}"
-            producers.append({"name": name, "type": PRODUCER, "parameters": parameters})
+            producers.append({"name": name, "type": plugins.PRODUCER, "parameters": parameters})
             for plugin in users:
-                plugin["parameters"] = {**plugin.get("parameters", {}), PRODUCER_NAME: name}
+                plugin["parameters"] = {**plugin.get("parameters", {}), plugins.PRODUCER_NAME: name}
         return {
             "apiVersion": VERSION,
             "kind": KIND,
-            "plugins": [*producers, *self.plugins, {"type": HANDLER}],
+            "plugins": [*producers, *self.plugins, {"type": plugins.HANDLER}],
             "schedulingProfiles": [{"name": "default", "plugins": self.profile}],
         }
 
@@ -217,13 +206,13 @@ class _Reader:
         picker: str | None = None
         for at, ref in enumerate(refs):
             plugin, where = self._plugin(ref.pluginRef, f"{place}.plugins[{at}].pluginRef")
-            if part := theirs(SCORERS, plugin.type):
+            if part := plugins.theirs(plugins.SCORERS, plugin.type):
                 self._scorer(scorers, part, plugin, where, ref)
-            elif part := theirs(FILTERS, plugin.type):
-                parameters = plugins.read_filter(Parameters(plugin.parameters, where), self.notes)
+            elif part := plugins.theirs(plugins.FILTERS, plugin.type):
+                parameters = plugins.read_filter(plugins.Parameters(plugin.parameters, where), self.notes)
                 filters.append({"name": self._name(part), **parameters})
-            elif part := theirs(PICKERS, plugin.type):
-                plugins.read_picker(Parameters(plugin.parameters, where), self.notes)
+            elif part := plugins.theirs(plugins.PICKERS, plugin.type):
+                plugins.read_picker(plugins.Parameters(plugin.parameters, where), self.notes)
                 picker = self._name(part)
             else:
                 self._other(plugin, where)
@@ -232,7 +221,7 @@ class _Reader:
         routing: Json = {"name": "weighted", "scorers": scorers}
         if filters:
             routing["filters"] = filters
-        routing["picker"] = picker or self._name(PICKERS[0])
+        routing["picker"] = picker or self._name(plugins.PICKERS[0])
         Policies(routing=routing).explicit("routing")  # raises an error if the policy is invalid
         return routing
 
@@ -254,7 +243,7 @@ class _Reader:
 
     def _note_rest(self, names: list[str]) -> None:
         """Note the plugins that the profile does not use, directly or as a producer or handler."""
-        known = (PRODUCER, plugins.PRECISE, HANDLER)
+        known = (*plugins.PRODUCERS, plugins.HANDLER)
         rest = [name for name, (plugin, _) in self.plugins.items() if name not in names and plugin.type not in known]
         if rest:
             self.notes.append(f"these plugins are ignored, because the profile does not use them: {', '.join(rest)}.")
@@ -277,27 +266,27 @@ class _Reader:
             return
         if part.name in scorers:
             raise HeadwayError(f"{where}: {part.name} is listed twice. Headway allows one weight and one index.")
-        parameters = Parameters(plugin.parameters, where)
+        parameters = plugins.Parameters(plugin.parameters, where)
         index = self._index(parameters) if part.prefixed else {}
         plugins.check_scorer(plugin.type, parameters, self.notes)
         plain = int(weight) if isinstance(weight, float) and weight.is_integer() else weight
         scorers[self._name(part)] = {"weight": plain, **index} if index else plain
 
-    def _index(self, parameters: Parameters) -> Json:
-        name = parameters.text(PRODUCER_NAME)
+    def _index(self, parameters: plugins.Parameters) -> Json:
+        name = parameters.text(plugins.PRODUCER_NAME)
         if name is not None:
-            plugin, where = self._plugin(name, parameters.place(PRODUCER_NAME))
+            plugin, where = self._plugin(name, parameters.place(plugins.PRODUCER_NAME))
         else:
-            producers = [entry for entry in self.plugins.values() if entry[0].type in (PRODUCER, plugins.PRECISE)]
-            plugin, where = producers[0] if producers else (_Plugin(PRODUCER), self.where)
+            producers = (entry for entry in self.plugins.values() if entry[0].type in plugins.PRODUCERS)
+            plugin, where = next(producers, (_Plugin(plugins.PRODUCER), self.where))
         if plugin.type == plugins.PRECISE:
             self.notes.append(f"{plugins.PRECISE} uses the engines' KV events; use `events` of a gateway's file.")
             return {}
-        return plugins.prefix_index(Parameters(plugin.parameters, where), self.notes)
+        return plugins.prefix_index(plugins.Parameters(plugin.parameters, where), self.notes)
 
     def _other(self, plugin: _Plugin, where: str) -> None:
         if plugin.type in plugins.ROLE_FILTERS:
             self.notes.append(f"{plugin.type} is ignored: Headway filters by the roles of instances.")
             return
-        known = ", ".join(part.type for part in (*SCORERS, *FILTERS, *PICKERS))
+        known = ", ".join(part.type for part in (*plugins.SCORERS, *plugins.FILTERS, *plugins.PICKERS))
         raise HeadwayError(f"{where}.type: Headway has no equivalent of {shown(plugin.type)}. Supported: {known}.")

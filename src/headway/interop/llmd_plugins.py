@@ -13,11 +13,17 @@ from headway.types import Json
 PRODUCER: Final = "approx-prefix-cache-producer"
 PRODUCER_NAME: Final = "prefixMatchInfoProducerName"
 PRECISE: Final = "precise-prefix-cache-producer"
+PRODUCERS: Final = (PRODUCER, PRECISE)
 LEAST_BLOCK: Final = 64  # tokens; llm-d treats shorter blocks as this long
 MATCHED: Final = 131_072  # tokens of a prompt that llm-d matches by default
 SESSION_HEADER: Final = "x-headway-session"
 HANDLER: Final = "single-profile-handler"
 ROLE_FILTERS: Final = ("decode-filter", "prefill-filter", "encode-filter")
+IGNORED: Final = {  # parameters of scorers
+    "active-request-scorer": ("requestTimeout", "inFlightLoadProducerName"),
+    "no-hit-lru-scorer": ("lruSize",),
+    "session-affinity-scorer": ("evictionTtlSeconds", "evictionSweepSeconds", "missThreshold", "profileName"),
+}
 
 
 class Parameters:
@@ -172,27 +178,19 @@ def check_scorer(type_: str, parameters: Parameters, notes: list[str]) -> None:
         idle, busiest = parameters.whole("idleThreshold", 0), parameters.take("maxBusyScore", 1.0)
         if idle or busiest != 1.0:
             raise HeadwayError(f"{parameters.where}: idleThreshold and maxBusyScore are not supported. Remove them.")
-        for name in ("requestTimeout", "inFlightLoadProducerName"):
-            if parameters.take(name):
-                notes.append(f"active-request-scorer: {name} is ignored; Headway counts requests until they end.")
     elif type_ == "no-hit-lru-scorer":
-        for name in ("lruSize", "prefixPluginType", "prefixPluginName"):
-            if parameters.take(name) is not None and name == "lruSize":
-                notes.append("no-hit-lru-scorer: lruSize is ignored; no-hit-lru remembers every instance.")
+        parameters.take("prefixPluginType")
+        parameters.take("prefixPluginName")
     elif type_ == "session-affinity-scorer":
-        _check_session(parameters, notes)
-    parameters.refuse_rest()
-
-
-def _check_session(parameters: Parameters, notes: list[str]) -> None:
-    header = parameters.take("headerName", "x-session-token")
-    if header != SESSION_HEADER:
-        notes.append(f"session-affinity-scorer: set the header {header} as `sessions.header` of a gateway's file.")
-    if parameters.take("algorithm", "encoded_endpoint_header") != "session_id_header":
-        notes.append("session-affinity-scorer: llm-d's client sends its endpoint; Headway's router remembers sessions.")
-    for name in ("evictionTtlSeconds", "evictionSweepSeconds", "missThreshold", "profileName"):
+        header = parameters.take("headerName", "x-session-token")
+        if header != SESSION_HEADER:
+            notes.append(f"{type_}: set the header {header} as `sessions.header` of a gateway's file.")
+        if parameters.take("algorithm", "encoded_endpoint_header") != "session_id_header":
+            notes.append(f"{type_}: llm-d's client sends its endpoint; Headway's router remembers sessions.")
+    for name in IGNORED.get(type_, ()):
         if parameters.take(name) is not None:
-            notes.append(f"session-affinity-scorer: {name} is ignored.")
+            notes.append(f"{type_}: {name} is ignored.")
+    parameters.refuse_rest()
 
 
 def read_filter(parameters: Parameters, notes: list[str]) -> Json:

@@ -31,11 +31,9 @@ class Listener(Protocol):
     def content(self, count: int, events: bytes, at_ns: int) -> None:
         """Receive events, `count` of them with content."""
 
-    def on_answer(self, line: Line, at_ns: int) -> None:
-        """Handle the end of the answer."""
+    def on_answer(self, line: Line, at_ns: int) -> None: ...
 
-    def on_loss(self, line: Line, at_ns: int) -> None:
-        """Handle a connection that was lost before the end."""
+    def on_loss(self, line: Line, at_ns: int) -> None: ...
 
 
 class Line(asyncio.Protocol):
@@ -60,6 +58,8 @@ class Line(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
         send_at_once(transport)
+        self.endpoint.opened += 1
+        self.endpoint.most = max(self.endpoint.most, self.endpoint.opened)
 
     def send(self, listener: Listener, data: bytes) -> None:
         self.listener = listener
@@ -184,15 +184,9 @@ class Endpoint:
 
     async def new(self) -> Line:
         address = self.address
-        self.opened += 1
-        self.most = max(self.most, self.opened)
-        try:
-            _, line = await self.loop.create_connection(
-                lambda: Line(self), address.host, address.port, ssl=True if address.tls else None
-            )
-        except BaseException:
-            self.opened -= 1
-            raise
+        _, line = await self.loop.create_connection(
+            lambda: Line(self), address.host, address.port, ssl=True if address.tls else None
+        )
         return line
 
     def close(self) -> None:

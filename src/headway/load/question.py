@@ -25,23 +25,6 @@ LONGEST: Final = 160  # characters of a reason
 
 
 class Question:
-    __slots__ = (
-        "alarm",
-        "count",
-        "data",
-        "driver",
-        "due_ns",
-        "first_ns",
-        "gaps_ns",
-        "last_ns",
-        "line",
-        "over",
-        "pieces",
-        "planned",
-        "row",
-        "sent_ns",
-    )
-
     def __init__(self, driver: Driver, planned: Planned, row: int, due_ns: int, data: bytes) -> None:
         self.driver, self.planned, self.row, self.data = driver, planned, row, data
         self.due_ns = due_ns  # planned time of sending

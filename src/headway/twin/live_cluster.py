@@ -9,11 +9,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import msgspec
 
@@ -30,7 +29,7 @@ STOP_S: Final = 10.0
 LOOK_S: Final = 0.02
 
 
-class Process:
+class Process(AbstractContextManager["Process"]):
     """A running `headway ARGUMENTS`."""
 
     def __init__(self, *arguments: str) -> None:
@@ -62,12 +61,7 @@ class Process:
             time.sleep(LOOK_S)
         return output
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
