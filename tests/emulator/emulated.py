@@ -8,7 +8,6 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -38,13 +37,8 @@ class Emulated:
     async def _start(self, scheduler: Any, settings: Settings) -> None:
         self.host = Host(asyncio.get_running_loop(), self.setup, scheduler, settings)
         for replica in self.host.replicas:
-            for name, outcome in (("on_finished", "completed"), ("on_abandoned", "abandoned"), ("on_lost", "lost")):
-                setattr(replica, name, partial(self._record, getattr(replica, name), outcome))
+            replica.on_end = lambda flight, outcome: self.ended.append((flight, outcome))
         await self.host.start()
-
-    def _record(self, report: Callable[..., None], outcome: str, flight: Any, *rest: Any) -> None:
-        report(flight, *rest)
-        self.ended.append((flight, outcome))
 
     def call(self, task: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(task, self.loop).result(60)

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from small import CODE, code, document, suite
 
@@ -204,7 +205,7 @@ def test_a_policy_in_a_file_is_executed_in_no_process_but_the_disposable_one(tmp
 
 
 def documents(found: list[Evaluation]) -> list[str]:
-    return [pretty(one.document()) for one in found]
+    return [pretty(msgspec.to_builtins(one)) for one in found]
 
 
 @pytest.mark.full

@@ -49,7 +49,7 @@ def conversed(output: Path | None, model: Any = heavier, evaluations: int = 5, *
 
 
 def rows(found: list[Judged]) -> list[Any]:
-    return [(one.bundle.document(), one.evaluation.document()) for one in found]
+    return [(one.bundle.document(), one.evaluation) for one in found]
 
 
 @pytest.mark.full

@@ -91,7 +91,7 @@ def test_a_call_gives_its_value() -> None:
 def test_every_call_has_a_process_of_its_own_and_all_have_one_zygote() -> None:
     (first, parent), (second, same) = (confined(CALLS + "where") for _ in range(2))
     assert first != second
-    assert parent == same == idle().pid
+    assert parent == same == idle().process.pid
 
 
 def test_a_call_is_where_the_caller_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +149,7 @@ def test_a_thread_that_ends_does_not_take_its_zygote_with_it() -> None:
     thread = threading.Thread(target=confined, args=(CALLS + "add", [1, 2]))
     thread.start()
     thread.join()
-    pid = idle().pid
+    pid = idle().process.pid
     assert confined(CALLS + "where")[1] == pid
 
 
@@ -300,7 +300,7 @@ def test_a_zygote_that_is_lost_is_replaced_and_its_task_tried_once_more(unsealed
     told = tmp_path / "first"
     told.touch()
     assert confined(CALLS + "ends_its_parent_once", [str(told)]) == "done"
-    os.kill(idle().pid, signal.SIGKILL)
+    os.kill(idle().process.pid, signal.SIGKILL)
     assert confined(CALLS + "add", [1, 2]) == 3
 
 
@@ -313,20 +313,20 @@ def test_a_thousand_tasks_leave_nothing_behind() -> None:
     tasks = [Task(CALLS + "ends") if number % 100 == 7 else Task(CALLS + "add", [number, 1]) for number in range(1000)]
     with runner_of(2) as runner:
         confined_many(tasks[:20], runner)
-        places = [Path("/proc/self/fd"), *(Path(f"/proc/{one.pid}/fd") for one in worker._IDLE)]
+        places = [Path("/proc/self/fd"), *(Path(f"/proc/{one.process.pid}/fd") for one in worker._IDLE)]
         before = [len(list(place.iterdir())) for place in places]
         found = confined_many(tasks, runner)
     assert sum(isinstance(value, Failure) for value in found) == 10
     assert [len(list(place.iterdir())) for place in places] == before
     for one in worker._IDLE:
-        assert not Path(f"/proc/{one.pid}/task/{one.pid}/children").read_text().split()
+        assert not Path(f"/proc/{one.process.pid}/task/{one.process.pid}/children").read_text().split()
 
 
 SCRIPT = """
 import sys, threading
 from headway.evolve import worker, zygote
 worker.confined("confined_calls:add", [1, 2])
-print(worker._IDLE[0].pid, flush=True)
+print(worker._IDLE[0].process.pid, flush=True)
 worker.confined("confined_calls:sleeps")
 """
 

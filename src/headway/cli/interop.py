@@ -14,7 +14,7 @@ from headway.errors import HeadwayError
 from headway.types import Json
 
 if TYPE_CHECKING:
-    from headway.interop.translation import Translation
+    from headway.interop import Translation
 
 export = App(name="export", help="Write policies or workloads in another project's format.", help_format="plaintext")
 import_ = App(name="import", help="Read policies or workloads of another project.", help_format="plaintext")

@@ -58,7 +58,7 @@ class Engines:
         async def run() -> None:
             for index, replica in enumerate(self.host.replicas):
                 if engine in (None, index):
-                    replica.strike(Fault(mode, **more))
+                    replica.set_fault(Fault(mode, **more))
             await asyncio.sleep(0)
 
         self._call(run())

@@ -16,15 +16,6 @@ VECTOR: Final = 16  # default size of an embedding
 encode: Final = msgspec.json.encode
 
 
-def usage_of(prompt: int, output: int, cached: int) -> dict[str, Any]:
-    return {
-        "prompt_tokens": prompt,
-        "total_tokens": prompt + output,
-        "completion_tokens": output,
-        "prompt_tokens_details": {"cached_tokens": cached},
-    }
-
-
 class Answer:
     """The answer to one request. `head` is the JSON before the choices in each of its events."""
 

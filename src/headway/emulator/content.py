@@ -123,8 +123,7 @@ class PathContent:
         seed, first = stable("tokens", self.key(block)), block * self.size
         return [mix(seed, first + number) % MADE_UP for number in range(self.size)]
 
-    def add_output(self, tokens: int) -> None:
-        """Do nothing: the output has a key of its own."""
+    def add_output(self, tokens: int) -> None: ...  # the output has its own key
 
 
 Content = TokenContent | PathContent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from headway.emulator.answers import ANSWERS, usage_of
+from headway.emulator.answers import ANSWERS
 from headway.emulator.engine_request import EngineRequest
 from headway.http.replies import chunk
 from headway.sim.job import Job
@@ -90,7 +90,13 @@ class Flight:
             transport.write(data)
 
     def usage(self, tokens: int) -> dict[str, Any]:
-        return usage_of(self.request.content.prompt_tokens, tokens, self.replica.cached_tokens(self.job))
+        prompt = self.request.content.prompt_tokens
+        return {
+            "prompt_tokens": prompt,
+            "total_tokens": prompt + tokens,
+            "completion_tokens": tokens,
+            "prompt_tokens_details": {"cached_tokens": self.replica.cached_tokens(self.job)},
+        }
 
     # --- interface of an exchange ------------------------------------------------------------------------------------
 
@@ -100,11 +106,8 @@ class Flight:
             self.over = True
             self.replica.on_abandoned(self)
 
-    def hold(self) -> None:
-        """Ignore a slow client: the rest of the answer is small and is buffered."""
+    def hold(self) -> None: ...  # the rest of an answer is small and is buffered
 
-    def go_on(self) -> None:
-        """Ignore that the client has caught up."""
+    def go_on(self) -> None: ...
 
-    def overdue(self, now: float) -> None:
-        """Ignore the time: an emulated engine has no deadline."""
+    def overdue(self, now: float) -> None: ...  # an emulated engine has no deadline

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from errno import EMFILE
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
@@ -56,13 +57,13 @@ class Replica:
         self.server: asyncio.Server | None = None
         self.publisher: KvPublisher | None = None
         self.touched: list[tuple[Job, Content]] = []  # requests whose blocks were computed at this instant
+        self.on_end: Callable[[Flight, str], None] = lambda flight, outcome: None
         self._sweeper: asyncio.TimerHandle | None = None
 
     def seconds(self) -> float:
         return self.loop.time()
 
-    def check_sender(self, named: dict[bytes, bytes]) -> None:
-        """Accept every sender."""
+    def check_sender(self, named: dict[bytes, bytes]) -> None: ...  # every sender is accepted
 
     def count_refusal(self, status: int) -> None:
         """Count a connection that ended before it sent a request."""
@@ -186,14 +187,12 @@ class Replica:
         content.add_output(flight.job.generated)
         if self.publisher is not None:
             self.touched.append((flight.job, content))
+        self.on_end(flight, "completed")
 
     def on_abandoned(self, flight: Flight) -> None:
         self.figures.ended["abort"] += 1
         self.room.cancel(self.index, flight.job)
-
-    def on_lost(self, flight: Flight) -> None:
-        flight.over = True
-        self.figures.ended["error"] += 1
+        self.on_end(flight, "abandoned")
 
     def transfer_params(self, flight: Flight) -> dict[str, Any]:
         """Return where another engine finds the KV cache of a prompt that was computed for it."""
@@ -263,7 +262,9 @@ class Replica:
         """Break all connections and stop listening. If the fault has `seconds`, a new engine starts after that time."""
         for sink in self.room.crash(self.index):
             if isinstance(sink, Flight):
-                self.on_lost(sink)
+                sink.over = True
+                self.figures.ended["error"] += 1
+                self.on_end(sink, "lost")
         self.touched = []
         self.close()
         if self.publisher is not None:

@@ -5,27 +5,13 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
-from headway.evolve.expression import (
-    BRANCH,
-    CONDITION,
-    CONSTANT,
-    FEATURES,
-    NUMBER,
-    OPERATORS,
-    Node,
-    Path,
-    at,
-    call,
-    constant,
-    feature,
-    replace_part,
-    walk,
-)
+from headway.evolve import expression as tree
+from headway.evolve.expression import Node
 
 LARGEST: Final = 40  # nodes in a rule
 DEEPEST: Final = 12
 TRIES: Final = 20
-LEAVES: Final = tuple(FEATURES)
+LEAVES: Final = tuple(tree.FEATURES)
 JOINING: Final = ("add", "add", "subtract", "subtract", "multiply", "multiply", "ratio", "min", "max", "negate", "root")
 Change = Callable[["Breeder", Node], Node]
 
@@ -39,32 +25,32 @@ class Breeder:
 
     def grow(self, gives: str, depth: int) -> Node:
         """Grow a random tree of at most `depth` levels."""
-        if gives == CONDITION:
+        if gives == tree.CONDITION:
             return self._condition(depth)
         if depth <= 1 or self.draw.random() < 0.25:
             return self.leaf()
         if depth > 2 and self.draw.random() < self.branching:
-            arguments = (self._condition(depth - 1), self.grow(NUMBER, depth - 1), self.grow(NUMBER, depth - 1))
-            return call(BRANCH, *arguments)
-        name = self.draw.choice(JOINING)
-        return call(name, *(self.grow(kind, depth - 1) for kind in OPERATORS[name].takes))
+            name = tree.BRANCH
+        else:
+            name = self.draw.choice(JOINING)
+        return tree.call(name, *(self.grow(kind, depth - 1) for kind in tree.OPERATORS[name].takes))
 
     def leaf(self) -> Node:
         if self.draw.random() < 0.25:
-            return constant(self.draw.choice((-1, 1)) * 10 ** self.draw.uniform(-2, 1))
-        return feature(self.draw.choice(LEAVES))
+            return tree.constant(self.draw.choice((-1, 1)) * 10 ** self.draw.uniform(-2, 1))
+        return tree.feature(self.draw.choice(LEAVES))
 
     def _condition(self, depth: int) -> Node:
         """Grow a comparison of two values, sometimes two comparisons joined."""
         if depth > 2 and self.draw.random() < 0.2:
-            return call(self.draw.choice(("and", "or")), self._condition(depth - 1), self._condition(depth - 1))
+            return tree.call(self.draw.choice(("and", "or")), self._condition(depth - 1), self._condition(depth - 1))
         for _ in range(TRIES):
-            sides = [self.grow(NUMBER, max(1, min(depth - 1, 2))), self.leaf()]
+            sides = [self.grow(tree.NUMBER, max(1, min(depth - 1, 2))), self.leaf()]
             self.draw.shuffle(sides)
-            condition = call("less", *sides)
+            condition = tree.call("less", *sides)
             if condition.arguments:
                 return condition
-        return call("less", feature("inflight"), feature("average"))
+        return tree.call("less", tree.feature("inflight"), tree.feature("average"))
 
     def mutate(self, rule: Node) -> tuple[Node, str]:
         """Return a rule that differs in one place, and the name of the change."""
@@ -81,79 +67,81 @@ class Breeder:
         """Replace a part of `rule` by a part of `other` with the same type."""
         for _ in range(TRIES):
             path = self._place(rule)
-            gives = at(rule, path).gives
-            parts = [node for _, node in walk(other) if node.gives == gives]
+            gives = tree.at(rule, path).gives
+            parts = [node for _, node in tree.walk(other) if node.gives == gives]
             if not parts:
                 continue
-            child = replace_part(rule, path, self.draw.choice(parts))
+            child = tree.replace_part(rule, path, self.draw.choice(parts))
             if child not in (rule, other) and fits(child):
                 return child
         return rule
 
-    def _place(self, rule: Node) -> Path:
-        return self.draw.choice([path for path, _ in walk(rule)])
+    def _place(self, rule: Node) -> tree.Path:
+        return self.draw.choice([path for path, _ in tree.walk(rule)])
 
     def another(self, rule: Node) -> Node:
         """Replace a part by a random one."""
         path = self._place(rule)
-        return replace_part(rule, path, self.grow(at(rule, path).gives, 3))
+        return tree.replace_part(rule, path, self.grow(tree.at(rule, path).gives, 3))
 
     def swap(self, rule: Node) -> Node:
         """Replace a feature by another, or an operator by another of the same type."""
         path = self._place(rule)
-        node = at(rule, path)
-        if node.name in FEATURES:
-            return replace_part(rule, path, feature(self.draw.choice(LEAVES)))
-        operator = OPERATORS.get(node.name)
+        node = tree.at(rule, path)
+        if node.name in tree.FEATURES:
+            return tree.replace_part(rule, path, tree.feature(self.draw.choice(LEAVES)))
+        operator = tree.OPERATORS.get(node.name)
         if operator is None:
             return rule
         kind = operator.gives, operator.takes
-        alike = [name for name, other in OPERATORS.items() if (other.gives, other.takes) == kind]
-        return replace_part(rule, path, call(self.draw.choice(alike), *node.arguments))
+        alike = [name for name, other in tree.OPERATORS.items() if (other.gives, other.takes) == kind]
+        return tree.replace_part(rule, path, tree.call(self.draw.choice(alike), *node.arguments))
 
     def tune(self, rule: Node) -> Node:
         """Scale a constant by a random factor, sometimes with the other sign; if there is none, weight a part."""
-        places = [path for path, node in walk(rule) if node.name == CONSTANT]
+        places = [path for path, node in tree.walk(rule) if node.name == tree.CONSTANT]
         if not places:
             return self.weigh(rule)
         path = self.draw.choice(places)
-        value = at(rule, path).value
+        value = tree.at(rule, path).value
         sign = -1 if self.draw.random() < 0.05 else 1
-        return replace_part(rule, path, constant(sign * value * 2 ** self.draw.gauss(0, 1)))
+        return tree.replace_part(rule, path, tree.constant(sign * value * 2 ** self.draw.gauss(0, 1)))
 
     def weigh(self, rule: Node) -> Node:
         """Multiply a part by a random constant."""
         path = self._number(rule)
-        return replace_part(rule, path, call("multiply", constant(2 ** self.draw.gauss(0, 1.5)), at(rule, path)))
+        weight = tree.constant(2 ** self.draw.gauss(0, 1.5))
+        return tree.replace_part(rule, path, tree.call("multiply", weight, tree.at(rule, path)))
 
     def extend(self, rule: Node) -> Node:
         """Combine a part with a small random tree."""
         path = self._number(rule)
         name = self.draw.choice(("add", "subtract", "multiply", "ratio", "max", "min"))
-        extra = self.grow(NUMBER, 2)
+        extra = self.grow(tree.NUMBER, 2)
         if name in ("add", "subtract"):
-            extra = call("multiply", constant(10 ** self.draw.uniform(-2, 0.5)), extra)
-        return replace_part(rule, path, call(name, at(rule, path), extra))
+            extra = tree.call("multiply", tree.constant(10 ** self.draw.uniform(-2, 0.5)), extra)
+        return tree.replace_part(rule, path, tree.call(name, tree.at(rule, path), extra))
 
     def branch(self, rule: Node) -> Node:
         """Make a part conditional, with a random alternative."""
         path = self._number(rule)
-        return replace_part(rule, path, call(BRANCH, self._condition(3), at(rule, path), self.grow(NUMBER, 2)))
+        condition, other = self._condition(3), self.grow(tree.NUMBER, 2)
+        return tree.replace_part(rule, path, tree.call(tree.BRANCH, condition, tree.at(rule, path), other))
 
     def hoist(self, rule: Node) -> Node:
         """Replace a part by one of its own parts."""
         path = self._place(rule)
-        gives = at(rule, path).gives
-        inner = [node for way, node in walk(at(rule, path)) if way and node.gives == gives]
-        return replace_part(rule, path, self.draw.choice(inner)) if inner else rule
+        gives = tree.at(rule, path).gives
+        inner = [node for way, node in tree.walk(tree.at(rule, path)) if way and node.gives == gives]
+        return tree.replace_part(rule, path, self.draw.choice(inner)) if inner else rule
 
     def drop(self, rule: Node) -> Node:
         """Replace a part by a leaf."""
         path = self._number(rule)
-        return replace_part(rule, path, self.leaf()) if path else rule
+        return tree.replace_part(rule, path, self.leaf()) if path else rule
 
-    def _number(self, rule: Node) -> Path:
-        return self.draw.choice([path for path, node in walk(rule) if node.gives == NUMBER])
+    def _number(self, rule: Node) -> tree.Path:
+        return self.draw.choice([path for path, node in tree.walk(rule) if node.gives == tree.NUMBER])
 
 
 # Mutations with their relative frequencies.
@@ -171,5 +159,5 @@ CHANGES: Final[dict[str, tuple[float, Change]]] = {
 
 def fits(rule: Node) -> bool:
     """Return whether a rule is small enough to read and uses a feature."""
-    looks = any(node.name in FEATURES for _, node in walk(rule))
-    return rule.gives == NUMBER and looks and rule.size <= LARGEST and rule.depth <= DEEPEST
+    looks = any(node.name in tree.FEATURES for _, node in tree.walk(rule))
+    return rule.gives == tree.NUMBER and looks and rule.size <= LARGEST and rule.depth <= DEEPEST

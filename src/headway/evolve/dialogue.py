@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
@@ -152,7 +152,9 @@ def evolve_with_model(
     )
     say = say or (lambda _: None)
     say(dialogue.cost(chosen, builtins))
-    with _folder(journal) as folder, runner_of(workers, ray) as runner:
+    own: AbstractContextManager[str] = nullcontext(str(journal.folder)) if journal.folder else TemporaryDirectory()
+    with own as name, runner_of(workers, ray) as runner:
+        folder = Path(name)
         cache = cache_in(str(folder / "cache"))
         first = judge([start], chosen, cache, runner)[0].evaluation
         if not first.ok:
@@ -177,13 +179,3 @@ def judge(bundles: Sequence[Bundle], suite: Suite, cache: Cache, runner: Runner 
     candidates = distinct(bundles)
     evaluations = evaluate_many(candidates, suite.for_search(), cache=cache, runner=runner)
     return [Judged(*pair) for pair in zip(candidates, evaluations, strict=True)]
-
-
-@contextmanager
-def _folder(journal: Journal) -> Iterator[Path]:
-    """Yield the folder of the search, or a temporary folder."""
-    if journal.folder is not None:
-        yield journal.folder
-        return
-    with tempfile.TemporaryDirectory(prefix="headway-evolve-") as folder:
-        yield Path(folder)

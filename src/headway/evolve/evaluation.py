@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from headway.config.wording import one_line
@@ -78,10 +78,6 @@ class Evaluation(Struct, frozen=True):
 
     def workloads(self) -> dict[str, list[CaseResult]]:
         return by_workload(self.cases)
-
-    def document(self) -> Json:
-        document: Json = to_builtins(self)
-        return document
 
 
 def by_workload(cases: Sequence[CaseResult]) -> dict[str, list[CaseResult]]:

@@ -128,14 +128,13 @@ class Asker:
 
 
 class _Log:
-    """GEPA prints what it does unless it has a logger."""
+    """Discards GEPA's log, which it would print."""
 
     def log(self, message: str) -> None: ...
 
 
 def search(task: WritingTask) -> list[Bundle]:
-    """The candidates that GEPA took into its pool, the first one included. The budget is that of so many evaluations of
-    the whole train part."""
+    """Return the candidates in GEPA's pool, with the first one. `evaluations` is the budget in whole train parts."""
     suite, base, dialogue = task.suite, task.start, task.dialogue
     texts = texts_of(base, dialogue.stages)
     cases = list(suite.cases("train"))

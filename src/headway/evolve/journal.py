@@ -28,6 +28,7 @@ from headway.types import Json
 
 FORMAT: Final = 1
 SEARCH: Final = "search.json"
+BATCH: Final = "batches/{:04}.json"
 REMEDY: Final = "Restore it, or choose another folder."
 
 
@@ -55,7 +56,7 @@ class Journal:
     def batches(self) -> list[list[Judged]]:
         """Return the batches written so far."""
         batches: list[list[Judged]] = []
-        while self.folder is not None and (file := self.folder / _name(len(batches))).is_file():
+        while self.folder is not None and (file := self.folder / BATCH.format(len(batches))).is_file():
             data = _read(file)
             if not isinstance(data, list) or not data:
                 raise HeadwayError(f"{file}: is not a batch of a search; the file was changed. {REMEDY}")
@@ -68,8 +69,8 @@ class Journal:
         return batches
 
     def keep(self, number: int, batch: Sequence[Judged]) -> None:
-        rows = [{"bundle": bundle.document(), "evaluation": evaluation.document()} for bundle, evaluation in batch]
-        self._write(_name(number), rows)
+        rows = [{"bundle": bundle.document(), "evaluation": evaluation} for bundle, evaluation in batch]
+        self._write(BATCH.format(number), rows)
 
     def conclude(self, result: Json, best: Bundle) -> None:
         if self.folder is not None:
@@ -81,10 +82,6 @@ class Journal:
             return
         text = msgspec.json.format(msgspec.json.encode(document), indent=1)
         replace_file(self.folder / name, text + b"\n")
-
-
-def _name(number: int) -> str:
-    return f"batches/{number:04}.json"
 
 
 def _read(file: Path) -> Any:

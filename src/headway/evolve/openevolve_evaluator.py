@@ -135,63 +135,49 @@ class Task(Struct, frozen=True):
         return PASSES if self.suite.cascade is None else self.suite.cascade.threshold
 
 
-class Judge:
-    """Evaluates programs within `deadline_s` each. A framework's timeout must be longer, because a program that it
-    gives up on continues to run and delays the others."""
-
-    def __init__(self, folder: Path) -> None:
-        try:
-            self.task = msgspec.json.decode((folder / TASK).read_bytes(), type=Task)
-        except (OSError, msgspec.MsgspecError) as error:
-            raise HeadwayError(f"{folder / TASK}: cannot be read ({one_line(error)}).") from None
-        self.folder, self.suite, self.base = folder, self.task.suite, Bundle.read(self.task.base)
-
-    def judge(self, program: str, stage: int) -> tuple[dict[str, float], dict[str, str]]:
-        try:
-            bundle = bundle_of(self.base, sources_in(program, self.task.program), "candidate")
-        except HeadwayError as error:
-            return self.report_failure(str(error))
-        evaluation = self._evaluate_first(bundle) if stage == 1 else self._evaluate(bundle)
-        if evaluation.ok and evaluation.stopped is None and stage != 1:
-            with (self.folder / CANDIDATES).open("ab", buffering=0) as file:  # one write: processes do not mix lines
-                file.write(json.dumps({"program": program}).encode() + b"\n")
-        return metrics(self.suite, evaluation), {"summary": evaluation.summary}
-
-    def _evaluate_first(self, bundle: Bundle) -> Evaluation:
-        """Run stage 1: a few cases, with a summary only if the program does not pass."""
-        count = 1 if self.suite.cascade is None else self.suite.cascade.first
-        cases = self.suite.cases("train")[:count]
-        evaluation = self._evaluate(bundle, cases=cases, told=False)
-        passed = evaluation.fitness[PRIMARY] >= self.task.threshold()
-        return evaluation if passed else self._evaluate(bundle, cases=cases)
-
-    def _evaluate(self, bundle: Bundle, **how: Any) -> Evaluation:
-        # The folder's cache has the runs of other stages and processes.
-        return evaluate(bundle, self.suite, deadline_s=self.task.deadline_s, cache=self.folder / self.task.cache, **how)
-
-    def report_failure(self, why: str) -> tuple[dict[str, float], dict[str, str]]:
-        return metrics(self.suite, None), {"summary": cut_lines(harmless(f"Failed: {why}"))}
-
-
 def judge(folder: Path, program_path: str, stage: int = 0) -> Any:
     """Return the framework's result for a program: finite metrics with fixed keys, and a summary in words. Stage 1 runs
-    the cascade's first cases, stages 0 and 2 all cases. Never raises."""
+    the cascade's first cases, stages 0 and 2 all cases. Never raises.
+
+    A framework's timeout must exceed the task's `deadline_s`: a program that it gives up on continues to run."""
     try:
-        folder_judge = _judge(str(folder))
+        task = _load_task(folder)
     except Exception as error:  # without task.json the objectives are unknown
         scores = {SCORE: FAILED, COMPLEXITY: 0.0, **dict.fromkeys(FEATURES, 0.0)}
         return result(scores, {"summary": f"Failed: {one_line(error)}.\n"})
+    # SkyDiscover's thresholds have another scale: no program would reach its second stage.
+    first = stage == 1 and SKYDISCOVER not in sys.modules
     try:
         program = Path(program_path).read_text(encoding="utf-8")
-        # SkyDiscover's thresholds have another scale: no program would reach its second stage.
-        return result(*folder_judge.judge(program, 0 if SKYDISCOVER in sys.modules else stage))
+        bundle = bundle_of(Bundle.read(task.base), sources_in(program, task.program), "candidate")
+        evaluation = _evaluate_first(task, folder, bundle) if first else _evaluate(task, folder, bundle)
+        if evaluation.ok and evaluation.stopped is None and not first:
+            with (folder / CANDIDATES).open("ab", buffering=0) as file:  # one write: processes do not mix lines
+                file.write(json.dumps({"program": program}).encode() + b"\n")
+        return result(metrics(task.suite, evaluation), {"summary": evaluation.summary})
     except Exception as error:  # the search continues with the next program
-        return result(*folder_judge.report_failure(f"{one_line(error)}."))
+        return result(metrics(task.suite, None), {"summary": cut_lines(harmless(f"Failed: {one_line(error)}."))})
 
 
 @lru_cache(maxsize=8)
-def _judge(folder: str) -> Judge:
-    return Judge(Path(folder))
+def _load_task(folder: Path) -> Task:
+    try:
+        return msgspec.json.decode((folder / TASK).read_bytes(), type=Task)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise HeadwayError(f"{folder / TASK}: cannot be read ({one_line(error)}).") from None
+
+
+def _evaluate_first(task: Task, folder: Path, bundle: Bundle) -> Evaluation:
+    """Run stage 1: a few cases, with a summary only if the program does not pass."""
+    cases = task.suite.cases("train")[: 1 if task.suite.cascade is None else task.suite.cascade.first]
+    evaluation = _evaluate(task, folder, bundle, cases=cases, told=False)
+    passed = evaluation.fitness[PRIMARY] >= task.threshold()
+    return evaluation if passed else _evaluate(task, folder, bundle, cases=cases)
+
+
+def _evaluate(task: Task, folder: Path, bundle: Bundle, **how: Any) -> Evaluation:
+    # The folder's cache has the runs of other stages and processes.
+    return evaluate(bundle, task.suite, deadline_s=task.deadline_s, cache=folder / task.cache, **how)
 
 
 def metrics(suite: Suite, evaluation: Evaluation | None) -> dict[str, float]:

@@ -219,14 +219,11 @@ def _seeds(data: object, where: str) -> list[int]:
             low, high = int(first), int(last)
             if low <= high < low + MOST_SEEDS and high < 2**63:
                 return list(range(low, high + 1))
-    elif isinstance(data, list) and 0 < len(data) <= MOST_SEEDS and all(map(_is_seed, data)):
-        return data
+    elif isinstance(data, list) and 0 < len(data) <= MOST_SEEDS:
+        if all(type(seed) is int and abs(seed) < 2**63 for seed in data):
+            return data
     expected = f"a list of 1 to {MOST_SEEDS:,} whole numbers below 2^63, or a range such as 101..110"
     raise HeadwayError(f"{where}: expected {expected}, got {shown(data)}.")
-
-
-def _is_seed(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
 
 
 def _section(data: object, where: str) -> Json:

@@ -102,19 +102,15 @@ class Zygote:
         self.place = -1
         self.until = 0.0
         self._received = bytearray()
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             [sys.executable, "-c", LIFE.format(os.getpid()), json.dumps(sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,  # Ctrl-C reaches the caller only
         )
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self._in, self._out = self.process.stdin.fileno(), self.process.stdout.fileno()
 
     def fileno(self) -> int:
         return self._out
@@ -141,18 +137,18 @@ class Zygote:
         """End the process. Closing the pipe makes it end its child first; after a second it is killed."""
         self._close_pipes()
         try:
-            self._process.wait(1)
+            self.process.wait(1)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.process.kill()
+            self.process.wait()
 
     def forget(self) -> None:
         """Close the pipes in a forked copy of the caller, which does not own this process."""
-        self._process.returncode = 0
+        self.process.returncode = 0
         self._close_pipes()
 
     def _close_pipes(self) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
+        for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()
 

@@ -56,7 +56,10 @@ def main(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     control(PR_SET_CHILD_SUBREAPER, 1)
-    _warm_up()
+    for module in ("headway.experiment.run", "headway.results.findings", "headway.results.words"):
+        import_module(module)  # so that no child has to
+    for entry in registry.entries():
+        _ = entry.parameters  # compiles the templates
     sieve()
     gc.collect()
     gc.freeze()
@@ -65,14 +68,6 @@ def main(parent: int) -> None:
         while (text := zygote.next()) is not None:
             call, arguments, limits, folder = json.loads(text)
             write_all(answers, zygote.attend(call, arguments, Limits(**limits), folder))
-
-
-def _warm_up() -> None:
-    """Import what every evaluation needs, so that no child has to."""
-    for name in ("headway.experiment.run", "headway.results.findings", "headway.results.words"):
-        import_module(name)
-    for entry in registry.entries():  # reading the parameters compiles the templates
-        _ = entry.parameters
 
 
 class Zygote:

@@ -9,9 +9,9 @@ from msgspec import Struct
 from headway.config.units import duration_ps
 from headway.config.wording import shown
 from headway.errors import HeadwayError
+from headway.interop import Translation
 from headway.interop.blis_import import ARRIVALS, CLASSES, PS_PER_US
 from headway.interop.blis_lengths import plain, theirs
-from headway.interop.translation import Translation
 from headway.types import Json
 from headway.workload import adapters, behaviour, durations, kinds, prefixes, profiles, shapes
 from headway.workload.correlations import Correlations

@@ -17,8 +17,8 @@ from headway.config.section import read
 from headway.config.units import duration_text
 from headway.config.wording import shown
 from headway.errors import HeadwayError
+from headway.interop import Translation
 from headway.interop.blis_lengths import Dist, ours, plain
-from headway.interop.translation import Translation
 from headway.types import Json
 from headway.workload.spec import WorkloadSpec
 from headway.workload.tenants import DEFAULT
@@ -214,7 +214,8 @@ def _tenant(client: _Source, where: str, notes: list[str]) -> Json:
     outputs = read(Dist, client.output_distribution, f"{where}.output_distribution")
     tenant["output_tokens"] = ours(outputs, f"{where}.output_distribution")
     if prefix:
-        tenant["prefix"] = {"groups": _groups(client), "tokens": prefix}
+        shares = [{"name": name, "popularity": plain(share)} for name, share in client.groups.items()]
+        tenant["prefix"] = {"groups": shares if len(shares) > 1 else [{"name": client.prefix_group}], "tokens": prefix}
     turns = _turns(client, inputs, where, notes)
     if turns is not None:
         tenant["kind"] = turns
@@ -224,12 +225,6 @@ def _tenant(client: _Source, where: str, notes: list[str]) -> Json:
     if timeout > 0:
         tenant["timeout"] = duration_text(timeout * PS_PER_US)
     return tenant
-
-
-def _groups(client: _Source) -> list[Json]:
-    if len(client.groups) < 2:
-        return [{"name": client.prefix_group}]
-    return [{"name": name, "popularity": plain(share)} for name, share in client.groups.items()]
 
 
 def _load(client: Client, where: str) -> Json:

@@ -53,6 +53,10 @@ def ours(dist: Dist, where: str, prefix: int = 0) -> Any:
     for name in PARAMETERS[dist.type]:
         if name not in params:
             raise HeadwayError(f"{where}.params: {name!r} is missing.")
+    if prefix and dist.type not in ("constant", "gaussian"):
+        raise HeadwayError(
+            f"{where}: {dist.type} is not supported with a shared prefix. Use constant, gaussian or empirical."
+        )
     lengths = _FROM[dist.type](params, where, prefix)
     shapes.parse(lengths, where)
     return lengths
@@ -75,12 +79,10 @@ def _gaussian(params: Json, where: str, prefix: int) -> Any:
 
 
 def _exponential(params: Json, where: str, prefix: int) -> Any:
-    _refuse_prefix(prefix, where, "exponential")
     return {"dist": "exponential", "mean": plain(params["mean"])}
 
 
 def _lognormal(params: Json, where: str, prefix: int) -> Any:
-    _refuse_prefix(prefix, where, "lognormal")
     mu, sigma = params["mu"], params["sigma"]
     try:
         mean = exp(mu + sigma * sigma / 2)
@@ -118,13 +120,6 @@ def _empirical(params: Json, where: str, prefix: int) -> Any:
     lengths = {"dist": "empirical", "values": values, "weights": weights}
     shapes.parse(lengths, where)
     return lengths
-
-
-def _refuse_prefix(prefix: int, where: str, kind: str) -> None:
-    if prefix:
-        raise HeadwayError(
-            f"{where}: {kind} is not supported with a shared prefix. Use constant, gaussian or empirical."
-        )
 
 
 def _round(value: float) -> int | float:

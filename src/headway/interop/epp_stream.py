@@ -195,8 +195,7 @@ class Stream:
         if not self._replies.done():
             self._replies.set_result([reply])
 
-    def finish(self, keep: bool) -> None:
-        """Do nothing: there is no connection to reuse."""
+    def finish(self, keep: bool) -> None: ...  # there is no connection to reuse
 
     def places(self) -> frozenset[int] | None:
         """Return the places of the engines that the gateway allows; None if it allows all."""

@@ -12,8 +12,8 @@ from headway.config.documents import beside, read_yaml
 from headway.config.section import read
 from headway.config.wording import shown
 from headway.errors import HeadwayError
+from headway.interop import Translation
 from headway.interop import llmd_plugins as plugins
-from headway.interop.translation import Translation
 from headway.policies.bundle import Bundle
 from headway.policies.profile import DEFAULT
 from headway.policies.registry import DEFAULT_POLICIES
