@@ -43,7 +43,10 @@ def test_it_says_where_its_engines_are_and_ends_when_told() -> None:
         (["--events", "5557"], "--events: expected an address"),
         (["--set", "cluster.gpu=abacus"], "cluster.gpu"),
         (["--output-tokens", "0"], "--output-tokens"),
-        (["--listen", "127.0.0.1:65534", "--replicas", "3"], "--listen: from port 65534 on there are ports for 2 replicas"),
+        (
+            ["--listen", "127.0.0.1:65534", "--replicas", "3"],
+            "--listen: from port 65534 on there are ports for 2 replicas",
+        ),
         (
             ["--listen", "127.0.0.1:0", "--events", "tcp://127.0.0.1:65533", "--replicas", "2"],
             "--events: from port 65533 on there are ports for 1 replicas",

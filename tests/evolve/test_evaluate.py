@@ -124,7 +124,9 @@ def test_after_a_failure_the_other_cases_are_not_run(cache: Cache) -> None:
     broken = code("def score(request, instance, cluster):\n    return 'x' if request.arrival > 2.0 else 1.0")
     found = evaluate(broken, suite(), cache=cache)
     assert not found.ok and found.error is not None and found.error.startswith("prefixes, seed 1: ")
-    assert [case.error for case in found.cases][1:] == ["skipped, because the candidate had failed in an earlier case."] * 2
+    assert [case.error for case in found.cases][1:] == [
+        "skipped, because the candidate had failed in an earlier case."
+    ] * 2
 
 
 def test_a_run_that_takes_too_long_is_ended_and_not_remembered() -> None:

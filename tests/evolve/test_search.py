@@ -117,7 +117,7 @@ def test_a_folder_of_another_search_is_refused(tmp_path: Path) -> None:
         evolve(suite(), plan("gp"), evaluations=10, output=tmp_path / "a")
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "thesis.txt").write_text("mine")
-    with pytest.raises(HeadwayError, match="is not the folder of a search. Choose another folder"):
+    with pytest.raises(HeadwayError, match=r"is not the folder of a search\. Choose another folder"):
         searched("gp", tmp_path / "b", 10)
 
 

@@ -100,7 +100,10 @@ def test_keys_of_cases_differ_with_the_scenario_and_not_with_the_seed() -> None:
         ({"baseline": {"routing": "nobody"}}, "baseline: policies.routing: "),
         ({"baseline": "lmetric"}, "baseline: policies: expected a mapping of stages to policies, got 'lmetric'"),
         ({"baseline": {"rooting": "random"}}, "baseline: policies.rooting: a bundle has no such stage"),
-        ({"cascade": {"first": 3, "threshold": 0}}, "cascade.first: must be less than 3, the number of train cases, got 3"),
+        (
+            {"cascade": {"first": 3, "threshold": 0}},
+            "cascade.first: must be less than 3, the number of train cases, got 3",
+        ),
         ({"cascade": {"first": 1}}, "cascade: 'threshold' is missing"),
         ({"deadline": "0s"}, "deadline: must be longer than nothing"),
     ],
@@ -115,7 +118,7 @@ def test_a_trace_is_one_case_whatever_the_seed() -> None:
     trace = {"trace": {"format": "mooncake", "path": str(ROOT / "examples" / "05_trace.jsonl")}}
     later = {"trace": {**trace["trace"], "transforms": [{"slice": {"start": "1s"}}]}}
     parts = {"train": [{"workload": "all", "seeds": [1]}], "validation": []}
-    with pytest.raises(HeadwayError, match="held_out: all, seed 2 is also a case of 'train'. Use another slice"):
+    with pytest.raises(HeadwayError, match=r"held_out: all, seed 2 is also a case of 'train'\. Use another slice"):
         suite(workloads={"all": trace}, **parts, held_out=[{"workload": "all", "seeds": [2]}])
     suite(workloads={"all": trace, "later": later}, **parts, held_out=[{"workload": "later", "seeds": [1]}])
 

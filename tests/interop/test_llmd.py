@@ -198,7 +198,10 @@ def test_what_cannot_be_read_is_told_at_its_place(document: Any, word: str) -> N
     ("plugin", "word"),
     [
         ("{type: prefix-cache-scorer, parameters: {prefixLengthWeight: 0.5}}", "prefixLengthWeight: is not supported"),
-        ("{type: active-request-scorer, parameters: {maxBusyScore: 0.5}}", "idleThreshold and maxBusyScore are not supported"),
+        (
+            "{type: active-request-scorer, parameters: {maxBusyScore: 0.5}}",
+            "idleThreshold and maxBusyScore are not supported",
+        ),
         (
             "{type: queue-scorer, parameters: {threshold: 5}}",
             r"plugins\[0\].parameters.threshold: Headway does not support 5",

@@ -138,7 +138,10 @@ def test_another_order_of_the_policies_is_told() -> None:
     [
         ({"routers": 2}, "routers: a twin supports only one router"),
         ({"faults": [{"instance": "instance-0", "at": "1s", "kind": "crash"}]}, "faults: a twin"),
-        ({"signals": {"poll_interval": "50ms", "poll_delay": "50ms"}}, "signals.poll_delay: must be shorter than poll_interval"),
+        (
+            {"signals": {"poll_interval": "50ms", "poll_delay": "50ms"}},
+            "signals.poll_delay: must be shorter than poll_interval",
+        ),
         (
             {"cluster": {"architecture": "disaggregated", "prefill": {"instances": 1}, "decode": {"instances": 1}}},
             "cluster: a twin does not support prefill/decode disaggregation",

@@ -29,10 +29,8 @@ class Breeder:
             return self._condition(depth)
         if depth <= 1 or self.draw.random() < 0.25:
             return self.leaf()
-        if depth > 2 and self.draw.random() < self.branching:
-            name = tree.BRANCH
-        else:
-            name = self.draw.choice(JOINING)
+        branches = depth > 2 and self.draw.random() < self.branching
+        name = tree.BRANCH if branches else self.draw.choice(JOINING)
         return tree.call(name, *(self.grow(kind, depth - 1) for kind in tree.OPERATORS[name].takes))
 
     def leaf(self) -> Node:

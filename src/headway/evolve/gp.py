@@ -28,6 +28,7 @@ from headway.policies.code.stages import FAILURES
 from headway.streams import stream
 from headway.types import Json
 
+
 def _tree(expression: ast.expr) -> Node:
     """Return the tree of a Python expression of features, constants and operators."""
     match expression:

@@ -213,15 +213,16 @@ def _workload(data: object, known: object, where: str) -> tuple[str, Json]:
 
 
 def _seeds(data: object, where: str) -> list[int]:
-    if isinstance(data, str):
+    if isinstance(data, list):
+        valid = all(type(seed) is int and abs(seed) < 2**63 for seed in data)
+        if valid and 0 < len(data) <= MOST_SEEDS:
+            return data
+    elif isinstance(data, str):
         first, dots, last = data.partition("..")
         if dots and first.strip().isdecimal() and last.strip().isdecimal() and len(data) < 40:
             low, high = int(first), int(last)
             if low <= high < low + MOST_SEEDS and high < 2**63:
                 return list(range(low, high + 1))
-    elif isinstance(data, list) and 0 < len(data) <= MOST_SEEDS:
-        if all(type(seed) is int and abs(seed) < 2**63 for seed in data):
-            return data
     expected = f"a list of 1 to {MOST_SEEDS:,} whole numbers below 2^63, or a range such as 101..110"
     raise HeadwayError(f"{where}: expected {expected}, got {shown(data)}.")
 
