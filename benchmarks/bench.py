@@ -1,8 +1,7 @@
 """CPU time and peak memory of the simulator on fixed cases: `python benchmarks/bench.py [CASE ...] [--json]`.
 
-Each case runs in a process of its own. What is timed is the simulation and its summary with all percentiles; start-up,
-parsing and the generation of requests are not. `ratio` is the time in units of the yardstick loop, which is the figure
-to compare between machines.
+Each case runs in its own process. The time covers the simulation and its summary with all percentiles, but not
+start-up, parsing and the generation of requests. To compare machines use `ratio`, the time in units of the yardstick.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def scenario(case: str) -> dict[str, Any]:
 
 
 def measure(case: str, repeats: int) -> dict[str, Any]:
-    """One case in this process: the best CPU time of several runs, and the peak memory of the first."""
+    """Run one case in this process. Return the best CPU time of several runs and the peak memory of the first."""
     from yardstick import seconds
 
     from headway.experiment.run import prepare, run_facts
@@ -92,15 +91,15 @@ def measure(case: str, repeats: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; all where none is named")
-    parser.add_argument("--repeats", type=int, default=3, help="runs of each case; the best counts (the million: one)")
+    parser.add_argument("cases", nargs="*", help=f"cases to run, by default all: {', '.join(CASES)}")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each case; the best counts (million: 1 run)")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--package", default=str(HERE.parent / "src"), help="folder with the package to measure")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     for case in options.cases:
         if case not in CASES:
-            parser.error(f"there is no case {case!r}; known: {', '.join(CASES)}")
+            parser.error(f"there is no case {case!r}. Known: {', '.join(CASES)}")
     if options.inside:
         print(json.dumps(measure(options.cases[0], options.repeats)))
         return
@@ -109,7 +108,7 @@ def main() -> None:
         print(f"{'case':<14}{'requests':>10}{'CPU s':>9}{'ratio':>9}{'us/request':>12}{'peak MB':>9}")
     for case in options.cases or CASES:
         if case == "mooncake" and not TRACE.exists():
-            print(f"mooncake: skipped, there is no {TRACE.name} beside the project", file=sys.stderr)
+            print(f"mooncake: skipped, {TRACE} is missing", file=sys.stderr)
             continue
         repeats = 1 if case == "million" else options.repeats
         command = [sys.executable, __file__, case, "--inside", "--repeats", str(repeats)]

@@ -1,7 +1,7 @@
 """A day of traffic under static peak provisioning and under each autoscaler: `python benchmarks/diurnal.py [NAME ...]`.
 
-The scenario is `diurnal.yaml`. Its hourly rates are replaced by those of every ten minutes where ServeGen's archive
-lies beside the project. Each run is a process of its own, so that its CPU time and peak memory are its own too.
+The scenario is `diurnal.yaml` with hourly rates. If ServeGen's archive is beside the project, its ten-minute rates
+replace them. Each run has its own process, for separate figures of CPU time and peak memory.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ HERE = Path(__file__).resolve().parent
 ARCHIVE = HERE.parent.parent / "shared" / "traces" / "servegen" / "reason_deepseek-r1.tar.gz"
 DAY, WINDOW = 86_400, 600  # seconds
 
-# Each with its defaults, and then told what a replica holds: 2.2 requests a second within the SLO, which are 60 in
-# flight and two fifths of its KV cache. With the default, 0.7 of it, it is at its limit; docs/scaling.md says why.
+# Each autoscaler with its defaults, and tuned to the capacity of a replica: 2.2 requests per second within the SLO,
+# which is 60 in flight and two fifths of its KV cache. docs/scaling.md explains why the default of 0.7 is too high.
 RUNS: dict[str, Any] = {
     "static": "static",
     **{name: name for name in ("target-utilization", "queue-threshold", "slo-driven", "concurrency")},
     **{name: name for name in ("hpa", "predictive", "kv-token")},
-    "target-utilization, told": {"name": "target-utilization", "target": 0.4},
-    "queue-threshold, told": {
+    "target-utilization, tuned": {"name": "target-utilization", "target": 0.4},
+    "queue-threshold, tuned": {
         "name": "queue-threshold",
         "above": 0.5,
         "below": 0.1,
@@ -35,7 +35,7 @@ RUNS: dict[str, Any] = {
         "sustained_s": 0,
         "sustained_down_s": 600,
     },
-    "slo-driven, told": {
+    "slo-driven, tuned": {
         "name": "slo-driven",
         "target": 0.97,
         "comfort": 0.99,
@@ -43,15 +43,15 @@ RUNS: dict[str, Any] = {
         "step": 0.5,
         "cooldown_down_s": 600,
     },
-    "concurrency, told": {"name": "concurrency", "target": 60, "scale_down_delay_s": 300},
-    "hpa, told": {"name": "hpa", "target": 0.4},
-    "predictive, told": {"name": "predictive", "concurrency": 60, "lead_s": 300},
-    "kv-token, told": {"name": "kv-token", "kv_threshold": 0.5},
+    "concurrency, tuned": {"name": "concurrency", "target": 60, "scale_down_delay_s": 300},
+    "hpa, tuned": {"name": "hpa", "target": 0.4},
+    "predictive, tuned": {"name": "predictive", "concurrency": 60, "lead_s": 300},
+    "kv-token, tuned": {"name": "kv-token", "kv_threshold": 0.5},
 }
 
 
 def profile() -> dict[str, Any] | None:
-    """The rate of every window over the day's mean, of all clients together; None where there is no archive."""
+    """Return the rate of each window relative to the day's mean, over all clients; None if there is no archive."""
     if not ARCHIVE.exists():
         return None
     from headway.workload.traces import servegen_data
@@ -67,7 +67,6 @@ def profile() -> dict[str, Any] | None:
 
 
 def measure(name: str, changes: list[str]) -> dict[str, Any]:
-    """One run in this process."""
     import headway
 
     rates = profile()
@@ -84,17 +83,17 @@ def measure(name: str, changes: list[str]) -> dict[str, Any]:
     }
 
 
-def row(found: dict[str, Any], static: dict[str, Any]) -> str:
-    summary = found["summary"]
+def row(run: dict[str, Any], static: dict[str, Any]) -> str:
+    summary = run["summary"]
     scaling, slo = summary["scaling"], summary["slo"]
     hours = scaling["replica_seconds"] / 3600
     saved = 1 - scaling["replica_seconds"] / static["scaling"]["replica_seconds"]
     lost = static["slo"]["goodput_ratio"] - slo["goodput_ratio"]
     return (
-        f"{found['name']:<28}{hours:>8.1f}{saved:>8.1%}{scaling['mean_replicas']:>7.2f}{slo['goodput_ratio']:>8.2%}"
+        f"{run['name']:<28}{hours:>8.1f}{saved:>8.1%}{scaling['mean_replicas']:>7.2f}{slo['goodput_ratio']:>8.2%}"
         f"{-100 * lost:>+8.2f}{summary['latency']['ttft']['p99'] / 1000:>9.2f}{summary['cost']['usd']:>7.0f}"
         f"{scaling['scale_ups']:>6}{scaling['scale_downs']:>6}{scaling['oscillations']:>6}"
-        f"{found['cpu_s']:>7.1f}{found['peak_mb']:>6.0f}"
+        f"{run['cpu_s']:>7.1f}{run['peak_mb']:>6.0f}"
     )
 
 
@@ -107,15 +106,15 @@ HEADER = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"of {', '.join(RUNS)}; all where none is named; static always runs")
-    parser.add_argument("--set", dest="changes", action="append", default=[], help="an override, as of `headway run`")
-    parser.add_argument("--json", action="store_true", help="a document a line instead of the table")
+    parser.add_argument("names", nargs="*", help=f"runs beside static, by default all: {', '.join(RUNS)}")
+    parser.add_argument("--set", dest="changes", action="append", default=[], help="an override, as in `headway run`")
+    parser.add_argument("--json", action="store_true", help="print a JSON document per line instead of the table")
     parser.add_argument("--package", default=str(HERE.parent / "src"), help="folder with the package to measure")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     for name in options.names:
         if name not in RUNS:
-            parser.error(f"there is no run {name!r}; known: {', '.join(RUNS)}")
+            parser.error(f"there is no run {name!r}. Known: {', '.join(RUNS)}")
     if options.inside:
         print(json.dumps(measure(options.names[0], options.changes)))
         return
@@ -125,15 +124,15 @@ def main() -> None:
     static: dict[str, Any] = {}
     for name in names:
         command = [sys.executable, __file__, name, "--inside", *changes]
-        found = json.loads(subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE).stdout)
-        static = static or found["summary"]
+        run = json.loads(subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE).stdout)
+        static = static or run["summary"]
         if options.json:
-            print(json.dumps(found), flush=True)
+            print(json.dumps(run), flush=True)
             continue
         if name == "static":
-            source = "every ten minutes" if ARCHIVE.exists() else "every hour; there is no archive beside the project"
-            print(f"{static['requests']['arrived']:,} requests, rates {source}\n{HEADER}")
-        print(row(found, static), flush=True)
+            source = "ten-minute rates" if ARCHIVE.exists() else f"hourly rates, because {ARCHIVE} is missing"
+            print(f"{static['requests']['arrived']:,} requests, {source}\n{HEADER}")
+        print(row(run, static), flush=True)
 
 
 if __name__ == "__main__":

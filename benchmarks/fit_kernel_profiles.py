@@ -1,4 +1,4 @@
-"""Fit the profiles of the cards whose kernels were profiled: prints the constants and the error by kind of step.
+"""Fit the profiles of GPUs from measured kernels, and print the constants and the errors by kind of step.
 
 python benchmarks/fit_kernel_profiles.py rtx-4090
 """
@@ -27,19 +27,19 @@ CARDS = {
         ("RTXPRO6000/Qwen3-32B/tp2", "qwen-3-32b", 2, 400_000),
     ],
 }
-TAKEN = {"decode": 90, "prefill": 60, "mixed": 200}  # steps of each kind and model that are fitted to
+SAMPLES = {"decode": 90, "prefill": 60, "mixed": 200}  # fitted steps of each kind and model
 
 
 def main(name: str) -> None:
     gpu = read_gpu(name, "gpu")
     memory, tflops = gpu.bandwidth / 1e12, float(gpu.flops) / 1e12
-    found = {folder: list(steps(DATA / folder, model, tp, room)) for folder, model, tp, room in CARDS[name]}
+    measured = {folder: list(steps(DATA / folder, model, tp, room)) for folder, model, tp, room in CARDS[name]}
     draw = Random(0)
-    taken = []
-    for kinds in found.values():
-        for phase, count in TAKEN.items():
+    sample = []
+    for kinds in measured.values():
+        for phase, count in SAMPLES.items():
             own = [step for kind, step in kinds if kind == phase]
-            taken += draw.sample(own, min(count, len(own)))
+            sample += draw.sample(own, min(count, len(own)))
     start = replace(
         starting_constants(memory, tflops),
         weights_tb_s=0.9 * memory,
@@ -54,11 +54,11 @@ def main(name: str) -> None:
         short_pairs=0.5,
         padded_rows=90.0,
     )
-    constants = fit(taken, memory, tflops, start)
+    constants = fit(sample, memory, tflops, start)
     for key, value in asdict(constants).items():
         print(f"  {key}: {value:.4g}")
-    for folder, kinds in found.items():
-        for phase in TAKEN:
+    for folder, kinds in measured.items():
+        for phase in SAMPLES:
             errors = sorted(abs(step.error(constants)) for kind, step in kinds if kind == phase)
             median, p90 = errors[len(errors) // 2], errors[len(errors) * 9 // 10]
             print(f"# {folder} {phase}: {len(errors)} steps, median {median:.1%}, 90th percentile {p90:.1%}")

@@ -1,6 +1,6 @@
-"""What a decision in the policy language costs, against the same text as plain Python: `python benchmarks/language.py`.
+"""The cost of a decision in the policy language and in plain Python: `python benchmarks/language.py`.
 
-Both are timed in turn, chunk by chunk, and the least of each counts, so that what else the machine does hardly shows.
+Both are timed in turn, chunk by chunk, and the smallest time of each counts, so that other load has little effect.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
 
 CHUNKS: Final = 60
-CALLS: Final = 2000  # instances that a chunk looks at
+CALLS: Final = 2000  # instances that are scored in a chunk
 SIZES: Final = (8, 64)
 SOURCES: Final = {
     "weighted score": """
@@ -93,7 +93,7 @@ def situation(count: int) -> tuple[Request, tuple[InstanceView, ...], ClusterVie
 
 
 def decisions(source: str, count: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """One decision in plain Python, and in the language as a policy asks for it."""
+    """Return functions that make one decision: in plain Python, and in the policy language."""
     request, instances, cluster = situation(count)
     program = Program(source, "routing")
     running = program.start()
@@ -102,20 +102,20 @@ def decisions(source: str, count: int) -> tuple[Callable[[], Any], Callable[[], 
     plain, begin, safe = space[program.entrance], running.begin, running.entrance
     if program.entrance == "route":
 
-        def safely() -> Any:
+        def route() -> Any:
             begin(language.STEPS, (), None)
             return safe(request, instances, cluster)
 
-        return lambda: plain(request, instances, cluster), safely
+        return lambda: plain(request, instances, cluster), route
 
-    def scored() -> Any:
+    def score() -> Any:
         begin(language.STEPS, (), None)
         return [safe(request, view, cluster) for view in instances]
 
-    return lambda: [plain(request, view, cluster) for view in instances], scored
+    return lambda: [plain(request, view, cluster) for view in instances], score
 
 
-def timed(call: Callable[[], Any], times: int) -> float:
+def seconds(call: Callable[[], Any], times: int) -> float:
     start = time.process_time()
     for _ in range(times):
         call()
@@ -132,7 +132,7 @@ def main() -> None:
             for _ in range(CHUNKS):
                 for which, call in enumerate(both):
                     least[which] = min(
-                        least[which], timed(call, max(1, CALLS // count // (count if "loop" in name else 1)))
+                        least[which], seconds(call, max(1, CALLS // count // (count if "loop" in name else 1)))
                     )
             print(
                 f"{name:26}{count:10}{1e6 * least[0]:10.2f}{1e6 * least[1]:10.2f}{least[1] / least[0]:8.2f}", flush=True

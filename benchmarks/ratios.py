@@ -1,10 +1,10 @@
-"""What KV tiers and prefill/decode disaggregation cost: CPU time of a run with them over that of the same workload
-without, `python benchmarks/ratios.py [CASE ...] [--json]`.
+"""The CPU cost of KV tiers and of prefill/decode disaggregation, relative to the same workload without them:
+`python benchmarks/ratios.py [CASE ...] [--json]`.
 
-The two of a case run by turns in one process; the ratio is the median of what each run with them takes over the mean of
-the two without beside it, and the seconds are the least. Timed is the simulation alone, and
-the simulation with its summary, as in `bench.py`. With tiers the base is the same cluster, whose caches evict, without
-them; disaggregated, 2 instances that compute prompts and 6 that generate stand against 8 that do both.
+Both variants of a case run in turn in one process. Each run with the feature is divided by the mean of the two runs
+without it before and after; the ratio is the median. The seconds are the minimum. The times are those of the
+simulation, and of the simulation with its summary as in `bench.py`. The base of tiers is the same cluster, with a cache
+that evicts, without tiers. The base of 2 prefill and 6 decode instances is 8 instances that do both.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ WORKLOADS: dict[str, Json] = {
         "output_tokens": {"dist": "lognormal", "mean": 150, "std": 100, "min": 10, "max": 800},
     },
 }
-ENGINE: Json = {"gpu": "h100", "latency": {"model": "roofline"}}  # named, so that figures of different dates compare
+ENGINE: Json = {"gpu": "h100", "latency": {"model": "roofline"}}  # explicit, so that later defaults do not matter
 WHOLE: Json = {**ENGINE, "instances": 8}
 APART: Json = {**ENGINE, "architecture": "disaggregated", "prefill": {"instances": 2}, "decode": {"instances": 6}}
 CPU: Json = {"cpu": {"blocks": 6000}}
@@ -61,16 +61,16 @@ TIERS: dict[str, Json] = {
     "threshold": {"tiers": CPU, "offload": "threshold", "offload_level": 0.8},
     "shared": {"tiers": {"cpu": {"blocks": 3000}, "storage": {"blocks": 60000, "shared": True}}},
 }
-GPU_BLOCKS = {"base": 1500, "1k": 2500, "high-load": 1500, "chat": 4000}  # few enough that they evict
+GPU_BLOCKS = {"base": 1500, "1k": 2500, "high-load": 1500, "chat": 4000}  # few enough to evict
 
 
 def cases() -> dict[str, tuple[str, Json, Json]]:
-    """By name: the workload, the plain cluster, and the one whose cost is asked for."""
-    found: dict[str, tuple[str, Json, Json]] = {}
+    """Return the workload, the base cluster and the measured cluster of each case."""
+    known: dict[str, tuple[str, Json, Json]] = {}
     for name in ("base", "1k", "prompt-heavy", "decode-heavy", "high-load"):
-        found[f"pd/{name}"] = (name, WHOLE, APART)
+        known[f"pd/{name}"] = (name, WHOLE, APART)
     for name in ("1k", "prompt-heavy"):
-        found[f"pd/{name}/pipelined"] = (name, WHOLE, {**APART, "transfer": {"pipelined": True}})
+        known[f"pd/{name}/pipelined"] = (name, WHOLE, {**APART, "transfer": {"pipelined": True}})
     for name, offloads in {
         "base": list(TIERS),
         "1k": ["lazy", "eager"],
@@ -80,12 +80,11 @@ def cases() -> dict[str, tuple[str, Json, Json]]:
         plain = {"gpu_blocks": GPU_BLOCKS[name]}
         for offload in offloads:
             tiered = {**WHOLE, "kv": {**plain, **TIERS[offload]}}
-            found[f"tiers/{name}/{offload}"] = (name, {**WHOLE, "kv": plain}, tiered)
-    return found
+            known[f"tiers/{name}/{offload}"] = (name, {**WHOLE, "kv": plain}, tiered)
+    return known
 
 
 def measure(case: str, requests: int, repeats: int) -> Json:
-    """One case in this process."""
     from headway.experiment.run import prepare, run_facts
     from headway.results.metrics import summarise
     from headway.scenario.scenario import Scenario
@@ -93,13 +92,13 @@ def measure(case: str, requests: int, repeats: int) -> Json:
 
     workload, *clusters = cases()[case]
     routing = {"routing": "least-loaded"}
-    given = {"seed": 7, "workload": {"requests": requests, **WORKLOADS[workload]}, "policies": routing}
-    loaded = [Scenario.load({**given, "cluster": cluster}) for cluster in clusters]
-    times: list[tuple[float, float]] = []  # of the simulation, and with its summary
+    shared = {"seed": 7, "workload": {"requests": requests, **WORKLOADS[workload]}, "policies": routing}
+    loaded = [Scenario.load({**shared, "cluster": cluster}) for cluster in clusters]
+    times: list[tuple[float, float]] = []  # without and with the summary
     for number in range(2 * repeats + 1):
         prepared = prepare(loaded[number % 2])
         traffic: Any = prepared.traffic()
-        if not traffic.listens:  # then it can be generated beforehand
+        if not traffic.listens:  # it can be generated before the measurement
             traffic = OpenLoop(list(traffic))
         gc.collect()
         before = time.process_time()
@@ -118,17 +117,17 @@ def measure(case: str, requests: int, repeats: int) -> Json:
 
 
 def against_neighbours(times: list[float]) -> float:
-    """Every other one over the mean of the two beside it, of which the median: a machine that is at times faster is so
-    for neighbours alike."""
+    """Return the median of every second time divided by the mean of its two neighbours: changes in the machine's speed
+    affect neighbours alike."""
     return median(times[at] * 2 / (times[at - 1] + times[at + 1]) for at in range(1, len(times), 2))
 
 
 def main() -> None:
     known = cases()
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("cases", nargs="*", help="names, or beginnings of names; all where none is given")
+    parser.add_argument("cases", nargs="*", help="names or prefixes of names, by default all")
     parser.add_argument("--requests", type=int, default=5000)
-    parser.add_argument("--repeats", type=int, default=7, help="runs with them, and one more without")
+    parser.add_argument("--repeats", type=int, default=7, help="runs with the feature; there is one more without")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--package", default=str(HERE.parent / "src"), help="folder with the package to measure")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
@@ -136,13 +135,13 @@ def main() -> None:
     if options.inside:
         print(json.dumps(measure(options.cases[0], options.requests, options.repeats)))
         return
-    wanted = [case for case in known if case.startswith(tuple(options.cases or [""]))]
-    if not wanted:
-        parser.error(f"there is no such case; known: {', '.join(known)}")
+    chosen = [case for case in known if case.startswith(tuple(options.cases or [""]))]
+    if not chosen:
+        parser.error(f"there is no such case. Known: {', '.join(known)}")
     environment = dict(os.environ, PYTHONPATH=options.package)
     if not options.json:
         print(f"{'case':<28}{'plain s':>9}{'with s':>9}{'ratio':>8}{'simulation alone':>18}")
-    for case in wanted:
+    for case in chosen:
         numbers = ["--requests", str(options.requests), "--repeats", str(options.repeats)]
         command = [sys.executable, __file__, case, "--inside", *numbers]
         row = json.loads(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)

@@ -1,5 +1,5 @@
-"""A fixed loop that does what the simulator does most (small objects, dictionaries, a heap, integer arithmetic), so
-that figures from different machines can be compared: divide by its time."""
+"""A fixed loop of the operations that dominate the simulator: small objects, dictionaries, a heap, integer arithmetic.
+To compare times from different machines, divide them by the time of this loop."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ import time
 from heapq import heappop, heappush
 
 
-class Thing:
-    __slots__ = ("due", "name", "seen")
+class Item:
+    __slots__ = ("due", "name", "uses")
 
     def __init__(self, name: int) -> None:
         self.name = name
         self.due = name * 7919 % 10007
-        self.seen = 0
+        self.uses = 0
 
 
 def work(count: int = 200_000) -> int:
     heap: list[tuple[int, int]] = []
-    things: dict[int, Thing] = {}
+    items: dict[int, Item] = {}
     total = 0
     for number in range(count):
-        thing = things[number] = Thing(number)
-        heappush(heap, (thing.due + number, number))
+        item = items[number] = Item(number)
+        heappush(heap, (item.due + number, number))
         if len(heap) > 64:
             due, name = heappop(heap)
-            old = things.pop(name)
-            old.seen += 1
-            total += due * 3 // 2 + old.seen - old.name % 16
+            old = items.pop(name)
+            old.uses += 1
+            total += due * 3 // 2 + old.uses - old.name % 16
     return total
 
 
 def seconds(repeats: int = 5) -> float:
-    """CPU seconds of the loop, the best of several."""
+    """Return the CPU seconds of the loop, the best of several runs."""
     best = float("inf")
     for _ in range(repeats):
         before = time.process_time()
