@@ -16,7 +16,6 @@ from headway.load import conversations
 from headway.load.asking import Ask
 from headway.load.conversations import Conversations
 from headway.load.driver import load
-from headway.load.prompt_texts import Texts
 from headway.scenario.scenario import Scenario
 from headway.types import Path, Request
 from headway.workload.traffic import Planned
@@ -85,7 +84,7 @@ def words(texts: tuple[str, ...]) -> list[int]:
 def test_a_shorter_answer_or_a_longer_prompt_is_made_up_for_by_the_next_words() -> None:
     first, second = plan()
     for tokens, new in ((20 + 10, 20), (20 + 4, 26), (23 + 10, 17), (60, 1)):
-        talks = Conversations(Texts())
+        talks = Conversations()
         talks.ask(first.request)
         talks.record_answer(first, "an answer", tokens)
         said = talks.ask(second.request)
@@ -94,7 +93,7 @@ def test_a_shorter_answer_or_a_longer_prompt_is_made_up_for_by_the_next_words() 
 
 def test_a_turn_whose_answer_did_not_come_or_said_nothing_goes_on_with_made_up_words() -> None:
     first, second = plan()
-    talks = Conversations(Texts())
+    talks = Conversations()
     talks.ask(first.request)
     talks.record_answer(first)
     assert words(talks.ask(second.request)) == [50]
@@ -102,7 +101,7 @@ def test_a_turn_whose_answer_did_not_come_or_said_nothing_goes_on_with_made_up_w
 
 def test_a_turn_that_is_sent_again_says_the_same_again() -> None:
     first, second = plan()
-    talks = Conversations(Texts())
+    talks = Conversations()
     talks.ask(first.request)
     talks.record_answer(first, "an answer", 30)
     said = talks.ask(second.request)
@@ -112,7 +111,7 @@ def test_a_turn_that_is_sent_again_says_the_same_again() -> None:
 
 def test_what_is_remembered_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversations, "KEPT", 1000)
-    talks = Conversations(Texts())
+    talks = Conversations()
     for number in range(40):
         request = Request(number, 0, 20, Path((7,), (20,)), session=f"s{number}")
         talks.ask(request)

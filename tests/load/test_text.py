@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from headway.load.prompt_texts import WORDS, Texts
+from headway.load import prompt_texts
+from headway.load.prompt_texts import WORDS, prompt_text
 from headway.types import Path, Request
 
 
 def prompt(keys: tuple[int, ...], ends: tuple[int, ...], tokens: int, id: int = 0) -> str:
-    return Texts().prompt(Request(id, 0, tokens, Path(keys, ends)))
+    return prompt_text(Request(id, 0, tokens, Path(keys, ends)))
 
 
 def test_a_prompt_has_four_bytes_a_token() -> None:
@@ -31,9 +32,9 @@ def test_what_is_beyond_the_path_is_of_the_request_alone() -> None:
 
 
 def test_what_was_made_before_is_made_the_same_again() -> None:
-    texts = Texts()
-    made = [texts.prompt(Request(0, 0, 600, Path((key,), (600,)))) for key in (1, 2, 1)]
-    assert made[0] == made[2] == prompt((1,), (600,), 600)
+    texts = [prompt((key,), (600,), 600) for key in (1, 2, 1)]
+    prompt_texts._stretch.cache_clear()
+    assert texts[0] == texts[2] == prompt((1,), (600,), 600)
 
 
 def test_words_are_many_and_each_is_there_once() -> None:

@@ -62,8 +62,9 @@ def emulate(
     from headway.experiment.engines import engine_room
 
     with needs("gateway", "emulate", " for the emulator"):
-        from headway.emulator.host import Settings, run
+        from headway.emulator.host import Settings, serve
         from headway.gateway.settings import address
+        from headway.http.event_loop import run_loop
     if not 0 < speed <= 1000:
         raise HeadwayError(f"--speed: must be above 0 and at most 1000, got {speed}.")
     if output_tokens < 1 or (max_model_len is not None and max_model_len < 2):
@@ -84,7 +85,7 @@ def emulate(
             say(f"{engine['name']} at {engine['url']}/v1{kv_events}")
         say(f"emulating {len(engines)} engines at {speed:g} times the speed (stop with Ctrl-C or SIGTERM)")
 
-    run(setup, scheduler, settings, announce)
+    run_loop(serve(setup, scheduler, settings, announce))
 
 
 def _events(text: str) -> tuple[str, int]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections import OrderedDict
+from itertools import accumulate, groupby
 from typing import Final
 
 import xxhash
@@ -55,19 +56,9 @@ class TokenContent:
         self.names: list[int] = []
         self._root = root
         self._chain(ids)
-        keys: list[int] = []
-        ends: list[int] = []
-        for number, name in enumerate(self.names):
-            key = aliases.of(name)
-            if keys and keys[-1] == key:
-                ends[-1] = (number + 1) * size
-            else:
-                keys.append(key)
-                ends.append((number + 1) * size)
-        self.path = Path(tuple(keys), tuple(ends))
-        self.keys = [
-            key for key, end, start in zip(keys, ends, [0, *ends], strict=False) for _ in range(start, end, size)
-        ]
+        self.keys = [aliases.of(name) for name in self.names]
+        runs = [(key, len(list(blocks))) for key, blocks in groupby(self.keys)]
+        self.path = Path(tuple(key for key, _ in runs), tuple(accumulate(blocks * size for _, blocks in runs)))
         rest = _pack(ids[len(self.names) * size :])
         self.seed = xxhash.xxh3_64_intdigest(rest, self.names[-1] if self.names else root)
         self.output_key = stable("output", self.seed) if output_key is None else output_key

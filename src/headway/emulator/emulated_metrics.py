@@ -79,21 +79,18 @@ class EmulatedMetrics:
         labels, cache = f'engine="0",model_name="{_escape(self.model)}"', self.instance.cache
         now = self.frozen or self.moment()
         lines: list[str] = []
-        for name, value in (
-            ("num_requests_running", now.running),
-            ("num_requests_waiting", now.waiting),
-            ("kv_cache_usage_perc", now.held / cache.total),
+        for name, kind, value in (
+            ("num_requests_running", "gauge", now.running),
+            ("num_requests_waiting", "gauge", now.waiting),
+            ("kv_cache_usage_perc", "gauge", now.held / cache.total),
+            ("prefix_cache_queries_total", "counter", now.queries),
+            ("prefix_cache_hits_total", "counter", now.hits),
+            ("num_preemptions_total", "counter", now.preemptions),
+            ("prompt_tokens_total", "counter", self.prompt_tokens),
+            ("prompt_tokens_cached_total", "counter", self.cached_tokens),
+            ("generation_tokens_total", "counter", self.generation_tokens),
         ):
-            lines += [f"# TYPE vllm:{name} gauge", f"vllm:{name}{{{labels}}} {float(value)}"]
-        for name, value in (
-            ("prefix_cache_queries", now.queries),
-            ("prefix_cache_hits", now.hits),
-            ("num_preemptions", now.preemptions),
-            ("prompt_tokens", self.prompt_tokens),
-            ("prompt_tokens_cached", self.cached_tokens),
-            ("generation_tokens", self.generation_tokens),
-        ):
-            lines += [f"# TYPE vllm:{name}_total counter", f"vllm:{name}_total{{{labels}}} {float(value)}"]
+            lines += [f"# TYPE vllm:{name} {kind}", f"vllm:{name}{{{labels}}} {float(value)}"]
         lines.append("# TYPE vllm:request_success_total counter")
         for reason, count in self.ended.items():
             lines.append(f'vllm:request_success_total{{{labels},finished_reason="{reason}"}} {float(count)}')

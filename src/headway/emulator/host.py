@@ -14,7 +14,7 @@ from headway.emulator.faults import Fault
 from headway.emulator.replica import KINDS, VERSION, Replica
 from headway.emulator.room import Room
 from headway.errors import HeadwayError
-from headway.http.event_loop import end_signal, run_loop
+from headway.http.event_loop import end_signal
 from headway.http.wire import ClientConnection, Incoming
 from headway.sim.setup import ClusterSetup
 from headway.types import Json
@@ -227,14 +227,8 @@ class Paths:
         replica.say(client, incoming, 200, msgspec.json.encode(document))
 
 
-def run(setup: ClusterSetup, scheduler: Any, settings: Settings, started: Callable[[list[Json]], None]) -> None:
+async def serve(setup: ClusterSetup, scheduler: Any, settings: Settings, started: Callable[[list[Json]], None]) -> None:
     """Serve until SIGTERM or Ctrl-C. `started` receives the descriptions of all replicas."""
-    run_loop(_serve(setup, scheduler, settings, started))
-
-
-async def _serve(
-    setup: ClusterSetup, scheduler: Any, settings: Settings, started: Callable[[list[Json]], None]
-) -> None:
     host = Host(asyncio.get_running_loop(), setup, scheduler, settings)
     ended = end_signal()
     try:

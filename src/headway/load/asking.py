@@ -8,7 +8,7 @@ from msgspec import Struct
 from headway.errors import HeadwayError
 from headway.http.address import Address
 from headway.load.conversations import Conversations
-from headway.load.prompt_texts import Texts
+from headway.load.prompt_texts import prompt_text
 from headway.types import Request
 from headway.workload.traffic import Planned
 
@@ -41,8 +41,7 @@ class Writer:
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
         self.address = address_of(ask.url)
-        self.texts = Texts()
-        self.talks = None if ask.truth else Conversations(self.texts)  # with `truth`, keys identify earlier turns
+        self.talks = None if ask.truth else Conversations()  # with `truth`, keys identify earlier turns
         lines = [
             b"POST %b%b HTTP/1.1" % (self.address.base, PATHS[ask.api]),
             self.address.host_line,
@@ -68,7 +67,7 @@ class Writer:
 
     def body(self, planned: Planned) -> dict[str, Any]:
         ask, request = self.ask, planned.request
-        turns = (self.texts.prompt(request),) if self.talks is None else self.talks.ask(request)
+        turns = (prompt_text(request),) if self.talks is None else self.talks.ask(request)
         body: dict[str, Any] = {"model": request.model if ask.model is None else ask.model}
         if ask.api == "chat":
             body["messages"] = [{"role": ROLES[at % 2], "content": text} for at, text in enumerate(turns)]

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from headway.load.prompt_texts import Texts
+from headway.load.prompt_texts import prompt_text
 from headway.types import Request
 from headway.workload.traffic import Planned
 
@@ -28,28 +28,18 @@ class Talk(Struct, frozen=True):
 
 
 class Conversations:
-    def __init__(self, texts: Texts) -> None:
-        self.texts = texts
+    def __init__(self) -> None:
         self._talks: dict[int, Talk] = {}  # by the key of the last answer
         self._size = 0
         self._questions: dict[int, tuple[str, ...]] = {}  # turns of requests in flight, by request
 
     def ask(self, request: Request) -> tuple[str, ...]:
         """Return the messages before the answer, in turns; the first and the last are the client's."""
-        talk = self._talk(request)
-        if talk is None:
-            turns: tuple[str, ...] = (self.texts.prompt(request),)
-        else:
-            turns = (*talk.turns, self.texts.prompt(request, min(talk.tokens, request.prompt_tokens - 1)))
+        talk = next((self._talks[key] for key in reversed(request.path.keys) if key in self._talks), Talk((), 0))
+        turns = (*talk.turns, prompt_text(request, min(talk.tokens, request.prompt_tokens - 1)))
         if request.session is not None:
             self._questions[request.id] = turns
         return turns
-
-    def _talk(self, request: Request) -> Talk | None:
-        for key in reversed(request.path.keys):
-            if (talk := self._talks.get(key)) is not None:
-                return talk
-        return None
 
     def record_answer(self, planned: Planned, answer: str = "", tokens: int = 0) -> None:
         """Record the answer to a request. `tokens` is the engine's count of prompt and answer."""

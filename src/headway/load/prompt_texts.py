@@ -4,6 +4,7 @@ Such a word is one token in the usual tokenizers, and four bytes, which is one t
 place depends only on the place and the key of the run there, so a prompt that shares another's path shares its text.
 """
 
+from functools import lru_cache
 from hashlib import shake_128
 from typing import Final
 
@@ -28,37 +29,27 @@ WORDS: Final = tuple(f" {word}".encode() for word in LETTERS.split())
 BYTES: Final = len(WORDS[0])
 
 
-class Texts:
-    """Generates prompts, with a cache of the last stretches."""
+def prompt_text(request: Request, start: int = 0) -> str:
+    """Return the text of a prompt from token `start` on. Tokens beyond its path are unique to it."""
+    parts: list[bytes] = []
+    begin, path = 0, request.path
+    for key, end in zip(path.keys, path.ends, strict=True):
+        _add_run(parts, key, max(begin, start), min(end, request.prompt_tokens))
+        begin = end
+    if begin < request.prompt_tokens:
+        _add_run(parts, stable("own", request.id), max(begin, start), request.prompt_tokens)
+    return b"".join(parts).decode()
 
-    def __init__(self) -> None:
-        self._stretches: dict[tuple[int, int], bytes] = {}
 
-    def prompt(self, request: Request, start: int = 0) -> str:
-        """Return the text of a prompt from token `start` on. Tokens beyond its path are unique to it."""
-        parts: list[bytes] = []
-        begin, path = 0, request.path
-        for key, end in zip(path.keys, path.ends, strict=True):
-            self._run(parts, key, max(begin, start), min(end, request.prompt_tokens))
-            begin = end
-        if begin < request.prompt_tokens:
-            self._run(parts, stable("own", request.id), max(begin, start), request.prompt_tokens)
-        return b"".join(parts).decode()
+def _add_run(parts: list[bytes], key: int, start: int, end: int) -> None:
+    for stretch in range(start // STRETCH, -(-end // STRETCH)):
+        first = stretch * STRETCH
+        text = _stretch(key, stretch)
+        if start > first or end < first + STRETCH:
+            text = text[(max(start, first) - first) * BYTES : (end - first) * BYTES]
+        parts.append(text)
 
-    def _run(self, parts: list[bytes], key: int, start: int, end: int) -> None:
-        for stretch in range(start // STRETCH, -(-end // STRETCH)):
-            first = stretch * STRETCH
-            text = self._stretch(key, stretch)
-            if start > first or end < first + STRETCH:
-                text = text[(max(start, first) - first) * BYTES : (end - first) * BYTES]
-            parts.append(text)
 
-    def _stretch(self, key: int, number: int) -> bytes:
-        text = self._stretches.get((key, number))
-        if text is None:
-            drawn = shake_128(f"{key}.{number}".encode()).digest(STRETCH)
-            text = b"".join([WORDS[byte] for byte in drawn])
-            if len(self._stretches) >= KEPT:
-                del self._stretches[next(iter(self._stretches))]
-            self._stretches[key, number] = text
-        return text
+@lru_cache(KEPT)
+def _stretch(key: int, number: int) -> bytes:
+    return b"".join([WORDS[byte] for byte in shake_128(f"{key}.{number}".encode()).digest(STRETCH)])
