@@ -101,7 +101,6 @@ class Flight:
     # --- interface of an exchange ------------------------------------------------------------------------------------
 
     def client_gone(self) -> None:
-        """Cancel the request."""
         if not self.over:
             self.over = True
             self.replica.on_abandoned(self)

@@ -168,7 +168,6 @@ def _logprobs(kind: str, body: Body) -> int | None:
 
 
 def _prompt(kind: str, body: Body) -> array[int]:
-    """Return the token ids of the prompt."""
     if kind == "chat":
         return ids_of_chat(body.messages, body.tools) if body.messages else array("I")
     prompt = body.prompt if kind == "completion" else body.input

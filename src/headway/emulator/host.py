@@ -48,7 +48,6 @@ class Host:
         self.aliases = Aliases()
         self.tasks: set[asyncio.Task[None]] = set()
         self.replicas = [self._replica(index) for index in range(len(setup.engines))]
-        self.by_name = {replica.name: replica for replica in self.replicas}
         for replica in self.replicas:
             self.room.on_tick.append(replica.figures.freeze)
         if settings.events is not None:
@@ -117,14 +116,9 @@ class Host:
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    def find_replica(self, name: str) -> Replica:
-        if name not in self.by_name:
-            raise HeadwayError(f"faults.replica: there is no replica {name!r}. Known: {', '.join(self.by_name)}.")
-        return self.by_name[name]
-
-    def index_of(self, name: Any) -> int:
-        """Return the index of the replica with a name, or -1. `name` may be any JSON value."""
-        return next((replica.index for replica in self.replicas if replica.name == name), -1)
+    def find_replica(self, name: Any) -> Replica | None:
+        """Return the replica with a name, which may be any JSON value."""
+        return next((replica for replica in self.replicas if replica.name == name), None)
 
     def describe(self, replica: Replica) -> Json:
         description: Json = {
@@ -213,6 +207,8 @@ class Paths:
             try:
                 fault = Fault.read(msgspec.json.decode(incoming.body), "faults")
                 target = replica if fault.replica is None else self.host.find_replica(fault.replica)
+                if target is None:
+                    raise HeadwayError(f"faults.replica: there is no {fault.replica!r}. Known: {', '.join(modes)}.")
             except (msgspec.MsgspecError, HeadwayError) as error:
                 replica.refuse(client, incoming, 400, str(error))
                 return

@@ -77,7 +77,6 @@ class KvPublisher:
         self._send()
 
     def on_cleared(self) -> None:
-        """Publish that the cache was emptied."""
         self.log.clear()
         self.published.clear()
         self.events = [{"type": "AllBlocksCleared"}]
@@ -166,7 +165,6 @@ class KvPublisher:
 
 
 def has_block(piece: Any, block: int) -> bool:
-    """Return whether a block is among a key's pieces."""
     while piece is not None:
         if piece.start <= block < piece.end:
             return True

@@ -139,7 +139,8 @@ class Replica:
         client.exchange = flight
         params, source = body.kv_transfer_params or {}, None
         if params.get("do_remote_prefill"):
-            source = self.host.index_of(params.get("remote_engine_id"))
+            sender = self.host.find_replica(params.get("remote_engine_id"))
+            source = -1 if sender is None else sender.index
         flight.enqueued_ps = self.room.submit(self.index, job, flight, request.priority, source)
 
     def _fail(self, client: ClientConnection, incoming: Incoming) -> None:

@@ -234,7 +234,6 @@ class Room:
         return tick
 
     def _next_ps(self) -> int:
-        """Return the time of the next event."""
         end, links = self.clock.ends[0] >> INDEX_BITS, self.cluster.links
         if links.next_ps <= end:
             links.make_sure(end)
@@ -281,7 +280,6 @@ class Room:
             handler(at)
 
     def _arm(self) -> None:
-        """Set the timer to the next event."""
         at = self._next_ps()
         if at == self._timer_ps and self._timer is not None:
             return
@@ -308,6 +306,5 @@ class Room:
         return Job(request, output_tokens, output_key, self.cluster.block_tokens, False)
 
     def number(self) -> int:
-        """Return the number of the next request."""
         self.requests += 1
         return self.requests - 1

@@ -31,7 +31,6 @@ class Script:
         self.cut: int | None = None
 
     def piece(self, number: int) -> str:
-        """Return the text of a token."""
         if self.call is not None:
             return self.call.pieces[number]
         text = WORDS[word(self.seed, number)]

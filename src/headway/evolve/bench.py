@@ -52,7 +52,8 @@ class Bench:
     ) -> None:
         paths = [path for objective in objectives for path in objective.terms]
         self.figures = tuple(dict.fromkeys((*paths, *ALWAYS_SHOWN)))
-        self.cache, self.limits, self.runner, self.progress = cache, limits, runner, progress
+        self.cache, self.limits, self.runner = cache, limits, runner
+        self.progress = progress or (lambda: None)
 
     def records(self, runs: Sequence[PlannedRun], left_s: float | None = None) -> list[Record]:
         """Return the record of each run, in order. `left_s` shortens the time limit of a run."""
@@ -76,23 +77,18 @@ class Bench:
         return [records[key] for key in keys]
 
     def _run(self, runs: Sequence[PlannedRun], left_s: float | None) -> list[Any]:
-        """Return the answer to each run: a document as `play` returns it, or a Failure."""
         limits = self.limits
         if left_s is not None and left_s < limits.deadline_s:
             limits = msgspec.structs.replace(limits, deadline_s=left_s)
         figures = list(self.figures)
         tasks = [Task(PLAY, [run.case.document(), run.bundle.policies, figures, run.explain]) for run in runs]
         if self.runner is not None:
-            return confined_many(tasks, self.runner, limits, self._on_finished)
+            return confined_many(tasks, self.runner, limits, lambda *_: self.progress())
         answers = []
-        for place, task in enumerate(tasks):
+        for task in tasks:
             answers.append(confined(task.call, task.arguments, limits))
-            self._on_finished(place, answers[-1])
-        return answers
-
-    def _on_finished(self, place: int, value: Any) -> None:
-        if self.progress is not None:
             self.progress()
+        return answers
 
     def _record(self, answer: Any) -> Record | None:
         try:

@@ -35,7 +35,6 @@ class Case(Struct, frozen=True):
         return f"{self.name}, seed {self.seed}"
 
     def document(self) -> Json:
-        """Return the scenario with its seed."""
         return {**self.scenario, "seed": self.seed}
 
 

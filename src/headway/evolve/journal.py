@@ -54,7 +54,6 @@ class Journal:
         self._write(SEARCH, expected)
 
     def batches(self) -> list[list[Judged]]:
-        """Return the batches written so far."""
         batches: list[list[Judged]] = []
         while self.folder is not None and (file := self.folder / BATCH.format(len(batches))).is_file():
             data = _read(file)

@@ -82,7 +82,6 @@ def confine(limits: Limits) -> None:
 
 
 def _address_space() -> int:
-    """Return the bytes of address space that this process uses."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):

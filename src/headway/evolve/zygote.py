@@ -265,7 +265,6 @@ def _sweep() -> None:
 
 
 def _outcome(limits: Limits, written: bytearray | None, late: bool, status: int, cpu_s: float) -> dict[str, str]:
-    """Return why a child gave no answer."""
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     if late or number == signal.SIGALRM:
         return failure("time", f"exceeded the time limit of {limits.deadline_s:g} s.")

@@ -53,7 +53,6 @@ class Picker:
             call.close()
 
     async def check(self, request: Any, context: Any) -> Any:
-        """Answer gRPC's health check."""
         status = ext_proc.NOT_SERVING if self.app.reception.draining else ext_proc.SERVING
         return ext_proc.HealthCheckResponse(status=status)
 

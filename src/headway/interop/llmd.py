@@ -86,8 +86,6 @@ def export_profile(routing: Any) -> Translation:
 
 
 class _Config:
-    """Builds a configuration."""
-
     def __init__(self, notes: list[str]) -> None:
         self.notes = notes
         self.indexes: dict[tuple[int, int], list[Json]] = {}  # plugins that use a prefix index, by its settings

@@ -94,7 +94,6 @@ class Question:
         self._end("failed", "the connection was lost", at_ns)
 
     def expire(self) -> None:
-        """Time out."""
         if self.line is not None:
             self.line.drop()
         self._end("timed_out", "the client's timeout has passed", monotonic_ns())
