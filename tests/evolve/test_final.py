@@ -223,12 +223,12 @@ def test_with_json_the_verb_prints_one_document(headway: Run, suite_file: Path) 
     ("options", "why"),
     [
         (["no-such-suite"], "no suite file and no preset has this name"),
-        (["--evaluations", "0"], "--evaluations: one candidate at least"),
+        (["--evaluations", "0"], "--evaluations: must be at least 1"),
         (["--template", "least-loaded"], "has no numbers to search"),
         (["--template", "missing.yaml"], "missing.yaml"),
         (["--engine", "gp", "--stage", "scheduler"], "supports only routing"),
         (["--engine", "gp", "--template", "lmetric"], "--template: genetic programming starts from"),
-        (["--engine", "gp", "--sampler", "tpe"], "--sampler: gp has none"),
+        (["--engine", "gp", "--sampler", "tpe"], "--sampler: only --engine numeric has a sampler"),
         (["--engine", "gp", "--builtins", "nobody"], "nobody"),
     ],
 )

@@ -264,7 +264,7 @@ def test_the_commands_of_the_docs_work_with_an_endpoint(server: Server, headway:
         (["--engine", "gepa"], "--engine gepa: --model is missing"),
         (["--engine", "gepa", "--model", "m"], "--api-base is missing"),
         (["--engine", "gepa", "--model", "m", "--api-base", "there"], "--api-base: expected a URL"),
-        (["--engine", "gp", "--model", "m"], "--engine gp: asks no model"),
+        (["--engine", "gp", "--model", "m"], "--engine gp: uses no language model"),
         (["--engine", "gepa", "--replay", "nowhere.jsonl"], "nowhere.jsonl: cannot be read"),
         (["--engine", "openevolve", "--batch", "3"], "--batch: openevolve has no batches"),
     ],

@@ -61,7 +61,7 @@ class Dialogue(Struct, frozen=True):
         if not asks_model(self.engine):
             raise HeadwayError(f"--engine: expected openevolve or gepa, got {self.engine!r}.")
         if self.evaluations < 1:
-            raise HeadwayError(f"--evaluations: expected at least 1, got {self.evaluations}.")
+            raise HeadwayError(f"--evaluations: must be at least 1, got {self.evaluations}.")
         load_engine(self.engine).framework()
         base = template_of(TEMPLATE if self.template is None else self.template, suite, self.stages[0])
         base.check("--template")

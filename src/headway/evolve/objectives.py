@@ -109,7 +109,7 @@ def prefix_of(path: str) -> str:
 
 
 def figures_of(summary: Json, paths: Sequence[str]) -> dict[str, float | None]:
-    """Return the numbers at these paths of a run's summary; None where there is none."""
+    """Return the numbers at these paths of a run's summary; None if a path has no number."""
     return {path: _number(summary, path) for path in paths}
 
 

@@ -2,7 +2,7 @@
 
 A folder has `evaluator.py` with the functions that the frameworks call, `initial_program.py`, OpenEvolve's
 `config.yaml`, and `task.json` with the suite without its held-out part. Frameworks execute the evaluator's file for
-every program, so it is short, and this module keeps what is expensive to load.
+every program, so it is short, and this module caches the task.
 """
 
 import json

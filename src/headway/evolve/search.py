@@ -19,8 +19,8 @@ Progress = Callable[[int, int, float | None], None]  # candidates evaluated, the
 
 
 class Searcher(Protocol):
-    """Proposes candidates and learns their evaluations. Batches have a fixed size, and each is told as a whole, in the
-    order of its proposals. The search therefore depends on the seed alone, not on where candidates run."""
+    """Proposes candidates and learns their evaluations. Batches have a fixed size, and `tell` receives a whole batch in
+    the order of its proposals. The search therefore depends on the seed alone, not on where candidates run."""
 
     def ask(self, count: int) -> list[Bundle]: ...
 
