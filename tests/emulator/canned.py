@@ -46,8 +46,8 @@ class Canned:
             length = 0
             for line in file:  # of one head after the other
                 if line != b"\r\n":
-                    found = re.match(rb"content-length: (\d+)", line, re.IGNORECASE)
-                    length = length if found is None else int(found[1])
+                    result = re.match(rb"content-length: (\d+)", line, re.IGNORECASE)
+                    length = length if result is None else int(result[1])
                     continue
                 self.asked.append(json.loads(file.read(length)))
                 client.sendall(self.answer)

@@ -50,12 +50,12 @@ async def ask(url: str, body: dict[str, Any], due: float) -> Paced:
     reader, writer = await asyncio.open_connection(place.hostname, place.port)
     data = json.dumps(body).encode()
     writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(data) + data)
-    found = Paced(due, [])
+    result = Paced(due, [])
     while (line := await reader.readline()) != b"data: [DONE]\n":
         if line.startswith(b"data: {"):
             event = json.loads(line[6:])
-            found.usage = event.get("usage") or found.usage
-            found.times += [loop.time()] * len(event["choices"])
+            result.usage = event.get("usage") or result.usage
+            result.times += [loop.time()] * len(event["choices"])
         assert line, "the connection ended"
     writer.close()
-    return found
+    return result

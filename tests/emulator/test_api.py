@@ -39,10 +39,10 @@ def raw(engine: Emulated, body: dict[str, Any], path: str = "/v1/chat/completion
     with socket.create_connection(("127.0.0.1", engine.host.replicas[0].port), timeout=300) as sock:
         head = f"POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(data)}\r\n\r\n"
         sock.sendall(head.encode() + data)
-        found = b""
+        result = b""
         while piece := sock.recv(65536):
-            found += piece
-        return found
+            result += piece
+        return result
 
 
 def test_chats_and_completions_are_answered_with_their_usage(engine: Emulated) -> None:
@@ -105,9 +105,9 @@ def test_usage_comes_with_every_chunk_where_that_is_asked_for(engine: Emulated) 
 def test_log_probabilities_come_with_each_token(engine: Emulated) -> None:
     asking = client(engine)
     chat = asking.chat.completions.create(model=MODEL, messages=SAID, max_tokens=3, logprobs=True, top_logprobs=2)
-    found = chat.choices[0].logprobs.content
-    assert [len(token.top_logprobs) for token in found] == [2, 2, 2] and all(token.logprob <= 0 for token in found)
-    assert "".join(token.token for token in found) == chat.choices[0].message.content
+    result = chat.choices[0].logprobs.content
+    assert [len(token.top_logprobs) for token in result] == [2, 2, 2] and all(token.logprob <= 0 for token in result)
+    assert "".join(token.token for token in result) == chat.choices[0].message.content
     text = asking.completions.create(model=MODEL, prompt="once", max_tokens=3, logprobs=2)
     assert len(text.choices[0].logprobs.token_logprobs) == 3
     assert [len(top) for top in text.choices[0].logprobs.top_logprobs] == [2, 2, 2]
@@ -149,8 +149,8 @@ def test_a_stop_string_ends_an_answer(engine: Emulated) -> None:
 
 def test_embeddings_are_of_length_one_and_follow_from_the_text(engine: Emulated) -> None:
     asking = client(engine)
-    found = asking.embeddings.create(model=MODEL, input=["a", "b", "a"], dimensions=32)
-    one, two, three = [item.embedding for item in found.data]
+    result = asking.embeddings.create(model=MODEL, input=["a", "b", "a"], dimensions=32)
+    one, two, three = [item.embedding for item in result.data]
     assert len(one) == 32 and one == three and one != two
     assert sum(value * value for value in one) == pytest.approx(1.0, abs=1e-5)
     plain = asking.embeddings.create(model=MODEL, input="a", dimensions=32, encoding_format="float")

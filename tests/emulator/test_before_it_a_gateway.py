@@ -40,10 +40,10 @@ def test_the_page_of_metrics_is_read_by_the_gateways_scraper() -> None:
         for _ in range(2):
             engines.post("/v1/completions", {"prompt": list(range(64)), "max_tokens": 4})
         page = engines.get("/metrics")
-        found = parse(page, "vllm")
-        assert (found["queued"], found["running"], found["kv_usage"]) == (0, 0, 0.0)
-        assert (found["kv_blocks"], found["block_tokens"]) == (500, 16)
-        assert (found["queries"], found["hits"]) == (128, 48)
+        result = parse(page, "vllm")
+        assert (result["queued"], result["running"], result["kv_usage"]) == (0, 0, 0.0)
+        assert (result["kv_blocks"], result["block_tokens"]) == (500, 16)
+        assert (result["queries"], result["hits"]) == (128, 48)
         assert 'vllm:time_to_first_token_seconds_count{engine="0",model_name="llama-3.1-8b"} 2.0' in page
         assert 'vllm:generation_tokens_total{engine="0",model_name="llama-3.1-8b"} 8.0' in page
         assert 'finished_reason="length"} 2.0' in page

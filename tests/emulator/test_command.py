@@ -25,7 +25,7 @@ def test_it_says_where_its_engines_are_and_ends_when_told() -> None:
     with subprocess.Popen(command, env=ENVIRONMENT, stderr=pipe, stdout=pipe, text=True) as process:
         assert process.stderr is not None and process.stdout is not None
         lines = [process.stderr.readline() for _ in range(3)]
-        urls = [found[1] for line in lines if (found := re.search(r"at (http://\S+)/v1, KV events at tcp://", line))]
+        urls = [result[1] for line in lines if (result := re.search(r"at (http://\S+)/v1, KV events at tcp://", line))]
         assert len(urls) == 2 and "emulating 2 engines" in lines[2]
         for url in urls:
             with urllib.request.urlopen(f"{url}/v1/models", timeout=300) as answer:
@@ -54,8 +54,8 @@ def test_it_says_where_its_engines_are_and_ends_when_told() -> None:
     ],
 )
 def test_what_cannot_be_emulated_is_told_in_a_sentence(headway, options: list[str], why: str) -> None:
-    done = headway("emulate", *options)
-    assert done.returncode == 2 and why in done.stderr and "Traceback" not in done.stderr
+    completed = headway("emulate", *options)
+    assert completed.returncode == 2 and why in completed.stderr and "Traceback" not in completed.stderr
 
 
 @pytest.mark.full
@@ -63,9 +63,9 @@ def test_an_address_of_many_colons_is_told_as_a_url() -> None:
     command = [*COMMAND, "emulate", "--replicas", "1", "--listen", "[::1]:0"]
     with subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        found = re.search(r"at (http://\[::1\]:\d+)/v1", process.stderr.readline())
-        assert found is not None
-        with urllib.request.urlopen(f"{found[1]}/health", timeout=300) as answer:
+        result = re.search(r"at (http://\[::1\]:\d+)/v1", process.stderr.readline())
+        assert result is not None
+        with urllib.request.urlopen(f"{result[1]}/health", timeout=300) as answer:
             assert answer.status == 200
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
@@ -75,8 +75,10 @@ def test_an_address_of_many_colons_is_told_as_a_url() -> None:
 def test_too_few_open_files_are_told_in_a_sentence() -> None:
     few = ["sh", "-c", 'ulimit -n 64 && exec "$@"', "sh"]
     command = [*few, *COMMAND, "emulate", "--replicas", "100", "--listen", "127.0.0.1:0"]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 2 and "Too many open files" in done.stderr and "Traceback" not in done.stderr
+    completed = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False)
+    assert (
+        completed.returncode == 2 and "Too many open files" in completed.stderr and "Traceback" not in completed.stderr
+    )
 
 
 def test_a_file_with_a_cluster_alone_is_enough() -> None:

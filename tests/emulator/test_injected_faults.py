@@ -110,11 +110,11 @@ def test_an_engine_crashes_amid_a_stream_and_comes_back_with_nothing_cached(star
     assert ask(one).usage.prompt_tokens_details.cached_tokens == 0
     assert ask(one).usage.prompt_tokens_details.cached_tokens == 48
     one.fault("crash-after-tokens", tokens=4)
-    found = []
+    result = []
     with pytest.raises(Exception, match=r"peer closed|incomplete|disconnected|reset|Connection"):
         for chunk in ask(one, tokens=50, stream=True):
-            found.append(chunk)
-    assert len(found) == 4
+            result.append(chunk)
+    assert len(result) == 4
     with pytest.raises(openai.APIConnectionError):
         ask(one)
     assert ask(one, 1).usage.completion_tokens == 3

@@ -51,12 +51,12 @@ class Heard:
             asking.linger, asking.rcvtimeo = 0, 20_000
             asking.connect(self.publisher.replay)
             asking.send_multipart([b"", first.to_bytes(8, "big")])
-            found = []
+            result = []
             while True:
                 _, topic, number, payload = asking.recv_multipart()
                 if int.from_bytes(number, "big", signed=True) == END:
-                    return found
-                found.append((topic, int.from_bytes(number, "big"), msgspec.msgpack.decode(payload)))
+                    return result
+                result.append((topic, int.from_bytes(number, "big"), msgspec.msgpack.decode(payload)))
 
 
 @pytest.fixture

@@ -45,12 +45,12 @@ def test_a_tick_finds_the_engines_as_a_simulated_poll_does_however_late_the_time
     room = Room(clock, *engine_room(scenario), tick_s=TICK_S)  # type: ignore[arg-type]
     room.now_ps = lambda: clock.now  # type: ignore[method-assign]
     figures = [EmulatedMetrics(instance, "m", 16, True) for instance in room.instances]
-    found: Told = {}
+    outcome: Told = {}
 
     def hear() -> None:
         for one in figures:
             one.freeze()
-        found[room.tick_ps] = [(one.frozen[0], one.frozen[1], one.frozen[2]) for one in figures if one.frozen]
+        outcome[room.tick_ps] = [(one.frozen[0], one.frozen[1], one.frozen[2]) for one in figures if one.frozen]
 
     room.on_tick.append(hear)
     for row, planned in enumerate(scenario.workload.plan(scenario.seed.workload, scenario.cluster.default_model())):
@@ -59,7 +59,7 @@ def test_a_tick_finds_the_engines_as_a_simulated_poll_does_however_late_the_time
         room.submit(result.requests["instance"][row], job, Kept())
     told = {tick: values for tick, values in noting.told.items() if tick > 0}
     assert len(told) > 10 and any(queued for values in told.values() for _, queued, _ in values)
-    assert {tick: found[tick] for tick in told} == told
+    assert {tick: outcome[tick] for tick in told} == told
 
 
 def test_a_page_tells_of_the_last_tick_and_not_of_now() -> None:

@@ -49,12 +49,12 @@ def test_the_benchmark_client_of_vllm_reads_its_answers() -> None:
     one = Emulated()
     try:
         command = [str(HOME / "bin" / "python"), "-c", SCRIPT, str(HOME), one.url()]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     finally:
         one.stop()
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    for (success, error, output, prompt, ttft, gaps, text), opening in zip(found, (0, 0, 1), strict=True):
+    assert completed.returncode == 0, completed.stderr[-2000:]
+    result = json.loads(completed.stdout.splitlines()[-1])
+    for (success, error, output, prompt, ttft, gaps, text), opening in zip(result, (0, 0, 1), strict=True):
         assert success, error
         assert (output, prompt) == (12, 110 + 3 * opening)  # a chat has marks around what is said
         assert ttft > 0 and len(gaps) == 11 + opening and len(text.split()) == 12

@@ -128,10 +128,10 @@ def returns_an_object() -> object:
 
 
 def returns_depth() -> list[Any]:
-    found: list[Any] = []
+    result: list[Any] = []
     for _ in range(100_000):
-        found = [found]
-    return found
+        result = [result]
+    return result
 
 
 def forges(text: str) -> None:
@@ -168,10 +168,10 @@ def ends_its_parent_once(path: str) -> str:
 
 
 def open_files() -> list[str]:
-    found = []
+    result = []
     for place in Path("/dev/fd").iterdir():
         try:
-            found.append(str(place.readlink()).split(":")[0])
+            result.append(str(place.readlink()).split(":")[0])
         except OSError:
             continue
-    return sorted(found)
+    return sorted(result)

@@ -16,7 +16,7 @@ def score(request, instance, cluster):
 
 def document(**changes: Any) -> dict[str, Any]:
     """Two workloads, one of them under two seeds, on two instances."""
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "name": "small",
         "objectives": [
             {"name": "ttft", "figure": "latency.ttft.mean", "weight": 1},
@@ -41,7 +41,7 @@ def document(**changes: Any) -> dict[str, Any]:
         "validation": [{"workload": "prefixes", "seeds": [11]}],
         "held_out": [{"workload": "plain", "seeds": "101..110"}, {"workload": "prefixes", "seeds": [101]}],
     }
-    return found | changes
+    return result | changes
 
 
 def suite(**changes: Any) -> Suite:

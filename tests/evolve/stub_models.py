@@ -24,8 +24,8 @@ def text_of(prompt: Prompt) -> str:
 def heavier(prompt: Prompt) -> str:
     """The present policy with twice the weight, after some talk and a block that is not the policy."""
     shown = text_of(prompt)
-    found = WEIGHT.search(shown)
-    weight = 2 * float(found[1]) if found else 4.0
+    result = WEIGHT.search(shown)
+    weight = 2 * float(result[1]) if result else 4.0
     policy = SOURCE.replace("parameter(1.0,", f"parameter({min(weight, 50.0)},")
     return f"It should be heavier:\n```\nW = {weight}\n```\nThe whole of it:\n```python\n{policy}```\nThat is all."
 

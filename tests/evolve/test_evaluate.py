@@ -42,11 +42,11 @@ def by_hand(policies: dict[str, Any], made: Suite, part: str = "train") -> dict[
             headway.simulate(case.scenario, overrides=f"seed={case.seed}", **chosen).summary()
             for chosen in (policies, {"routing": "round-robin"})
         ]
-        (mine, base), (done, base_done) = (
+        (mine, base), (completed, base_done) = (
             [run["latency"] for run in runs],
             [run["requests"]["completed"] for run in runs],
         )
-        lost = max(1.0, base_done / done)
+        lost = max(1.0, base_done / completed)
         e2e, base_e2e = (each["e2e"]["mean"] / 2 + each["e2e"]["p95"] / 2 for each in (mine, base))
         of = gains.setdefault(case.name, {"ttft": [], "e2e": []})
         of["ttft"].append(1 - lost * mine["ttft"]["mean"] / base["ttft"]["mean"])
@@ -57,30 +57,30 @@ def by_hand(policies: dict[str, Any], made: Suite, part: str = "train") -> dict[
 
 @pytest.mark.parametrize("policies", [{"routing": "least-loaded"}, MINE.policies], ids=["by name", "code"])
 def test_a_fitness_is_what_plain_runs_and_arithmetic_give(policies: dict[str, Any], cache: Cache) -> None:
-    found = evaluate(Bundle("candidate", policies), suite(), cache=cache, told=False)
-    assert found.ok and found.error is None
+    result = evaluate(Bundle("candidate", policies), suite(), cache=cache, told=False)
+    assert result.ok and result.error is None
     expected = by_hand(policies, suite())
     assert any(abs(value) > 0.001 for value in expected.values())
-    assert {name: found.fitness[name] for name in expected} == pytest.approx(expected, rel=1e-12)
+    assert {name: result.fitness[name] for name in expected} == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_baseline_gains_nothing_over_itself(cache: Cache) -> None:
-    found = evaluate(Bundle.of(routing="round-robin"), suite(), "held_out", cache=cache)
-    assert found.fitness == {"primary": 0.0, "ttft": 0.0, "e2e": 0.0, "complexity": 0.0}
-    assert len(found.cases) == 11 and all(case.ok for case in found.cases)
+    result = evaluate(Bundle.of(routing="round-robin"), suite(), "held_out", cache=cache)
+    assert result.fitness == {"primary": 0.0, "ttft": 0.0, "e2e": 0.0, "complexity": 0.0}
+    assert len(result.cases) == 11 and all(case.ok for case in result.cases)
 
 
 def test_who_sheds_half_of_the_requests_has_latencies_counted_twice(cache: Cache) -> None:
     shedding = {"admission": {"name": "code", "source": HALF}, "routing": "round-robin"}
-    found = evaluate(Bundle("sheds", shedding), suite(), cache=cache, told=False)
-    assert found.ok
-    assert [case.figures["requests.completed"] for case in found.cases] == [30, 30, 25]
+    result = evaluate(Bundle("sheds", shedding), suite(), cache=cache, told=False)
+    assert result.ok
+    assert [case.figures["requests.completed"] for case in result.cases] == [30, 30, 25]
     expected = by_hand(shedding, suite())
-    assert {name: found.fitness[name] for name in expected} == pytest.approx(expected, rel=1e-12)
+    assert {name: result.fitness[name] for name in expected} == pytest.approx(expected, rel=1e-12)
     base = evaluate({"policies": {"routing": "round-robin"}}, suite(), cache=cache)
-    latencies = [[case.figures["latency.e2e.mean"] or 0.0 for case in each.cases] for each in (found, base)]
+    latencies = [[case.figures["latency.e2e.mean"] or 0.0 for case in each.cases] for each in (result, base)]
     assert all(mine < other for mine, other in zip(*latencies, strict=True)), "to shed does shorten latencies"
-    assert found.fitness["primary"] < 0, "and does not pay all the same"
+    assert result.fitness["primary"] < 0, "and does not pay all the same"
 
 
 HOSTILE = {
@@ -112,19 +112,19 @@ HOSTILE = {
 
 @pytest.mark.parametrize("candidate", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_bad_candidate_is_told_of_and_not_raised(candidate: Any, cache: Cache) -> None:
-    found = evaluate(candidate, suite(), cache=cache)
-    assert not found.ok and found.error
-    assert list(found.fitness) == KEYS and found.fitness["primary"] == -10.0
-    assert all(math.isfinite(value) for value in found.fitness.values())
-    assert [case.gains for case in found.cases] == [dict.fromkeys(KEYS[:3], -10.0)] * 3
-    assert harmless(found.error) in found.summary
+    result = evaluate(candidate, suite(), cache=cache)
+    assert not result.ok and result.error
+    assert list(result.fitness) == KEYS and result.fitness["primary"] == -10.0
+    assert all(math.isfinite(value) for value in result.fitness.values())
+    assert [case.gains for case in result.cases] == [dict.fromkeys(KEYS[:3], -10.0)] * 3
+    assert harmless(result.error) in result.summary
 
 
 def test_after_a_failure_the_other_cases_are_not_run(cache: Cache) -> None:
     broken = code("def score(request, instance, cluster):\n    return 'x' if request.arrival > 2.0 else 1.0")
-    found = evaluate(broken, suite(), cache=cache)
-    assert not found.ok and found.error is not None and found.error.startswith("prefixes, seed 1: ")
-    assert [case.error for case in found.cases][1:] == [
+    result = evaluate(broken, suite(), cache=cache)
+    assert not result.ok and result.error is not None and result.error.startswith("prefixes, seed 1: ")
+    assert [case.error for case in result.cases][1:] == [
         "skipped, because the candidate had failed in an earlier case."
     ] * 2
 
@@ -136,16 +136,16 @@ def test_a_run_that_takes_too_long_is_ended_and_not_remembered() -> None:
     )
     quick = Limits(deadline_s=60)
     evaluate(Bundle.of(routing="round-robin"), made, cache=own, limits=quick, told=False)
-    found = evaluate(code(SLOW), made, cache=own, told=False)
-    assert not found.ok and found.error is not None and "0.2 s" in found.error
+    result = evaluate(code(SLOW), made, cache=own, told=False)
+    assert not result.ok and result.error is not None and "0.2 s" in result.error
     misses = own.misses
     evaluate(code(SLOW), made, cache=own, told=False)
     assert own.misses == misses + 1
 
 
 def test_a_deadline_for_the_whole_leaves_later_cases_unrun(cache: Cache) -> None:
-    found = evaluate(Bundle.of(routing="least-kv"), suite(), cache=Cache(), deadline_s=1e-6)
-    assert not found.ok and found.error is not None and "the evaluation reached its deadline of" in found.error
+    result = evaluate(Bundle.of(routing="least-kv"), suite(), cache=Cache(), deadline_s=1e-6)
+    assert not result.ok and result.error is not None and "the evaluation reached its deadline of" in result.error
     assert evaluate(Bundle.of(routing="least-kv"), suite(), cache=cache, deadline_s=120).ok
 
 
@@ -191,19 +191,19 @@ class Own:
 
 def test_a_policy_in_a_file_is_run_again_when_the_file_has_changed(tmp_path: Path) -> None:
     file = tmp_path / "own.py"
-    found = []
+    result = []
     for place in ("0", "request.id % 2"):
         file.write_text(OWN.replace("PLACE", place))
-        found.append(evaluate(Bundle.of(routing=f"{file}:Own"), suite(), cache=tmp_path / "kept", told=False))
-    assert [one.error for one in found] == [None, None]
-    assert found[0].fitness["primary"] < found[1].fitness["primary"]
+        result.append(evaluate(Bundle.of(routing=f"{file}:Own"), suite(), cache=tmp_path / "kept", told=False))
+    assert [one.error for one in result] == [None, None]
+    assert result[0].fitness["primary"] < result[1].fitness["primary"]
 
 
 def test_a_policy_in_a_file_is_executed_in_no_process_but_the_disposable_one(tmp_path: Path, cache: Cache) -> None:
     file, trace = tmp_path / "own.py", tmp_path / "trace"
     file.write_text(f"open({str(trace)!r}, 'w').write('here')\n" + OWN.replace("PLACE", "0"))
-    found = evaluate(Bundle.of(routing=f"{file}:Own"), suite(), cache=cache, told=False)
-    assert not found.ok and not trace.exists()
+    result = evaluate(Bundle.of(routing=f"{file}:Own"), suite(), cache=cache, told=False)
+    assert not result.ok and not trace.exists()
 
 
 def documents(found: list[Evaluation]) -> list[str]:
@@ -220,16 +220,16 @@ def test_evaluations_are_the_same_however_many_processes_there_are() -> None:
 
 
 def test_the_summary_tells_gains_figures_and_what_went_wrong_in_the_worst_case(cache: Cache) -> None:
-    found = evaluate(Bundle.of("mine", routing="always-busiest"), suite(), cache=cache)
-    worst = min(found.cases, key=lambda case: case.gains["primary"])
-    assert found.summary.startswith("## mine on small, train\n")
-    assert f"primary {found.fitness['primary']:+.1%}".replace("%", " %") in found.summary
-    assert f"# The worst case: {worst.case}, seed {worst.seed}" in found.summary
+    result = evaluate(Bundle.of("mine", routing="always-busiest"), suite(), cache=cache)
+    worst = min(result.cases, key=lambda case: case.gains["primary"])
+    assert result.summary.startswith("## mine on small, train\n")
+    assert f"primary {result.fitness['primary']:+.1%}".replace("%", " %") in result.summary
+    assert f"# The worst case: {worst.case}, seed {worst.seed}" in result.summary
     for heading in ("| prefixes |", "| plain |", "## Key Issues", "## Worst Decisions"):
-        assert heading in found.summary
-    assert len(found.summary.encode()) <= MOST_BYTES
+        assert heading in result.summary
+    assert len(result.summary.encode()) <= MOST_BYTES
     plain = evaluate(Bundle.of("mine", routing="always-busiest"), suite(), cache=cache, told=False)
-    assert "worst case:" not in plain.summary and plain.fitness == found.fitness
+    assert "worst case:" not in plain.summary and plain.fitness == result.fitness
 
 
 def test_a_summary_has_nothing_that_a_filter_for_secrets_would_blank() -> None:
@@ -260,9 +260,9 @@ def test_an_objective_that_the_baseline_has_no_figure_of_is_the_suites_fault(cac
 
 @pytest.mark.full
 def test_in_the_embedded_suite_a_good_router_wins_some_workloads_and_loses_others() -> None:
-    found = evaluate(Bundle.of(routing="lmetric"), cache=Cache(), told=False)
-    gains = {case.case: case.gains["primary"] for case in found.cases}
-    assert found.ok and len(gains) == 6
+    result = evaluate(Bundle.of(routing="lmetric"), cache=Cache(), told=False)
+    gains = {case.case: case.gains["primary"] for case in result.cases}
+    assert result.ok and len(gains) == 6
     assert gains["hot-prefixes"] > 0.1 and gains["bursts"] < -0.1
 
 

@@ -53,8 +53,8 @@ def program(rule: Node) -> Program:
 
 @pytest.mark.parametrize("name", RULES)
 def test_every_rule_that_a_search_starts_from_runs(name: str) -> None:
-    found = decisions(program(RULES[name]))
-    assert found is not None and any(found)
+    result = decisions(program(RULES[name]))
+    assert result is not None and any(result)
 
 
 @pytest.mark.parametrize("name", ["lmetric", "lmetric-plus-one", "least-loaded"])
@@ -68,8 +68,8 @@ def test_known_rules_decide_as_the_built_in_policies_that_they_are_called_after(
 def test_every_rule_that_is_grown_compiles_and_decides(seed: int, branching: float) -> None:
     rule = drawn(seed, branching).grow(NUMBER, 6)
     assert typed(rule)
-    found = decisions(program(rule))
-    assert found is not None and len(found) == len(situations())
+    result = decisions(program(rule))
+    assert result is not None and len(result) == len(situations())
 
 
 @given(SEEDS)

@@ -56,8 +56,8 @@ def concluded(
 
     monkeypatch.setattr(selection, "evaluate_many", judged)
     monkeypatch.setattr(final, "evaluate_many", judged)
-    found = [Judged(one, evaluation(flat(100 - 100 * train[one.name]), one)) for one in map(rule, train)]
-    return final.conclude(found, suite(), builtins=["lmetric"])
+    result = [Judged(one, evaluation(flat(100 - 100 * train[one.name]), one)) for one in map(rule, train)]
+    return final.conclude(result, suite(), builtins=["lmetric"])
 
 
 def rule(name: str) -> Bundle:
@@ -76,66 +76,66 @@ BUILTINS = {
 def test_the_winner_is_chosen_on_validation_not_on_train_and_never_on_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
     train, validation = {"a": 0.3, "b": 0.2, "c": 0.1}, {"a": 0.0, "b": 0.2, "c": 0.1}
     held = {**BUILTINS, "a": flat(50), "b": flat(80), "c": flat(10)}
-    found = concluded(monkeypatch, train, validation, held)
-    assert found.winner.name == "b" and found.selection.chosen_on == "validation"
-    assert [one.name for one in found.contestants if one.kind == "winner"] == ["b"]
+    result = concluded(monkeypatch, train, validation, held)
+    assert result.winner.name == "b" and result.selection.chosen_on == "validation"
+    assert [one.name for one in result.contestants if one.kind == "winner"] == ["b"]
 
 
 def test_lmetric_and_one_to_one_are_always_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = concluded(monkeypatch, {"a": 0.1}, {"a": 0.1}, {**BUILTINS, "a": flat(80)})
-    names = {one.name for one in found.contestants}
+    result = concluded(monkeypatch, {"a": 0.1}, {"a": 0.1}, {**BUILTINS, "a": flat(80)})
+    names = {one.name for one in result.contestants}
     assert {"lmetric", "weighted(prefix-affinity:1, load-balance:1)"} <= names
-    blocks = {one.bundle.policies["routing"].get("block_tokens") for one in found.contestants if "(block" in one.name}
+    blocks = {one.bundle.policies["routing"].get("block_tokens") for one in result.contestants if "(block" in one.name}
     assert blocks == {16}  # those that rules are told of
 
 
 def test_a_winner_that_is_better_under_every_seed_is_said_to_beat_the_best_built_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = concluded(monkeypatch, {"a": 0.1}, {"a": 0.1}, {**BUILTINS, "a": flat(80)})
-    assert found.rival is not None and found.rival.name == "lmetric"
-    assert "the winner leads lmetric, the best built-in policy there, by +10.0 points" in found.verdict
-    assert "The winner is significantly better. Its worst workload in this comparison is " in found.verdict
-    assert found.rival.ahead is not None and min(found.rival.ahead.workloads.values()) == pytest.approx(
+    result = concluded(monkeypatch, {"a": 0.1}, {"a": 0.1}, {**BUILTINS, "a": flat(80)})
+    assert result.rival is not None and result.rival.name == "lmetric"
+    assert "the winner leads lmetric, the best built-in policy there, by +10.0 points" in result.verdict
+    assert "The winner is significantly better. Its worst workload in this comparison is " in result.verdict
+    assert result.rival.ahead is not None and min(result.rival.ahead.workloads.values()) == pytest.approx(
         10 / 90, rel=0.02
     )
 
 
 def test_a_gain_that_chance_may_have_made_is_not_called_one(monkeypatch: pytest.MonkeyPatch) -> None:
     wild = {"plain": [60.0, 120.0] * 5, "prefixes": [130.0, 45.0] * 5}
-    found = concluded(monkeypatch, {"a": 0.1}, {"a": 0.1}, {**BUILTINS, "a": wild})
-    assert "The difference is not significant" in found.verdict
+    result = concluded(monkeypatch, {"a": 0.1}, {"a": 0.1}, {**BUILTINS, "a": wild})
+    assert "The difference is not significant" in result.verdict
 
 
 def test_a_winner_that_is_worse_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = concluded(monkeypatch, {"a": 0.1}, {"a": 0.1}, {**BUILTINS, "a": flat(97)})
-    assert "The winner is significantly worse" in found.verdict
+    result = concluded(monkeypatch, {"a": 0.1}, {"a": 0.1}, {**BUILTINS, "a": flat(97)})
+    assert "The winner is significantly worse" in result.verdict
 
 
 def test_intervals_are_of_paired_differences_over_the_seeds() -> None:
     bundle = rule("a")
     mine, its = {"plain": [50.0, 99.0, 148.0]}, {"plain": [100.0, 150.0, 200.0]}
-    found = over(evaluation(mine, bundle), evaluation(its, bundle), suite().objectives)
-    assert found is not None and found.mean == pytest.approx((0.50 + 0.51 + 0.52) / 3)
+    result = over(evaluation(mine, bundle), evaluation(its, bundle), suite().objectives)
+    assert result is not None and result.mean == pytest.approx((0.50 + 0.51 + 0.52) / 3)
     half = 4.302652730 * 0.01 / 3**0.5  # Student's t for two degrees of freedom, and the spread of the three
-    assert (found.low, found.high) == (pytest.approx(found.mean - half), pytest.approx(found.mean + half))
-    assert found.workloads == {"plain": pytest.approx(1 - (50 + 99 + 148) / (100 + 150 + 200))}
+    assert (result.low, result.high) == (pytest.approx(result.mean - half), pytest.approx(result.mean + half))
+    assert result.workloads == {"plain": pytest.approx(1 - (50 + 99 + 148) / (100 + 150 + 200))}
 
 
 def test_being_ahead_by_chance_alone_favours_nobody() -> None:
     bundle = rule("a")
     low, high = [50.0, 200.0] * 5, [200.0, 50.0] * 5
     one, other = (evaluation({"plain": values}, bundle) for values in (low, high))
-    found, back = over(one, other, suite().objectives), over(other, one, suite().objectives)
-    assert found is not None and back is not None
-    assert found.mean == back.mean == found.workloads["plain"] == back.workloads["plain"] == 0.0
+    result, back = over(one, other, suite().objectives), over(other, one, suite().objectives)
+    assert result is not None and back is not None
+    assert result.mean == back.mean == result.workloads["plain"] == back.workloads["plain"] == 0.0
 
 
 def test_seeds_that_change_nothing_give_no_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     same, better = ({"plain": [value] * 10} for value in (90.0, 80.0))
     one, other = (evaluation(values, rule("a")) for values in (better, same))
-    found = over(one, other, suite().objectives)
-    assert found is not None and (found.low, found.high) == (None, None) and not found.certain
+    result = over(one, other, suite().objectives)
+    assert result is not None and (result.low, result.high) == (None, None) and not result.certain
     assert (over_baseline(one).mean, over_baseline(one).low) == (pytest.approx(0.2), None)
     held = {name: {"plain": [value] * 10} for name, value in (("baseline", 100.0), ("lmetric", 90.0), ("a", 80.0))}
     held["lmetric-plus-one"] = {"plain": [95.0] * 10}
@@ -151,9 +151,9 @@ def test_a_bundle_among_the_rivals_brings_all_its_stages(tmp_path: Path) -> None
 
 
 def test_one_seed_gives_no_interval() -> None:
-    found = over_baseline(evaluation({"plain": [90.0], "prefixes": [80.0]}, rule("a")))
-    assert (found.mean, found.low, found.high) == (pytest.approx(0.15), None, None)
-    assert not found.certain and found.worst == "plain"
+    result = over_baseline(evaluation({"plain": [90.0], "prefixes": [80.0]}, rule("a")))
+    assert (result.mean, result.low, result.high) == (pytest.approx(0.15), None, None)
+    assert not result.certain and result.worst == "plain"
 
 
 def test_of_equals_on_validation_the_simplest_wins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,8 +161,8 @@ def test_of_equals_on_validation_the_simplest_wins(monkeypatch: pytest.MonkeyPat
     short = rule("short")
     alike: Callable[..., Any] = lambda bundles, *_, **__: [evaluation(flat(90), one) for one in bundles]  # noqa: E731
     monkeypatch.setattr(selection, "evaluate_many", alike)
-    found = [Judged(one, evaluation(flat(80), one)) for one in (long, short)]
-    assert selection.select(found, suite()).winner.bundle is short
+    result = [Judged(one, evaluation(flat(80), one)) for one in (long, short)]
+    assert selection.select(result, suite()).winner.bundle is short
 
 
 def test_the_front_holds_what_is_simpler_or_better_in_some_objective() -> None:
@@ -200,23 +200,29 @@ def test_the_verb_prints_tables_code_and_a_verdict_and_writes_a_bundle_that_runs
 ) -> None:
     folder = tmp_path / "found"
     options = ["--engine", "gp", "--evaluations", "12", "--builtins", "lmetric", "-o", str(folder)]
-    done = headway("evolve", str(suite_file), *options)
-    assert done.returncode == 0, done.stderr
-    assert "def " in done.stdout and "On the held-out part the winner" in done.stdout and "lmetric" in done.stdout
-    assert f"wrote best.yaml, result.json and 12 evaluations to {folder}" in done.stderr
+    completed = headway("evolve", str(suite_file), *options)
+    assert completed.returncode == 0, completed.stderr
+    assert (
+        "def " in completed.stdout
+        and "On the held-out part the winner" in completed.stdout
+        and "lmetric" in completed.stdout
+    )
+    assert f"wrote best.yaml, result.json and 12 evaluations to {folder}" in completed.stderr
     best = Bundle.read(folder / "best.yaml")
-    assert readable(best) in "\n".join(line.rstrip() for line in done.stdout.splitlines()) + "\n"
+    assert readable(best) in "\n".join(line.rstrip() for line in completed.stdout.splitlines()) + "\n"
     again = headway("run", "--policy", str(folder / "best.yaml"), "--set", "workload.requests=50", "--json")
     assert again.returncode == 0, again.stderr
 
 
 def test_with_json_the_verb_prints_one_document(headway: Run, suite_file: Path) -> None:
-    done = headway("evolve", str(suite_file), "--evaluations", "4", "--batch", "4", "--builtins", "lmetric", "--json")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["candidates"] == 4 and found["chosen_on"] == "validation"
-    assert {row["kind"] for row in found["held_out"]} == {"winner", "baseline", "built-in"}
-    assert found["winner"]["bundle"]["format"] == 1
+    completed = headway(
+        "evolve", str(suite_file), "--evaluations", "4", "--batch", "4", "--builtins", "lmetric", "--json"
+    )
+    assert completed.returncode == 0, completed.stderr
+    result = json.loads(completed.stdout)
+    assert result["candidates"] == 4 and result["chosen_on"] == "validation"
+    assert {row["kind"] for row in result["held_out"]} == {"winner", "baseline", "built-in"}
+    assert result["winner"]["bundle"]["format"] == 1
 
 
 @pytest.mark.parametrize(
@@ -233,5 +239,10 @@ def test_with_json_the_verb_prints_one_document(headway: Run, suite_file: Path) 
     ],
 )
 def test_mistakes_are_sentences(headway: Run, options: list[str], why: str) -> None:
-    done = headway("evolve", *options)
-    assert done.returncode == 2 and why in done.stderr and "Traceback" not in done.stderr and not done.stdout
+    completed = headway("evolve", *options)
+    assert (
+        completed.returncode == 2
+        and why in completed.stderr
+        and "Traceback" not in completed.stderr
+        and not completed.stdout
+    )

@@ -76,8 +76,8 @@ def test_seeds_are_averaged_within_a_workload_before_workloads_are() -> None:
         case("a", 3, 0, 0.0, 0.0),
         case("b", 1, 0, -1.0, 1.0),
     ]
-    found = fitness((TTFT, BOTH), cases, 7)
-    assert found == {
+    result = fitness((TTFT, BOTH), cases, 7)
+    assert result == {
         "primary": pytest.approx((1 * -0.4 + 3 * 0.5) / 4),
         "ttft": pytest.approx((0.2 - 1.0) / 2),
         "both": pytest.approx(0.5),
@@ -92,9 +92,9 @@ figure = st.none() | st.floats(allow_nan=True, allow_infinity=True)
 def test_whatever_the_figures_are_gains_are_finite_and_have_the_same_keys(
     figures: dict[str, float | None], base: dict[str, float | None]
 ) -> None:
-    found = gains((TTFT, BOTH, GOOD, HIT), figures, base)
-    assert list(found) == ["primary", "ttft", "both", "good", "hit"]
-    assert all(-10 <= value <= 10 for value in found.values())
+    result = gains((TTFT, BOTH, GOOD, HIT), figures, base)
+    assert list(result) == ["primary", "ttft", "both", "good", "hit"]
+    assert all(-10 <= value <= 10 for value in result.values())
 
 
 def test_a_figure_of_a_tenant_is_found_by_its_name() -> None:
@@ -107,10 +107,10 @@ def test_a_figure_of_a_tenant_is_found_by_its_name() -> None:
 
 
 def test_a_direction_is_known_where_the_figure_has_one() -> None:
-    found = read_objectives(
+    result = read_objectives(
         ["slo.goodput_ratio", {"figure": "classes.realtime.latency.ttft.p99", "name": "rt"}], "objectives"
     )
-    assert [(one.name, one.direction) for one in found] == [("slo.goodput_ratio", "maximize"), ("rt", "minimize")]
+    assert [(one.name, one.direction) for one in result] == [("slo.goodput_ratio", "maximize"), ("rt", "minimize")]
 
 
 @pytest.mark.parametrize(

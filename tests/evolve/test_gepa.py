@@ -105,9 +105,9 @@ def test_scores_are_gains_case_by_case_and_feedback_is_the_summary() -> None:
     cases = list(chosen.cases("train"))
     adapter = Adapter(chosen, started())
     batch = adapter.evaluate(cases, {"routing": SOURCE}, capture_traces=True, unheard_of=1)
-    found = evaluate(bundle_of(started(), {"routing": SOURCE}, "x"), chosen, cases=cases)
-    assert batch.scores == [case.gains["primary"] for case in found.cases]
-    assert batch.objective_scores == [{"ttft": one.gains["ttft"], "e2e": one.gains["e2e"]} for one in found.cases]
+    result = evaluate(bundle_of(started(), {"routing": SOURCE}, "x"), chosen, cases=cases)
+    assert batch.scores == [case.gains["primary"] for case in result.cases]
+    assert batch.objective_scores == [{"ttft": one.gains["ttft"], "e2e": one.gains["e2e"]} for one in result.cases]
     assert len(batch.outputs) == len(batch.trajectories) == batch.num_metric_calls == 2
     assert adapter.evaluate(cases, {"routing": SOURCE}).trajectories is None
     data = adapter.make_reflective_dataset({"routing": SOURCE}, batch, ["routing", "admission"], metadata={})
@@ -152,9 +152,9 @@ def test_five_components_can_be_written_at_once() -> None:
         asked.append(stage)
         return f"```\n{DEFAULTS.get(stage, SOURCE)}\n```"
 
-    found = search(WritingTask(few(), started(), Dialogue(stages=STAGES, evaluations=14), model, Path()))
+    result = search(WritingTask(few(), started(), Dialogue(stages=STAGES, evaluations=14), model, Path()))
     assert sorted(set(asked)) == sorted(STAGES)
-    assert found[0].policies["scaling"] == {"name": "code", "source": DEFAULTS["scaling"]}
+    assert result[0].policies["scaling"] == {"name": "code", "source": DEFAULTS["scaling"]}
 
 
 def test_every_prompt_teaches_the_language_of_its_stage() -> None:

@@ -20,9 +20,9 @@ TARGET = call(
 
 
 def decided(source: str) -> bytes:
-    found = decisions(plain_program(source, "routing"))
-    assert found is not None
-    return found
+    result = decisions(plain_program(source, "routing"))
+    assert result is not None
+    return result
 
 
 WANTED = decided(source_of(TARGET))

@@ -254,8 +254,8 @@ def test_the_commands_of_the_docs_work_with_an_endpoint(server: Server, headway:
     server.model = heavier
     for words in shown:
         mine = [server.base if word.startswith("http") else word for word in words]
-        done = headway(*mine, "--evaluations", "1", "--builtins", "lmetric", "--workers", "1", cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+        completed = headway(*mine, "--evaluations", "1", "--builtins", "lmetric", "--workers", "1", cwd=tmp_path)
+        assert completed.returncode == 0, completed.stderr
 
 
 @pytest.mark.parametrize(
@@ -270,9 +270,9 @@ def test_the_commands_of_the_docs_work_with_an_endpoint(server: Server, headway:
     ],
 )
 def test_mistakes_are_sentences(headway: Run, options: list[str], why: str) -> None:
-    done = headway("evolve", *options)
-    assert done.returncode == 2 and not done.stdout
-    assert why in " ".join(done.stderr.split()) and "Traceback" not in done.stderr
+    completed = headway("evolve", *options)
+    assert completed.returncode == 2 and not completed.stdout
+    assert why in " ".join(completed.stderr.split()) and "Traceback" not in completed.stderr
 
 
 def test_the_variable_of_the_key_is_named_once() -> None:

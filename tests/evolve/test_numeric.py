@@ -40,27 +40,27 @@ def judged(bundle: Bundle) -> tuple[Bundle, Evaluation]:
 
 def searched(sampler: Sampler, seed: int, evaluations: int = 50) -> list[tuple[Bundle, Evaluation]]:
     made = searcher(sampler, seed)
-    found: list[tuple[Bundle, Evaluation]] = []
-    while len(found) < evaluations:
+    result: list[tuple[Bundle, Evaluation]] = []
+    while len(result) < evaluations:
         batch = [judged(bundle) for bundle in made.ask(BATCH)]
         made.tell(batch)
-        found += batch
-    return found
+        result += batch
+    return result
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_six_parameters_are_better_than_the_defaults_within_fifty_evaluations(sampler: Sampler) -> None:
-    found = searched(sampler, 1)
-    default = found[0][1].fitness["primary"]
-    assert max(one.fitness["primary"] for _, one in found) > default / 3  # a loss, a third of what it was
+    result = searched(sampler, 1)
+    default = result[0][1].fitness["primary"]
+    assert max(one.fitness["primary"] for _, one in result) > default / 3  # a loss, a third of what it was
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_the_templates_own_numbers_come_first_and_the_same_seed_gives_the_same(sampler: Sampler) -> None:
-    found = searched(sampler, 2, 30)
-    assert found[0][0].mutations == () and found[0][0].policies["routing"]["load_offset"] == 1.0
-    assert found == searched(sampler, 2, 30)
-    assert [one.id for one, _ in found] != [one.id for one, _ in searched(sampler, 3, 30)]
+    result = searched(sampler, 2, 30)
+    assert result[0][0].mutations == () and result[0][0].policies["routing"]["load_offset"] == 1.0
+    assert result == searched(sampler, 2, 30)
+    assert [one.id for one, _ in result] != [one.id for one, _ in searched(sampler, 3, 30)]
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
@@ -70,9 +70,9 @@ def test_every_candidate_is_within_its_bounds(sampler: Sampler) -> None:
 
 
 def test_a_catalogue_policy_has_its_bounded_parameters_searched() -> None:
-    found = dimensions(made("prefix-overlap"), ("routing",))
-    assert [one.keys for one in found] == [("cache_weight",), ("max_load",), ("block_tokens",), ("lru_blocks",)]
-    assert [one.whole for one in found] == [False, False, True, True]
+    result = dimensions(made("prefix-overlap"), ("routing",))
+    assert [one.keys for one in result] == [("cache_weight",), ("max_load",), ("block_tokens",), ("lru_blocks",)]
+    assert [one.whole for one in result] == [False, False, True, True]
 
 
 def test_code_has_its_declared_parameters_searched() -> None:
@@ -84,12 +84,12 @@ def test_code_has_its_declared_parameters_searched() -> None:
 
 def test_weighted_has_the_weights_of_its_scorers_searched_by_their_ratios() -> None:
     bundle = made({"name": "weighted", "scorers": "prefix-affinity:3,load-balance:1"})
-    found = dimensions(bundle, ("routing",))
-    assert [(one.keys[1], one.default, one.log) for one in found] == [
+    result = dimensions(bundle, ("routing",))
+    assert [(one.keys[1], one.default, one.log) for one in result] == [
         ("prefix-affinity", 3.0, True),
         ("load-balance", 1.0, True),
     ]
-    changed = with_values(bundle, {found[0]: 5.0, found[1]: 0.25}, "x", 1)
+    changed = with_values(bundle, {result[0]: 5.0, result[1]: 0.25}, "x", 1)
     assert changed.policies["routing"]["scorers"] == {"prefix-affinity": 5.0, "load-balance": 0.25}
     assert changed.mutations == ("prefix-affinity 3 -> 5", "load-balance 1 -> 0.25")
     changed.check()
@@ -134,7 +134,7 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(
 
 def test_a_number_that_is_given_as_a_whole_one_is_looked_for_between_whole_ones_as_well() -> None:
     bundle = made({"name": "prefill-cost-routing", "load_exponent": 2})
-    found = {one.keys[-1]: one for one in dimensions(bundle, ("routing",))}
-    assert found["load_exponent"].default == 2 and not found["load_exponent"].whole
+    result = {one.keys[-1]: one for one in dimensions(bundle, ("routing",))}
+    assert result["load_exponent"].default == 2 and not result["load_exponent"].whole
     counted = {one.keys[-1]: one.whole for one in dimensions(made("unified"), ("routing",))}
     assert counted["lru_blocks"] and not counted["overload_factor"]

@@ -75,12 +75,12 @@ def judge(tmp_path: Path) -> Judge:
 
 
 def test_a_program_has_the_fitness_that_headway_gives_it(judge: Judge) -> None:
-    found, mine = judge(judge.program), evaluate(BASE, few())
-    assert list(found.metrics) == KEYS
-    assert found.metrics["combined_score"] == mine.fitness["primary"]
-    assert found.metrics["gain_ttft"] == mine.fitness["ttft"]
-    assert found.artifacts["summary"].splitlines()[1:] == mine.summary.splitlines()[1:]
-    assert 0 < found.metrics["cached"] < 1
+    result, mine = judge(judge.program), evaluate(BASE, few())
+    assert list(result.metrics) == KEYS
+    assert result.metrics["combined_score"] == mine.fitness["primary"]
+    assert result.metrics["gain_ttft"] == mine.fitness["ttft"]
+    assert result.artifacts["summary"].splitlines()[1:] == mine.summary.splitlines()[1:]
+    assert 0 < result.metrics["cached"] < 1
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,10 @@ def test_a_program_has_the_fitness_that_headway_gives_it(judge: Judge) -> None:
 )
 @pytest.mark.parametrize("function", ["evaluate", "evaluate_stage1", "evaluate_stage2"])
 def test_who_fails_has_the_same_metrics_and_a_reason(judge: Judge, source: str, function: str) -> None:
-    found = judge(program_of({"routing": source}), function)
-    assert list(found.metrics) == KEYS and all(math.isfinite(value) for value in found.metrics.values())
-    assert found.metrics["combined_score"] == -10.0
-    assert "Failed: " in found.artifacts["summary"]
+    result = judge(program_of({"routing": source}), function)
+    assert list(result.metrics) == KEYS and all(math.isfinite(value) for value in result.metrics.values())
+    assert result.metrics["combined_score"] == -10.0
+    assert "Failed: " in result.artifacts["summary"]
     assert candidates(judge.folder) == []
 
 
@@ -115,16 +115,16 @@ def test_an_edit_outside_the_markers_is_refused(judge: Judge) -> None:
         (SOURCE, "outside the markers"),
         ("", "is missing"),
     ]:
-        found = judge(wrong)
-        assert list(found.metrics) == KEYS and found.metrics["combined_score"] == -10.0
-        assert why in found.artifacts["summary"]
+        result = judge(wrong)
+        assert list(result.metrics) == KEYS and result.metrics["combined_score"] == -10.0
+        assert why in result.artifacts["summary"]
 
 
 def test_programs_that_cannot_be_read_are_failures_too(judge: Judge, tmp_path: Path) -> None:
     (tmp_path / "bytes.py").write_bytes(b"\xff\xfe\x00")
     for place in (tmp_path / "bytes.py", tmp_path / "nowhere.py"):
-        found = loaded(tmp_path).evaluate(str(place))
-        assert list(found.metrics) == KEYS and found.metrics["combined_score"] == -10.0
+        result = loaded(tmp_path).evaluate(str(place))
+        assert list(result.metrics) == KEYS and result.metrics["combined_score"] == -10.0
     (tmp_path / "task.json").write_text("{}")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -156,9 +156,9 @@ def test_a_program_that_takes_too_long_is_ended_by_us(judge: Judge) -> None:
     hurried.mkdir()
     (hurried / "evaluator.py").write_text((judge.folder / "evaluator.py").read_text())
     (hurried / "task.json").write_text(json.dumps(task | {"deadline_s": 1e-9}))
-    found = loaded(hurried).evaluate(str(judge.folder / "initial_program.py"))
-    assert list(found.metrics) == KEYS and found.metrics["combined_score"] == -10.0
-    assert "the evaluation reached its deadline of" in found.artifacts["summary"]
+    result = loaded(hurried).evaluate(str(judge.folder / "initial_program.py"))
+    assert list(result.metrics) == KEYS and result.metrics["combined_score"] == -10.0
+    assert "the evaluation reached its deadline of" in result.artifacts["summary"]
 
 
 def test_a_summary_gets_through_the_filter_of_prompts(judge: Judge) -> None:
@@ -207,11 +207,11 @@ def test_a_search_leaves_programs_that_are_judged_again_and_the_process_as_it_wa
     handlers, path = list(logging.getLogger().handlers), list(sys.path)
     random.seed(7)
     expected, heard = random.Random(7).random(), signal.getsignal(signal.SIGINT)
-    found = conversed(tmp_path / "out")
+    result = conversed(tmp_path / "out")
     assert random.random() == expected and signal.getsignal(signal.SIGINT) is heard
     assert logging.getLogger().handlers == handlers and sys.path == path
     assert capfd.readouterr() == ("", "")
-    assert 2 <= found.candidates <= 4
+    assert 2 <= result.candidates <= 4
     rows = json.loads((tmp_path / "out" / "batches" / "0000.json").read_text())
     for row in rows:
         assert row["evaluation"]["fitness"] == evaluate(row["bundle"], few()).fitness
@@ -221,8 +221,8 @@ def test_a_search_leaves_programs_that_are_judged_again_and_the_process_as_it_wa
 
 
 def test_programs_that_never_end_do_not_stop_the_search(tmp_path: Path) -> None:
-    found = conversed(tmp_path / "out", hostile, 5)
-    assert found.candidates == 1  # the first one alone
+    result = conversed(tmp_path / "out", hostile, 5)
+    assert result.candidates == 1  # the first one alone
     assert len((tmp_path / "out" / "transcript.jsonl").read_text().splitlines()) == 4
 
 

@@ -59,10 +59,10 @@ def test_the_hypervolume_is_the_sum_of_boxes_less_what_they_share(found: Points,
 
 
 def test_crowding_is_the_share_of_the_spread_between_a_points_neighbours() -> None:
-    found = crowding([(0.0, 10.0), (1.0, 7.0), (3.0, 6.0), (10.0, 0.0)])
-    assert found[0] == found[3] == math.inf
-    assert found[1] == pytest.approx((3 - 0) / 10 + (10 - 6) / 10)
-    assert found[2] == pytest.approx((10 - 1) / 10 + (7 - 0) / 10)
+    result = crowding([(0.0, 10.0), (1.0, 7.0), (3.0, 6.0), (10.0, 0.0)])
+    assert result[0] == result[3] == math.inf
+    assert result[1] == pytest.approx((3 - 0) / 10 + (10 - 6) / 10)
+    assert result[2] == pytest.approx((10 - 1) / 10 + (7 - 0) / 10)
 
 
 def test_nothing_has_no_ranks_no_crowding_and_no_volume() -> None:

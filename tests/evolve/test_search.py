@@ -91,8 +91,8 @@ def test_a_search_that_was_interrupted_comes_to_what_it_would_have_come_to(engin
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_search_that_is_made_longer_comes_to_what_a_long_one_had_come_to(engine: str, tmp_path: Path) -> None:
     for evaluations in (6, 8, 12):
-        found = searched(engine, tmp_path / "steps", evaluations)
-        assert found.candidates == evaluations
+        result = searched(engine, tmp_path / "steps", evaluations)
+        assert result.candidates == evaluations
     searched(engine, tmp_path / "once", 12)
     steps, once = contents(tmp_path / "steps"), contents(tmp_path / "once")
     batches = [name for name in once if name.startswith("batches/")]
@@ -164,8 +164,8 @@ def test_no_held_out_case_is_run_before_the_winner_is_chosen(
 
 def test_a_searcher_and_its_judge_are_handed_a_suite_without_held_out_cases() -> None:
     made = few()
-    found = Search(plan("gp").searcher(made), made, 10)
-    assert set(found.suite.parts) == {"train", "validation"}
+    result = Search(plan("gp").searcher(made), made, 10)
+    assert set(result.suite.parts) == {"train", "validation"}
 
 
 class Repeating:
@@ -215,9 +215,9 @@ def test_bad_candidates_do_not_end_a_search() -> None:
 
         def tell(self, judged: Any) -> None: ...
 
-    found = Search(Bad(), few(), 3).run(3)
-    assert [one.evaluation.ok for one in found] == [False] * 3
-    assert all(one.evaluation.fitness["primary"] == -10 for one in found)
+    result = Search(Bad(), few(), 3).run(3)
+    assert [one.evaluation.ok for one in result] == [False] * 3
+    assert all(one.evaluation.fitness["primary"] == -10 for one in result)
 
 
 def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,10 +230,10 @@ def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.full
 def test_numbers_that_are_searched_beat_the_template_on_a_real_suite(tmp_path: Path) -> None:
     made = Suite.load(document(train=[{"workload": "prefixes", "seeds": [1, 2]}], held_out=[], validation=[]))
-    found = evolve(made, Plan("numeric", template="weighted-affinity-routing", seed=1), evaluations=40, workers=1)
+    result = evolve(made, Plan("numeric", template="weighted-affinity-routing", seed=1), evaluations=40, workers=1)
     default = Search(Repeating(), made, 1)
-    assert found.selection.chosen_on == "train" and found.contestants == []
-    assert found.selection.winner.evaluation.fitness["primary"] > _default(default.suite)
+    assert result.selection.chosen_on == "train" and result.contestants == []
+    assert result.selection.winner.evaluation.fitness["primary"] > _default(default.suite)
 
 
 def _default(made: Suite) -> float:

@@ -52,11 +52,11 @@ def either(request: pytest.FixtureRequest) -> None:
 
 def fails(name: str, *arguments: object, limits: Limits = SMALL) -> tuple[str, str]:
     """How a call fails; and the next one works."""
-    found = confined(CALLS + name, arguments, limits)
-    assert isinstance(found, Failure), found
+    result = confined(CALLS + name, arguments, limits)
+    assert isinstance(result, Failure), result
     assert confined(CALLS + "add", [1, 2], SMALL) == 3
-    assert found.why.endswith(".") and "\n" not in found.why
-    return found.kind, found.why
+    assert result.why.endswith(".") and "\n" not in result.why
+    return result.kind, result.why
 
 
 def idle() -> worker.Zygote:
@@ -116,31 +116,31 @@ def test_many_calls_are_told_as_they_come_and_given_in_order() -> None:
     told = []
     tasks = [Task(CALLS + "add", [number, 1]) for number in range(20)]
     with runner_of(2) as runner:
-        found = confined_many(tasks, runner, finished=lambda place, value: told.append((place, value)))
-    assert found == list(range(1, 21))
-    assert sorted(told) == list(enumerate(found))
+        result = confined_many(tasks, runner, finished=lambda place, value: told.append((place, value)))
+    assert result == list(range(1, 21))
+    assert sorted(told) == list(enumerate(result))
     assert confined_many([]) == []
 
 
 def test_one_bad_task_among_many_is_one_failure() -> None:
     tasks = [Task(CALLS + "ends") if number == 3 else Task(CALLS + "add", [number, 1]) for number in range(8)]
     with runner_of(2) as runner:
-        found = confined_many(tasks, runner)
-    assert [place for place, value in enumerate(found) if isinstance(value, Failure)] == [3]
+        result = confined_many(tasks, runner)
+    assert [place for place, value in enumerate(result) if isinstance(value, Failure)] == [3]
 
 
 def test_threads_may_call_at_the_same_time() -> None:
-    found: dict[int, object] = {}
+    result: dict[int, object] = {}
 
     def call(number: int) -> None:
-        found[number] = confined(CALLS + "add", [number, 1])
+        result[number] = confined(CALLS + "add", [number, 1])
 
     threads = [threading.Thread(target=call, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == {number: number + 1 for number in range(4)}
+    assert result == {number: number + 1 for number in range(4)}
     assert len(worker._IDLE) <= max(2, os.cpu_count() or 1)
 
 
@@ -156,10 +156,10 @@ def test_a_thread_that_ends_does_not_take_its_zygote_with_it() -> None:
 def test_a_forked_copy_of_the_program_starts_zygotes_of_its_own() -> None:
     mine = confined(CALLS + "where")[1]
     with runner_of(2) as runner:
-        found: list[list[int]] = []
+        result: list[list[int]] = []
         jobs = [worker.Job("where", confined, (CALLS + "where",)) for _ in range(4)]
-        runner.run(jobs, lambda _, value: found.append(value), "test")
-        assert mine not in {parent for _, parent in found}
+        runner.run(jobs, lambda _, value: result.append(value), "test")
+        assert mine not in {parent for _, parent in result}
     assert confined(CALLS + "where")[1] == mine
 
 
@@ -315,8 +315,8 @@ def test_a_thousand_tasks_leave_nothing_behind() -> None:
         confined_many(tasks[:20], runner)
         places = [Path("/proc/self/fd"), *(Path(f"/proc/{one.process.pid}/fd") for one in worker._IDLE)]
         before = [len(list(place.iterdir())) for place in places]
-        found = confined_many(tasks, runner)
-    assert sum(isinstance(value, Failure) for value in found) == 10
+        result = confined_many(tasks, runner)
+    assert sum(isinstance(value, Failure) for value in result) == 10
     assert [len(list(place.iterdir())) for place in places] == before
     for one in worker._IDLE:
         assert not Path(f"/proc/{one.process.pid}/task/{one.process.pid}/children").read_text().split()

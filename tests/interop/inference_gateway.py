@@ -78,11 +78,11 @@ class Epp:
 
     def ends(self) -> dict[tuple[str, int], int]:
         """How many requests ended in which way, by outcome and status."""
-        found: dict[tuple[str, int], int] = {}
+        result: dict[tuple[str, int], int] = {}
         for group in list(self.app.metrics.groups.values()):
             for end, count in list(group.ends.items()):
-                found[end] = found.get(end, 0) + count
-        return found
+                result[end] = result.get(end, 0) + count
+        return result
 
     def healthy(self) -> int:
         check = self.channel.unary_unary(f"/{HEALTH}/Check", Asked.SerializeToString, Checked.FromString)
@@ -199,6 +199,6 @@ def mutated(said: Any, phase: str = "request_headers") -> dict[str, str]:
 
 def target(said: Any, phase: str = "request_headers") -> str:
     """Where a request goes: told twice, and alike."""
-    found = mutated(said, phase)[TARGET]
-    assert said.dynamic_metadata["envoy.lb"][TARGET] == found
-    return found
+    result = mutated(said, phase)[TARGET]
+    assert said.dynamic_metadata["envoy.lb"][TARGET] == result
+    return result

@@ -28,7 +28,7 @@ CHAT = {
 def client(**more: Any) -> dict[str, Any]:
     """With all that an export writes."""
     name = more.pop("name", "a")
-    found = {
+    result = {
         "id": name,
         "tenant_id": name,
         "slo_class": "standard",
@@ -39,18 +39,18 @@ def client(**more: Any) -> dict[str, Any]:
         "streaming": True,
         "timeout": 0,
     }
-    return {**found, **more}
+    return {**result, **more}
 
 
 def spec(*clients: dict[str, Any], **more: Any) -> dict[str, Any]:
-    found = {"version": "2", "seed": 42, "category": "language", "aggregate_rate": 10, "num_requests": 100}
-    return deepcopy({**found, **more, "clients": list(clients)})
+    result = {"version": "2", "seed": 42, "category": "language", "aggregate_rate": 10, "num_requests": 100}
+    return deepcopy({**result, **more, "clients": list(clients)})
 
 
 def there_and_back(document: dict[str, Any]) -> Any:
-    found = import_workload(document, "x")
-    workload = WorkloadSpec(**found.document["workload"])
-    return export_workload(workload, found.document.get("seed", {}).get("workload", 0)).document
+    result = import_workload(document, "x")
+    workload = WorkloadSpec(**result.document["workload"])
+    return export_workload(workload, result.document.get("seed", {}).get("workload", 0)).document
 
 
 SPECS = [
@@ -78,10 +78,10 @@ SPECS = [
 
 @pytest.mark.parametrize("document", SPECS)
 def test_a_specification_that_comes_in_and_goes_out_is_the_same(document: dict[str, Any]) -> None:
-    found = there_and_back(document)
-    assert sorted(found) == sorted(document)
-    ours, wanted = found.pop("clients"), document["clients"]
-    assert found == {name: value for name, value in document.items() if name != "clients"}
+    result = there_and_back(document)
+    assert sorted(result) == sorted(document)
+    ours, wanted = result.pop("clients"), document["clients"]
+    assert result == {name: value for name, value in document.items() if name != "clients"}
     assert ours == wanted
 
 
@@ -98,8 +98,8 @@ def test_bounded_lengths_are_shifted_by_their_prefix_exactly(
     params = {"mean": mean, "std_dev": std, "min": low, "max": low + more}
     lengths = {"type": "gaussian", "params": params}
     document = spec(client(input_distribution=lengths, prefix_group="g" if prefix else "", prefix_length=prefix))
-    found = import_workload(document, "x").document["workload"]["tenants"]["a"]
-    assert found["prompt_tokens"]["mean"] == mean + prefix
+    result = import_workload(document, "x").document["workload"]["tenants"]["a"]
+    assert result["prompt_tokens"]["mean"] == mean + prefix
     assert there_and_back(document)["clients"][0]["input_distribution"] == lengths
 
 
@@ -140,11 +140,11 @@ def test_some_sessions_without_the_prefix_are_a_client_of_their_own() -> None:
 def test_a_closed_loop_has_users_and_not_a_rate() -> None:
     loop = client(name="default", concurrency=8, think_time_us=2_000_000, timeout=300_000_000)
     del loop["rate_fraction"], loop["timeout"]
-    found = import_workload(spec(loop, aggregate_rate=0), "x").document["workload"]
-    assert found["closed_loop"] == {"concurrency": 8, "think_time": "2s"}
-    assert found["timeout"] == "300s"  # of BLIS's clients that wait for their answers, unless they say otherwise
-    assert "rate" not in found
-    out = export_workload(WorkloadSpec(**found)).document
+    result = import_workload(spec(loop, aggregate_rate=0), "x").document["workload"]
+    assert result["closed_loop"] == {"concurrency": 8, "think_time": "2s"}
+    assert result["timeout"] == "300s"  # of BLIS's clients that wait for their answers, unless they say otherwise
+    assert "rate" not in result
+    out = export_workload(WorkloadSpec(**result)).document
     assert (out["aggregate_rate"], out["clients"][0]["concurrency"]) == (0, 8)
     assert "rate_fraction" not in out["clients"][0]
 
@@ -197,15 +197,15 @@ def test_other_sources_of_requests_are_refused(name: str) -> None:
 def test_what_changes_no_request_is_told() -> None:
     ratio = {"type": "constant", "params": {"value": 50}}
     odd = client(id="b", network={"rtt_ms": 5}, streaming=False, reasoning={"reason_ratio_distribution": ratio})
-    found = import_workload(spec(odd, goodput_slo_targets={"standard": {"ttft": 3}}), "x")
-    notes = " ".join(found.notes)
+    result = import_workload(spec(odd, goodput_slo_targets={"standard": {"ttft": 3}}), "x")
+    notes = " ".join(result.notes)
     for word in ("network", "streaming", "reason_ratio", "goodput_slo_targets", "the client's id b is ignored"):
         assert word in notes
 
 
 def test_an_old_specification_has_its_classes_renamed() -> None:
-    found = import_workload(spec(client(slo_class="realtime"), version="1"), "x")
-    assert found.document["workload"]["tenants"]["a"]["priority"] == "critical"
+    result = import_workload(spec(client(slo_class="realtime"), version="1"), "x")
+    assert result.document["workload"]["tenants"]["a"]["priority"] == "critical"
     with pytest.raises(HeadwayError, match="expected version 1 or 2"):
         import_workload(spec(client(), version="3"), "x")
 
@@ -232,14 +232,14 @@ def test_what_a_client_of_blis_cannot_do_is_refused(workload: dict[str, Any], wo
 def test_the_command_line_takes_workloads_and_traces(headway: Run, tmp_path: Path, root: Path) -> None:
     file, scenario = tmp_path / "spec.yaml", tmp_path / "scenario.yaml"
     file.write_text(yaml.safe_dump(spec(client(name="default", prefix_group="g", prefix_length=64))))
-    done = headway("import", "blis", str(file), "-o", str(scenario))
-    assert done.returncode == 0, done.stderr
+    completed = headway("import", "blis", str(file), "-o", str(scenario))
+    assert completed.returncode == 0, completed.stderr
     assert yaml.safe_load(headway("export", "blis", str(scenario)).stdout) == yaml.safe_load(file.read_text())
     assert headway("run", str(scenario), "--json").returncode == 0
     trace = tmp_path / "trace"
-    done = headway("export", "blis", str(root / "examples/05_trace.jsonl"), "-o", str(trace))
-    assert "cannot express the blocks of prompts" in done.stderr
-    assert "wrote 120 requests" in done.stdout
+    completed = headway("export", "blis", str(root / "examples/05_trace.jsonl"), "-o", str(trace))
+    assert "cannot express the blocks of prompts" in completed.stderr
+    assert "wrote 120 requests" in completed.stdout
     back = tmp_path / "back.jsonl"
     assert headway("import", "blis", str(trace.with_suffix(".yaml")), "-o", str(back)).returncode == 0
     assert len(back.read_text().splitlines()) >= 120

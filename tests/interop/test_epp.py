@@ -43,8 +43,8 @@ def epp() -> Iterator[Callable[..., Epp]]:
 def test_a_request_is_sent_to_an_endpoint_and_counted_until_its_answer_ends(epp: Callable[..., Epp]) -> None:
     picker = epp(policies={"routing": "least-loaded"})
     call = Call(picker)
-    said = call.ask(chat(stream=True))
-    assert target(said) == A
+    reply = call.ask(chat(stream=True))
+    assert target(reply) == A
     assert call.echoed == chat(stream=True)  # the gateway keeps nothing of what it has sent
     assert picker.inflight() == {"a": 1, "b": 0}
     headed = call.answer_head()
@@ -87,10 +87,10 @@ def test_a_prompt_goes_where_its_beginning_went(epp: Callable[..., Epp]) -> None
 def test_a_body_that_the_gateway_buffers_is_answered_in_the_bodys_phase(epp: Callable[..., Epp]) -> None:
     picker = epp()
     call = Call(picker, BUFFERED)
-    said = call.ask()
-    assert said.WhichOneof("one") == "request_body"
-    assert target(said, "request_body") in (A, B)
-    assert not said.request_body.response.HasField("body_mutation")  # it has the body
+    reply = call.ask()
+    assert reply.WhichOneof("one") == "request_body"
+    assert target(reply, "request_body") in (A, B)
+    assert not reply.request_body.response.HasField("body_mutation")  # it has the body
     call.answer_head()
     assert call.answer_body(b"{}", end=True).WhichOneof("one") == "response_body"
     picker.until(picker.idle)
@@ -188,9 +188,9 @@ def test_a_wrong_body_is_answered_by_the_gateway_itself(
 ) -> None:
     picker = epp()
     call = Call(picker, mode)
-    said = call.ask(body).immediate_response
-    assert said.status.code == 400
-    assert word in json.loads(said.body)["error"]["message"]
+    reply = call.ask(body).immediate_response
+    assert reply.status.code == 400
+    assert word in json.loads(reply.body)["error"]["message"]
     assert call.rest() == []  # nothing more is said of it
     assert picker.idle()
 
@@ -208,9 +208,9 @@ def test_what_the_policies_reject_is_answered_with_their_status(epp: Callable[..
     held = [Call(picker) for _ in range(2)]
     for call in held:
         call.ask()
-    said = Call(picker).ask().immediate_response
-    assert said.status.code in (429, 503)
-    assert "retry-after" in {one.header.key for one in said.headers.set_headers}
+    reply = Call(picker).ask().immediate_response
+    assert reply.status.code in (429, 503)
+    assert "retry-after" in {one.header.key for one in reply.headers.set_headers}
     assert sum(picker.inflight().values()) == 2
     held[0].answer_head()
     held[0].answer_body(b"{}", end=True)
@@ -226,8 +226,8 @@ def test_without_an_engine_a_request_waits_and_then_is_refused(epp: Callable[...
         picker.app.fleet.cordon("b")
 
     picker.call(cordon())
-    said = Call(picker).ask().immediate_response
-    assert said.status.code == 503
+    reply = Call(picker).ask().immediate_response
+    assert reply.status.code == 503
     assert picker.idle()
 
 
@@ -260,9 +260,9 @@ def test_a_key_of_the_pickers_own_does_not_go_on_to_the_engine(epp: Callable[...
     picker = epp(keys=str(keys))
     assert Call(picker).ask().immediate_response.status.code == 401
     call = Call(picker)
-    said = call.ask(authorization=f"Bearer {key}")
-    assert target(said) in (A, B)
-    assert list(said.request_headers.response.header_mutation.remove_headers) == ["authorization"]
+    reply = call.ask(authorization=f"Bearer {key}")
+    assert target(reply) in (A, B)
+    assert list(reply.request_headers.response.header_mutation.remove_headers) == ["authorization"]
     assert Call(picker).ask(authorization=f"Bearer {key}").immediate_response.status.code == 429
     call.stream.cancel()
     picker.until(picker.idle)
@@ -278,9 +278,9 @@ def test_two_engines_that_share_a_request_are_both_named(epp: Callable[..., Epp]
     roles = {"p": {"url": f"http://{A}", "role": "prefill"}, "d": {"url": f"http://{B}", "role": "decode"}}
     picker = epp(roles)
     call = Call(picker)
-    said = call.ask(chat("long " * 1000, stream=True))
-    assert target(said) == B
-    assert mutated(said)["x-prefiller-host-port"] == A
+    reply = call.ask(chat("long " * 1000, stream=True))
+    assert target(reply) == B
+    assert mutated(reply)["x-prefiller-host-port"] == A
     assert picker.inflight() == {"p": 1, "d": 1}
     call.answer_head()
     picker.until(lambda: picker.inflight() == {"p": 0, "d": 1})
@@ -293,9 +293,9 @@ def test_models_are_told_by_the_picker(epp: Callable[..., Epp]) -> None:
     picker = epp({"a": {"url": f"http://{A}", "models": ["m", "n"]}})
     call = Call(picker)
     call.head("/v1/models", "GET", end=True)
-    said = call.said().immediate_response
-    assert said.status.code == 200
-    assert [one["id"] for one in json.loads(said.body)["data"]] == ["m", "n"]
+    reply = call.said().immediate_response
+    assert reply.status.code == 200
+    assert [one["id"] for one in json.loads(reply.body)["data"]] == ["m", "n"]
     call = Call(picker)
     call.head("/v1/nothing", "GET", end=True)
     assert call.said().immediate_response.status.code == 404
@@ -316,16 +316,16 @@ def ask_within(picker: Epp, *allowed: str, model: str = "m") -> Call:
 
 def test_policies_choose_among_the_endpoints_that_the_gateway_allows(epp: Callable[..., Epp], tmp_path: Path) -> None:
     picker = epp(policies={"routing": "least-loaded"}, journal={"file": str(tmp_path / "j")})
-    found = []
+    result = []
     for allowed in ((A,), (B,), (A, B), ("127.0.0.9:8000", B)):
         call = ask_within(picker, *allowed)
-        found.append(target(call.said()))
+        result.append(target(call.said()))
         call.stream.cancel()
         picker.until(picker.idle)
-    assert found == [A, B, A, B]
+    assert result == [A, B, A, B]
     call = ask_within(picker, "127.0.0.9:8000")
-    said = call.said().immediate_response
-    assert said.status.code == 503 and b"none of the endpoints that the gateway allows" in said.body
+    reply = call.said().immediate_response
+    assert reply.status.code == 503 and b"none of the endpoints that the gateway allows" in reply.body
     assert {view.state for view in picker.app.plane.views if view.id} == {"ready"}
     picker.app.plane.tape.flush()
     replayed = replay(tmp_path / "j")
@@ -351,9 +351,9 @@ def test_who_waits_in_the_queue_is_sent_to_an_endpoint_that_the_gateway_allows(e
 def test_a_gateway_that_sends_no_bodies_is_told_so(epp: Callable[..., Epp]) -> None:
     call = Call(epp(), mode=0)
     call.head()
-    said = call.said().immediate_response
-    assert said.status.code == 500
-    assert b"BUFFERED" in said.body
+    reply = call.said().immediate_response
+    assert reply.status.code == 500
+    assert b"BUFFERED" in reply.body
 
 
 def test_an_answer_whose_body_is_not_sent_ends_with_the_call(epp: Callable[..., Epp]) -> None:

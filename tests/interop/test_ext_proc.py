@@ -32,12 +32,12 @@ def written(message: Any) -> str:
 
 
 def test_a_requests_head_reads_as_envoy_writes_it() -> None:
-    found = read(REQUEST)
-    fields = [(one.key, one.raw_value or one.value) for one in found.request_headers.headers.headers]
+    result = read(REQUEST)
+    fields = [(one.key, one.raw_value or one.value) for one in result.request_headers.headers.headers]
     assert fields == [(":path", b"/v1/completions"), ("x-a", "b")]
-    assert found.request_headers.end_of_stream
-    assert (found.protocol_config.request_body_mode, found.protocol_config.response_body_mode) == (4, 1)
-    (entry,) = found.metadata_context.filter_metadata
+    assert result.request_headers.end_of_stream
+    assert (result.protocol_config.request_body_mode, result.protocol_config.response_body_mode) == (4, 1)
+    (entry,) = result.metadata_context.filter_metadata
     assert (entry.key, list(entry.value[f"{TARGET}-subset"])) == ("envoy.lb.subset_hint", ["127.0.0.2:8000"])
 
 
@@ -52,22 +52,22 @@ def test_a_requests_head_reads_as_envoy_writes_it() -> None:
     ],
 )
 def test_each_phase_reads_as_envoy_writes_it(text: str, kind: str) -> None:
-    found = read(text)
-    assert found.WhichOneof("one") == kind
+    result = read(text)
+    assert result.WhichOneof("one") == kind
     if kind.endswith("_body"):
-        assert (getattr(found, kind).body, getattr(found, kind).end_of_stream) == (b"hi", True)
-    assert written(found) == text
+        assert (getattr(result, kind).body, getattr(result, kind).end_of_stream) == (b"hi", True)
+    assert written(result) == text
 
 
 def test_an_endpoint_is_written_as_envoy_reads_it() -> None:
-    said = ProcessingResponse()
-    response = said.request_headers.response
+    reply = ProcessingResponse()
+    response = reply.request_headers.response
     option = response.header_mutation.set_headers.add(append_action=2)
     option.header.key, option.header.raw_value = TARGET, b"127.0.0.2:8000"
     response.header_mutation.remove_headers.append("authorization")
     response.clear_route_cache = True
-    said.dynamic_metadata.get_or_create_struct("envoy.lb")[TARGET] = "127.0.0.2:8000"
-    assert written(said) == ROUTED
+    reply.dynamic_metadata.get_or_create_struct("envoy.lb")[TARGET] = "127.0.0.2:8000"
+    assert written(reply) == ROUTED
 
 
 @pytest.mark.parametrize(
@@ -75,24 +75,24 @@ def test_an_endpoint_is_written_as_envoy_reads_it() -> None:
     [("request_body", "1a0c0a0a1a081a060a0268691001"), ("response_body", "220c0a0a1a081a060a0268691001")],
 )
 def test_a_piece_of_a_body_is_written_as_envoy_reads_it(phase: str, text: str) -> None:
-    said = ProcessingResponse()
-    streamed = getattr(said, phase).response.body_mutation.streamed_response
+    reply = ProcessingResponse()
+    streamed = getattr(reply, phase).response.body_mutation.streamed_response
     streamed.body, streamed.end_of_stream = b"hi", True
-    assert written(said) == text
+    assert written(reply) == text
 
 
 def test_an_answer_of_its_own_is_written_as_envoy_reads_it() -> None:
-    said = ProcessingResponse()
-    said.immediate_response.status.code, said.immediate_response.body = 429, b"{}"
-    option = said.immediate_response.headers.set_headers.add(append_action=2)
+    reply = ProcessingResponse()
+    reply.immediate_response.status.code, reply.immediate_response.body = 429, b"{}"
+    option = reply.immediate_response.headers.set_headers.add(append_action=2)
     option.header.key, option.header.raw_value = "retry-after", b"1"
-    assert written(said) == "3a210a0308ad0312160a140a100a0b72657472792d61667465721a013118021a027b7d"
+    assert written(reply) == "3a210a0308ad0312160a140a100a0b72657472792d61667465721a013118021a027b7d"
 
 
 @pytest.mark.parametrize(
     ("phase", "text"), [("response_headers", "1200"), ("request_trailers", "2a00"), ("response_trailers", "3200")]
 )
 def test_to_go_on_is_written_as_envoy_reads_it(phase: str, text: str) -> None:
-    said = ProcessingResponse()
-    getattr(said, phase).SetInParent()
-    assert written(said) == text
+    reply = ProcessingResponse()
+    getattr(reply, phase).SetInParent()
+    assert written(reply) == text

@@ -56,9 +56,9 @@ def test_a_profile_that_goes_out_and_comes_back_is_the_same(routing: dict[str, A
 
 
 def test_the_default_profile_is_llm_ds_own() -> None:
-    found = export_profile({"name": "weighted"}).document
-    assert found["apiVersion"] == "inference.networking.x-k8s.io/v1alpha1"
-    assert found["schedulingProfiles"] == [
+    result = export_profile({"name": "weighted"}).document
+    assert result["apiVersion"] == "inference.networking.x-k8s.io/v1alpha1"
+    assert result["schedulingProfiles"] == [
         {
             "name": "default",
             "plugins": [
@@ -70,15 +70,15 @@ def test_the_default_profile_is_llm_ds_own() -> None:
         }
     ]
     producer = {"autoTune": False, "blockSizeTokens": 16, "lruCapacityPerServer": 31250, "maxPrefixTokensToMatch": 0}
-    assert found["plugins"][0] == {"type": "approx-prefix-cache-producer", "parameters": producer}
-    assert found["plugins"][-1] == {"type": "single-profile-handler"}
+    assert result["plugins"][0] == {"type": "approx-prefix-cache-producer", "parameters": producer}
+    assert result["plugins"][-1] == {"type": "single-profile-handler"}
 
 
 def test_two_prefix_indexes_are_two_producers_that_are_named() -> None:
-    found = export_profile(PROFILES[3]).document
-    names = [one["name"] for one in found["plugins"] if one["type"] == "approx-prefix-cache-producer"]
+    result = export_profile(PROFILES[3]).document
+    names = [one["name"] for one in result["plugins"] if one["type"] == "approx-prefix-cache-producer"]
     assert names == ["prefix-64-5000", "prefix-16-31250"]
-    scorers = {one["type"]: one["parameters"] for one in found["plugins"] if one["type"].endswith("scorer")}
+    scorers = {one["type"]: one["parameters"] for one in result["plugins"] if one["type"].endswith("scorer")}
     assert [one["prefixMatchInfoProducerName"] for one in scorers.values()] == names
 
 
@@ -131,8 +131,8 @@ def test_a_configuration_of_llm_ds_guides_is_read() -> None:
           - {pluginRef: prefix-cache-scorer, weight: 3.0}
         """
     )
-    found = import_config(document, "epp.yaml")
-    assert found.document["policies"]["routing"] == {
+    result = import_config(document, "epp.yaml")
+    assert result.document["policies"]["routing"] == {
         "name": "weighted",
         "scorers": {
             "queue-depth": 2,
@@ -142,7 +142,7 @@ def test_a_configuration_of_llm_ds_guides_is_read() -> None:
         "filters": [{"name": "load-below", "max_load": 10}],
         "picker": "max-score",
     }
-    notes = " ".join(found.notes)
+    notes = " ".join(result.notes)
     for word in (
         "autoTune",
         "131,072 tokens",
@@ -156,9 +156,9 @@ def test_a_configuration_of_llm_ds_guides_is_read() -> None:
 def test_without_profiles_all_plugins_are_one() -> None:
     document = profile("queue-scorer", "kv-cache-utilization-scorer", "weighted-random-picker")
     del document["schedulingProfiles"]
-    found = import_config(document, "x")
-    assert found.document["policies"]["routing"]["scorers"] == {"queue-depth": 1, "kv-utilization": 1}
-    assert found.document["policies"]["routing"]["picker"] == "weighted-random"
+    result = import_config(document, "x")
+    assert result.document["policies"]["routing"]["scorers"] == {"queue-depth": 1, "kv-utilization": 1}
+    assert result.document["policies"]["routing"]["picker"] == "weighted-random"
     nothing = import_config(config("featureGates: [flowControl]"), "x")
     assert meant(nothing.document["policies"]["routing"]) == meant({"name": "weighted"})
     assert "featureGates" in nothing.notes[0]
@@ -169,9 +169,9 @@ def test_one_of_several_profiles_is_chosen_by_name() -> None:
     document["schedulingProfiles"].append({"name": "prefill", "plugins": [{"pluginRef": "queue-scorer", "weight": 4}]})
     with pytest.raises(HeadwayError, match=r"Choose one with --profile: default, prefill"):
         import_config(document, "x")
-    found = import_config(document, "x", "prefill")
-    assert found.document["policies"]["routing"]["scorers"] == {"queue-depth": 4}
-    assert "only the profile prefill" in found.notes[0]
+    result = import_config(document, "x", "prefill")
+    assert result.document["policies"]["routing"]["scorers"] == {"queue-depth": 4}
+    assert "only the profile prefill" in result.notes[0]
     with pytest.raises(HeadwayError, match="there is no profile 'decode'"):
         import_config(document, "x", "decode")
 
@@ -228,17 +228,17 @@ def test_a_scorer_twice_or_without_weight_is_told() -> None:
     with pytest.raises(HeadwayError, match="queue-depth is listed twice"):
         import_config(two, "x")
     none = profile("queue-scorer", "kv-cache-utilization-scorer", **{"queue-scorer": 0})
-    found = import_config(none, "x")
-    assert found.document["policies"]["routing"]["scorers"] == {"kv-utilization": 1}
-    assert "queue-scorer has the weight 0 and is ignored." in found.notes
+    result = import_config(none, "x")
+    assert result.document["policies"]["routing"]["scorers"] == {"kv-utilization": 1}
+    assert "queue-scorer has the weight 0 and is ignored." in result.notes
 
 
 def test_the_command_line_writes_and_reads_profiles(headway: Run, tmp_path: Path) -> None:
     file, back = tmp_path / "epp.yaml", tmp_path / "policies.yaml"
-    done = headway("export", "llm-d", "kv-utilization:1,active-requests:2", "-o", str(file))
-    assert (done.returncode, done.stdout) == (0, "")
-    done = headway("import", "llm-d", str(file), "-o", str(back))
-    assert done.returncode == 0
+    completed = headway("export", "llm-d", "kv-utilization:1,active-requests:2", "-o", str(file))
+    assert (completed.returncode, completed.stdout) == (0, "")
+    completed = headway("import", "llm-d", str(file), "-o", str(back))
+    assert completed.returncode == 0
     printed = headway("export", "llm-d", str(back))
     assert printed.stdout == file.read_text()
     assert "max-score-picker chooses at random" in printed.stderr

@@ -68,11 +68,14 @@ def test_lengths_that_cannot_be_are_not_believed(number: str) -> None:
     ],
 )
 def test_an_endpoint_that_cannot_be_asked_is_told_before_anything_is_sent(headway, url: str, why: str) -> None:
-    done = headway("load", url)
-    assert done.returncode == 2 and why in done.stderr and "Traceback" not in done.stderr
+    completed = headway("load", url)
+    assert completed.returncode == 2 and why in completed.stderr and "Traceback" not in completed.stderr
 
 
 def test_a_key_that_no_header_can_have_is_refused(headway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOAD_TEST_KEY", "one\nx-evil: two")
-    done = headway("load", "http://127.0.0.1:9", "--key-env", "LOAD_TEST_KEY")
-    assert done.returncode == 2 and "LOAD_TEST_KEY has characters that an HTTP header may not have" in done.stderr
+    completed = headway("load", "http://127.0.0.1:9", "--key-env", "LOAD_TEST_KEY")
+    assert (
+        completed.returncode == 2
+        and "LOAD_TEST_KEY has characters that an HTTP header may not have" in completed.stderr
+    )

@@ -78,14 +78,14 @@ def test_connections_can_be_open_before_the_first_request(engines: Emulated) -> 
 
 def test_requests_are_sent_at_their_times_whatever_becomes_of_those_before(engines: Emulated) -> None:
     engines.fault("hang")
-    found: list[Result] = []
-    thread = threading.Thread(target=lambda: found.append(loaded(engines, PLAIN, truth=True)))
+    outcome: list[Result] = []
+    thread = threading.Thread(target=lambda: outcome.append(loaded(engines, PLAIN, truth=True)))
     thread.start()
     instance = engines.host.replicas[0].instance
     engines.until(lambda: instance.stats.requests == 12)  # nobody has been answered
     engines.fault("none")
     thread.join(60)
-    (result,) = found
+    (result,) = outcome
     planned = [one.request.arrival_ps for one in plan(PLAIN)]
     assert column(result, "arrival_ps") == planned
     assert max(column(result, "started_ps")) < min(column(result, "first_token_ps"))
@@ -183,9 +183,9 @@ def test_slowed_down_times_are_the_workloads() -> None:
 def test_the_command_writes_a_run_folder_that_is_read_again(engines: Emulated, headway: Any, tmp_path: Path) -> None:
     file = tmp_path / "mine.json"
     file.write_text(json.dumps(scenario(PLAIN)))
-    done = headway("load", engines.url() + "/v1", str(file), "-o", str(tmp_path / "run"), "--json")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+    completed = headway("load", engines.url() + "/v1", str(file), "-o", str(tmp_path / "run"), "--json")
+    assert completed.returncode == 0, completed.stderr
+    document = json.loads(completed.stdout)
     assert document["requests"]["completed"] == 12 and document["client"]["lag"]["mean"] >= 0
     kept = Result.load(tmp_path / "run")
     assert kept.summary() == document and kept.instance_ids() == {0: "instance-0"}
@@ -194,9 +194,9 @@ def test_the_command_writes_a_run_folder_that_is_read_again(engines: Emulated, h
 
 
 def test_the_command_sends_a_trace(engines: Emulated, headway: Any, root: Path) -> None:
-    done = headway("load", engines.url(), "--trace", str(root / "examples" / "05_trace.jsonl"), "--speed", "50")
-    assert done.returncode == 0, done.stderr
-    assert "as its clients saw it" in done.stdout and "lag" in done.stdout
+    completed = headway("load", engines.url(), "--trace", str(root / "examples" / "05_trace.jsonl"), "--speed", "50")
+    assert completed.returncode == 0, completed.stderr
+    assert "as its clients saw it" in completed.stdout and "lag" in completed.stdout
 
 
 @pytest.mark.parametrize(
@@ -209,5 +209,5 @@ def test_the_command_sends_a_trace(engines: Emulated, headway: Any, root: Path) 
     ],
 )
 def test_what_cannot_be_sent_is_told_in_a_sentence(headway: Any, options: list[str], why: str) -> None:
-    done = headway("load", *options)
-    assert done.returncode == 2 and why in done.stderr and "Traceback" not in done.stderr
+    completed = headway("load", *options)
+    assert completed.returncode == 2 and why in completed.stderr and "Traceback" not in completed.stderr

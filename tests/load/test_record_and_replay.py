@@ -57,35 +57,35 @@ def traced(folder: Path) -> list[Any]:
 
 def test_a_trace_has_the_times_lengths_blocks_and_sessions_of_the_traffic(recorded: tuple[Path, Result]) -> None:
     folder, seen = recorded
-    found = traced(folder)
-    assert len(found) == 30 and [one.at_ps for one in found] == sorted(one.at_ps for one in found)
-    assert sorted((one.prompt_tokens, one.output_tokens) for one in found) == sorted(
+    result = traced(folder)
+    assert len(result) == 30 and [one.at_ps for one in result] == sorted(one.at_ps for one in result)
+    assert sorted((one.prompt_tokens, one.output_tokens) for one in result) == sorted(
         zip(seen.requests.column("prompt_tokens"), seen.requests.column("output_tokens"), strict=True)
     )
-    assert all(sum(count for _, count in one.blocks) == one.prompt_tokens // 16 for one in found)
-    assert len({one.session for one in found}) == 10
-    delays = sorted(one.delay_ps for one in found if one.delay_ps is not None)
+    assert all(sum(count for _, count in one.blocks) == one.prompt_tokens // 16 for one in result)
+    assert len({one.session for one in result}) == 10
+    delays = sorted(one.delay_ps for one in result if one.delay_ps is not None)
     # The client waits 20 ms after each answer. On a busy machine the gateway may note the end of one later than that.
     assert len(delays) == 20 and delays[0] >= 0 and delays[10] >= 18 * 10**9
-    assert {one.extra["target"] for one in found} == {"instance-0", "instance-1"}
+    assert {one.extra["target"] for one in result} == {"instance-0", "instance-1"}
 
 
 def test_requests_without_a_session_come_at_their_times_however_slow_the_cluster(live: Any, tmp_path: Path) -> None:
     alone = {key: value for key, value in WORKLOAD.items() if key != "kind"}
     folder, _ = recording(live, tmp_path, {**SCENARIO, "workload": alone})
-    found = traced(folder)
-    assert {(one.session, one.delay_ps) for one in found} == {(None, None)}
+    result = traced(folder)
+    assert {(one.session, one.delay_ps) for one in result} == {(None, None)}
     slow = {"instances": 1, "latency": {"model": "fixed", "prefill_tokens_per_s": 1000}}
     replayed = simulate({"workload": {"trace": {"path": str(folder)}}, "cluster": slow})
-    assert list(replayed.requests.column("arrival_ps")) == [one.at_ps for one in found]
+    assert list(replayed.requests.column("arrival_ps")) == [one.at_ps for one in result]
 
 
 def test_requests_of_one_group_begin_with_the_same_blocks_and_the_next_turn_with_all_of_the_last(recorded: Any) -> None:
-    found = traced(recorded[0])
-    firsts = {one.blocks[0][0] for one in found}
+    result = traced(recorded[0])
+    firsts = {one.blocks[0][0] for one in result}
     assert len(firsts) == 3
     by_session: dict[str, list[Any]] = {}
-    for one in found:
+    for one in result:
         by_session.setdefault(one.session, []).append(expanded(one))
     for turns in by_session.values():
         for earlier, later in pairwise(turns):
@@ -100,9 +100,9 @@ def expanded(record: Any) -> list[int]:
 
 def test_replay_of_a_replay_is_the_same_to_the_byte(recorded: Any, headway: Any, tmp_path: Path) -> None:
     first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
-    done = headway("trace", "from-records", str(recorded[0]), "-o", str(first))
-    assert done.returncode == 0, done.stderr
-    assert "wrote 30 requests" in done.stdout
+    completed = headway("trace", "from-records", str(recorded[0]), "-o", str(first))
+    assert completed.returncode == 0, completed.stderr
+    assert "wrote 30 requests" in completed.stdout
     assert headway("trace", "convert", str(first), str(second)).returncode == 0
     assert first.read_bytes() == second.read_bytes()
     for name, file in (("one", first), ("two", first)):
@@ -133,21 +133,21 @@ def test_what_was_not_completed_is_left_out_and_told(live: Any, headway: Any, tm
     assert chat(one, "a bad one " * 40).status == 500
     one.until(one.idle)
     one.call(one.app.records.stop())
-    done = headway("trace", "from-records", str(tmp_path / "traffic" / "0001"), "-o", str(tmp_path / "t.jsonl"))
-    assert done.returncode == 0 and "1 requests that were not completed are left out" in done.stderr
+    completed = headway("trace", "from-records", str(tmp_path / "traffic" / "0001"), "-o", str(tmp_path / "t.jsonl"))
+    assert completed.returncode == 0 and "1 requests that were not completed are left out" in completed.stderr
 
 
 def test_folders_that_are_not_whole_are_left_out_and_told(recorded: Any, headway: Any, tmp_path: Path) -> None:
     folder = recorded[0]
     (folder / "000000099").mkdir()
-    done = headway("trace", "from-records", str(folder), "-o", str(tmp_path / "a.jsonl"))
-    assert done.returncode == 0 and "wrote 30 requests" in done.stdout
-    assert "1 folders that are not whole are left out: 000000099" in done.stderr
+    completed = headway("trace", "from-records", str(folder), "-o", str(tmp_path / "a.jsonl"))
+    assert completed.returncode == 0 and "wrote 30 requests" in completed.stdout
+    assert "1 folders that are not whole are left out: 000000099" in completed.stderr
     prompts = folder / "000000000" / "prompts.jsonl"
     prompts.write_bytes(b"".join(prompts.read_bytes().splitlines(keepends=True)[:20]))
-    done = headway("trace", "from-records", str(folder), "-o", str(tmp_path / "b.jsonl"))
-    assert done.returncode == 0 and "wrote 20 requests" in done.stdout
-    assert "10 requests whose prompts were not written are left out" in done.stderr
+    completed = headway("trace", "from-records", str(folder), "-o", str(tmp_path / "b.jsonl"))
+    assert completed.returncode == 0 and "wrote 20 requests" in completed.stdout
+    assert "10 requests whose prompts were not written are left out" in completed.stderr
 
 
 def test_a_folder_without_records_is_told_in_a_sentence(tmp_path: Path, headway: Any) -> None:

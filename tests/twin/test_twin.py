@@ -40,8 +40,8 @@ SCENARIO: dict[str, Any] = {
 
 def test_round_robin_is_the_same_in_both_worlds(tmp_path: Path) -> None:
     """It looks at nothing, so that what goes where, and what is found cached there, is the same to the last token."""
-    found = twin(SCENARIO, "round-robin", output=tmp_path)
-    (pair,) = found.pairs
+    result = twin(SCENARIO, "round-robin", output=tmp_path)
+    (pair,) = result.pairs
     assert pair.live["requests"]["completed"] == 60
     assert abs(pair.errors[HITS]) < 0.01 and pair.errors[SPREAD] == 0.0
     assert [one["requests"] for one in pair.live["instances"]] == [15] * 4
@@ -59,11 +59,11 @@ def test_the_plain_set_up_agrees_also_where_a_policy_goes_by_what_replicas_repor
     seen = []
     for step_ms in (30, 60, 120):
         output = tmp_path / str(step_ms)
-        found = twin(loaded, "round-robin,weighted", step_ms=step_ms, output=output)
-        seen.append([pair.errors for pair in found.pairs])
-        if found.agrees:
+        result = twin(loaded, "round-robin,weighted", step_ms=step_ms, output=output)
+        seen.append([pair.errors for pair in result.pairs])
+        if result.agrees:
             break
-    assert found.agrees and found.order("live") == ["weighted", "round-robin"], seen
+    assert result.agrees and result.order("live") == ["weighted", "round-robin"], seen
     kept = [Result.load(output / "weighted" / side).requests for side in ("simulated", "live")]
     # Until the first report the router goes by what it counts itself: only who overtakes whom is left to chance.
     due_ps = loaded.signals.poll_interval_ps + loaded.signals.poll_delay_ps
@@ -129,8 +129,8 @@ def test_what_is_off_by_too_much_is_told() -> None:
 def test_another_order_of_the_policies_is_told() -> None:
     a = Pair("a", summary(100.0, 0.5, [1.0]), summary(105.0, 0.5, [1.0]))
     b = Pair("b", summary(104.0, 0.5, [1.0]), summary(103.0, 0.5, [1.0]))
-    found = Twin("x", 1.0, 1, [a, b])
-    assert not found.same_order and not found.agrees and found.order("live") == ["b", "a"]
+    result = Twin("x", 1.0, 1, [a, b])
+    assert not result.same_order and not result.agrees and result.order("live") == ["b", "a"]
 
 
 @pytest.mark.parametrize(
@@ -166,5 +166,5 @@ def test_the_command_tells_what_is_wrong_in_a_sentence(headway: Any, tmp_path: P
         (["--speed", "0"], "--speed: must be above 0"),
         (["--step", "0"], "--step: must be above 0"),
     ):
-        done = headway("twin", str(file), *options)
-        assert done.returncode == 2 and why in done.stderr and "Traceback" not in done.stderr
+        completed = headway("twin", str(file), *options)
+        assert completed.returncode == 2 and why in completed.stderr and "Traceback" not in completed.stderr
