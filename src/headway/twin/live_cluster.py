@@ -80,9 +80,7 @@ def engine_urls(process: Process) -> dict[str, str]:
 
 def serving(process: Process) -> str:
     """Return the URL of `headway serve`."""
-    match = re.search(r"serving at (http://\S+)", process.wait_for(r"serving at http://\S+"))
-    assert match is not None
-    return match[1]
+    return str(re.findall(r"serving at (http://\S+)", process.wait_for(r"serving at http://\S+"))[0])
 
 
 def wait_until_applied(process: Process) -> None:
