@@ -214,10 +214,10 @@ def boxes(deep: int) -> dict[str, Any]:
     ("body", "status", "why"),
     [
         ({"messages": []}, 400, "no messages"),
-        ({"messages": SAID, "n": 2}, 400, "one answer a request"),
+        ({"messages": SAID, "n": 2}, 400, "one answer per request"),
         ({"messages": SAID, "max_tokens": "many"}, 400, "max_tokens"),
         ({"messages": SAID, "model": "other"}, 404, "does not exist"),
-        ({"messages": SAID, "tools": [{"function": "f"}], "tool_choice": "required"}, 400, "there is none"),
+        ({"messages": SAID, "tools": [{"function": "f"}], "tool_choice": "required"}, 400, "the request has no tools"),
         ({"messages": SAID, **calling({"properties": {"a": {"anyOf": 5}}})}, 400, "are not a JSON schema"),
         (
             {"messages": SAID, **calling({"properties": {"a": {"type": "array", "minItems": "x"}}})},

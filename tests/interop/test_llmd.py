@@ -146,7 +146,7 @@ def test_a_configuration_of_llm_ds_guides_is_read() -> None:
     for word in (
         "autoTune",
         "131,072 tokens",
-        "decode-filter is left out",
+        "decode-filter is ignored",
         "name them: token-producer",
         "max-score-picker chooses at random",
     ):
