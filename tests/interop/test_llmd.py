@@ -147,7 +147,7 @@ def test_a_configuration_of_llm_ds_guides_is_read() -> None:
         "autoTune",
         "131,072 tokens",
         "decode-filter is ignored",
-        "name them: token-producer",
+        "does not use them: token-producer",
         "max-score-picker chooses at random",
     ):
         assert word in notes
