@@ -69,7 +69,7 @@ def test_a_spec_sheet_that_was_matched_counts_as_measured_up_to_the_longest_requ
         return note_unmeasured(Scenario.load({**scenario, "cluster": cluster}))
 
     assert said(640) is None
-    assert said(641) == "mine was measured up to 640 tokens in a step; 641 is beyond that."
+    assert said(641) == "mine was measured up to 640 tokens in a step; 641 is outside that range."
 
 
 def test_a_host_that_the_scenario_names_is_where_the_fit_starts(tmp_path: Path) -> None:

@@ -50,8 +50,8 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(HeadwayError) as error:
         build({"model": "aiconfigurator"}, EIGHT_B, H200, 1)
     assert str(error.value) == (
-        "cluster.latency.model: aiconfigurator-core is not installed, whose kernel times aiconfigurator reads; "
-        "install headway[aiconfigurator]: pip install 'headway[aiconfigurator]'."
+        "cluster.latency.model: aiconfigurator needs the kernel times of aiconfigurator-core, which is not installed. "
+        "Run: pip install 'headway[aiconfigurator]'."
     )
 
 
@@ -177,10 +177,10 @@ def test_leaping_and_walking_end_every_request_at_the_same_picosecond_and_the_ru
     assert leapt == headway.simulate({**scenario, "leap": False}).requests["finished_ps"]
     assert leapt == headway.simulate({**scenario, "leap": "random-cuts"}).requests["finished_ps"]
     said = str(note_unmeasured(Scenario.load(scenario)))
-    assert "kernels measured alone" in said and "sglang" in said and "on h200_sxm" in said
+    assert "sums of kernel times measured one by one" in said and "sglang" in said and "on h200_sxm" in said
     assert "16,384" not in said
     scenario["cluster"]["max_batch_tokens"] = 20_000
-    assert "chunks of more than 16,384 tokens" in str(note_unmeasured(Scenario.load(scenario)))
+    assert "chunks above 16,384 tokens" in str(note_unmeasured(Scenario.load(scenario)))
 
 
 @needed
@@ -204,7 +204,7 @@ def test_the_host_is_the_profile_s_unless_it_is_given_and_a_slow_engine_takes_so
             "mi300x",
             1,
             {},
-            "cluster.latency.system: aiconfigurator-core has no kernel times of 'mi300x'; it",
+            "cluster.latency.system: aiconfigurator-core has no kernel times of 'mi300x'. Set",
         ),
         ("llama-3.1-8b", "l4", 1, {}, "h200_sxm"),
         ("llama-3.1-8b", "h200", 1, {"system": 7}, "cluster.latency.system: expected a name, got 7."),
@@ -213,11 +213,11 @@ def test_the_host_is_the_profile_s_unless_it_is_given_and_a_slow_engine_takes_so
             "h200",
             1,
             {"backend": "tgi"},
-            "no kernel times of 'tgi' on h200_sxm; it has sglang, trtllm and",
+            "no kernel times of 'tgi' on h200_sxm. It has sglang, trtllm and",
         ),
-        ("llama-3.1-8b", "h200", 1, {"version": "0.1"}, "cluster.latency.version: aiconfigurator-core has vllm 0.24.0"),
-        ("llama-3.1-8b", "h200", 3, {}, "32 heads on 3 GPUs are not."),
-        ({"like": "llama-3.1-8b", "dtype_bytes": 4}, "h200", 1, {}, "kernels for dtype_bytes 2 or 1 or 0.5, the model"),
+        ("llama-3.1-8b", "h200", 1, {"version": "0.1"}, "has no vllm '0.1' on h200_sxm. It has 0.24.0"),
+        ("llama-3.1-8b", "h200", 3, {}, "aiconfigurator cannot split 32 heads evenly over 3 GPUs."),
+        ({"like": "llama-3.1-8b", "dtype_bytes": 4}, "h200", 1, {}, "no kernels for dtype_bytes 4. It has 2 or 1 or 0.5."),
         ({"like": "mixtral-8x7b", "experts": 12}, "h200", 1, {}, "2 of 8 × 14336 from 4096"),
         ({"like": "mixtral-8x7b", "dense_layers": 2, "intermediate": 9}, "h200", 1, {}, "layers without experts"),
         (

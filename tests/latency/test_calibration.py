@@ -89,19 +89,19 @@ def changed(**values: Any) -> Callable[[list[Row]], list[Row]]:
     [
         (
             lambda rows: [{key: row[key] for key in row if key not in ("batch", "median_ms")} for row in rows],
-            "the columns 'batch' and 'median_ms' are missing; a file of steps has shape, batch, decode_kv_tokens,",
+            "has no column 'batch' and 'median_ms'. A file of steps needs shape, batch, decode_kv_tokens,",
         ),
         (
             lambda rows: rows[:20],
-            "20 steps (3 that only decode, 17 with prompts) are too few to fit to; it takes at least",
+            "20 steps (3 that only decode, 17 with prompts) are too few. A fit needs at least 40 steps",
         ),
         (lambda rows: [row for row in rows if row["new_tokens"]], "(0 that only decode, "),
         (changed(median_ms="fast"), "line 2, median_ms: must be a number above zero, got 'fast'."),
         (changed(median_ms="-1"), "line 2, median_ms: must be a number above zero, got '-1'."),
-        (changed(median_ms="0.001"), "line 2, median_ms: 0.001 ms is less than a h200 takes to read weights"),
+        (changed(median_ms="0.001"), "line 2, median_ms: 0.001 ms is impossible: reading the weights and the KV cache takes a h200 "),
         (changed(batch="1.5"), "line 2, batch: must be a whole number, got '1.5'."),
         (changed(batch="-4"), "line 2, batch: must be a number, zero or more, got '-4'."),
-        (changed(n_prefill="0"), "line 2, n_prefill: is 0, but new_tokens is 100."),
+        (changed(n_prefill="0"), "line 2: n_prefill is 0, but new_tokens is 100."),
         (changed(n_prefill="500"), "line 2, new_tokens: 100 cannot make 500 chunks"),
         (changed(shape="gpt-9"), "line 2, shape: no model in the table is called 'gpt-9'"),
         (lambda rows: [row | {"composition": "[]"} for row in rows], "composition: expected"),
@@ -158,9 +158,9 @@ def test_its_json_has_the_errors_and_a_missing_gpu_is_said(tmp_path: Path, run_h
         (("steps.csv", "-o", "m.yaml", "--gpu", "h20"), "gpu: no GPU in the table is called 'h20'"),
         (("steps.csv", "-o", "m.yaml", "--host", "soon"), "host: "),
         (("none.csv", "-o", "m.yaml"), "none.csv: cannot be read"),
-        (("few.csv", "-o", "m.yaml"), "are too few to fit to; it takes at least"),
-        (("poor.csv", "-o", "m.yaml"), "'median_ms' is missing; a file of steps has shape, batch,"),
-        (("fast.csv", "-o", "m.yaml"), "line 2, median_ms: 0.001 ms is less than a h200 takes to read weights"),
+        (("few.csv", "-o", "m.yaml"), "are too few. A fit needs at least 40 steps"),
+        (("poor.csv", "-o", "m.yaml"), "has no column 'median_ms'. A file of steps needs shape, batch,"),
+        (("fast.csv", "-o", "m.yaml"), "line 2, median_ms: 0.001 ms is impossible: reading the weights and the KV cache takes a h200 "),
     ],
 )
 def test_what_the_command_cannot_use_gets_one_sentence(

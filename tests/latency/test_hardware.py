@@ -307,7 +307,7 @@ def test_a_published_config_is_a_model(tmp_path: Path) -> None:
         ),
         (
             lambda: build({"model": "hardware", "profile": 3}, read_model("llama-3.1-8b", "m"), H200, 1),
-            "cluster.latency.profile: expected a profile's name or file, got 3.",
+            "cluster.latency.profile: expected the name or the file of a profile, got 3.",
         ),
     ],
 )
@@ -343,7 +343,7 @@ def test_a_card_that_was_not_measured_says_so(name: str) -> None:
         ({"gpu": "b200"}, "b200 is not calibrated: its times are scaled from a spec sheet."),
         (
             {"gpu": "rtx-4090", "max_batch_tokens": 8192},
-            "rtx-4090 was measured up to 2,048 tokens in a step; 8,192 is beyond that.",
+            "rtx-4090 was measured up to 2,048 tokens in a step; 8,192 is outside that range.",
         ),
         (
             {"gpu": "h200", "model": {"like": "mixtral-8x7b", "dtype_bytes": 1}, "tp": 2},

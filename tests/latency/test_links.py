@@ -110,13 +110,13 @@ def test_a_prompt_arrives_after_the_latency_and_the_time_of_its_bytes() -> None:
     assert rows["transferred_ps"][0] - rows["transfer_ps"][0] == expected
 
 
-BESIDE = "'profile' gives it as well; leave one of them out."
+BESIDE = "'profile' sets this key too. Remove one of the two."
 
 
 @pytest.mark.parametrize(
     ("link", "told"),
     [
-        ({"profile": "h200-nvlink"}, ".profile: no measured link in the table is called 'h200-nvlink' ('latency' and"),
+        ({"profile": "h200-nvlink"}, ".profile: no measured link in the table is called 'h200-nvlink'; set 'latency' and"),
         ({"profile": 5}, ".profile: expected text, got 5."),
         ({"profile": NAME, "latency": "1ms"}, f".latency: {BESIDE}"),
         ({"profile": NAME, "bandwidth": "50GB/s"}, f".bandwidth: {BESIDE}"),

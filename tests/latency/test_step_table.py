@@ -169,13 +169,13 @@ def test_steps_beyond_the_table_are_noted() -> None:
 
     assert said(max_batch_tokens=300, max_batch_size=5) is None
     assert "at most 300 tokens of a prompt and 5 decodes" in str(said(max_batch_tokens=301, max_batch_size=5))
-    assert "larger ones are extrapolated" in str(said(max_batch_tokens=300, max_batch_size=6))
+    assert "are extrapolated." in str(said(max_batch_tokens=300, max_batch_size=6))
 
 
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
-        ({}, "cluster.latency: a table has either 'file', a CSV file of measured steps, or 'rows'."),
+        ({}, "cluster.latency: set either 'file', a CSV file of measured steps, or 'rows'."),
         ({"file": "a.csv", "rows": ROWS}, "cluster.latency: a table has either 'file'"),
         ({"file": "no/steps.csv"}, "no/steps.csv: cannot be read: No such file or directory."),
         ({"file": 7}, "cluster.latency.file: expected the path of a CSV file, got 7."),
@@ -184,12 +184,12 @@ def test_steps_beyond_the_table_are_noted() -> None:
         ({"rows": [{"decodes": 1, "time": 4}]}, "cluster.latency.rows[0].time: 4 is not a duration"),
         ({"rows": [{"decodes": 1, "time": "0s"}]}, "rows[0].time: must be at least 1ps"),
         ({"rows": [{"decodes": -1, "time": "1s"}]}, "rows[0].decodes: must lie between 0 and 1,000,000,000, got -1."),
-        ({"rows": [{"time": "1s"}]}, "rows[0]: a row has 'decodes' and their 'context', or 'prefill' and its 'past'."),
+        ({"rows": [{"time": "1s"}]}, "rows[0]: set either 'decodes' and 'context', or 'prefill' and 'past'."),
         ({"rows": [{"decodes": 1, "past": 3, "time": "1s"}]}, "rows[0]: a row has 'decodes' and their 'context'"),
-        ({"rows": ROWS[:3] + ROWS[5:]}, "rows: steps that only decode are too few; it takes at least two numbers"),
-        ({"rows": ROWS[:5]}, "rows: steps that compute one chunk of a prompt are too few"),
+        ({"rows": ROWS[:3] + ROWS[5:]}, "rows: too few decode steps. The table needs at least two numbers"),
+        ({"rows": ROWS[:5]}, "rows: too few steps of one prefill chunk."),
         ({"rows": [*ROWS[:5], ROWS[5], ROWS[7]]}, "one of them with two pasts."),
-        ({"rows": ROWS * 201}, "1,005 steps that only decode are too many; a table has at most 1,000."),
+        ({"rows": ROWS * 201}, "1,005 decode steps are too many. The limit is 1,000."),
         ({"rows": ROWS, "host": 3}, "cluster.latency.host: 3 is not a duration"),
     ],
 )
@@ -205,7 +205,7 @@ def test_a_wrong_table_is_told(keys: dict[str, Any], sentence: str) -> None:
         ("batch,median_ms\n1,2\n", "the columns 'decode_kv_tokens', 'n_prefill', 'new_tokens' and 'past_context' are"),
         (HEAD + "1,5,0,0,,fast\n", "line 2, median_ms: must be a number above zero, got 'fast'."),
         (HEAD + "1.5,5,0,0,,4\n", "line 2, batch: must be a whole number, got '1.5'."),
-        (HEAD + "0,0,0,0,,4\n", "line 2: a step has decodes ('batch') or chunks ('n_prefill', 'new_tokens')."),
+        (HEAD + "0,0,0,0,,4\n", "line 2: a step needs decodes ('batch') or chunks ('n_prefill' and 'new_tokens')."),
         (HEAD + "0,0,1,8,-4,4\n", "line 2, past_context: must be a number, zero or more, got '-4'."),
         (HEAD + "1,5,0,0,,1e30\n", "line 2, median_ms: must lie between 1ps and 100d"),
         (HEAD, "steps that only decode are too few"),

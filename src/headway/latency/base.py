@@ -1,13 +1,14 @@
-"""The contract of a step-time model.
+"""The interface of a step-time model.
 
-A step computes `chunks` of prompts, each (tokens, past tokens already in the KV cache), and one token for each of
-`decodes` sequences whose contexts sum to `context` tokens. A *run* repeats the step: from one step to the next every
-decode's context grows by one, and, where there is a chunk, it moves on by its own length. Over the next `k_max` steps
-step j lasts `first + j * increment` picoseconds, exactly: a call at any of those steps gives that very figure as its
-`first`. A step has at least one token, and none lasts less than one picosecond.
+A step computes `chunks` of prompts, each (new tokens, past tokens already in the KV cache), and one token for each of
+`decodes` sequences whose contexts sum to `context` tokens. A *run* repeats the step. From one step to the next, the
+context of every decode grows by one token and the past of every chunk by the length of the chunk.
 
-So whatever multiplies a count that grows along the run (context, past) is a whole number of picoseconds; what stays
-the same along the run may be finer and is rounded once a step.
+Over the next `k_max` steps, step j takes exactly `first + j * increment` picoseconds: a call at any of those steps
+returns the same number as its `first`. A step has at least one token and takes at least one picosecond.
+
+Therefore a coefficient of a count that grows along the run (context, past) is a whole number of picoseconds. Terms
+that are constant along the run may be finer; they are rounded once per step.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -28,25 +29,29 @@ Run = tuple[int, int, int]
 
 
 class LatencyModel(Protocol):
-    """A model may have two more methods. `scale(factor)` returns the model of an engine whose steps take `factor` times
-    as long: each coefficient times the factor, rounded once. `doubts(tokens, sequences)` says which of the times of
-    steps of up to so many tokens and sequences were never measured; None if all were."""
+    """A model may define two more methods:
+
+    * `scale(factor)` returns the model of an engine whose steps take `factor` times as long. It multiplies each
+      coefficient by the factor and rounds once.
+    * `doubts(tokens, sequences)` returns a sentence about step times that were never measured, for steps of up to that
+      many tokens and sequences, or None if all were measured.
+    """
 
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
-        """(first, increment, k_max) in whole picoseconds, first and k_max at least 1."""
+        """Return (first, increment, k_max): the first two in whole picoseconds, first and k_max at least 1."""
         ...
 
 
 class LatencyKind(NamedTuple):
-    """A latency model as scenarios name it: its keys, and how to build it from them."""
+    """The declaration of a latency model: its name in scenarios, its keys and its constructor."""
 
     name: str
     keys: type[Struct]
-    build: Callable[[Any, str, ModelShape, Gpu, int], LatencyModel]  # keys, their place, model, GPU, TP
+    build: Callable[[Any, str, ModelShape, Gpu, int], LatencyModel]  # (keys, place for errors, model, GPU, TP)
 
 
 class Walked:
-    """A model that cannot scale its coefficients, with each step's time scaled: no two steps are planned together."""
+    """A scaled model without a `scale` method: it scales each finished step time, so every run is one step long."""
 
     def __init__(self, model: LatencyModel, factor: Fraction) -> None:
         self.model = model
@@ -57,7 +62,7 @@ class Walked:
 
 
 def scale_model(model: LatencyModel, factor: Fraction) -> LatencyModel:
-    """The model of an engine whose steps take `factor` times as long."""
+    """Return the model of an engine whose steps take `factor` times as long."""
     if factor == 1:
         return model
     scale: Callable[[Fraction], LatencyModel] | None = getattr(model, "scale", None)
@@ -65,15 +70,12 @@ def scale_model(model: LatencyModel, factor: Fraction) -> LatencyModel:
 
 
 def times(value: int, factor: Fraction, least: int = 0) -> int:
-    """A coefficient times a factor, rounded once."""
+    """Multiply a coefficient by a factor and round once."""
     return max(least, round(value * factor))
 
 
-# The estimator that policies are handed: one step's time in seconds.
-
-
 class Estimator:
-    """Step times of the instances' latency models as a pure function; the prefill counts as one chunk without past."""
+    """The step-time estimator that policies receive; it treats prefill tokens as one chunk without a past."""
 
     __slots__ = ("_runs",)
 
@@ -81,7 +83,7 @@ class Estimator:
         self._runs = [model.run for model in models]  # by instance
 
     def step_seconds(self, view: InstanceView, prefill_tokens: int, decodes: int, context: int) -> float:
-        """`context` is the sum over all decodes; a step without tokens takes no time."""
+        """Return the duration of one step, 0 if it has no tokens; `context` is the sum over all decodes."""
         run = self._runs[view.index]
         if prefill_tokens > 0:
             return run(decodes, context, ((prefill_tokens, 0),))[0] / PS_PER_SECOND

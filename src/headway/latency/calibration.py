@@ -1,7 +1,7 @@
-"""From a file of measured steps to a hardware profile: reading, holding some out, fitting, measuring the error.
+"""Calibration: fit a hardware profile to a file of measured steps, and measure its error on held-out steps.
 
-The column `shape` may be left out if the model is given. With `composition`, {"decode": [[context, count], ...],
-"prefill": [[tokens, past], ...]}, a step's chunks are exact; without it they are `n_prefill` equal ones.
+If the caller names the model, the file needs no column `shape`. A column `composition`, {"decode": [[context, count],
+...], "prefill": [[tokens, past], ...]}, gives the exact chunks; without it, a step has `n_prefill` equal chunks.
 """
 
 import json
@@ -25,13 +25,13 @@ from headway.latency.tables import COLUMNS, number, read_rows, whole
 from headway.types import Json
 
 PHASES: Final = ("decode", "prefill", "mixed")
-FEWEST: Final = 40  # steps in all
-FEWEST_OF_A_KIND: Final = 8  # steps that only decode, and steps that compute prompts
-HELD_OUT: Final = 4  # every so-manyth step is held out
+FEWEST: Final = 40  # steps
+FEWEST_OF_A_KIND: Final = 8  # steps that only decode, and steps with prompts
+HELD_OUT: Final = 4  # every fourth step is held out
 
 
 class PhaseError(Struct, frozen=True):
-    """Of steps that were held out: absolute error relative to what was measured."""
+    """The absolute error on the held-out steps of one phase, relative to the measured time."""
 
     phase: str
     steps: int
@@ -50,7 +50,7 @@ class Calibration(Struct, frozen=True):
     shapes: tuple[str, ...]
 
     def summary(self) -> Json:
-        """What was fitted and how well, with errors as shares."""
+        """Return the constants and the held-out errors as JSON; errors are shares."""
         return {
             "gpu": self.gpu,
             "steps": self.steps,
@@ -61,7 +61,7 @@ class Calibration(Struct, frozen=True):
         }
 
     def document(self, source: str, as_of: str, host: str = "1ms") -> str:
-        """The profile as a file."""
+        """Return the text of a profile file."""
         error = {
             f"{held.phase}, {held.steps} steps held out": f"median {held.median:.1%}, 90th percentile {held.p90:.1%}"
             for held in self.errors
@@ -88,8 +88,10 @@ def calibrate(
     model: str | None = None,
     progress: Callable[[int, float], None] | None = None,
 ) -> Calibration:
-    """Constants fitted to the steps of a file, within the limits of the card's spec sheet. The constants are those of a
-    fit to all steps, the errors those of one that had not seen them."""
+    """Fit constants to the steps of a file, within the limits of the card's spec sheet.
+
+    The constants come from a fit to all steps, the errors from a fit without the held-out steps.
+    """
     steps = read_steps(path, gpu, model)
     limits = gpu.bandwidth / 1e12, float(gpu.flops) / 1e12
     held = [step for number, step in enumerate(steps) if number % HELD_OUT == HELD_OUT - 1]
@@ -111,7 +113,7 @@ def calibrate(
 
 
 def read_steps(path: str | Path, gpu: Gpu, model: str | None = None) -> list[Step]:
-    """The steps of a file, refused where they cannot be or do not suffice."""
+    """Read the steps of a file; raise if a step is impossible or there are too few."""
     rows = read_rows(path, COLUMNS if model is not None else ("shape", *COLUMNS))
     parts: dict[str, Shard] = {}
     steps = [_step(row, place, gpu, model, parts) for place, row in rows]
@@ -131,15 +133,15 @@ def _step(row: dict[str, Any], where: str, gpu: Gpu, model: str | None, parts: d
     us = number(row["median_ms"], f"{where}, median_ms") * 1000
     tokens = decodes + new
     if not tokens:
-        raise HeadwayError(f"{where}: a step computes at least one token; both batch and new_tokens are 0.")
+        raise HeadwayError(f"{where}: batch and new_tokens are both 0, but a step computes at least one token.")
     read = context * part.kv_bytes * part.layers
-    if not any(matmul.experts > 1 for matmul in part.matmuls):  # which experts a step visits is not known
+    if not any(matmul.experts > 1 for matmul in part.matmuls):  # unknown which experts a step visits
         read += part.weight_bytes - part.head.weights * part.head.bytes_a_weight
     least = read / gpu.bandwidth * 1e6
     if us < least:
         raise HeadwayError(
-            f"{where}, median_ms: {us / 1000:g} ms is less than a {gpu.name} takes to read weights and KV cache "
-            f"({least / 1000:.3g} ms); is it in milliseconds, and of this GPU and model?"
+            f"{where}, median_ms: {us / 1000:g} ms is impossible: reading the weights and the KV cache takes a "
+            f"{gpu.name} {least / 1000:.3g} ms. Check the unit (milliseconds), the GPU and the model."
         )
     return Step(part, decodes, context, chunks, us, name)
 
@@ -147,7 +149,7 @@ def _step(row: dict[str, Any], where: str, gpu: Gpu, model: str | None, parts: d
 def _chunks(row: dict[str, Any], where: str, count: int, new: int) -> tuple[Chunk, ...]:
     if not count:
         if new:
-            raise HeadwayError(f"{where}, n_prefill: is 0, but new_tokens is {new}.")
+            raise HeadwayError(f"{where}: n_prefill is 0, but new_tokens is {new}.")
         return ()
     if row.get("composition"):
         try:
@@ -157,11 +159,11 @@ def _chunks(row: dict[str, Any], where: str, count: int, new: int) -> tuple[Chun
                 f'{where}, composition: expected {{"prefill": [[tokens, past], ...]}}, got {shown(row["composition"])}.'
             ) from None
         if any(tokens < 1 or past < 0 for tokens, past in chunks) or sum(tokens for tokens, _ in chunks) != new:
-            raise HeadwayError(f"{where}, composition: its chunks must add up to new_tokens ({new}).")
+            raise HeadwayError(f"{where}, composition: the tokens of its chunks must sum to new_tokens ({new}).")
         return chunks
     past = round(number(row["past_context"] or "0", f"{where}, past_context", least=0.0))
     if new < count:
-        raise HeadwayError(f"{where}, new_tokens: {new} cannot make {count} chunks of one token or more.")
+        raise HeadwayError(f"{where}: new_tokens ({new}) must be at least n_prefill ({count}).")
     short, over = divmod(new, count)
     return tuple((short + (place < over), past) for place in range(count))
 
@@ -171,8 +173,8 @@ def _check_enough(steps: Sequence[Step], path: str) -> None:
     prompts = len(steps) - decode
     if len(steps) < FEWEST or decode < FEWEST_OF_A_KIND or prompts < FEWEST_OF_A_KIND:
         raise HeadwayError(
-            f"{path}: {len(steps)} steps ({decode} that only decode, {prompts} with prompts) are too few to fit to; "
-            f"it takes at least {FEWEST}, {FEWEST_OF_A_KIND} of either kind, over many batch sizes and lengths."
+            f"{path}: {len(steps)} steps ({decode} that only decode, {prompts} with prompts) are too few. A fit needs "
+            f"at least {FEWEST} steps, {FEWEST_OF_A_KIND} of each kind, with many batch sizes and lengths."
         )
 
 

@@ -1,4 +1,4 @@
-"""What a prefill chunk costs, by its length: t tokens after p past ones attend over t·p + t(t+1)/2 pairs."""
+"""The cost of a prefill chunk by its length: t tokens after p past tokens attend over t·p + t(t+1)/2 pairs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Final
 
 from headway.latency.exact_numbers import round_ratio
 
-KEPT: Final = 1 << 16  # lengths remembered; engines use few, an estimator may ask for any
+MAX_ENTRIES: Final = 1 << 16  # cached lengths; engines use few, but a policy's estimator may ask for any
 
 
 class ChunkCosts(dict[int, tuple[int, int, int]]):
-    """tokens -> (cost without past, cost of each past token, rise from one such chunk to the next), whole picoseconds.
+    """Maps tokens to (cost without past, cost of each past token, increase from one such chunk to the next), in whole
+    picoseconds, and computes entries on demand.
 
-    Each of the first two is rounded once, so the cost is affine in the past with a whole slope although the
-    coefficient of a pair may be finer than a picosecond. Filled as lengths turn up.
+    The first two are rounded once each. So the cost is affine in the past with a whole slope, although the
+    coefficient of a pair may be finer than a picosecond.
     """
 
     __slots__ = ("_pair", "_token")
@@ -34,6 +35,6 @@ class ChunkCosts(dict[int, tuple[int, int, int]]):
         base = chunk + token * tokens + round_ratio(numerator * (tokens * (tokens + 1) // 2), denominator)
         slope = round_ratio(numerator * tokens, denominator)
         costs = (base, slope, slope * tokens)
-        if len(self) < KEPT:
+        if len(self) < MAX_ENTRIES:
             self[tokens] = costs
         return costs

@@ -1,5 +1,4 @@
-"""Reading figures exactly: decimals as they are written, never as the nearest binary fraction. The units of the keys
-of latency models and hardware tables are declared here."""
+"""Exact numbers, read as decimals and never as binary fractions, and the units of latency and hardware keys."""
 
 import re
 from fractions import Fraction
@@ -16,7 +15,7 @@ _SUFFIX: Final = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
 def _fraction(value: object, where: str) -> Fraction | None:
-    """The number that a value is, None where it is none."""
+    """Return a value as an exact number, or None if it is not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float | str | Fraction):
         return None
     if isinstance(value, Fraction):
@@ -24,12 +23,14 @@ def _fraction(value: object, where: str) -> Fraction | None:
     text = to_text(value)
     number = exact(text)
     if number is None and _NUMBER.fullmatch(text):
-        raise HeadwayError(f"{where}: {shown(value)} is too large, too small or too long a number to reckon with.")
+        raise HeadwayError(
+            f"{where}: {shown(value)} is too large, too small or has too many digits. Use at most 40 characters and an "
+            "exponent from -30 to 30."
+        )
     return number
 
 
 def positive(value: object, where: str) -> Fraction:
-    """A number above zero."""
     number = _fraction(value, where)
     if number is None or number <= 0:
         raise HeadwayError(f"{where}: must be a number above zero, got {shown(value)}.")
@@ -44,7 +45,7 @@ def not_negative(value: object, where: str) -> float:
 
 
 def share(value: object, where: str) -> Fraction:
-    """A number above zero and not above one."""
+    """Read a number above zero and at most one."""
     number = _fraction(value, where)
     if number is None or not 0 < number <= 1:
         raise HeadwayError(f"{where}: must be above 0 and at most 1, got {shown(value)}.")
@@ -52,7 +53,7 @@ def share(value: object, where: str) -> Fraction:
 
 
 def count(value: object, where: str, most: int = 10**6) -> int:
-    """A whole number above zero; large ones may be written as 8.03B or 630M."""
+    """Read a whole number above zero, also in the forms 8.03B and 630M."""
     text, factor = value, 1
     if isinstance(value, str) and value.strip()[-1:].upper() in ("K", "M", "B", "T"):
         text, factor = value.strip()[:-1], _SUFFIX[value.strip()[-1].upper()]
@@ -66,34 +67,34 @@ def count(value: object, where: str, most: int = 10**6) -> int:
 
 
 def token_ps(value: object, where: str) -> int:
-    """Whole picoseconds a token, from tokens a second."""
+    """Convert tokens a second to whole picoseconds a token."""
     time = round(PS_PER_SECOND / positive(value, where))
     if time < 1:
-        raise HeadwayError(f"{where}: must not be above 10^12 tokens a second, got {shown(value)}.")
+        raise HeadwayError(f"{where}: must be at most 10^12 tokens a second, got {shown(value)}.")
     if time > LONGEST_PS:
-        raise HeadwayError(f"{where}: must be fast enough for a token in 100 days, got {shown(value)}.")
+        raise HeadwayError(f"{where}: must be at least one token in 100 days, got {shown(value)}.")
     return time
 
 
 def round_ratio(numerator: int, denominator: int) -> int:
-    """The nearest whole number, the even one from the middle: `round(Fraction(...))` without making the fraction."""
+    """Return `round(Fraction(numerator, denominator))`, halves to the even number, but faster."""
     whole, rest = divmod(numerator, denominator)
     rest *= 2
     return whole + 1 if rest > denominator or (rest == denominator and whole & 1) else whole
 
 
-# Units of keys, as `headway.config.keys` has them.
+# Units of keys; `headway.config.keys` explains them.
 
 
 def _step_ps(value: object, where: str) -> int:
     step = duration_ps(value, where)
     if step < 1:
-        raise HeadwayError(f"{where}: must be at least 1ps, since no step takes no time, got {shown(value)}.")
+        raise HeadwayError(f"{where}: must be at least 1ps, got {shown(value)}.")
     return step
 
 
 def _token_rate(value: object, where: str) -> Fraction:
-    token_ps(value, where)  # a step needs a picosecond at the least
+    token_ps(value, where)  # checks the range
     return positive(value, where)
 
 

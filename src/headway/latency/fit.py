@@ -1,7 +1,7 @@
-"""Fitting a GPU's constants to measured steps: damped Gauss-Newton in the logarithms of constants and times.
+"""Fits a GPU's constants to measured steps: damped Gauss-Newton in the logarithms of constants and times.
 
-What counts is the relative error, and a step far off counts as its size, not its square: measured steps have outliers.
-A constant that the steps say nothing about stays where it started.
+The loss is the relative error, squared if small and linear if large, because measurements have outliers. Constants
+that no step depends on keep their starting values.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from headway.latency.base import Chunk
 from headway.latency.shards import Shard
 from headway.latency.step_cost import Constants, step_us
 
-USUAL_ERROR: Final = 0.02  # a relative error beyond it counts by its size
-HOLD: Final = 2e-3  # how strongly a constant is held where it started
-NUDGE: Final = 1e-4  # relative change by which slopes are taken
-ENOUGH: Final = 3e-5  # a relative gain below it ends a fit
+USUAL_ERROR: Final = 0.02  # relative error above which the loss grows linearly
+HOLD: Final = 2e-3  # strength of the pull of a constant to its starting value
+NUDGE: Final = 1e-4  # relative change of a constant for finite differences
+ENOUGH: Final = 3e-5  # the fit ends when the relative gain of a round is below this
 ROUNDS: Final = 60
 
-# The constants that a fit may move: where each starts, the least and the most that it may be. Those of rates are shares
-# of the card's own limits, of its memory's bandwidth in the first table and of its FLOP/s in the second.
+# The constants that a fit may change: (start, minimum, maximum). Rates start at a share of the card's own limits: of
+# its memory bandwidth in the second table, of its FLOP/s in the third.
 FREE: Final = {
     "tile_share": (0.2, 1e-3, 1.0),
     "step_us": (60.0, 1.0, 1e4),
@@ -48,7 +48,7 @@ FREE: Final = {
 }
 OF_BANDWIDTH: Final = {"weights_tb_s": 0.85, "kv_tb_s": 0.95, "elementwise_tb_s": 0.8, "logits_tb_s": 0.4}
 OF_FLOPS: Final = {"matmul_tflops": 0.85, "prefill_tflops": 0.7}
-SLOWEST: Final = 0.05  # share of a limit
+SLOWEST: Final = 0.05  # the minimum of a rate, as a share of the card's limit
 
 
 class Step(Struct, frozen=True):
@@ -66,12 +66,12 @@ class Step(Struct, frozen=True):
         return ("mixed" if self.decodes else "prefill") if self.chunks else "decode"
 
     def error(self, gpu: Constants) -> float:
-        """Of a prediction, relative to what was measured."""
+        """Return the error of the predicted time, relative to the measured one."""
         return step_us(gpu, self.part, self.decodes, self.context, self.chunks) / self.us - 1.0
 
 
 def starting_constants(memory_tb_s: float, tflops: float) -> Constants:
-    """Where the fit of a card starts that reads memory at most so fast and computes at most so much."""
+    """Return the starting values of a fit, for a card with this memory bandwidth and this peak of TFLOP/s."""
     values: dict[str, Any] = {name: start for name, (start, _, _) in FREE.items()}
     values |= {name: share * memory_tb_s for name, share in OF_BANDWIDTH.items()}
     values |= {name: share * tflops for name, share in OF_FLOPS.items()}
@@ -85,7 +85,7 @@ def fit(
     start: Constants | None = None,
     progress: Callable[[int, float], None] | None = None,
 ) -> Constants:
-    """The constants of a card that reads memory at most so fast and computes at most so much."""
+    """Return the fitted constants of a card with this memory bandwidth and this peak of TFLOP/s."""
     np = load_library("numpy")
     first = start or starting_constants(memory_tb_s, tflops)
     bounds = {name: (low, high) for name, (_, low, high) in FREE.items()}
@@ -130,9 +130,9 @@ def fit(
 
 
 def damped_step(slopes: Any, residuals: Any, weights: Any, moved: Any, hold: float, damping: float) -> Any:
-    """The change of all parameters that a weighted least-squares fit of the slopes asks for.
+    """Return the parameter changes of one damped, weighted least-squares step.
 
-    `slopes` has a row for each parameter; `moved` says how far each is from where `hold` holds it."""
+    `slopes` has one row per parameter; `moved` is the distance of each from the value to which `hold` pulls it."""
     np, linalg = load_library("numpy"), load_library("scipy.linalg")
     rows = np.asarray(slopes)
     weighted = rows * np.asarray(weights)
@@ -143,8 +143,8 @@ def damped_step(slopes: Any, residuals: Any, weights: Any, moved: Any, hold: flo
 
 
 def load_library(name: str) -> Any:
-    """NumPy or SciPy, which only calibrations need."""
+    """Import NumPy or SciPy, which only calibration needs."""
     try:
         return import_module(name)
     except ImportError:
-        raise HeadwayError("calibrate: SciPy is not installed; install headway[calibrate] to fit latencies.") from None
+        raise HeadwayError("calibrate: SciPy is not installed. Run: pip install 'headway[calibrate]'.") from None

@@ -1,4 +1,4 @@
-"""Measured kernel times of the package aiconfigurator-core, looked up for one model on one GPU."""
+"""Kernel times that the package aiconfigurator-core measured, looked up for one model on one GPU."""
 
 import json
 import logging
@@ -22,7 +22,7 @@ from headway.latency.shapes import ModelShape
 T = TypeVar("T")
 
 PACKAGE: Final = "aiconfigurator-core"
-SYSTEMS: Final = {  # GPUs of our table by the package's names
+SYSTEMS: Final = {  # names of our GPUs and of the package's systems
     "h100": "h100_sxm",
     "h200": "h200_sxm",
     "b200": "b200_sxm",
@@ -30,14 +30,14 @@ SYSTEMS: Final = {  # GPUs of our table by the package's names
     "l40s": "l40s",
     "rtx-pro-6000": "rtx_pro_6000_server",
 }
-GEMMS: Final = {Fraction(2): "bfloat16", Fraction(1): "fp8", Fraction(1, 2): "int4_wo"}  # by the bytes of a weight
-CACHES: Final = {Fraction(2): "bfloat16", Fraction(1): "fp8"}  # by the bytes of a number in the KV cache
+GEMMS: Final = {Fraction(2): "bfloat16", Fraction(1): "fp8", Fraction(1, 2): "int4_wo"}  # by bytes of a weight
+CACHES: Final = {Fraction(2): "bfloat16", Fraction(1): "fp8"}  # by bytes of a number in the KV cache
 ATTENTION: Final = ("context_attention", "generation_attention")
 LOGITS: Final = ("context_logits_gemm", "generation_logits_gemm")
 
 
 class Source(Struct, frozen=True):
-    """Which of the package's measurements."""
+    """The name of one set of the package's measurements."""
 
     system: str
     backend: str
@@ -48,14 +48,14 @@ class Source(Struct, frozen=True):
 
 
 class Kernels:
-    """Milliseconds of all layers, by what a step has in it."""
+    """Times in milliseconds, summed over all layers, of the parts of a step."""
 
     def __init__(self, handle: Any) -> None:
         self._prompts = _Phase(handle.evaluate_context_ops)
         self._decodes = _Phase(handle.evaluate_generation_ops)
 
     def tokens(self, count: int, prompts: bool) -> float:
-        """What all tokens go through one by one: matrix products, experts, norms, all-reduce."""
+        """Return the time of all work that depends only on the number of tokens: matmuls, experts, norms, all-reduce."""
         if prompts:
             return self._prompts.time(self._prompts.rest, 1, count)
         return self._decodes.time(self._decodes.rest, count, 1)
@@ -64,7 +64,7 @@ class Kernels:
         return self._decodes.time(self._decodes.logits, sequences, 1)
 
     def decodes(self, count: int, context: int) -> float:
-        """Attention of so many sequences over a context of all together."""
+        """Return the time of attention for `count` sequences whose contexts sum to `context` tokens."""
         return self._decodes.time(self._decodes.attention, count, max(1, context // count))
 
     def chunk(self, tokens: int, past: int) -> float:
@@ -72,7 +72,7 @@ class Kernels:
 
 
 class _Phase:
-    """The package's operations of one phase, by their place in its list."""
+    """The package's operations of one phase, by their index in its list."""
 
     def __init__(self, evaluate: Any) -> None:
         self._evaluate = evaluate
@@ -93,7 +93,7 @@ class _Phase:
             try:
                 ((name, _, _, _),) = self._evaluate([place], batch_size=1, s=1)
             except ValueError as error:
-                if "out of range" in str(error):  # past the last one
+                if "out of range" in str(error):  # after the last operation
                     return
                 raise
             yield name
@@ -101,8 +101,14 @@ class _Phase:
 
 
 def find_source(system: object, backend: object, version: object, gpu: Gpu, where: str) -> Source:
-    """The measurements that a section asks for; a sentence with what there is where they are not there."""
-    data = _module("sdk.perf_database", where)
+    """Return the measurements that a `latency:` section names; if there are none, raise with the ones that exist."""
+    try:
+        data = import_module("aiconfigurator_core.sdk.perf_database")
+    except ImportError:
+        raise HeadwayError(
+            f"{where}.model: aiconfigurator needs the kernel times of {PACKAGE}, which is not installed. "
+            "Run: pip install 'headway[aiconfigurator]'."
+        ) from None
     for key, value in (("system", system), ("backend", backend), ("version", version)):
         if not isinstance(value, str):
             raise HeadwayError(f"{where}.{key}: expected a name, got {shown(value)}.")
@@ -114,13 +120,17 @@ def find_source(system: object, backend: object, version: object, gpu: Gpu, wher
     chosen = slots["current"] if version == "auto" else slots.get(version, version)
     if chosen not in slots.values():
         known = join_words(list(dict.fromkeys(slots.values())))
-        raise HeadwayError(f"{where}.version: {PACKAGE} has {backend} {known} on {system_name}, got {shown(version)}.")
+        raise HeadwayError(
+            f"{where}.version: {PACKAGE} has no {backend} {shown(version)} on {system_name}. It has {known}."
+        )
     return Source(system_name, str(backend), chosen)
 
 
 def with_kernels(model: ModelShape, tp: int, source: Source, use: Callable[[Kernels], T]) -> T:
-    """What is made of the kernels of a model's shape, which need not be one that the package knows. Where there are
-    none the sentence has no place, since what was made is kept for any."""
+    """Return what `use` makes of the kernels of a model's shape; the package need not know the model.
+
+    Errors name no place, because callers cache the result and may use it for several sections.
+    """
     sdk = import_module("aiconfigurator_core.sdk")
     config, quantised = _config(model, tp)
     try:
@@ -136,25 +146,32 @@ def with_kernels(model: ModelShape, tp: int, source: Source, use: Callable[[Kern
                 **quantised,
             )
             return use(Kernels(handle))
-    except (RuntimeError, ValueError, AssertionError) as error:  # what the package raises where it has no data
-        raise HeadwayError(_missing(model, tp, source, error)) from None
+    except (RuntimeError, ValueError, AssertionError) as error:  # the package raises these if it has no data
+        why = str(error).strip().partition("\n")[0].removeprefix("perf database error: ")
+        why = why.partition(" at /")[0].rstrip(".")  # without the path of the package's file
+        there = _mixtures(model, source) if model.experts else ""
+        raise HeadwayError(
+            f"{source.words()} has no kernel times of {model.name} with tp {tp} ({why}).{there}"
+        ) from None
 
 
 def _config(model: ModelShape, tp: int) -> tuple[dict[str, Any], dict[str, str]]:
-    """The shape as a config.json that the package reads, and how weights and KV cache are kept."""
+    """Return the shape as a config.json that the package reads, and its names for the number formats."""
     if not (model.hidden and model.vocab and (model.experts or model.intermediate)):
-        raise HeadwayError(f"aiconfigurator needs the shape of {model.name}: hidden, intermediate and vocab.")
+        raise HeadwayError(
+            f"the shape of {model.name} is incomplete. aiconfigurator needs hidden, intermediate and vocab."
+        )
     if model.shared_intermediate or model.dense_layers:
         raise HeadwayError(
-            f"{model.name} has experts that every token visits, or layers without experts, "
-            "which aiconfigurator adds up for models of its own only; use hardware."
+            f"{model.name} has shared experts or layers without experts, which aiconfigurator supports only for models "
+            "that it knows. Use the latency model hardware."
         )
     if model.heads % tp:
-        raise HeadwayError(f"aiconfigurator splits heads evenly; {model.heads} heads on {tp} GPUs are not.")
+        raise HeadwayError(f"aiconfigurator cannot split {model.heads} heads evenly over {tp} GPUs.")
     for key, size, known in (("dtype_bytes", model.weight_size, GEMMS), ("kv_dtype_bytes", model.kv_size, CACHES)):
         if size not in known:
             sizes = " or ".join(f"{float(known_size):g}" for known_size in known)
-            raise HeadwayError(f"aiconfigurator has kernels for {key} {sizes}, the model has {float(size):g}.")
+            raise HeadwayError(f"aiconfigurator has no kernels for {key} {float(size):g}. It has {sizes}.")
     config: dict[str, Any] = {
         "architectures": ["MixtralForCausalLM" if model.experts else "LlamaForCausalLM"],
         "num_hidden_layers": model.layers,
@@ -179,23 +196,14 @@ def _config(model: ModelShape, tp: int) -> tuple[dict[str, Any], dict[str, str]]
 
 def _absent(known: dict[str, dict[str, list[str]]], system: str, backend: str, where: str) -> str:
     if system in known:
-        there = join_words(sorted(known[system]))
-        return f"{where}.backend: {PACKAGE} has no kernel times of {shown(backend)} on {system}; it has {there}."
-    return (
-        f"{where}.system: {PACKAGE} has no kernel times of {shown(system)}; it has those of "
-        f"{join_words(sorted(known))}, which 'system' may name."
-    )
-
-
-def _missing(model: ModelShape, tp: int, source: Source, error: Exception) -> str:
-    """Without the place of the package's files, which no one asked for."""
-    why = str(error).strip().partition("\n")[0].removeprefix("perf database error: ").partition(" at /")[0].rstrip(".")
-    there = _mixtures(model, source) if model.experts else ""
-    return f"{source.words()} has no kernel times of {model.name} with tp {tp} ({why}).{there}"
+        backends = join_words(sorted(known[system]))
+        return f"{where}.backend: {PACKAGE} has no kernel times of {shown(backend)} on {system}. It has {backends}."
+    systems = join_words(sorted(known))
+    return f"{where}.system: {PACKAGE} has no kernel times of {shown(system)}. Set 'system' to one of {systems}."
 
 
 def _mixtures(model: ModelShape, source: Source) -> str:
-    """The mixtures that were measured, with weights as the model's."""
+    """Return a sentence that lists the measured mixtures of experts with the model's weight format."""
     with _quiet():
         data = import_module("aiconfigurator_core.sdk.perf_database").get_database(*astuple(source))
         import_module("aiconfigurator_core.sdk.operations").MoE.load_data(data)
@@ -205,24 +213,14 @@ def _mixtures(model: ModelShape, source: Source) -> str:
             for topk, counts in next(iter(spread.values())).items():
                 for experts, hidden in counts.items():
                     measured |= {f"{topk} of {experts} × {w} from {h}": None for h in hidden for w in hidden[h]}
-    return (
-        f" Mixtures measured, experts and their width from hidden: {', '.join(sorted(measured))}." if measured else ""
-    )
-
-
-def _module(name: str, where: str) -> Any:
-    try:
-        return import_module(f"aiconfigurator_core.{name}")
-    except ImportError:
-        raise HeadwayError(
-            f"{where}.model: {PACKAGE} is not installed, whose kernel times aiconfigurator reads; "
-            "install headway[aiconfigurator]: pip install 'headway[aiconfigurator]'."
-        ) from None
+    if not measured:
+        return ""
+    return f" Measured mixtures (experts per token of all × expert width from hidden): {', '.join(sorted(measured))}."
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what the package logs of tables that no model here asks for."""
+    """Silence the package's log messages about tables that no model here uses."""
     logger = logging.getLogger("aiconfigurator_core")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

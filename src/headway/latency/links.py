@@ -1,4 +1,4 @@
-"""Links that KV blocks move over: the figures of one, as a scenario gives them or as they were measured."""
+"""Links that carry KV blocks: latency and bandwidth, from the scenario or from measured profiles."""
 
 from __future__ import annotations
 
@@ -19,11 +19,9 @@ FIGURES: Final = ("latency", "bandwidth")
 
 
 def fill_link(keys: Any, where: str, usual: Mapping[str, str]) -> Any:
-    """The keys of a section with the `latency` and `bandwidth` of the measured link that `profile` names, or as given;
-    `usual` are those that are not.
+    """Fill in `latency` and `bandwidth`: from the measured link that `profile` names, from the keys, or from `usual`.
 
-    Nothing may stand beside the name: else a scenario with all its figures written out would take a profile in silence
-    and ignore it.
+    `profile` excludes the other two. Otherwise a resolved scenario would accept a profile and ignore it.
     """
     if not isinstance(keys, dict):
         return keys
@@ -35,8 +33,8 @@ def fill_link(keys: Any, where: str, usual: Mapping[str, str]) -> Any:
         return keys
     for key in FIGURES:
         if key in present:
-            raise HeadwayError(f"{where}.{key}: 'profile' gives it as well; leave one of them out.")
-    link = links().find(profile, "measured link", f"{where}.profile", "'latency' and 'bandwidth' will do")
+            raise HeadwayError(f"{where}.{key}: 'profile' sets this key too. Remove one of the two.")
+    link = links().find(profile, "measured link", f"{where}.profile", "set 'latency' and 'bandwidth' instead")
     return present | {"latency": duration_text(link.latency_ps), "bandwidth": write_speed(link.bandwidth)}
 
 
@@ -51,23 +49,25 @@ def write_speed(speed: int) -> str:
     return f"{speed}B/s"
 
 
-Speed = Annotated[
-    int, Unit("bandwidth", read_speed, write_speed, show=lambda speed: f"{bytes_text(speed)}/s")
-]  # bytes a second
+def show_speed(speed: int) -> str:
+    return f"{bytes_text(speed)}/s"
+
+
+Speed = Annotated[int, Unit("bandwidth", read_speed, write_speed, show=show_speed)]  # bytes a second
 ProfileName = Annotated[
-    str | None, "a measured link, below, that gives `latency` and `bandwidth`; neither may stand beside it", QUIET
+    str | None, "measured link that sets `latency` and `bandwidth` (listed below); excludes these two keys", QUIET
 ]
 
 
 class LinkProfile(Struct, frozen=True):
-    """A measured link, and what its figures are the best line through."""
+    """A measured link: the line that fits its measured copy times best."""
 
     name: str
     latency_ps: Duration
     bandwidth: Speed
     direction: str  # h2d, d2h or d2d: host memory and GPU
     methods: tuple[str, ...]  # of copying
-    within: float  # no measured time is further from the line, relative to it
+    within: float  # largest relative deviation of a measured time from the line
 
 
 @cache

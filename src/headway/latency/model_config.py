@@ -1,4 +1,4 @@
-"""A model's `config.json`, as Hugging Face publishes it beside the weights, read as the figures of a model."""
+"""Reads the shape of a model from the `config.json` that Hugging Face publishes beside the weights."""
 
 import json
 from pathlib import Path
@@ -13,29 +13,31 @@ SIZES: Final = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1}
 
 
 def read_config(path: str, where: str) -> dict[str, Any]:
-    """The figures; params are counted from them."""
+    """Return the keys of a model; the number of parameters is computed from the shape."""
     try:
         config = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise HeadwayError(f"{where}: cannot read {shown(path)}: {error.strerror}.") from None
     except (ValueError, RecursionError):
-        raise HeadwayError(f"{where}: {shown(path)} is no JSON file.") from None
+        raise HeadwayError(f"{where}: {shown(path)} is not a JSON file.") from None
     if not isinstance(config, dict):
-        raise HeadwayError(f"{where}: {shown(path)} is no model's config.json; it holds no mapping.")
-    config = config.get("text_config", config)  # a model that also sees pictures keeps its language part there
+        raise HeadwayError(f"{where}: {shown(path)} is not the config.json of a model: it is not a JSON object.")
+    config = config.get("text_config", config)  # the language part of a multimodal model
     missing = [repr(key) for key in NEEDED if not isinstance(config.get(key), int)]
     if missing:
         raise HeadwayError(
-            f"{where}: {shown(path)} lacks {join_words(missing)}; a config.json as published with the weights has them."
+            f"{where}: {shown(path)} has no {join_words(missing)}. Use the config.json published with the weights."
         )
     if "kv_lora_rank" in config:
-        raise HeadwayError(f"{where}: {shown(path)} has latent attention (kv_lora_rank), which no model here computes.")
-    figures = _figures(config)
+        raise HeadwayError(
+            f"{where}: {shown(path)} has latent attention (kv_lora_rank), which no latency model supports."
+        )
+    figures = _shape_keys(config)
     figures["params"], figures["active_params"] = _params(figures, bool(config.get("tie_word_embeddings")))
     return {"name": str(config.get("_name_or_path") or Path(path).parent.name or "custom"), **figures}
 
 
-def _figures(config: dict[str, Any]) -> dict[str, Any]:
+def _shape_keys(config: dict[str, Any]) -> dict[str, Any]:
     heads, hidden = config["num_attention_heads"], config["hidden_size"]
     figures = {
         "layers": config["num_hidden_layers"],
@@ -74,7 +76,7 @@ def _weight_size(config: dict[str, Any]) -> float:
 
 
 def _params(figures: dict[str, Any], tied: bool) -> tuple[int, int]:
-    """All, and those that one token uses."""
+    """Return the number of all parameters and of those that one token uses."""
     hidden, layers = figures["hidden"], figures["layers"]
     outside = figures["vocab"] * hidden * (1 if tied else 2)
     attention = 2 * (figures["heads"] + figures["kv_heads"]) * figures["head_dim"] * hidden

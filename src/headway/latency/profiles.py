@@ -1,4 +1,4 @@
-"""Hardware profiles: the constants of a GPU's step time, where they come from and how far to trust them."""
+"""Hardware profiles: the constants of a GPU's step time, their source, and the range in which they were measured."""
 
 from __future__ import annotations
 
@@ -20,64 +20,61 @@ from headway.latency.step_cost import Constants
 from headway.latency.tables import document_of, plain
 
 FOLDER: Final = "profiles"
-MODEL_OF_OTHERS: Final = "h200"  # the profile whose efficiencies an uncalibrated card is given
+MODEL_OF_OTHERS: Final = "h200"  # uncalibrated cards use the efficiencies of this profile
 
 
 class Profile(Struct, frozen=True):
-    """Its keys are those of a profile's file."""
+    """The keys of a profile file."""
 
     gpu: str
     constants: Constants
-    host_ps: Duration  # of a step, beside the GPU's time
+    host_ps: Duration  # host time of a step, added to the GPU's time
     as_of: Annotated[str, Unit("date", lambda date, _: str(date), str)]
     source: str
     measured: str
-    error: dict[str, str]  # of the fit, by what was held out
-    tokens: tuple[int, int]  # of a step, in what was measured
-    context: tuple[int, int]  # of a sequence
+    error: dict[str, str]  # of the fit, on each set of held-out steps
+    tokens: tuple[int, int]  # measured range of tokens in a step
+    context: tuple[int, int]  # measured range of a sequence's context
     shapes: tuple[str, ...] = ()
     format: int = 1
     name: Annotated[str, INTERNAL] = ""
     calibrated: Annotated[bool, INTERNAL] = True
 
     def outside(self, tokens: int, context: int) -> str:
-        """A sentence where a step lies outside of what was measured; else nothing."""
+        """Return a sentence if a step is outside the measured range, else an empty text."""
         if not self.calibrated:
             return f"{self.name} is not calibrated: its times are scaled from a spec sheet."
         for what, value, (_, most) in (("tokens in a step", tokens, self.tokens), ("context", context, self.context)):
             if value > most:
-                return f"{self.name} was measured up to {most:,} {what}; {value:,} is beyond that."
+                return f"{self.name} was measured up to {most:,} {what}; {value:,} is outside that range."
         return ""
 
 
 def read_profile(name: str, gpu: Gpu, where: str) -> Profile:
-    """A shipped profile by its name, one from a file (`.yaml`), or a spec-sheet one for a GPU that has none."""
+    """Return a packaged profile by name, one from a `.yaml` file, or a spec-sheet profile of an unmeasured GPU."""
     if name.endswith((".yaml", ".yml")):
         try:
-            text = Path(name).read_text(encoding="utf-8")
-            document = yaml.safe_load(text)
+            document = yaml.safe_load(Path(name).read_text(encoding="utf-8"))
         except OSError as error:
             raise HeadwayError(f"{where}: cannot read {shown(name)}: {error.strerror}.") from None
         except yaml.YAMLError:
-            raise HeadwayError(f"{where}: {shown(name)} is no YAML file.") from None
+            raise HeadwayError(f"{where}: {shown(name)} is not a YAML file.") from None
         return replace(section.read(Profile, document, where), name=Path(name).stem)
     key = plain(name)
     key = gpus().aliases.get(key, key)
     if key in measured_profiles():
         return _load_measured(key)
-    if key == gpu.name:
-        return spec_sheet(gpu)
-    if key in gpus().entries:
-        return spec_sheet(gpus().entries[key])
+    cards = {**gpus().entries, gpu.name: gpu}
+    if key in cards:
+        return spec_sheet(cards[key])
     raise HeadwayError(
-        f"{where}: no hardware profile is called {shown(name)} (a file that ends in .yaml will do)."
+        f"{where}: no hardware profile is called {shown(name)}; name one, or a file that ends in .yaml."
         f"{suggest(key, measured_profiles())} Measured: {', '.join(measured_profiles())}."
     )
 
 
 @cache
 def measured_profiles() -> tuple[str, ...]:
-    """Names of the profiles that were measured."""
     folder = files("headway").joinpath("presets").joinpath(FOLDER)
     return tuple(sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")))
 
@@ -88,7 +85,7 @@ def _load_measured(name: str) -> Profile:
 
 
 def spec_sheet(gpu: Gpu) -> Profile:
-    """The constants of a card that was never measured: its peaks, at the efficiencies of one that was."""
+    """Return the profile of an unmeasured card: its own peak rates at the efficiencies of a measured card."""
     known = _load_measured(MODEL_OF_OTHERS)
     reference = gpus().entries[known.gpu]
     memory = gpu.bandwidth / reference.bandwidth

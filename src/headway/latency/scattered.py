@@ -1,4 +1,4 @@
-"""A surface through points that were measured wherever it suited: the rows need not have the same places."""
+"""Builds a surface through measured points whose rows need not have the same columns."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
@@ -11,10 +11,10 @@ Slope = tuple[int, int]  # rise, run
 
 
 def through(points: Points, grows: bool) -> Surface:
-    """Rows of points, one row for each first count, are each drawn through their own points. Beyond the last point a
-    row goes on with the slope over the last half of its range.
+    """Return a surface with one row for each first count, interpolated through the row's own points.
 
-    A row of one point has the slope of its neighbour; with `grows`, in proportion to the first count.
+    Beyond its last point, a row continues with the slope over the last half of its range. A row of one point has the
+    slope of the nearest row; with `grows`, in proportion to the first count.
     """
     rows = sorted(points)
     nodes = sorted({0}.union(*points.values()))
@@ -26,8 +26,11 @@ def through(points: Points, grows: bool) -> Surface:
 
 
 def smooth(points: Points) -> dict[int, dict[int, int]]:
-    """Points none of which is faster than a smaller one: each halfway from the slowest that is no larger to the fastest
-    that is no smaller, so that what was slow by chance and what was fast by chance give way alike."""
+    """Return points whose values never fall as the counts grow.
+
+    Each value is the mean of the largest value among smaller or equal points and the smallest value among larger or
+    equal points, so that slow and fast outliers are corrected alike.
+    """
     rows = sorted(points)
     places = sorted({place for line in points.values() for place in line})
     slowest = _envelope(points, rows, places, max)
@@ -40,7 +43,7 @@ def smooth(points: Points) -> dict[int, dict[int, int]]:
 def _envelope(
     points: Points, rows: list[int], places: list[int], extreme: Callable[[list[int]], int]
 ) -> dict[tuple[int, int], int]:
-    """The extreme of all points that come no later, by rows and by places."""
+    """Return, for every row and place, the extreme of all points at or before both."""
     extremes: dict[tuple[int, int], int] = {}
     above: dict[int, int] = {}
     for row in rows:
@@ -55,8 +58,11 @@ def _envelope(
 
 
 def _settle(grid: list[list[int]], nodes: list[int], lasts: list[int], furthest: list[int]) -> None:
-    """No row falls, none is below the one before it. Past its own points a row yields to the next one, since it
-    only guesses there; a point that is faster than a smaller one is lifted to it."""
+    """Change the grid so that values never fall along a row or from row to row.
+
+    Beyond its own points a row is extrapolated: there it is at most the next row. A measured value below a smaller
+    point's is raised to it.
+    """
     for number in range(len(grid) - 2, -1, -1):
         for column in range(bisect_right(nodes, furthest[number]), len(nodes)):
             grid[number][column] = min(grid[number][column], grid[number + 1][column])
@@ -69,7 +75,7 @@ def _settle(grid: list[list[int]], nodes: list[int], lasts: list[int], furthest:
 
 
 def _slopes(points: Points, rows: list[int], grows: bool) -> list[tuple[Slope, Slope]]:
-    """Of each row, before its first point and after its last."""
+    """Return the slopes of each row before its first point and after its last."""
     own = {row: _ends(sorted(points[row].items())) for row in rows if len(points[row]) > 1}
     slopes = []
     for row in rows:
@@ -81,7 +87,7 @@ def _slopes(points: Points, rows: list[int], grows: bool) -> list[tuple[Slope, S
 
 
 def _ends(line: list[tuple[int, int]]) -> tuple[Slope, Slope]:
-    """The slope over the first doubling of the place and over the last: two neighbours may be too close to tell."""
+    """Return the slopes over the first and the last doubling of the place; neighbouring points may be too close."""
     (start, low), (end, high) = line[0], line[-1]
     second = next((point for point in line[1:] if point[0] >= 2 * start), line[-1])
     last_but = next((point for point in reversed(line[:-1]) if 2 * point[0] <= end), line[0])
@@ -92,7 +98,7 @@ def _ends(line: list[tuple[int, int]]) -> tuple[Slope, Slope]:
 
 
 def _draw_row(line: list[tuple[int, int]], nodes: list[int], first: Slope, last: Slope) -> list[int]:
-    """The values of one row at all nodes."""
+    """Return the values of one row at all nodes."""
     places = [place for place, _ in line]
     values = []
     for node in nodes:

@@ -1,4 +1,4 @@
-"""Model shapes: the figures of a transformer that its step time and its KV cache follow from."""
+"""Model shapes: the dimensions of a transformer that determine its step time and the size of its KV cache."""
 
 from fractions import Fraction
 from functools import cache
@@ -12,7 +12,7 @@ from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.latency.exact_numbers import count, plain_number, positive
 from headway.latency.model_config import read_config
-from headway.latency.tables import Table, figures_of, load
+from headway.latency.tables import Table, document_of, load
 
 MOST_PARAMS: Final = 10**15
 
@@ -22,18 +22,18 @@ class ModelShape(Struct, frozen=True):
     layers: int
     heads: int
     head_dim: int
-    active_params: int  # used for one token; below all of them for a mixture of experts
+    active_params: int  # parameters that one token uses; fewer than all in a mixture of experts
     weight_bytes: int
     kv_bytes_per_token: int
-    hidden: int = 0  # 0: the shape below is not known
+    hidden: int = 0  # 0: this and the dimensions below are unknown
     kv_heads: int = 0
     intermediate: int = 0  # width of a feed-forward layer
     vocab: int = 0
     experts: int = 0  # 0: not a mixture
     experts_per_token: int = 0
     expert_intermediate: int = 0
-    shared_intermediate: int = 0  # of the experts that every token visits, together
-    dense_layers: int = 0  # of a mixture, layers without experts
+    shared_intermediate: int = 0  # total width of the experts that every token visits
+    dense_layers: int = 0  # layers without experts, in a mixture
     weight_size: Fraction = Fraction(2)  # bytes of a weight
     kv_size: Fraction = Fraction(2)  # bytes of a number in the KV cache
 
@@ -69,33 +69,33 @@ class ModelFigures(Struct):
     kv_heads: Count | None = None  # default: heads
     head_dim: Count | None = None  # default: hidden / heads
     active_params: Params | None = None  # default: params
-    intermediate: Width | None = None  # default: what the params leave for it
-    vocab: Width | None = None  # default: the last matmul counts as part of the layers
+    intermediate: Width | None = None  # default: computed from the remaining params
+    vocab: Width | None = None  # default: the output matmul counts as part of the layers
     experts: Width | None = None
     experts_per_token: Width | None = None
     expert_intermediate: Width | None = None
     shared_intermediate: Width | None = None
     dense_layers: Width | None = None
-    dtype_bytes: Size = Fraction(2)  # of weights, and of the KV cache unless it has its own: 2 for BF16, 1 for FP8
-    kv_dtype_bytes: Size | None = None
+    dtype_bytes: Size = Fraction(2)  # bytes of a weight: 2 for BF16, 1 for FP8
+    kv_dtype_bytes: Size | None = None  # default: dtype_bytes
     name: str = "custom"
 
 
 def read_model(data: object, where: str) -> ModelShape:
-    """A model shape from its name in the table, from its figures, or from a `config.json` as published with weights.
+    """Return a model shape by its name in the table, from a mapping of its keys, or from a published `config.json`.
 
-    A mapping may start from a model of the table: `{like: llama-3.1-8b, dtype_bytes: 1}`.
+    A mapping may extend a model of the table: `{like: llama-3.1-8b, dtype_bytes: 1}`.
     """
     if isinstance(data, str):
         if data.endswith(".json"):
             return _shape(section.read(ModelFigures, read_config(data, where), where), where)
         return models().find(data, "model", where)
     if not isinstance(data, dict):
-        raise HeadwayError(f"{where}: expected a model's name or a mapping of its figures, got {shown(data)}.")
+        raise HeadwayError(f"{where}: expected the name of a model or a mapping of its keys, got {shown(data)}.")
     if "like" in data:
         known = models().find(str(data["like"]), "model", f"{where}.like")
-        own = {key: value for key, value in data.items() if key != "like"}
-        data = {"name": known.name} | figures_of("models.yaml", "models")[known.name] | own
+        data = {"name": known.name} | document_of("models.yaml")["models"][known.name] | data
+        data = {key: value for key, value in data.items() if key not in ("like", "aliases")}
     return _shape(section.read(ModelFigures, data, where), where)
 
 
@@ -104,12 +104,12 @@ def _shape(figures: ModelFigures, where: str) -> ModelShape:
     kv_heads = figures.kv_heads or heads
     active = figures.active_params or params
     if figures.head_dim is None and hidden % heads:
-        raise HeadwayError(f"{where}: 'head_dim' is missing, and hidden ({hidden}) is no multiple of heads ({heads}).")
+        raise HeadwayError(f"{where}: set 'head_dim', since hidden ({hidden}) is not a multiple of heads ({heads}).")
     head_dim = figures.head_dim or hidden // heads
     if heads % kv_heads:
         raise HeadwayError(f"{where}.kv_heads: must divide heads ({heads}), got {kv_heads}.")
     if active > params:
-        raise HeadwayError(f"{where}.active_params: must not be above params ({params}), got {active}.")
+        raise HeadwayError(f"{where}.active_params: must be at most params ({params}), got {active}.")
     kv_size = figures.kv_dtype_bytes or figures.dtype_bytes
     return ModelShape(
         figures.name,
@@ -128,17 +128,20 @@ def _shape(figures: ModelFigures, where: str) -> ModelShape:
 
 
 def _widths(figures: ModelFigures, where: str, active: int, attended: int) -> dict[str, int]:
-    """Of feed-forward layers, experts and vocabulary; `attended` is the width of the attention's matrices together."""
+    """Return the widths of the feed-forward layers, the experts and the vocabulary.
+
+    `attended` is the total width of the attention matrices.
+    """
     mixture = ("experts", "experts_per_token", "expert_intermediate")
     absent = [key for key in mixture if getattr(figures, key) is None]
     if 0 < len(absent) < len(mixture):
-        raise HeadwayError(f"{where}: {absent[0]!r} is missing; a mixture of experts has {', '.join(mixture)}.")
+        raise HeadwayError(f"{where}: {absent[0]!r} is missing. A mixture of experts needs {', '.join(mixture)}.")
     optional = ("intermediate", "vocab", *mixture, "shared_intermediate", "dense_layers")
     widths: dict[str, int] = {key: width for key in optional if (width := getattr(figures, key))}
-    if widths.get("experts_per_token", 0) > widths.get("experts", 0):
-        raise HeadwayError(f"{where}.experts_per_token: must not be above experts ({widths['experts']}).")
-    if widths.get("dense_layers", 0) > figures.layers:
-        raise HeadwayError(f"{where}.dense_layers: must not be above layers ({figures.layers}).")
+    for key, limit in (("experts_per_token", "experts"), ("dense_layers", "layers")):
+        most = getattr(figures, limit) or 0
+        if widths.get(key, 0) > most:
+            raise HeadwayError(f"{where}.{key}: must be at most {limit} ({most}), got {widths[key]}.")
     if "intermediate" not in widths and "experts" not in widths:
         left = active - widths.get("vocab", 0) * figures.hidden - figures.layers * attended * figures.hidden
         widths["intermediate"] = max(0, left // (3 * figures.hidden * figures.layers))

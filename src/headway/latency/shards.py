@@ -1,4 +1,4 @@
-"""What one GPU of a tensor-parallel group computes of a model: its matrix multiplications, heads and widths."""
+"""The part of a model that one GPU of a tensor-parallel group computes: matrix multiplications, heads and widths."""
 
 from typing import Final
 
@@ -11,8 +11,8 @@ from headway.latency.shapes import ModelShape
 
 
 class Matmul(Struct, frozen=True):
-    """Weights that all tokens of a step are multiplied with; of `experts` such sets a token visits `visits`. Matrices
-    of one kind are one: reading and computing grow alike with the size, so that only the sum counts."""
+    """Weights that multiply all tokens of a step; a token visits `visits` of `experts` such sets. All matrices of one
+    kind count as one, since the time to read and to compute them depends only on the sum of their sizes."""
 
     weights: float
     bytes_a_weight: float
@@ -23,18 +23,18 @@ class Matmul(Struct, frozen=True):
 class Shard(Struct, frozen=True):
     layers: int
     hidden: int
-    heads: float  # of queries, on this GPU
+    heads: float  # query heads on this GPU
     head_dim: int
-    kv_bytes: float  # of keys and values, a token and layer, on this GPU
+    kv_bytes: float  # bytes of keys and values on this GPU, per token and layer
     matmuls: tuple[Matmul, ...]
     head: Matmul  # from the last hidden state to the vocabulary
-    logits: float  # of a sequence, on this GPU
-    moved: float  # bytes that norms, rotary embedding and activation read and write, a token and layer
+    logits: float  # logits of a sequence on this GPU
+    moved: float  # bytes that norms, rotary embedding and activation read and write, per token and layer
     tp: int = 1
 
     @property
     def weight_bytes(self) -> float:
-        """Of all that a step may read."""
+        """The size of all weights on this GPU, of every expert."""
         total = 0.0
         for matmul in (*self.matmuls, self.head):
             total += matmul.weights * matmul.experts * matmul.bytes_a_weight
@@ -42,22 +42,24 @@ class Shard(Struct, frozen=True):
 
 
 def shard(model: ModelShape, tp: int, where: str = "model") -> Shard:
-    """The part of each of `tp` GPUs: heads, widths and vocabulary are split; fewer KV heads than GPUs are repeated."""
+    """Return the part of each of `tp` GPUs. Heads, widths and vocabulary are split; if there are fewer KV heads than
+    GPUs, each GPU has one."""
     if not model.hidden:
         raise HeadwayError(
-            f"{where}: the hardware model needs the shape of {model.name}: hidden, kv_heads, intermediate and vocab."
+            f"{where}: the shape of {model.name} is unknown. The latency model `hardware` needs hidden, kv_heads, "
+            "intermediate and vocab."
         )
     hidden, size = model.hidden, float(model.weight_size)
     queries = model.heads * model.head_dim / tp
     kv = max(model.kv_heads / tp, 1.0) * model.head_dim
     sparse = model.layers - model.dense_layers if model.experts else 0
-    always = model.layers * hidden * (2 * queries + 2 * kv)  # of each token: from it to heads, and back
-    width = 0.0  # of the activations, over all layers
+    always = model.layers * hidden * (2 * queries + 2 * kv)  # weights that every token uses: first those of attention
+    width = 0.0  # of the activations, summed over the layers
     matmuls = []
     if sparse:
         expert = 3 * hidden * model.expert_intermediate / tp  # gate, up and down
         matmuls.append(Matmul(sparse * expert, size, model.experts, model.experts_per_token))
-        matmuls.append(Matmul(sparse * hidden * model.experts, 2.0))  # the router, which no one splits or quantises
+        matmuls.append(Matmul(sparse * hidden * model.experts, 2.0))  # the router, neither split nor quantised
         always += sparse * 3 * hidden * model.shared_intermediate / tp
         width += sparse * (model.expert_intermediate * model.experts_per_token + model.shared_intermediate)
     dense = model.layers - sparse
@@ -78,7 +80,7 @@ def shard(model: ModelShape, tp: int, where: str = "model") -> Shard:
     )
 
 
-# What fits: KV blocks of an instance, and the static capacity figure that routing may weigh.
+# Memory: the KV blocks of an instance, and its static capacity score.
 
 MOST_BLOCKS: Final = 10**9
 
@@ -86,9 +88,9 @@ MOST_BLOCKS: Final = 10**9
 def kv_blocks(
     model: ModelShape, gpu: Gpu, tp: int, block_tokens: int, utilization: float = 0.9, where: str = "cluster"
 ) -> int:
-    """KV blocks that fit beside the weights: floor((memory·tp·utilization - weights) / (KV bytes·block_tokens)).
+    """Return the KV blocks that fit beside the weights: floor((memory·tp·utilization - weights) / (bytes of a block)).
 
-    Activations and graph pools are taken to fit in the unused share; a measured count is better where there is one.
+    This assumes that activations and graph pools fit into the unused share. If you know a measured count, use that.
     """
     part = share(utilization, f"{where}.utilization")
     offered = int(gpu.memory * tp * part)
@@ -100,12 +102,12 @@ def kv_blocks(
             raise HeadwayError(f"{where}: {model.name} needs {needed} {what} but {place.format(available)}")
     blocks = (offered - weights) // block
     if blocks > MOST_BLOCKS:
-        raise HeadwayError(f"{where}: room for {blocks:,} KV blocks is more than {MOST_BLOCKS:,}; set gpu_blocks.")
+        raise HeadwayError(f"{where}: {blocks:,} KV blocks would fit, above the limit of {MOST_BLOCKS:,}; set gpu_blocks.")
     return blocks
 
 
 def _gigabytes(needed: int, offered: int) -> tuple[str, str]:
-    """Both sizes for people, with as many digits as it takes to tell them apart."""
+    """Return both sizes as texts, with enough digits to differ."""
     for digits in range(9):
         texts = f"{needed / 1e9:.{digits}f} GB", f"{offered / 1e9:.{digits}f} GB"
         if texts[0] != texts[1]:
@@ -114,9 +116,11 @@ def _gigabytes(needed: int, offered: int) -> tuple[str, str]:
 
 
 def capacity_score(model: ModelShape, gpu: Gpu, tp: int) -> float:
-    """A static figure in [0, 1): free / (free + M), where `free` is the memory of all `tp` GPUs less the weights (so
-    the dtype counts, and what is free is room for KV or for further models) and M the memory of the largest GPU of
-    the table. It grows with memory and TP, is 0 where the weights do not fit and 0.5 with one such GPU free."""
+    """Return free / (free + M), a static score in [0, 1) that routing policies may use.
+
+    `free` is the memory of all `tp` GPUs minus the weights, 0 if they do not fit. M is the memory of the largest GPU of
+    the table.
+    """
     free = max(0, gpu.memory * tp - model.weight_bytes)
     largest = max(known.memory for known in gpus().entries.values())
     return free / (free + largest)

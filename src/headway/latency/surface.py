@@ -1,5 +1,5 @@
-"""A function of two counts over a grid: it never falls, in whole picoseconds, and along the second count it is made of
-straight pieces with whole slopes."""
+"""A non-decreasing function of two counts, in whole picoseconds: along the second count it is piecewise linear with
+whole slopes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from typing import Final
 from headway.latency.base import FOREVER, times
 from headway.latency.exact_numbers import round_ratio
 
-KEPT: Final = 1 << 13  # curves remembered; engines use few counts, an estimator may ask for any
+MAX_ENTRIES: Final = 1 << 13  # cached curves; engines use few counts, but a policy's estimator may ask for any
 
 
 class Curve:
-    """For one first count. A piece begins and ends on multiples of its length, the next above its first node and the
-    last below its second, and is level where there are none between. So its slope is whole, it stays between its nodes,
-    and the piece of a larger first count, whose nodes are no lower, begins and ends no lower either. At each node the
-    curve has the node's own value; elsewhere it is off by less than a picosecond for each token of the piece."""
+    """The function for one first count.
+
+    The values at the ends of a piece are rounded inwards to multiples of the piece's length; if that leaves no
+    multiple, the piece is level. So the slope is whole, the piece stays between its nodes, and curves of larger first
+    counts are never lower. At a node the curve has the exact value of the node. Elsewhere its error is below one
+    picosecond per token of the piece.
+    """
 
     __slots__ = ("nodes", "slopes", "starts", "values")
 
@@ -36,7 +39,7 @@ class Curve:
         self.slopes.append(last)
 
     def at(self, place: int) -> tuple[int, int, int]:
-        """The value, the slope, and how far off the next piece begins."""
+        """Return the value, the slope, and the distance to the next piece."""
         piece = bisect_right(self.nodes, place) - 1
         past = place - self.nodes[piece]
         start = self.starts[piece]
@@ -48,10 +51,11 @@ class Curve:
 
 
 class Surface:
-    """Values at every row and node, interpolated between both. Beyond the last node a row goes on with its slope in
-    `lasts`, beyond the last row all do as over the last half of the rows; before the first row all is as in the first.
+    """A grid of values, interpolated between rows and between nodes.
 
-    The first node is 0. Neither values nor lasts may fall, from row to row or from node to node.
+    Beyond the last node, a row continues with its slope in `lasts`. Beyond the last row, values continue with the trend
+    over the last half of the rows; before the first row they equal the first row. The first node is 0. Neither values
+    nor slopes may fall from row to row or from node to node.
     """
 
     def __init__(self, rows: list[int], nodes: list[int], grid: list[list[int]], lasts: list[int]) -> None:
@@ -62,26 +66,26 @@ class Surface:
     def curve(self, row: int) -> Curve:
         known = self._curves.get(row)
         if known is None:
-            # Beyond the last row the rows may draw nearer to each other along the second count.
+            # Extrapolated rows may fall along the second count: the running maximum prevents that.
             values = list(accumulate((self._between(row, column) for column in range(len(self.nodes))), max))
             low, high, part, whole = self._around(row)
             last = self.lasts[low] + (self.lasts[high] - self.lasts[low]) * part // whole
             known = Curve(self.nodes, values, last)
-            if len(self._curves) < KEPT:
+            if len(self._curves) < MAX_ENTRIES:
                 self._curves[row] = known
         return known
 
     def start(self, row: int) -> int:
-        """The value where the second count is 0."""
+        """Return the value at a second count of 0."""
         known = self._starts.get(row)
         if known is None:
             known = self._between(row, 0)
-            if len(self._starts) < KEPT:
+            if len(self._starts) < MAX_ENTRIES:
                 self._starts[row] = known
         return known
 
     def rises(self) -> Surface:
-        """What the second count adds to the value where it is 0, lifted so that it never falls from row to row."""
+        """Return what the second count adds to the value at 0, raised so that it never falls from row to row."""
         grid: list[list[int]] = []
         for row in self.grid:
             before = grid[-1] if grid else [0] * len(row)
@@ -93,7 +97,7 @@ class Surface:
         return Surface(self.rows, self.nodes, grid, [times(slope, factor) for slope in self.lasts])
 
     def _around(self, row: int) -> tuple[int, int, int, int]:
-        """Two rows of the grid, and how far this one is from the first of them to the second: a part of the whole."""
+        """Return two rows of the grid, and the position of `row` between them as part and whole."""
         rows = self.rows
         if row <= rows[0]:
             return 0, 0, 0, 1

@@ -1,4 +1,4 @@
-"""The packaged tables of GPUs, models and links: reading them, and finding an entry by any of its names."""
+"""The packaged tables of GPUs, models and links, with look-up by name or alias; CSV files of measured steps."""
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
@@ -18,46 +18,40 @@ T = TypeVar("T")
 
 
 def plain(name: str) -> str:
-    """Case, `_` and blanks do not matter in names: "RTX 4090" is rtx-4090."""
+    """Normalize a name: case, `_` and spaces do not matter, so "RTX 4090" is rtx-4090."""
     return name.strip().lower().replace("_", "-").replace(" ", "-")
 
 
 class Table(Generic[T]):
-    """Entries by name, in the order of the file, with the date at which its figures were taken."""
+    """Entries by name, in the order of the file, and the date of its values."""
 
     def __init__(self, as_of: str, entries: Mapping[str, T], aliases: Mapping[str, str]) -> None:
         self.as_of = as_of
         self.entries = MappingProxyType(dict(entries))
         self.aliases = MappingProxyType(dict(aliases))
 
-    def find(self, name: str, kind: str, where: str, instead: str = "a mapping of figures will do") -> T:
+    def find(self, name: str, kind: str, where: str, instead: str = "give a mapping of its keys instead") -> T:
         key = plain(name)
         entry = self.entries.get(self.aliases.get(key, key))
         if entry is None:
             near = get_close_matches(key, [*self.entries, *self.aliases], n=1)
             hint = suggest(key, near) if near else ""
             raise HeadwayError(
-                f"{where}: no {kind} in the table is called {shown(name)} ({instead}).{hint} "
+                f"{where}: no {kind} in the table is called {shown(name)}; {instead}.{hint} "
                 f"Known: {', '.join(sorted(self.entries))}."
             )
         return entry
 
 
 def document_of(file: str) -> dict[str, Any]:
-    """A file of `presets/`."""
+    """Parse a YAML file of `presets/`."""
     text = files("headway").joinpath("presets").joinpath(file).read_text(encoding="utf-8")
-    document: dict[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # C, where it is built
+    document: dict[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # the C loader if built
     return document
 
 
-def figures_of(file: str, key: str) -> dict[str, dict[str, Any]]:
-    """The entries of a table as they are written, without their other names."""
-    entries = document_of(file)[key].items()
-    return {name: {key: value for key, value in own.items() if key != "aliases"} for name, own in entries}
-
-
 def load(file: str, key: str, make: Callable[[str, dict[str, Any]], T]) -> Table[T]:
-    """A table of `presets/`; `make` builds an entry from its name and its figures."""
+    """Load a table of `presets/`; `make` builds an entry from its name and its keys."""
     document = document_of(file)
     entries: dict[str, T] = {}
     aliases: dict[str, str] = {}
@@ -68,14 +62,14 @@ def load(file: str, key: str, make: Callable[[str, dict[str, Any]], T]) -> Table
     return Table(str(document["as_of"]), entries, aliases)
 
 
-# A CSV file of measured steps: its rows, and the figures in them.
+# A CSV file of measured steps.
 
 COLUMNS: Final = ("batch", "decode_kv_tokens", "n_prefill", "new_tokens", "past_context", "median_ms")
 Row = tuple[str, dict[str, Any]]
 
 
 def read_rows(path: str | Path, needed: Sequence[str]) -> list[Row]:
-    """Rows with their places; where there is a `mode`, only those that say "graph"."""
+    """Return rows with their places for errors. If the file has a `mode` column, only its "graph" rows count."""
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
@@ -84,13 +78,10 @@ def read_rows(path: str | Path, needed: Sequence[str]) -> list[Row]:
     except OSError as error:
         raise HeadwayError(f"{path}: cannot be read: {error.strerror}.") from None
     except (UnicodeDecodeError, csv.Error):
-        raise HeadwayError(f"{path}: is no CSV file in UTF-8.") from None
+        raise HeadwayError(f"{path}: is not a CSV file in UTF-8.") from None
     missing = [repr(name) for name in needed if name not in columns]
     if missing:
-        raise HeadwayError(
-            f"{path}: the column{'s' if len(missing) > 1 else ''} {join_words(missing)} "
-            f"{'are' if len(missing) > 1 else 'is'} missing; a file of steps has {', '.join(needed)}."
-        )
+        raise HeadwayError(f"{path}: has no column {join_words(missing)}. A file of steps needs {', '.join(needed)}.")
     return [(place, row) for place, row in rows if row.get("mode") in (None, "", "graph")]
 
 
@@ -102,7 +93,7 @@ def whole(text: str | None, where: str) -> int:
 
 
 def number(text: str | None, where: str, least: float | None = None) -> float:
-    """Above zero, or not below `least`."""
+    """Parse a number above zero, or of at least `least`."""
     try:
         value = float(text or "")
     except ValueError:

@@ -1,1 +1,1 @@
-"""The latency models, a file each. `MODEL` at the end of a file says its name, its keys and how to build it."""
+"""The latency models, one per file. `MODEL` in each file declares the name, the keys and the constructor."""

@@ -1,4 +1,4 @@
-"""`aiconfigurator`: a step as the sum of its kernels, each measured alone, from the package of that name."""
+"""`aiconfigurator`: a step time is the sum of kernel times, which the package of that name measured one by one."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from headway.latency.shapes import ModelShape
 from headway.latency.surface import Surface
 
 PS_PER_MS: Final = 10**9
-LONGEST: Final = 1 << 17  # tokens of a sequence up to which kernels are asked for
-CROWD: Final = 2048  # decodes
-MEASURED: Final = 16_384  # tokens of a chunk
+LONGEST: Final = 1 << 17  # largest tabulated number of tokens in a sequence
+CROWD: Final = 2048  # largest tabulated number of decodes
+MEASURED: Final = 16_384  # largest measured number of tokens in a chunk
 
 
 def _counts(most: int, parts: int, least: int = 1) -> list[int]:
-    """Counts from `least` to `most`, `parts` of them to a doubling."""
+    """Return counts from `least` to `most`, `parts` of them per doubling."""
     counts, octave = {most}, least
     while octave < most:
         counts.update(octave + octave * part // parts for part in range(parts))
@@ -35,7 +35,7 @@ def _counts(most: int, parts: int, least: int = 1) -> list[int]:
     return sorted(counts)
 
 
-# A kernel works in tiles, so that one token more than a multiple may cost a whole tile more.
+# A kernel works in tiles: one token above a multiple of the tile may cost a whole tile more.
 TILES: Final = ((16, 256), (256, 4096), (1024, LONGEST))
 TOKENS: Final = sorted(
     {
@@ -51,21 +51,17 @@ PASTS: Final = [0, *_counts(8 * LONGEST, 2, 128)]
 class AiconfiguratorParameters(Struct):
     """Keys of `latency: {model: aiconfigurator}`."""
 
-    system: Annotated[
-        Any, Doc("the GPU by the name that the package has for it; auto is that of `gpu`", type="text")
-    ] = "auto"
-    backend: Annotated[Any, Doc("whose kernels: vllm, sglang or trtllm", type="text")] = "vllm"
-    version: Annotated[Any, Doc("of the backend; auto is the one that the package calls current", type="text")] = "auto"
-    host_ps: Annotated[
-        AutoDuration, "duration added to each step for the engine's own work; auto is that of the GPU's profile"
-    ] = "auto"
+    system: Annotated[Any, Doc("the package's name of the GPU; auto derives it from `gpu`", type="text")] = "auto"
+    backend: Annotated[Any, Doc("engine whose kernels count: vllm, sglang or trtllm", type="text")] = "vllm"
+    version: Annotated[Any, Doc("version of the backend; auto is the package's current one", type="text")] = "auto"
+    host_ps: Annotated[AutoDuration, "added to each step for work on the host; auto uses the GPU's profile"] = "auto"
 
 
 class KernelSurfaces(Struct, frozen=True):
-    tokens: Surface  # what the tokens of a step that only decodes go through, and of one with chunks
-    mixed_tokens: Surface
+    tokens: Surface  # work per token, in a step without chunks
+    mixed_tokens: Surface  # the same in a step with chunks
     logits: Surface  # by sequences
-    decodes: Surface  # attention, by decodes and the context of all
+    decodes: Surface  # attention, by decodes and the sum of their contexts
     chunks: Surface  # attention, by tokens and past
 
     def scale(self, factor: Fraction) -> KernelSurfaces:
@@ -73,7 +69,7 @@ class KernelSurfaces(Struct, frozen=True):
 
 
 class Aiconfigurator:
-    """Each of the parts never falls, so neither does their sum; along a run each is affine until its next node."""
+    """The sum of non-decreasing surfaces; along a run each surface is affine until its next node."""
 
     __slots__ = ("host_ps", "parts", "source")
 
@@ -84,12 +80,11 @@ class Aiconfigurator:
         return Aiconfigurator(self.source, self.parts.scale(factor), times(self.host_ps, factor))
 
     def doubts(self, tokens: int, sequences: int) -> str:
-        basis = (
-            f"Steps are sums of kernels measured alone ({self.source.words()}); norms and what a past adds are reckoned"
-        )
-        if tokens <= MEASURED and sequences <= CROWD:
-            return f"{basis}."
-        return f"{basis}, and so are chunks of more than {MEASURED:,} tokens and more than {CROWD:,} decodes."
+        basis = f"Step times are sums of kernel times measured one by one ({self.source.words()})"
+        computed = "norms and the cost of a past"
+        if tokens > MEASURED or sequences > CROWD:
+            computed = f"{computed}, chunks above {MEASURED:,} tokens and batches above {CROWD:,} decodes"
+        return f"{basis}; not measured but computed: {computed}."
 
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
         parts = self.parts
@@ -124,7 +119,7 @@ MODEL: Final = LatencyKind("aiconfigurator", AiconfiguratorParameters, _build)
 
 @lru_cache(maxsize=16)
 def _surfaces(model: ModelShape, tp: int, source: Source) -> KernelSurfaces:
-    """Asking the package takes a second or two, and every pool of a scenario asks several times."""
+    """Tabulate the kernels; cached because this takes seconds and every pool of a scenario does it several times."""
     return with_kernels(model, tp, source, _tabulate)
 
 
@@ -142,7 +137,7 @@ def _tabulate(kernels: Kernels) -> KernelSurfaces:
 
 
 def _line(counts: Sequence[int], milliseconds: Sequence[float]) -> Surface:
-    """A function of one count alone."""
+    """Return a function of one count as a surface."""
     points = smooth({count: {0: _ps(value)} for count, value in zip(counts, milliseconds, strict=True)})
     return Surface(list(points), [0], [list(line.values()) for line in points.values()], [0] * len(points))
 

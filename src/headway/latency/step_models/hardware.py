@@ -1,4 +1,4 @@
-"""`hardware`: a step time from a GPU's measured constants and a model's shape; `step_cost` has the formulas."""
+"""`hardware`: a step time from the measured constants of a GPU and a model's shape; `step_cost` has the formulas."""
 
 from __future__ import annotations
 
@@ -20,26 +20,24 @@ from headway.latency.profiles import Profile, read_profile
 from headway.latency.shapes import ModelShape, read_model
 from headway.latency.shards import Shard, shard
 
-KEPT: Final = 1 << 16  # costs remembered by tokens; engines use few counts, an estimator may ask for any
+MAX_ENTRIES: Final = 1 << 16  # cached costs; engines use few counts, but a policy's estimator may ask for any
 
 
 class HardwareParameters(Struct):
     """Keys of `latency: {model: hardware}`."""
 
     profile: Annotated[
-        Any, Doc("a GPU's measured constants, by the GPU's name or a YAML file; auto is that of `gpu`", type="text")
+        Any, Doc("measured constants: name of a GPU, or a YAML file; auto uses those of `gpu`", type="text")
     ] = "auto"
-    host_ps: Annotated[AutoDuration, "duration added to each step for the engine's own work; auto is the profile's"] = (
-        "auto"
-    )
+    host_ps: Annotated[AutoDuration, "added to each step for work on the host; auto uses the profile's time"] = "auto"
 
 
 class Hardware:
-    """All that is the same along a run is a sum of table look-ups, each rounded once to whole picoseconds; a token of
-    context or of a past costs a whole number of them, so the step time is exactly affine along a run.
+    """The constant part of a run is a sum of table look-ups, each rounded once to whole picoseconds. A token of context
+    or past costs a whole number of picoseconds, so the step time is exactly affine along a run.
 
-    The first chunk of a prompt has no past and the next one has, which costs a constant more: so such a run is one
-    step long.
+    The first chunk of a prompt has no past and the second has, which adds a constant. So a run that starts with a first
+    chunk is one step long.
     """
 
     def __init__(self, profile: Profile, part: Shard, host_ps: int, factor: Fraction = Fraction(1)) -> None:
@@ -49,25 +47,21 @@ class Hardware:
         self._host = times(host_ps, factor)
         self._kv = self._ps(step_cost.context_us(gpu, part))
         self._mixed_kv = self._ps(step_cost.mixed_context_us(gpu, part))
-        self._beside = self._ps(step_cost.beside_us(gpu, part, 0))  # a decode beside chunks
-        self._beside_row = self._ps(step_cost.beside_us(gpu, part, 1)) - self._beside  # and a token of the longest
-        # Of a step with chunks: alone or beside decodes, all without a past or not.
+        self._beside = self._ps(step_cost.beside_us(gpu, part, 0))  # a decode in a step with chunks
+        self._beside_row = self._ps(step_cost.beside_us(gpu, part, 1)) - self._beside  # per token of the longest chunk
+        # Constants of a step with chunks, by whether it has decodes and whether any chunk has a past.
         self._mixed = [
             [self._ps(step_cost.attention_us(gpu, part, decoding, past)) for past in (False, True)]
             for decoding in (False, True)
         ]
-        self._decode: list[tuple[int, int]] = []  # of decodes alone, by their number: without context, rise a step
-        self._decodes: list[int] = []  # attention of decodes less what grows with their context, by their number
+        self._decode: list[tuple[int, int]] = []  # by decodes, without chunks: time without context, increase per step
+        self._decodes: list[int] = []  # by decodes: attention without the part that grows with context
         self._sequences: list[int] = []
         self._tokens: dict[int, int] = {}
-        self._chunks: dict[int, tuple[int, int, int]] = {}  # without past, a past token, rise from chunk to chunk
+        self._chunks: dict[int, tuple[int, int, int]] = {}  # time without past, per past token, increase per step
 
     def scale(self, factor: Fraction) -> Hardware:
         return Hardware(self.profile, self.part, self.host_ps, self._factor * factor)
-
-    def with_host(self, host_ps: int) -> Hardware:
-        """The same GPU beside another host."""
-        return Hardware(self.profile, self.part, host_ps, self._factor)
 
     def doubts(self, tokens: int, sequences: int = 0) -> str | None:
         outside = self.profile.outside(tokens, 0)
@@ -79,7 +73,7 @@ class Hardware:
             "several GPUs": self.part.tp > 1,
         }
         present = [kind for kind, here in kinds.items() if here]
-        return f"{self.profile.name} was not measured with {join_words(present)}: it is reckoned." if present else None
+        return f"{self.profile.name} was not measured with {join_words(present)}: times are computed." if present else None
 
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
         if not chunks:
@@ -127,9 +121,9 @@ class Hardware:
         return self._decode[most]
 
     def _token(self, tokens: int) -> int:
-        """What all tokens go through together, with the host's time."""
+        """Return the host's time and the time of work that depends only on the number of tokens."""
         cost = max(1, self._host + self._ps(step_cost.tokens_us(self.profile.constants, self.part, tokens)))
-        if len(self._tokens) < KEPT:
+        if len(self._tokens) < MAX_ENTRIES:
             self._tokens[tokens] = cost
         return cost
 
@@ -137,59 +131,59 @@ class Hardware:
         gpu, part = self.profile.constants, self.part
         slope = self._ps(step_cost.past_token_us(gpu, part, tokens))
         costs = self._ps(step_cost.chunk_us(gpu, part, tokens)), slope, slope * tokens
-        if len(self._chunks) < KEPT:
+        if len(self._chunks) < MAX_ENTRIES:
             self._chunks[tokens] = costs
         return costs
 
 
 def _build(keys: HardwareParameters, where: str, model: ModelShape, gpu: Gpu, tp: int) -> Hardware:
     if not isinstance(keys.profile, str):
-        raise HeadwayError(f"{where}.profile: expected a profile's name or file, got {shown(keys.profile)}.")
+        raise HeadwayError(f"{where}.profile: expected the name or the file of a profile, got {shown(keys.profile)}.")
     profile = read_profile(gpu.name if keys.profile == "auto" else keys.profile, gpu, f"{where}.profile")
     return Hardware(profile, shard(model, tp, where), profile.host_ps if keys.host_ps == "auto" else keys.host_ps)
 
 
 MODEL: Final = LatencyKind("hardware", HardwareParameters, _build)
 
-# Asking for the time of one step: `headway.latency("h200", "llama-3.1-8b").step_ms(decode=[1024, 512])`.
+# The public function for single steps: `headway.latency("h200", "llama-3.1-8b").step_ms(decode=[1024, 512])`.
 
 PS_PER_MS: Final = 10**9
 MOST_GPUS: Final = 64
 
 
 class StepTimes:
-    """Step times of a model on one GPU, or on `tp` of them, as the `hardware` model has them."""
+    """Step times of a model on one or several GPUs, from the latency model `hardware`."""
 
     def __init__(self, hardware: Hardware, model: ModelShape) -> None:
-        self.hardware = hardware.with_host(0)
+        self.hardware = Hardware(hardware.profile, hardware.part, 0)
         self.model = model
-        self.host_ms = hardware.host_ps / PS_PER_MS  # of a step, beside the GPU's time
+        self.host_ms = hardware.host_ps / PS_PER_MS  # host time of a step, added to the GPU's time
 
     @property
     def profile(self) -> Profile:
         return self.hardware.profile
 
     def step_ms(self, decode: Iterable[int] = (), prefill: Iterable[tuple[int, int]] = ()) -> float:
-        """The GPU's time for a step: contexts of decoding sequences, (new tokens, past tokens) of prefill chunks."""
+        """Return the GPU's time of a step with these decode contexts and these prefill chunks (new, past tokens)."""
         contexts = [_whole(value, "decode", 0) for value in decode]
         chunks = [(_whole(new, "prefill", 1), _whole(past, "prefill", 0)) for new, past in prefill]
         if not contexts and not chunks:
             return 0.0
-        context = 0
-        for value in contexts:
-            context += value
-        return self.hardware.run(len(contexts), context, chunks)[0] / PS_PER_MS
+        return self.hardware.run(len(contexts), sum(contexts), chunks)[0] / PS_PER_MS
 
 
 def step_times(gpu: object, model: object, tp: int = 1, host: str | None = None) -> StepTimes:
-    """`gpu` and `model` as a scenario names them, or the file of a profile (.yaml) and of a model (config.json)."""
+    """Return the step times of a model on a GPU.
+
+    `gpu` and `model` are names, mappings or files: a profile (.yaml) and a model's config.json.
+    """
     if isinstance(tp, bool) or not isinstance(tp, int) or not 1 <= tp <= MOST_GPUS:
         raise HeadwayError(f"tp: must be a whole number between 1 and {MOST_GPUS}, got {shown(tp)}.")
     shape = read_model(model, "model")
     data: dict[str, Any] = {} if host is None else {"host": host}
     if isinstance(gpu, str) and gpu.endswith((".yaml", ".yml")):
         data["profile"] = gpu
-        card = next(iter(gpus().entries.values()))  # a profile of its own needs no card of the table
+        card = next(iter(gpus().entries.values()))  # any card: a profile from a file does not use it
     else:
         card = read_gpu(gpu, "gpu")
     keys = section.read(HardwareParameters, data, "latency")

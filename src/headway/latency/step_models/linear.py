@@ -1,4 +1,4 @@
-"""`linear`: a step time as a sum of six terms, each a duration that can be fitted from a log of steps."""
+"""`linear`: a step time is a sum of six terms, whose durations can be fitted to a log of steps."""
 
 from __future__ import annotations
 
@@ -15,20 +15,18 @@ from headway.latency.exact_numbers import FineDuration, PartDuration, StepDurati
 
 
 class Linear(Struct, eq=False):
-    """step + prefill_token·tokens + prefill_pair·pairs + sequence·(decodes + chunks) + context_token·context +
-    chunk·chunks, where the pairs of a chunk of t tokens after p past ones are t·p + t(t+1)/2.
+    """A step takes step + prefill_token·tokens + prefill_pair·pairs + sequence·(decodes + chunks) +
+    context_token·context + chunk·chunks. A chunk of t tokens after p past tokens has t·p + t(t+1)/2 pairs.
 
-    The defaults resemble an 8B model in BF16 on one H100; they are rounded and were never fitted to a run on one.
+    The defaults resemble an 8B model in BF16 on one H100, but are rounded and not fitted to measurements.
     """
 
-    step_ps: Annotated[StepDuration, "duration of any step"] = 7_000_000_000
-    prefill_token_ps: Annotated[PartDuration, "duration of a prefill token"] = 20_000_000
-    prefill_pair: Annotated[FineDuration, "duration of a query-key pair in prefill attention"] = Fraction(1000)
-    sequence_ps: Annotated[PartDuration, "duration of a decoding sequence or a chunk"] = 13_000_000
-    context_token_ps: Annotated[PartDuration, "duration of a token of KV cache that a decode reads"] = 41_000
-    chunk_ps: Annotated[
-        PartDuration, "duration of a chunk of a prompt, beside `sequence`: what an engine does once for a prompt"
-    ] = 0
+    step_ps: Annotated[StepDuration, "time of every step"] = 7_000_000_000
+    prefill_token_ps: Annotated[PartDuration, "added per prefill token"] = 20_000_000
+    prefill_pair: Annotated[FineDuration, "added per query-key pair in prefill attention"] = Fraction(1000)
+    sequence_ps: Annotated[PartDuration, "added per decoding sequence and per prefill chunk"] = 13_000_000
+    context_token_ps: Annotated[PartDuration, "added per KV-cache token that a decode reads"] = 41_000
+    chunk_ps: Annotated[PartDuration, "added per prefill chunk, in addition to `sequence`"] = 0
     costs: Annotated[ChunkCosts, INTERNAL] = field(default_factory=lambda: ChunkCosts(0, Fraction(0)))
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""`piecewise`: a decode throughput that grows linearly with the batch up to saturation and is flat beyond."""
+"""`piecewise`: decode throughput grows linearly with the batch up to saturation and is constant beyond."""
 
 from __future__ import annotations
 
@@ -24,23 +24,27 @@ def _read_batch(value: Any, where: str) -> int:
 
 
 class Piecewise(Struct, eq=False):
-    """A step takes its prefill tokens / rate plus decodes / throughput(decodes). The defaults are RouteSim's for an
+    """A step takes (prefill tokens / rate) + (decodes / throughput(decodes)). The defaults are those of RouteSim for an
     H100."""
 
-    prefill_ps: Annotated[TokenTime, "tokens a second"] = field(default=20_000_000, name="prefill_tokens_per_s")
-    decode_tokens_per_s: Annotated[TokenRate, "tokens a second at batch 1"] = Fraction(80)
+    prefill_ps: Annotated[TokenTime, "prefill tokens per second"] = field(
+        default=20_000_000, name="prefill_tokens_per_s"
+    )
+    decode_tokens_per_s: Annotated[TokenRate, "decoded tokens per second at batch size 1"] = Fraction(80)
     saturation_batch: Annotated[
-        int, Unit("whole number, 2 or more", _read_batch, int), "batch from which throughput is flat"
+        int, Unit("whole number, 2 or more", _read_batch, int), "batch size at which the throughput stops growing"
     ] = 64
-    saturated_tokens_per_s: Annotated[TokenRate, "tokens a second of the whole batch from there on"] = Fraction(3200)
-    decode_steps_ps: Annotated[list[int], INTERNAL] = field(default_factory=lambda: [0])  # by batch, filled as needed
+    saturated_tokens_per_s: Annotated[
+        TokenRate, "decoded tokens per second of the whole batch, at that batch size and above"
+    ] = Fraction(3200)
+    decode_steps_ps: Annotated[list[int], INTERNAL] = field(default_factory=lambda: [0])  # by batch size, on demand
 
     def scale(self, factor: Fraction) -> Piecewise:
         rates = self.decode_tokens_per_s / factor, self.saturation_batch, self.saturated_tokens_per_s / factor
         return Piecewise(times(self.prefill_ps, factor, 1), *rates)
 
     def throughput(self, batch: int) -> Fraction:
-        """Tokens a second of a decoding batch, exactly."""
+        """Return the exact tokens per second of a decoding batch."""
         growth = (self.saturated_tokens_per_s - self.decode_tokens_per_s) / (self.saturation_batch - 1)
         return self.decode_tokens_per_s + growth * (min(batch, self.saturation_batch) - 1)
 

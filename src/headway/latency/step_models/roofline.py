@@ -1,7 +1,7 @@
-"""`roofline`: a step time from a model's shape and a GPU's spec sheet: the slower of computing and reading memory.
+"""`roofline`: a step takes the longer of computing and reading memory, from the model's shape and the GPU's spec sheet.
 
-Left out: communication between tensor-parallel GPUs, kernels that run neither at peak nor overlapped, expert routing
-(a mixture's weights are all read at every step). The first two make it too fast, the last too slow at small batches.
+It ignores communication between tensor-parallel GPUs and kernels below peak or without overlap, and is then too fast.
+It ignores expert routing (each step reads all weights of a mixture), and is then too slow at small batches.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from headway.types import PS_PER_SECOND
 
 
 class RooflineParameters(Struct):
-    """Keys of `latency: {model: roofline}`. The defaults are **uncalibrated**: no one pair of efficiencies fits all
-    cards. 0.6 and 0.8 lie between the values that suit the cards with public step times (0.75 and 0.9 with 1 ms of
-    host time fit an RTX 4090 within 2 % and are 16 to 40 % too fast on an RTX PRO 6000; kernel times of an 8B model on
-    an H200 come out 8 % fast in decode and 4 % slow in prefill on average, single steps up to 41 % off); 1 ms is the
-    host time that served best over two cards."""
+    """Keys of `latency: {model: roofline}`. The defaults are **uncalibrated**: no pair of efficiencies fits all cards.
+
+    0.75 and 0.9 with 1 ms of host time fit an RTX 4090 within 2 %, but are 16 to 40 % too fast on an RTX PRO 6000. With
+    the defaults, kernel times of an 8B model on an H200 are on average 8 % too fast in decode and 4 % too slow in
+    prefill, and up to 41 % wrong for single steps.
+    """
 
     mfu: Annotated[Share, "share of the GPU's peak FLOP/s that matmuls reach"] = Fraction("0.6")
     mbu: Annotated[Share, "share of the peak memory bandwidth that reads reach"] = Fraction("0.8")
-    overhead_ps: Annotated[PartDuration, "duration added to each step: host and launch"] = 1_000_000_000
+    overhead_ps: Annotated[PartDuration, "added to each step for the host and kernel launches"] = 1_000_000_000
 
 
 class Roofline:
-    """max(compute, memory) + overhead, with
+    """A step takes max(compute, memory) + overhead, with
     compute = (2·active_params·tokens + 4·heads·head_dim·layers·(prefill pairs + decode context)) / (FLOP/s·tp·mfu) and
     memory = (weight bytes + KV bytes·(decode context + past and tokens of every chunk)) / (bandwidth·tp·mbu).
 
-    Both are affine along a run, so the form holds until the smaller overtakes the larger.
+    Both are affine along a run, so a plan holds until the smaller overtakes the larger.
     """
 
     __slots__ = ("_chunk", "_compute", "_decode", "_kv", "_memory", "_pair", "_token")
@@ -53,8 +54,8 @@ class Roofline:
         self._compute = keys.overhead_ps  # of a step without tokens
         self._memory = keys.overhead_ps + max(1, round(model.weight_bytes * byte))
         self._chunk = ChunkCosts(self._token, pair)
-        # By batch size: the context from which reading memory is the slower and stays so, and its rise a step. Nearly
-        # all decode steps of real shapes are beyond it, and they are most of the calls.
+        # By batch size: the context from which memory is the bottleneck for good, and the increase per step. This is a
+        # shortcut for decode steps, which are most of the calls.
         self._decode: list[tuple[int, int]] = []
 
     def scale(self, factor: Fraction) -> Roofline:

@@ -1,4 +1,4 @@
-"""`table`: step times interpolated from measured steps, without a formula for what makes them."""
+"""`table`: step times interpolated between measured steps, without a formula."""
 
 from __future__ import annotations
 
@@ -11,49 +11,52 @@ from msgspec import Struct
 
 from headway.config import section
 from headway.config.keys import Doc
-from headway.config.units import LONGEST_PS, duration_ps
+from headway.config.units import LONGEST_PS
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.latency.base import FOREVER, Chunk, LatencyKind, Run, times
-from headway.latency.exact_numbers import PartDuration, positive
+from headway.latency.exact_numbers import PartDuration, StepDuration, positive
 from headway.latency.gpus import Gpu
 from headway.latency.scattered import Points, through
 from headway.latency.shapes import ModelShape, models
 from headway.latency.surface import Surface
 from headway.latency.tables import COLUMNS, plain, read_rows, whole
 
-MOST: Final = 1000  # rows of a kind
+MOST: Final = 1000  # rows of one kind
 LARGEST: Final = 10**9  # tokens in a row
 
-Measured = tuple[int, int, int]  # decodes and context, or tokens and past; picoseconds
+Measured = tuple[int, int, int]  # (decodes, context, picoseconds) or (tokens, past, picoseconds)
 
 
 class StepTableParameters(Struct):
     """Keys of `latency: {model: table}`: either `file` or `rows`."""
 
-    file: Annotated[Any, Doc("a CSV file of measured steps, below; this or `rows`", type="text")] = None
-    rows: Annotated[Any, Doc("measured steps, as a list", type="list")] = None
+    file: Annotated[Any, Doc("CSV file of measured steps (columns below); excludes `rows`", type="text")] = None
+    rows: Annotated[Any, Doc("measured steps as a list; excludes `file`", type="list")] = None
     shape: Annotated[
-        Any, Doc("model whose steps count, if the file has a column `shape`; else the cluster's `model`", type="text")
+        Any, Doc("use only rows with this value in the column `shape`; default: the cluster's `model`", type="text")
     ] = None
-    host_ps: Annotated[PartDuration, "duration added to each step for what was not measured"] = 0
+    host_ps: Annotated[PartDuration, "added to each step for work that the measurements do not include"] = 0
 
 
 class StepRow(Struct):
-    """A row of `rows`: a step that only decodes, or one that computes a piece of one prompt."""
+    """A row of `rows`: a step that only decodes, or a step with one prefill chunk."""
 
-    time: Any
+    time_ps: StepDuration
     decodes: int = 0
-    context: int = 0  # of all decodes together
+    context: int = 0  # sum over all decodes
     prefill: int = 0
     past: int = 0
 
 
 class StepTable:
-    """Steps that only decode are a surface over decodes and their context, steps of one chunk another over tokens and
-    past. A step of both, or of several chunks, lasts as long as one chunk of all its tokens without a past (or as the
-    decodes without context, if that is longer), and what contexts and pasts add to either, or to fewer decodes and to
-    shorter chunks, where that is more; but no less than the decodes alone or any chunk alone."""
+    """Decode steps are a surface over decodes and their context; steps of one chunk are a surface over tokens and past.
+
+    The time of any other step is the sum of two parts, but at least that of its decodes alone or of any chunk alone:
+
+    * one chunk of all tokens without a past, or the decodes without context, whichever takes longer;
+    * what contexts and pasts add, taken as at least what they add to fewer decodes or shorter chunks.
+    """
 
     __slots__ = ("_contexts", "_decode", "_pasts", "_prefill", "decode", "host_ps", "prefill")
 
@@ -73,8 +76,8 @@ class StepTable:
         if tokens <= most and sequences <= crowd:
             return None
         return (
-            f"The table's steps have at most {most:,} tokens of a prompt and {crowd:,} decodes; "
-            f"with max_batch_tokens {tokens:,} and max_batch_size {sequences:,} larger ones are extrapolated."
+            f"The steps of the table have at most {most:,} prompt tokens and {crowd:,} decodes. Larger steps, possible "
+            f"with max_batch_tokens {tokens:,} and max_batch_size {sequences:,}, are extrapolated."
         )
 
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
@@ -102,15 +105,15 @@ class StepTable:
 
 def _build(keys: StepTableParameters, where: str, model: ModelShape, gpu: Gpu, tp: int) -> StepTable:
     if (keys.file is None) == (keys.rows is None):
-        raise HeadwayError(f"{where}: a table has either 'file', a CSV file of measured steps, or 'rows'.")
+        raise HeadwayError(f"{where}: set either 'file', a CSV file of measured steps, or 'rows'.")
     if keys.rows is None:
         place = str(keys.file)
         decode, prefill = _from_file(keys.file, keys.shape, model, where)
     else:
         place = f"{where}.rows"
         decode, prefill = _from_rows(keys.rows, place)
-    _check(decode, place, "only decode", "numbers of decodes", "contexts")
-    _check(prefill, place, "compute one chunk of a prompt", "numbers of tokens", "pasts")
+    _check(decode, place, "decode steps", "numbers of decodes", "contexts")
+    _check(prefill, place, "steps of one prefill chunk", "numbers of tokens", "pasts")
     return StepTable(decode, prefill, keys.host_ps)
 
 
@@ -118,13 +121,13 @@ MODEL: Final = LatencyKind("table", StepTableParameters, _build)
 
 
 def _run(surface: Surface, count: int, place: int, beside: int = 0) -> Run:
-    """Along a run the place moves on by the count."""
+    """Plan a run, along which `place` grows by `count` per step."""
     value, slope, room = surface.curve(count).at(place)
     return beside + value, slope * count, -(-room // count)
 
 
 def _highest(run: Run, others: Sequence[Run]) -> Run:
-    """The longest of several steps, for as long as it is that and all are affine."""
+    """Return the longest of several runs, for as long as it stays the longest and all are affine."""
     first, increment, k_max = max(run, *others)
     for value, rise, steps in (run, *others):
         k_max = min(k_max, steps)
@@ -135,7 +138,7 @@ def _highest(run: Run, others: Sequence[Run]) -> Run:
 
 @lru_cache(maxsize=16)
 def _surfaces(rows: tuple[Measured, ...], grows: bool) -> tuple[Surface, Surface]:
-    """What steps last, and what of it context or past adds. Steps measured more than once count by their mean."""
+    """Return the step times, and the part that context or past adds. Repeated measurements count by their mean."""
     measured: dict[int, dict[int, list[int]]] = {}
     for row, place, ps in rows:
         measured.setdefault(row, {}).setdefault(place, []).append(ps)
@@ -148,7 +151,7 @@ def _surfaces(rows: tuple[Measured, ...], grows: bool) -> tuple[Surface, Surface
 
 def _from_rows(rows: object, where: str) -> tuple[tuple[Measured, ...], tuple[Measured, ...]]:
     if not isinstance(rows, list):
-        raise HeadwayError(f"{where}: expected a list of rows, as in {{decodes: 8, context: 8192, time: 6ms}}.")
+        raise HeadwayError(f"{where}: expected a list of rows such as {{decodes: 8, context: 8192, time: 6ms}}.")
     decode: list[Measured] = []
     prefill: list[Measured] = []
     for number, data in enumerate(rows):
@@ -156,12 +159,9 @@ def _from_rows(rows: object, where: str) -> tuple[tuple[Measured, ...], tuple[Me
         row = section.read(StepRow, data, place)
         for key in ("decodes", "context", "prefill", "past"):
             _within(getattr(row, key), f"{place}.{key}")
-        ps = duration_ps(row.time, f"{place}.time")
-        if ps < 1:
-            raise HeadwayError(f"{place}.time: must be at least 1ps, since no step takes no time.")
         if (row.decodes > 0) == (row.prefill > 0) or (row.context and not row.decodes) or (row.past and row.decodes):
-            raise HeadwayError(f"{place}: a row has 'decodes' and their 'context', or 'prefill' and its 'past'.")
-        (decode if row.decodes else prefill).append((row.decodes or row.prefill, row.context or row.past, ps))
+            raise HeadwayError(f"{place}: set either 'decodes' and 'context', or 'prefill' and 'past'.")
+        (decode if row.decodes else prefill).append((row.decodes or row.prefill, row.context or row.past, row.time_ps))
     return tuple(decode), tuple(prefill)
 
 
@@ -180,7 +180,7 @@ def _from_file(
             continue
         decodes, context, count, tokens = (_figure(row, key, place) for key in COLUMNS[:4])
         if bool(count) != bool(tokens) or not decodes + tokens:
-            raise HeadwayError(f"{place}: a step has decodes ('batch') or chunks ('n_prefill', 'new_tokens').")
+            raise HeadwayError(f"{place}: a step needs decodes ('batch') or chunks ('n_prefill' and 'new_tokens').")
         ps = round(positive(row["median_ms"], f"{place}, median_ms") * 10**9)
         if not 1 <= ps <= LONGEST_PS:
             raise HeadwayError(f"{place}, median_ms: must lie between 1ps and 100d, got {shown(row['median_ms'])}.")
@@ -190,13 +190,13 @@ def _from_file(
             prefill.append((tokens, _figure(row, "past_context", place), ps))
     if others and not decode and not prefill:
         raise HeadwayError(
-            f"{where}.shape: {path} has no step of {shown(model_name)}; its shapes are {', '.join(others)}."
+            f"{where}.shape: {path} has no step of {shown(model_name)}. It has steps of {', '.join(others)}."
         )
     return tuple(decode), tuple(prefill)
 
 
 def _canonical(name: str) -> str:
-    """A model's name in the table where it has another one there."""
+    """Return the model's name in the table of models, or the normalized name if it is not there."""
     try:
         return models().find(name, "model", "").name
     except HeadwayError:
@@ -219,7 +219,7 @@ def _check(rows: tuple[Measured, ...], where: str, kind: str, counted: str, alon
         lines.setdefault(row, set()).add(place)
     if len(lines) < 2 or all(len(places) < 2 for places in lines.values()):
         raise HeadwayError(
-            f"{where}: steps that {kind} are too few; it takes at least two {counted}, one of them with two {along}."
+            f"{where}: too few {kind}. The table needs at least two {counted}, one of them with two {along}."
         )
     if len(rows) > MOST:
-        raise HeadwayError(f"{where}: {len(rows):,} steps that {kind} are too many; a table has at most {MOST:,}.")
+        raise HeadwayError(f"{where}: {len(rows):,} {kind} are too many. The limit is {MOST:,}.")
