@@ -1,6 +1,6 @@
-"""Trace files: which formats there are, how one is known by its content, and reading one.
+"""Trace files: the table of formats, detection of a format by content, and reading.
 
-A format is a module of this package with a `FORMAT`: a new one is a new file.
+Every module of this package with a `FORMAT` is a format.
 """
 
 import pathlib
@@ -29,7 +29,7 @@ __all__ = [
     "read_trace",
 ]
 
-FIRST: Final = (  # modules whose formats are listed in this order, before all others
+FIRST: Final = (  # modules whose formats are listed first, in this order
     *("own", "mooncake", "azure", "burstgpt", "bailian", "weka", "servegen", "dynamo", "tracelab", "routesim"),
     *("blis", "otel", "records"),
 )
@@ -46,7 +46,7 @@ FORMATS: Final = _find_formats()
 
 
 def find_format(name: str, where: str) -> Format:
-    """A format by its name, in which `_` and `-` are the same."""
+    """Return a format by its name; `_` and `-` are the same."""
     format = FORMATS.get(name) or FORMATS.get(name.replace("_", "-"))
     if format is None:
         raise HeadwayError(f"{where}: no trace format is called {shown(name)}.{suggest(name, FORMATS)}")
@@ -54,7 +54,7 @@ def find_format(name: str, where: str) -> Format:
 
 
 def detect(path: pathlib.Path, ask: str = "--format") -> str:
-    """The format of a file by its first lines; where they do not settle it, an error asks for `ask`."""
+    """Return the format of a file by its first lines; if they are ambiguous, raise an error that names `ask`."""
     first = head(path)
     if not first and not path.is_dir():
         raise HeadwayError(f"{path.name}: the file is empty.")
@@ -64,22 +64,22 @@ def detect(path: pathlib.Path, ask: str = "--format") -> str:
     if first:
         check_text(first[0], path)
     what = "folder" if path.is_dir() else "file"
-    remedy = f"say {ask}, one of {', '.join(names or FORMATS)}"
-    raise HeadwayError(f"{path.name or path}: the format of this {what} cannot be told safely; {remedy}.")
+    remedy = f"Set {ask} to one of {', '.join(names or FORMATS)}"
+    raise HeadwayError(f"{path.name or path}: cannot detect the format of this {what}. {remedy}.")
 
 
 def open_trace(
     path: pathlib.Path, format: str | None = None, options: Options = DEFAULTS, ask: str = "--format"
 ) -> Reader:
-    """A trace about to be read; `format` None means to tell it from the content."""
+    """Open a trace for reading; if `format` is None, detect it from the content."""
     check_ordinary(path)
     known = find_format(detect(path, ask) if format is None else format, ask)
     if not known.drawn and (options.start is not None or options.duration is not None):
-        wrong = f"a {known.name} trace is read as it is, so start and duration cannot be given"
-        raise HeadwayError(f"{path.name}: {wrong}; take a piece of it with slice.")
+        wrong = f"start and duration do not apply to a {known.name} trace"
+        raise HeadwayError(f"{path.name}: {wrong}. Use the transform slice to take a part of it.")
     reader = known.read(path, options)
     if options.block_tokens is not None and reader.info.block_tokens is None:
-        raise HeadwayError(f"{path.name}: this {known.name} trace has no blocks, so block_tokens cannot be given.")
+        raise HeadwayError(f"{path.name}: this {known.name} trace has no blocks. Remove block_tokens.")
     if options.limit is not None:
         return Reader(reader.info, islice(reader.records, options.limit))
     return reader
@@ -93,7 +93,7 @@ def read_trace(
     block_tokens: int | None = None,
     ask: str = "--format",
 ) -> Trace:
-    """A trace file as columns."""
+    """Read a trace file into memory."""
     trace = Trace.load(open_trace(path, format, Options(block_tokens=block_tokens, limit=limit), ask))
     if not len(trace):
         raise HeadwayError(f"{path.name}: the file holds no requests.")

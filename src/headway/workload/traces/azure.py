@@ -1,9 +1,10 @@
-"""Azure LLM inference CSV: `TIMESTAMP,ContextTokens,GeneratedTokens` under a header. Stamps are date and time with up
-to seven digits of a second (2023) or with `+00:00` (2024); the first row is time 0. Nothing is said of content, so no
-two prompts share any."""
+"""Azure LLM inference CSV: `TIMESTAMP,ContextTokens,GeneratedTokens` below a header.
+
+Time stamps have up to seven decimals of a second (2023) or end in `+00:00` (2024); the first row is time 0. The file
+does not describe content, so prompts share nothing.
+"""
 
 import pathlib
-import re
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Final
@@ -12,15 +13,13 @@ from headway.config.wording import cut
 from headway.errors import HeadwayError
 from headway.types import PS_PER_SECOND
 from headway.workload.traces.csv_file import has_columns, parse_length, stamped_rows
-from headway.workload.traces.objects import epoch_seconds
+from headway.workload.traces.objects import stamp_ps
 from headway.workload.traces.record import Format, Info, Options, Reader, Record
 from headway.workload.traces.writing import Losses, open_text
 
 COLUMNS: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-WRITTEN_FROM: Final = datetime(2023, 11, 16)  # a trace's time 0 where nothing says when that was
-PS_PER_DIGIT: Final = PS_PER_SECOND // 10**7  # the seventh
-MAX_ZONE_HOURS: Final = 14  # no clock on Earth is further from UTC
-STAMP: Final = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,12}))?(Z|[+-]\d\d:\d\d)?", re.ASCII)
+WRITTEN_FROM: Final = datetime(2023, 11, 16)  # written as time 0
+PS_PER_DIGIT: Final = PS_PER_SECOND // 10**7  # the seventh decimal
 
 
 def tell(path: pathlib.Path, first: list[bytes]) -> bool:
@@ -32,28 +31,22 @@ def read(path: pathlib.Path, options: Options) -> Reader:
 
 
 def _records(path: pathlib.Path) -> Iterator[Record]:
-    for place, row, at_ps in stamped_rows(path, COLUMNS, stamp_ps):
+    for place, row, at_ps in stamped_rows(path, COLUMNS, parse_stamp):
         prompt, output = parse_length(row, "ContextTokens", place), parse_length(row, "GeneratedTokens", place)
         yield Record(prompt, output, at_ps=at_ps)
 
 
-def stamp_ps(text: str, place: str) -> int:
-    """A stamp as picoseconds since 1970, exactly; one without a zone counts as UTC."""
-    match = STAMP.fullmatch(text)
-    try:
-        if match is None:
-            raise ValueError
-        date, clock, digits, zone = match.groups()
-        if zone and zone != "Z" and (int(zone[1:3]) > MAX_ZONE_HOURS or int(zone[4:6]) > 59):
-            raise ValueError
-        return epoch_seconds(date, clock, zone) * PS_PER_SECOND + int((digits or "0").ljust(12, "0"))
-    except ValueError:
+def parse_stamp(text: str, place: str) -> int:
+    """Parse a time stamp as exact picoseconds since 1970."""
+    at_ps = stamp_ps(text)
+    if at_ps is None:
         wrong = f"TIMESTAMP {cut(text, 60)!r} is not a time like 2023-11-16 18:17:03.9799600"
-        raise HeadwayError(f"{place}: {wrong}.") from None
+        raise HeadwayError(f"{place}: {wrong}.")
+    return at_ps
 
 
 def write(path: pathlib.Path, info: Info, records: Iterable[Record]) -> list[str]:
-    """Stamps as in 2023, to the tenth of a microsecond."""
+    """Write time stamps as in 2023, with seven decimals."""
     lost = Losses()
     with open_text(path) as file:
         file.write(",".join(COLUMNS) + "\n")

@@ -1,6 +1,6 @@
-"""Qwen-Bailian JSONL: one object a line in order of arrival, with `chat_id`, `parent_chat_id` (-1 for none),
+"""Qwen-Bailian JSONL: one object per line in order of arrival, with `chat_id`, `parent_chat_id` (-1 for none),
 `timestamp` (s), `input_length`, `output_length`, `type` (text, search, image, file), `turn` (from 1) and `hash_ids`,
-one id for each block of 16 tokens. A session is a tree of chats: its name is that of the chat at its root."""
+one id per block of 16 tokens. A session is a tree of chats and has the id of the root chat as its name."""
 
 import pathlib
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.types import PS_PER_SECOND
 from headway.workload.traces.blocks import Fit, id_runs
-from headway.workload.traces.limits import LAST_PS, MAX_LENGTH, check_length, check_order, too_late
-from headway.workload.traces.objects import exact, json_rows
+from headway.workload.traces.limits import MAX_LENGTH, check_length, check_order, read_time
+from headway.workload.traces.objects import json_rows
 from headway.workload.traces.record import Format, Info, Options, Reader, Record
 
 BLOCK_TOKENS: Final = 16
@@ -43,10 +43,10 @@ def read(path: pathlib.Path, options: Options) -> Reader:
 
 
 def _records(path: pathlib.Path, size: int) -> Iterator[Record]:
-    """What a chat's root is has to be kept for all that may follow it: two numbers a chat."""
+    """Yield the records; holds two numbers per chat, since any later chat may continue it."""
     fit = Fit(size, whole=True)
     roots: dict[int, int] = {}
-    latest: dict[int, int] = {}  # chat of each root
+    latest: dict[int, int] = {}  # the latest chat of each root
     last_ps = 0
     for place, row in json_rows(path, Row, FORM):
         record = _record(row, fit, place)
@@ -55,8 +55,8 @@ def _records(path: pathlib.Path, size: int) -> Iterator[Record]:
         last_ps = record.at_ps
         chat, parent = row.chat_id, row.parent_chat_id
         if chat in roots:
-            raise HeadwayError(f"{place}: chat_id {shown(chat)} was an earlier line's already.")
-        # Of a parent that the file lacks the name is known all the same, and common to all that go on from it.
+            raise HeadwayError(f"{place}: chat_id {shown(chat)} is already used by an earlier line.")
+        # A parent that is missing in the file still names the session of the chats that continue it.
         root = chat if parent == NO_PARENT else roots.get(parent, parent)
         if parent in roots and latest.get(root) != parent:
             record.after = (str(parent),)
@@ -66,12 +66,7 @@ def _records(path: pathlib.Path, size: int) -> Iterator[Record]:
 
 
 def _record(row: Row, fit: Fit, place: str) -> Record:
-    stamp = row.timestamp
-    if not 0 <= stamp * PS_PER_SECOND <= LAST_PS:
-        late = f", {too_late(int(stamp) * PS_PER_SECOND)}" if 0 < stamp < float("inf") else ""
-        raise HeadwayError(
-            f"{place}: timestamp {shown(stamp)} is wrong{late}; it counts seconds from the trace's start."
-        )
+    at_ps = read_time(row.timestamp, "seconds since the start", PS_PER_SECOND, "timestamp", place)
     check_length(row.input_length, "input_length", place)
     check_length(row.output_length, "output_length", place)
     fit.check(row.input_length, len(row.hash_ids), "hash_ids", place)
@@ -80,7 +75,7 @@ def _record(row: Row, fit: Fit, place: str) -> Record:
     return Record(
         row.input_length,
         row.output_length,
-        at_ps=exact(stamp, PS_PER_SECOND),
+        at_ps=at_ps,
         blocks=id_runs(row.hash_ids),
         turn=None if row.turn is None else row.turn - 1,
         id=str(row.chat_id),

@@ -1,10 +1,9 @@
-"""BLIS TraceV2: a YAML header beside a CSV file, `X.yaml` and `X.csv` (or a folder with `header.yaml` and `data.csv`).
+"""BLIS TraceV2: a YAML header and a CSV file, `X.yaml` and `X.csv` (or a folder with `header.yaml` and `data.csv`).
 
-It names groups of requests that share a prefix of `prefix_length` tokens, which are not counted in `input_tokens`. A
-header with `session_context_growth: accumulate` counts in `input_tokens` only what a turn adds to its session, whose
-prompt is the one before, its output and that. A turn comes `think_time_us` after the one before has ended; where that
-column is missing, the measured end of the one before tells it. Arrivals that start anew with each session count from
-the session's start.
+Requests of one group share a prefix of `prefix_length` tokens, which `input_tokens` does not include. If the header
+has `session_context_growth: accumulate`, `input_tokens` is only what a turn adds: its prompt is the previous prompt,
+the previous output and that. A turn arrives `think_time_us` after the end of the previous one; without that column, the
+delay comes from the measured end. If every session begins at 0, times count from the start of the session.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from headway.types import PS_PER_US
 from headway.workload.traces import blis_format
 from headway.workload.traces.blis_format import ACCUMULATE, DEFAULTS, FLAGS, REQUIRED, TOLD, WHOLE, files
 from headway.workload.traces.blis_writer import write
-from headway.workload.traces.csv_file import Row
+from headway.workload.traces.csv_file import Row, check_columns
 from headway.workload.traces.groups import BLOCK_TOKENS, GROUP, Contents
-from headway.workload.traces.limits import LAST_PS, MAX_LENGTH, too_late, whole_number
+from headway.workload.traces.limits import MAX_LENGTH, check_order, whole_number
 from headway.workload.traces.record import Format, Info, Options, Reader, Record
 from headway.workload.traces.source import lines
 
@@ -51,12 +50,12 @@ def read(path: pathlib.Path, options: Options) -> Reader:
 
 
 def _rows(path: pathlib.Path) -> Iterator[tuple[str, Row]]:
-    """The rows by column; a quoted cell may run on into the next line."""
+    """Yield the rows by column, each with its place; a quoted cell may contain line breaks."""
     at = 0
 
     def texts() -> Iterator[str]:
         nonlocal at
-        for at, line in lines(path):  # noqa: B007 (the place of what is read now)
+        for at, line in lines(path):  # noqa: B007 (the current line, for errors)
             yield line.decode() + "\n"
 
     columns: list[str] = []
@@ -65,29 +64,25 @@ def _rows(path: pathlib.Path) -> Iterator[tuple[str, Row]]:
             place = f"{path.name} line {at}"
             if not columns:
                 columns = [cell.strip() for cell in cells]
-                _check_columns(columns, place)
+                check_columns(columns, REQUIRED, place)
+                twice = [name for name in columns if columns.count(name) > 1]
+                if twice:
+                    raise HeadwayError(f"{place}: the header has the column {shown(twice[0])} twice.")
             elif len(cells) != len(columns):
-                raise HeadwayError(f"{place}: {len(cells)} values where the header names {len(columns)} columns.")
+                raise HeadwayError(f"{place}: has {len(cells)} values, but the header has {len(columns)} columns.")
             else:
                 yield place, dict(zip(columns, cells, strict=True))
     except UnicodeDecodeError:
-        raise HeadwayError(f"{path.name} line {at}: this is not text in UTF-8.") from None
+        raise HeadwayError(f"{path.name} line {at}: is not text in UTF-8.") from None
     except csv.Error as error:
-        raise HeadwayError(f"{path.name} line {at}: this is not CSV ({error}).") from None
-
-
-def _check_columns(columns: list[str], place: str) -> None:
-    for name in REQUIRED:
-        if name not in columns:
-            raise HeadwayError(f"{place}: the header has no column {name}; a BLIS trace needs {', '.join(REQUIRED)}.")
-    for index, name in enumerate(columns):
-        if name in columns[:index]:
-            raise HeadwayError(f"{place}: the header names the column {shown(name)} twice.")
+        raise HeadwayError(f"{path.name} line {at}: is not valid CSV ({error}).") from None
 
 
 def _survey(path: pathlib.Path) -> tuple[bool, bool]:
-    """Whether there are sessions, and whether arrivals count from the start of each: told by that they are out of
-    order, and every session's first is 0."""
+    """Return whether there are sessions, and whether times count from the start of each session.
+
+    They do if they are out of order and every session begins at 0.
+    """
     begun: dict[str, None] = {}
     last, ordered, all_at_zero = 0, True, True
     for place, row in _rows(path):
@@ -104,14 +99,14 @@ def _survey(path: pathlib.Path) -> tuple[bool, bool]:
 
 
 class _Session(Struct, gc=False):
-    """A session as far as it has been read."""
+    """The state of a session after its latest row."""
 
-    own: int  # where the ids of its content begin
+    own: int  # first id of its content
     turn: int = -1
     at_ps: int = 0
     prompt: int = 0
     output: int = 0
-    end_us: int = 0  # when its last turn's last token came, 0 where nobody measured it
+    end_us: int = 0  # measured time of the last token of its latest turn, 0 if unknown
     shared: int = 0
     group: str | None = None
 
@@ -126,10 +121,8 @@ def _records(path: pathlib.Path, size: int, grows: bool, by_session: bool) -> It
         if state is None:
             state = sessions[name or ""] = _Session(contents.fresh())
         at_ps = whole(row, "arrival_time_us", place) * PS_PER_US
-        if at_ps < (state.at_ps if by_session else last_ps):
-            raise HeadwayError(f"{place}: arrival_time_us is before an earlier row's; sort the file by that column.")
-        if at_ps > LAST_PS:
-            raise HeadwayError(f"{place}: arrival_time_us is too late, {too_late(at_ps)}.")
+        earliest_ps = state.at_ps if by_session else last_ps
+        check_order(at_ps, earliest_ps, "arrival_time_us", row["arrival_time_us"], place)
         last_ps = at_ps
         record = _record(row, place, at_ps)
         if name is not None:
@@ -137,15 +130,15 @@ def _records(path: pathlib.Path, size: int, grows: bool, by_session: bool) -> It
             _continue(record, state, row, grows, contents, place)
         own = state.own if grows else contents.fresh()
         if not 1 <= record.prompt_tokens <= MAX_LENGTH:
-            wrong = f"prompt (input_tokens and prefix_length) must have between 1 and {MAX_LENGTH} tokens"
-            raise HeadwayError(f"{place}: the {wrong}, got {record.prompt_tokens}.")
+            wrong = f"input_tokens + prefix_length must lie between 1 and {MAX_LENGTH}"
+            raise HeadwayError(f"{place}: {wrong}, got {record.prompt_tokens}.")
         group = state.group if grows and name is not None else row.get(GROUP) or None
         record.blocks = contents.runs(record.prompt_tokens, record.shared_prefix_tokens, group, own)
         yield record
 
 
 def _record(row: Row, place: str, at_ps: int) -> Record:
-    """A row by itself."""
+    """Return the record of a row, without its session and blocks."""
     extra = {
         name: _value(text, name, place)
         for name, text in row.items()
@@ -156,11 +149,11 @@ def _record(row: Row, place: str, at_ps: int) -> Record:
         raise HeadwayError(f"{place}: output_tokens must be at most {MAX_LENGTH}, got {output}.")
     shared = whole(row, "prefix_length", place) if GROUP in extra and "prefix_length" in row else 0
     served = extra.get("server_input_tokens", 0)
-    prompt = served if served and GROUP not in extra else own + shared  # the server knows its own template
+    prompt = served if served and GROUP not in extra else own + shared  # the server's count includes its template
     if prompt != own + shared:
         extra["input_tokens"] = own
     if not output:
-        extra["output_tokens"] = 0  # a request that failed; whatever is served makes at least one token
+        extra["output_tokens"] = 0  # a failed request; every replayed request generates at least one token
     return Record(
         prompt,
         max(output, 1),
@@ -176,16 +169,15 @@ def _record(row: Row, place: str, at_ps: int) -> Record:
 
 
 def _continue(record: Record, state: _Session, row: Row, grows: bool, contents: Contents, place: str) -> None:
-    """A row as the next turn of its session."""
+    """Set the turn and the delay of a record, and the prompt that grows with its session."""
     assert record.at_ps is not None
     turn = whole(row, "round_index", place) if "round_index" in row else state.turn + 1
     if turn != state.turn + 1:
-        known = f"the next of session {shown(record.session)} is {state.turn + 1}"
-        raise HeadwayError(f"{place}: round_index is {turn}, but {known}; sort the file by time.")
+        known = f"the next one of session {shown(record.session)} is {state.turn + 1}"
+        raise HeadwayError(f"{place}: round_index is {turn}, but {known}. Sort the file by time.")
     record.turn = turn
     if turn:
-        think = row.get("think_time_us", "")
-        if think:
+        if row.get("think_time_us"):
             record.delay_ps = whole(row, "think_time_us", place) * PS_PER_US
         elif 0 < state.end_us * PS_PER_US <= record.at_ps:
             record.delay_ps = record.at_ps - state.end_us * PS_PER_US
@@ -199,7 +191,7 @@ def _continue(record: Record, state: _Session, row: Row, grows: bool, contents: 
 def _grow(record: Record, state: _Session, row: Row, contents: Contents, place: str) -> None:
     if not record.turn:
         state.shared, state.group = record.shared_prefix_tokens, row.get(GROUP) or None
-    elif row.get("input_tokens_reset"):  # the context was compacted: nothing of it is as it was
+    elif row.get("input_tokens_reset"):  # the context was compacted: none of its old content remains
         record.prompt_tokens = whole(row, "input_tokens_reset", place)
         record.shared_prefix_tokens = state.shared = 0
         state.group, state.own = None, contents.fresh()
@@ -209,7 +201,7 @@ def _grow(record: Record, state: _Session, row: Row, contents: Contents, place: 
 
 
 def whole(row: Row, name: str, place: str) -> int:
-    """A cell as a number that is not below 0."""
+    """Parse a cell as a whole number of at least 0."""
     text = row[name].strip()
     number = whole_number(text)
     if number is None:
@@ -218,7 +210,7 @@ def whole(row: Row, name: str, place: str) -> int:
 
 
 def _value(text: str, name: str, place: str) -> Any:
-    """A cell by what its column holds; a text for one that is not known."""
+    """Parse a cell by the type of its column; unknown columns are text."""
     text = text.strip()
     if name in WHOLE:
         digits = text.removeprefix("-") if name.endswith("_time_us") else text

@@ -1,4 +1,4 @@
-"""The header of a BLIS trace (version 2 or 3): a small YAML file beside the rows, every key of it known."""
+"""The files, the columns and the YAML header of a BLIS trace (version 2 or 3)."""
 
 import pathlib
 from typing import Any, Final, Literal
@@ -11,8 +11,6 @@ from headway.config.wording import cut, one_line
 from headway.errors import HeadwayError
 from headway.workload.traces.source import reason
 
-# The columns of a BLIS trace, and which two files are one.
-
 COLUMNS: Final = (
     *("request_id", "client_id", "tenant_id", "slo_class", "vllm_priority", "session_id", "round_index"),
     *("prefix_group", "prefix_length", "streaming", "input_tokens", "output_tokens", "text_tokens", "image_tokens"),
@@ -23,7 +21,7 @@ COLUMNS: Final = (
 OPTIONAL: Final = ("vllm_priority", "slo_target_us", "x_request_id", "adapter", "think_time_us", "input_tokens_reset")
 REQUIRED: Final = ("input_tokens", "output_tokens", "arrival_time_us")
 
-# What the fields of a record tell; the other columns are further fields of it, those that hold more than their default.
+# Columns that a record's own fields hold; other columns go into `extra` if they differ from their default.
 TOLD: Final = frozenset(
     (
         *("request_id", "tenant_id", "slo_class", "session_id", "round_index", "prefix_length", "input_tokens"),
@@ -53,7 +51,7 @@ HEADER, DATA = "header.yaml", "data.csv"
 
 
 def files(path: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
-    """The header and the rows of a trace that is there, by either of them, their folder or their common name."""
+    """Return the existing header and data file, given either file, their folder or their common name."""
     header, data = names(path)
     if path.name in (HEADER, DATA) and not (header.is_file() and data.is_file()):
         header, data = path.parent / HEADER, path.parent / DATA
@@ -62,13 +60,13 @@ def files(path: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
     for file in (header, data):
         if not file.is_file():
             raise HeadwayError(
-                f"{path}: a BLIS trace is a YAML header and a CSV file of the same name, and {file.name} is not there."
+                f"{path}: a BLIS trace needs a YAML header and a CSV file of the same name, but {file.name} is missing."
             )
     return header, data
 
 
 def names(path: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
-    """What the two files are called."""
+    """Return the paths of the header and of the data file."""
     if path.is_dir():
         return path / HEADER, path / DATA
     if path.name.endswith(".csv.gz"):
@@ -85,6 +83,7 @@ ACCUMULATE: Final = "accumulate"
 GROWTH: Final = "session_context_growth"
 LARGEST: Final = 1 << 20  # bytes
 TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"
+UNREADABLE: Final = (yaml.YAMLError, RecursionError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError)
 
 
 class Header(Struct):
@@ -119,7 +118,7 @@ class Network(Struct):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without aliases, which could stand for billions of values, and with dates as the texts they are."""
+    """YAML without aliases, which could expand to billions of values, and with dates as text."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 (PyYAML's own way)
         first: [(tag, form) for tag, form in known if tag != TIMESTAMP]
@@ -128,30 +127,28 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("it has aliases, which no header needs")
+            raise yaml.YAMLError("aliases are not allowed")
         return super().compose_node(parent, index)
 
 
 def load(path: pathlib.Path) -> tuple[dict[str, Any], Header, Server]:
-    """The header as it is written, and as it is meant."""
+    """Return the header as written, and as checked structs."""
     try:
         with path.open("rb") as file:
             raw = file.read(LARGEST + 1)
         if len(raw) > LARGEST:
-            raise HeadwayError(f"{path.name}: a header of a BLIS trace has less than 1 MiB; is this the CSV?")
+            raise HeadwayError(f"{path.name}: the header of a BLIS trace has less than 1 MiB. Is this the CSV file?")
         data = yaml.load(raw.decode("utf-8-sig"), _Loader)
     except yaml.MarkedYAMLError as error:
         line = f" line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise HeadwayError(f"{path.name}{line}: this is not YAML ({error.problem}).") from None
-    except yaml.YAMLError as error:
-        raise HeadwayError(f"{path.name}: this is not YAML that can be read ({one_line(error, kind=False)}).") from None
+        raise HeadwayError(f"{path.name}{line}: is not valid YAML ({error.problem}).") from None
     except UnicodeDecodeError:
-        raise HeadwayError(f"{path.name}: this is not text in UTF-8.") from None
+        raise HeadwayError(f"{path.name}: is not text in UTF-8.") from None
     except OSError as error:
         raise HeadwayError(f"{path}: the file cannot be read ({reason(error)}).") from None
-    except (RecursionError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
+    except UNREADABLE as error:
         why = cut(one_line(error, kind=False))
-        raise HeadwayError(f"{path.name}: this is not YAML that can be read ({why}).") from None
+        raise HeadwayError(f"{path.name}: is not valid YAML ({why}).") from None
     return _check(data, path.name)
 
 
@@ -159,17 +156,17 @@ def _check(data: object, name: str) -> tuple[dict[str, Any], Header, Server]:
     header = read(Header, data, name)
     assert isinstance(data, dict)
     if header.trace_version not in (2, 3):
-        raise HeadwayError(f"{name}.trace_version: only versions 2 and 3 are read, got {header.trace_version}.")
+        raise HeadwayError(f"{name}.trace_version: must be 2 or 3, got {header.trace_version}.")
     server = Server() if header.server is None else read(Server, header.server, f"{name}.server")
     if server.block_size < 0:
-        raise HeadwayError(f"{name}.server.block_size: must not be below 0, got {server.block_size}.")
+        raise HeadwayError(f"{name}.server.block_size: must be at least 0, got {server.block_size}.")
     if header.network is not None:
         read(Network, header.network, f"{name}.network")
     return dict(data), header, server
 
 
 def text(known: dict[str, Any], accumulate: bool) -> str:
-    """A header, out of what is known of the trace, in the order of its keys."""
+    """Return the text of a header with these keys, in the order of their declaration."""
     data: dict[str, Any] = {"trace_version": 2, "time_unit": UNIT, "mode": "generated", "warm_up_requests": 0, **known}
     data.pop(GROWTH, None)
     if accumulate:

@@ -1,4 +1,4 @@
-"""Writing BLIS TraceV2: `X.yaml` and `X.csv`, in two passes, since a column that no row uses is left out."""
+"""Writes BLIS TraceV2, `X.yaml` and `X.csv`, in two passes, because unused columns are omitted."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from headway.workload.traces.writing import open_text
 
 OWN: Final = tuple(name for name in COLUMNS if name not in TOLD and name not in (GROUP, "input_tokens_reset"))
 KNOWN: Final = frozenset((*OWN, GROUP, "input_tokens", "output_tokens", "input_tokens_reset"))
-KEPT: Final = ("session", "delay_ps", "after", "id", "model", "tenant", "slo_class", "kind")  # or looked at here
+KEPT: Final = ("session", "delay_ps", "after", "id", "model", "tenant", "slo_class", "kind")  # partly, see below
 
 Row = dict[str, Any]
 
 
 class _Session(Struct, gc=False):
-    """A session as far as it has been written."""
+    """The state of a session after its latest row."""
 
     turn: int = 0
     at_us: int = 0
@@ -61,7 +61,7 @@ def write(path: pathlib.Path, info: Info, records: Iterable[Record]) -> list[str
 
 
 def _draft(draft: TextIO, writer: _Writer, records: Iterable[Record]) -> dict[str, None]:
-    """All rows with all columns; which of the optional ones hold anything."""
+    """Write all rows with all columns; return the optional columns that are used."""
     used: dict[str, None] = {}
     rows = csv.writer(draft)
     for record in records:
@@ -72,7 +72,7 @@ def _draft(draft: TextIO, writer: _Writer, records: Iterable[Record]) -> dict[st
 
 
 class _Writer:
-    """Records as rows. Memory goes with the number of sessions."""
+    """Turns records into rows. Memory grows with the number of sessions."""
 
     def __init__(self, info: Info) -> None:
         self.info = info
@@ -88,7 +88,7 @@ class _Writer:
         if self.ours:
             return header
         if header:
-            self.lost.add("what the source says of the trace as a whole")
+            self.lost.add("facts about the trace as a whole")
         return {}
 
     def row(self, record: Record) -> Row:
@@ -117,7 +117,7 @@ class _Writer:
     def _stamp(self, record: Record, state: _Session) -> int:
         by_session = self.info.clock == "session" and record.session is not None
         if record.at_ps is None:
-            self.lost.add("that some requests have no time of arrival of their own")
+            self.lost.add("that some requests have no arrival time")
             waits = (record.delay_ps or 0) // PS_PER_US
             return state.at_us + waits if by_session else self._last_us
         return self.lost.round_time(record.at_ps, PS_PER_US, "1 µs")
@@ -133,7 +133,7 @@ class _Writer:
         extra, shared = record.extra, record.shared_prefix_tokens
         group = group_of(record, self.info)
         if shared and group is None:
-            self.lost.add("shared prefixes that have no name")
+            self.lost.add("shared prefixes without a name")
             shared = 0
         prompt, served = record.prompt_tokens, extra.get("server_input_tokens")
         row["input_tokens"] = prompt - shared
@@ -148,7 +148,7 @@ class _Writer:
         row["prefix_length"] = shared
         if row["prefix_group"]:
             return
-        if served == prompt:  # the server's count is the one that counts, the client's is kept beside it
+        if served == prompt:  # the prompt's length is the server's count, which has its own column
             row["input_tokens"] = extra.get("input_tokens", prompt)
         else:
             row["server_input_tokens"] = 0
@@ -159,18 +159,18 @@ class _Writer:
             lost.add("which requests wait for which")
         if record.session is None:
             if record.delay_ps:
-                lost.add("delays of requests that are in no session")
+                lost.add("delays of requests without a session")
             return
         row["session_id"], row["round_index"] = record.session, state.turn
         if record.turn is not None and record.turn != state.turn:
-            lost.add("the numbers of turns that do not count up from 0")
+            lost.add("turn numbers that do not count up from 0")
         if record.delay_ps is None:
             return
         think_us = lost.round_time(record.delay_ps, PS_PER_US, "1 µs")
         if not state.turn:
             if think_us:
                 lost.add("the delay before a session's first turn")
-        elif not (0 < state.end_us <= at_us and at_us - state.end_us == think_us):  # else the measured end tells it
+        elif not (0 < state.end_us <= at_us and at_us - state.end_us == think_us):  # else it follows from the end
             row["think_time_us"] = think_us
 
 

@@ -1,4 +1,4 @@
-"""Block ids of a prompt: as runs, and whether there are as many as its length and the size of a block ask for."""
+"""Block ids of a prompt as runs, and checks of their number against the length of the prompt."""
 
 from array import array
 from collections.abc import Iterable, Sequence
@@ -9,11 +9,11 @@ from headway.workload.traces.limits import MAX_BLOCK
 
 Run = tuple[int, int]  # first id, count
 Runs = Sequence[Run]
-IDS: Final = 1 << 64  # how many ids there are; a longer hash is folded into 64 bits, which name it as well
+IDS: Final = 1 << 64  # number of ids; longer hashes are folded into 64 bits
 
 
 def id_runs(ids: Sequence[int]) -> list[Run]:
-    """Ids one after the other as runs of consecutive ones."""
+    """Group consecutive ids into runs."""
     runs: list[Run] = []
     first = count = 0
     for block in ids:
@@ -29,7 +29,7 @@ def id_runs(ids: Sequence[int]) -> list[Run]:
 
 
 def add_run(runs: list[Run], first: int, count: int) -> None:
-    """Add a run at the end, as part of the last one where it goes on from that."""
+    """Append a run, or extend the last run if the new one continues it."""
     if runs and sum(runs[-1]) == first:
         runs[-1] = (runs[-1][0], runs[-1][1] + count)
     else:
@@ -37,12 +37,20 @@ def add_run(runs: list[Run], first: int, count: int) -> None:
 
 
 def block_count(tokens: int, size: int, whole: bool) -> int:
-    """How many blocks hold so many tokens, or with `whole` are filled by them."""
+    """Return the number of blocks that hold this many tokens; with `whole`, count only full blocks."""
     return tokens // size if whole else -(-tokens // size)
 
 
+def check_count(count: int, tokens: int, size: int, whole: bool, name: str, place: str) -> None:
+    """Raise unless a prompt of this many tokens has `count` block ids."""
+    expected = block_count(tokens, size, whole)
+    if count != expected:
+        blocks = f"{expected}{' full' if whole else ''} block{'s' if expected != 1 else ''} of {size}"
+        raise HeadwayError(f"{place}: {name} has {count} ids, but {tokens} tokens are {blocks}.")
+
+
 def beginning(runs: Runs, blocks: int) -> list[Run]:
-    """The first so many blocks, or all where there are fewer."""
+    """Return the first `blocks` blocks, or all if there are fewer."""
     head: list[Run] = []
     for first, count in runs:
         if blocks <= 0:
@@ -53,7 +61,7 @@ def beginning(runs: Runs, blocks: int) -> list[Run]:
 
 
 def rest(runs: Runs, blocks: int) -> list[Run]:
-    """What comes after the first so many blocks."""
+    """Return what follows the first `blocks` blocks."""
     tail: list[Run] = []
     for first, count in runs:
         skipped = min(count, blocks)
@@ -64,7 +72,7 @@ def rest(runs: Runs, blocks: int) -> list[Run]:
 
 
 def shared_blocks(left: Runs, right: Runs) -> int:
-    """How many leading blocks are the same. Runs need not be cut at the same places."""
+    """Return the number of equal leading blocks; the runs need not be split at the same places."""
     shared = 0
     while left and right and left[0][0] == right[0][0]:
         step = min(left[0][1], right[0][1])
@@ -74,7 +82,7 @@ def shared_blocks(left: Runs, right: Runs) -> int:
 
 
 class RunTable:
-    """The runs of many prompts in columns: those of row i are `_starts[i]` to `_starts[i + 1]`."""
+    """The runs of many prompts in columns; row i has the runs from `_starts[i]` to `_starts[i + 1]`."""
 
     __slots__ = ("_firsts", "_starts", "counts")
 
@@ -90,20 +98,20 @@ class RunTable:
         self._starts.append(len(self._firsts))
 
     def row(self, row: int, offset: int = 0) -> list[Run]:
-        """The runs of a row, with `offset` added to their ids."""
+        """Return the runs of a row, with `offset` added to their ids."""
         places = range(self._starts[row], self._starts[row + 1])
         return [(self._firsts[at] + offset, self.counts[at]) for at in places]
 
 
 class Fit:
-    """Holds every row's length against its number of ids, so that a wrong size is never taken in silence: the first row
-    that contradicts it is refused, with the size that would fit all rows so far."""
+    """Checks the block size against the length and the ids of every row. The first row that contradicts it raises an
+    error with the sizes that fit all rows so far."""
 
     __slots__ = ("_high", "_low", "_whole", "size")
 
     def __init__(self, size: int, whole: bool = False) -> None:
         self.size = size
-        self._whole = whole  # a partly filled last block may go without an id
+        self._whole = whole  # a partly filled last block may have no id
         self._low, self._high = 1, MAX_BLOCK
 
     def check(self, tokens: int, count: int, name: str, place: str) -> None:
@@ -119,16 +127,16 @@ class Fit:
             return
         blocks = f"{tokens} tokens are {needed} block{'s' if needed > 1 else ''} of {size}"
         wrong = f"{name} has {count} {'entry' if count == 1 else 'entries'}, but {blocks}"
-        raise HeadwayError(f"{place}: {wrong}; {self._remedy()}.")
+        raise HeadwayError(f"{place}: {wrong}. {self._remedy()}.")
 
     def _remedy(self) -> str:
-        """The sizes that fit all rows so far, a power of two where one does."""
+        """Return a sentence with the sizes that fit all rows so far, preferably a power of two."""
         low, high = self._low, self._high
         if low > high:
-            return "no one size of blocks fits all rows so far"
+            return "No block size fits all rows so far"
         power = 1 << (low - 1).bit_length()
         if power <= high:
             low = high = power
         if low == high:
-            return f"blocks of {low} tokens would fit so far: if they are that, say block_tokens {low}"
-        return f"blocks of {low} to {high} tokens would fit so far: say how many they are as block_tokens"
+            return f"Blocks of {low} tokens fit all rows so far: if that is their size, set block_tokens to {low}"
+        return f"Blocks of {low} to {high} tokens fit all rows so far: set block_tokens to their size"

@@ -1,7 +1,7 @@
 """BurstGPT CSV, by column name: `Timestamp` (s), `Model`, `Request tokens`, `Response tokens`, `Total tokens`, `Log
-Type`, and from version 3 on `Session ID` (of conversations) and `Elapsed time` (s). The first row is time 0; nothing is
-said of content. A response of 0 tokens is a failure: such a row is no request to replay, and `Info.extra["failures"]`
-counts them.
+Type`, and from version 3 on `Session ID` (of conversations) and `Elapsed time` (s). The first row is time 0. The file
+does not describe content. Rows with a response of 0 tokens are failures: they are skipped, and
+`Info.extra["failures"]` counts them.
 """
 
 import csv
@@ -24,7 +24,7 @@ SESSION, ELAPSED = "Session ID", "Elapsed time"
 KINDS: Final = {"Conversation log": "chat", "API log": "completion"}
 LOGS: Final = {kind: log for log, kind in KINDS.items()}
 NO_SESSION: Final = ("", "nan", "None")
-REMEMBERED: Final = 100_000  # sessions whose last answer is known: with older ones a delay is the stamps' difference
+REMEMBERED: Final = 100_000  # sessions whose last answer is known; delays of older ones come from the time stamps
 
 
 def tell(path: pathlib.Path, first: list[bytes]) -> bool:
@@ -39,7 +39,7 @@ def read(path: pathlib.Path, options: Options) -> Reader:
 
 
 def _records(path: pathlib.Path, info: Info) -> Iterator[Record]:
-    ends: OrderedDict[str, int] = OrderedDict()  # of each session's last answer
+    ends: OrderedDict[str, int] = OrderedDict()  # the end of each session's last answer
     for place, row, at_ps in stamped_rows(path, COLUMNS, _seconds):
         output = parse_length(row, "Response tokens", place, least=0)
         if not output:
@@ -54,11 +54,11 @@ def _records(path: pathlib.Path, info: Info) -> Iterator[Record]:
             _add_session(record, row, ends, place)
         yield record
     if failures := info.extra["failures"]:
-        info.extra["notes"] = [f"rows without a response are failures and were left out: {failures}"]
+        info.extra["notes"] = [f"rows without a response are failures and are skipped: {failures}"]
 
 
 def _add_session(record: Record, row: Row, ends: OrderedDict[str, int], place: str) -> None:
-    """Its session, and how long after the last answer in it the request came."""
+    """Set the session of a record, and its delay after the session's last answer."""
     assert record.at_ps is not None
     elapsed_ps = None
     if row.get(ELAPSED, "") not in NO_SESSION:
@@ -84,7 +84,7 @@ def _seconds(text: str, place: str, name: str = COLUMNS[0]) -> int:
 
 
 def write(path: pathlib.Path, info: Info, records: Iterable[Record]) -> list[str]:
-    """Version 3 where the source has sessions, else version 1."""
+    """Write version 3 if the source has sessions, else version 1."""
     lost = Losses("session", "model", "kind", "extra", "delay_ps") if info.sessions else Losses("model", "kind")
     names = [*COLUMNS[:1], *((SESSION, ELAPSED) if info.sessions else ()), *COLUMNS[1:]]
     with open_text(path) as file:
@@ -107,9 +107,9 @@ def _note(record: Record, lost: Losses) -> None:
     if record.delay_ps is not None and "elapsed_s" not in record.extra:
         lost.add("delays")
     if not record.output_tokens:
-        lost.add("requests without any output (they read as failures)")
+        lost.add("requests without any output (readers take them for failures)")
     if any(name not in ("elapsed_s", "log_type") for name in record.extra):
-        lost.add("further fields of the source")
+        lost.add("other fields of the source")
 
 
 def _text(ps: int) -> str:

@@ -1,15 +1,16 @@
-"""Dynamo request traces (`dynamo.request.trace.v1`): one event a line, bare or as {"timestamp", "event"}.
+"""Dynamo request traces (`dynamo.request.trace.v1`): one event per line, bare or as {"timestamp", "event"}.
 
-A request is written when it ends, so the file is read twice: once for the order of arrival, once for the requests.
-Sessions follow `agent_context`. A session with a `parent_session_id` belongs to its parent's: it branches off the
-parent's latest request, and the parent's first request after it has ended waits for it. A request's delay is what lies
-between the last end that it waited for and its own arrival; `tool_ms` says how much of it tools ran.
+A request is written when it ends, so the file is read twice, first for the order of arrival. `agent_context` names the
+session. A session with a `parent_session_id` is part of its parent's session: it branches off the parent's latest
+request, and the parent's first request after its end waits for it. The delay of a request is the time between the last
+end that it waited for and its arrival; `tool_ms` is the part of it in which tools ran.
 """
 
 from __future__ import annotations
 
 import pathlib
 from array import array
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -17,9 +18,9 @@ from msgspec import UNSET, Struct, UnsetType
 
 from headway.errors import HeadwayError
 from headway.types import PS_PER_NS
-from headway.workload.traces.blocks import id_runs
-from headway.workload.traces.limits import LAST_PS, MAX_BLOCK, check_length, check_range, too_late
-from headway.workload.traces.objects import LAST_NS, NS_PER_MS, Lane, exact, in_order, json_rows
+from headway.workload.traces.blocks import check_count, id_runs
+from headway.workload.traces.limits import MAX_BLOCK, check_length, check_order, check_range, exact
+from headway.workload.traces.objects import LAST_NS, NS_PER_MS, Lane, in_order, json_rows
 from headway.workload.traces.record import Format, Info, Options, Reader, Record
 
 SCHEMA: Final = "dynamo.request.trace.v1"
@@ -51,7 +52,7 @@ class Request(Struct):
     worker: dict[str, Any] | None = None
 
 
-MEASURED: Final = Request.__struct_fields__[5:]  # kept in `extra`
+MEASURED: Final = Request.__struct_fields__[5:]  # stored in `extra`
 
 
 class Tool(Struct):
@@ -78,58 +79,48 @@ class Line(Event):
 
 
 class Call(Struct):
-    """A request as it was found in the file."""
+    """A request of the file with its session and end."""
 
     request: Request
     context: Context | None
     end_ns: int
-    tools: list[tuple[int, int]]  # when tools of its session ran since the request before, in ns
+    tools: list[tuple[int, int]]  # runs of the session's tools since the previous request, in ns
     place: str
 
 
-class Survey(Struct):
-    """What has to be known of the whole file before the first record."""
-
-    starts: array[int]
-    turns: dict[str, int]  # requests of each session
-    block_tokens: int | None = None
-
-
 def read(path: pathlib.Path, options: Options) -> Reader:
-    survey = Survey(array("q"), {})
+    starts = array("q")
+    turns: Counter[str] = Counter()  # requests of each session
+    size: int | None = None
     for start_ns, call in _calls(path):
-        replay, context = call.request.replay, call.context
-        survey.starts.append(start_ns)
-        if context is not None:
-            survey.turns[context.session_id] = survey.turns.get(context.session_id, 0) + 1
-        if replay.trace_block_size != (survey.block_tokens or replay.trace_block_size):
-            raise HeadwayError(
-                f"{call.place}: replay.trace_block_size is {replay.trace_block_size}, but {survey.block_tokens} before."
-            )
-        survey.block_tokens = replay.trace_block_size
-    if survey.block_tokens is None:
-        raise HeadwayError(f"{path.name}: the file holds no requests; they are events of type request_end.")
-    if options.block_tokens not in (None, survey.block_tokens):
-        has = f"replay.trace_block_size is {survey.block_tokens}"
-        raise HeadwayError(f"{path.name}: {has}, so block_tokens cannot be {options.block_tokens}.")
-    info = Info("dynamo", block_tokens=survey.block_tokens, sessions=bool(survey.turns))
-    return Reader(info, _records(path, survey))
+        starts.append(start_ns)
+        if call.context is not None:
+            turns[call.context.session_id] += 1
+        own_size = call.request.replay.trace_block_size
+        if own_size != (size or own_size):
+            raise HeadwayError(f"{call.place}: replay.trace_block_size is {own_size}, but {size} in earlier lines.")
+        size = own_size
+    if size is None:
+        raise HeadwayError(f"{path.name}: the file has no requests, which are events of type request_end.")
+    if options.block_tokens not in (None, size):
+        has = f"replay.trace_block_size is {size}, not {options.block_tokens}"
+        raise HeadwayError(f"{path.name}: {has}. Remove block_tokens.")
+    return Reader(Info("dynamo", block_tokens=size, sessions=bool(turns)), _records(path, starts, turns))
 
 
 def tell(path: pathlib.Path, head: list[bytes]) -> bool:
     return any(f'"{SCHEMA}"'.encode() in line for line in head[:1])
 
 
-def _records(path: pathlib.Path, survey: Survey) -> Iterator[Record]:
+def _records(path: pathlib.Path, starts: array[int], turns: Counter[str]) -> Iterator[Record]:
     lanes: dict[str, Lane] = {}
-    sessions: dict[Lane, tuple[str, int]] = {}  # of a root: its name and how many requests it had so far
+    sessions: dict[Lane, tuple[str, int]] = {}  # by root: name, and number of requests so far
     first_ns: int | None = None
-    for start_ns, call in in_order(survey.starts, _calls(path)):
+    for start_ns, call in in_order(starts, _calls(path)):
         first_ns = start_ns if first_ns is None else first_ns
         at_ps = (start_ns - first_ns) * PS_PER_NS
-        if at_ps > LAST_PS:
-            raise HeadwayError(f"{call.place}: request_received_ms is too late, {too_late(at_ps)}.")
         request, replay, context = call.request, call.request.replay, call.context
+        check_order(at_ps, 0, "request_received_ms", request.request_received_ms, call.place)
         record = Record(
             replay.input_length,
             request.output_tokens,
@@ -143,7 +134,7 @@ def _records(path: pathlib.Path, survey: Survey) -> Iterator[Record]:
             lane = lanes.get(context.session_id)
             if lane is None:
                 parent = lanes.get(context.parent_session_id or "")
-                lane = lanes[context.session_id] = Lane(survey.turns[context.session_id], parent)
+                lane = lanes[context.session_id] = Lane(turns[context.session_id], parent)
                 sessions.setdefault(lane.root, (context.session_id, 0))
             record.session, record.turn = sessions[lane.root]
             sessions[lane.root] = (record.session, record.turn + 1)
@@ -152,7 +143,7 @@ def _records(path: pathlib.Path, survey: Survey) -> Iterator[Record]:
 
 
 def _join(record: Record, lane: Lane, start_ns: int, call: Call, context: Context) -> None:
-    """Put a request in its place in its session."""
+    """Set the waits and the delay of a request within its session."""
     record.kind = "agentic"
     record.id = record.id or f"{context.session_id}/{record.turn}"
     wait = lane.add(record.id, start_ns, call.end_ns)
@@ -170,7 +161,7 @@ def _join(record: Record, lane: Lane, start_ns: int, call: Call, context: Contex
 
 
 def _overlap(spans: list[tuple[int, int]], start: int, end: int) -> int:
-    """How much of the time between two instants the spans cover together."""
+    """Return how much of the time between two instants the spans cover."""
     covered = 0
     for first, last in sorted(spans):
         first, last = max(first, start), min(last, end)
@@ -184,7 +175,7 @@ def _overlap(spans: list[tuple[int, int]], start: int, end: int) -> int:
 
 
 def _calls(path: pathlib.Path) -> Iterator[tuple[int, Call]]:
-    """Requests with their arrival in ns since 1970, in the file's order, all found right."""
+    """Yield the valid requests in file order, with their arrival in ns since 1970."""
     tools: dict[str, list[tuple[int, int]]] = {}
     for place, line in json_rows(path, Line, FORM):
         event = line if line.event is UNSET else line.event
@@ -194,7 +185,7 @@ def _calls(path: pathlib.Path) -> Iterator[tuple[int, Call]]:
         name = "" if context is None else context.session_id
         if event.event_type == "request_end":
             if event.request is None:
-                raise HeadwayError(f"{place}: request is missing; an event of type request_end has one.")
+                raise HeadwayError(f"{place}: request is missing, but the event has the type request_end.")
             start_ns = _check(event.request, place)
             end_ns = _end(event.request, start_ns, event.event_time_unix_ms, place)
             yield start_ns, Call(event.request, context, end_ns, tools.pop(name, []), place)
@@ -206,23 +197,20 @@ def _calls(path: pathlib.Path) -> Iterator[tuple[int, Call]]:
 
 
 def _check(request: Request, place: str) -> int:
-    """The arrival, once everything about the request is found right."""
+    """Check a request and return its arrival."""
     replay = request.replay
     size, length, hashes = replay.trace_block_size, replay.input_length, replay.input_sequence_hashes
     check_range(size, 1, MAX_BLOCK, "replay.trace_block_size", place)
     check_length(length, "replay.input_length", place)
     check_length(request.output_tokens, "request.output_tokens", place, least=0)
-    blocks = -(-length // size)
-    if len(hashes) != blocks:
-        need = f"{length} tokens are {blocks} blocks of {size}"
-        raise HeadwayError(f"{place}: replay.input_sequence_hashes has {len(hashes)} entries, but {need}.")
+    check_count(len(hashes), length, size, False, "replay.input_sequence_hashes", place)
     if min(hashes) < 0 or max(hashes) > MAX_HASH:
-        raise HeadwayError(f"{place}: replay.input_sequence_hashes are whole numbers of 64 bits without a sign.")
+        raise HeadwayError(f"{place}: replay.input_sequence_hashes must be unsigned 64-bit numbers.")
     return _ns(request.request_received_ms, "request.request_received_ms", place)
 
 
 def _end(request: Request, start_ns: int, stamp: Number, place: str) -> int:
-    """When a request ended: its duration is finer than the stamp of the event."""
+    """Return the end of a request, from its duration or else from the less precise time of the event."""
     if request.total_time_ms is not None:
         return start_ns + _ns(request.total_time_ms, "request.total_time_ms", place)
     return start_ns if stamp is None else max(start_ns, _ns(stamp, "event_time_unix_ms", place))
@@ -230,7 +218,7 @@ def _end(request: Request, start_ns: int, stamp: Number, place: str) -> int:
 
 def _ns(value: float, name: str, place: str) -> int:
     if not 0 <= value <= LAST_NS // NS_PER_MS // 2:
-        raise HeadwayError(f"{place}: {name} counts ms and cannot be {value}.")
+        raise HeadwayError(f"{place}: {name} must be a valid number of ms, got {value}.")
     return exact(value, NS_PER_MS)
 
 

@@ -1,8 +1,8 @@
-"""Shared prefixes by name, as blocks all the same.
+"""Turns named prefix groups into blocks.
 
-Some formats name the group of requests that begin alike, and how many tokens they share, but no blocks. Here every
-stretch of content (a group's prefix, a session's context, a request's own words) gets ids of its own. Only full blocks
-have ids, and a block belongs to the stretch of its last token.
+Some formats have no blocks, but name groups of requests that share a prefix and give its length. Here each piece of
+content (the prefix of a group, the context of a session, the rest of a request) gets its own ids. Only full blocks have
+ids, and a block belongs to the piece of its last token.
 """
 
 from collections.abc import Iterable
@@ -12,14 +12,14 @@ from headway.workload.traces.blocks import rest
 from headway.workload.traces.record import LOCAL, Info, Record
 from headway.workload.traces.writing import Losses
 
-BLOCK_TOKENS: Final = 16  # where neither file nor user says: what engines of such traces use
-GROUP: Final = "prefix_group"  # in Record.extra: the name
-NAMED: Final = ("blis", "routesim")  # formats whose blocks are made here, out of names that are kept
-ROOM: Final = 32  # bits for the blocks of one stretch
+BLOCK_TOKENS: Final = 16  # default if neither the file nor the user sets it, as in the engines of such traces
+GROUP: Final = "prefix_group"  # the key of the group's name in Record.extra
+NAMED: Final = ("blis", "routesim")  # formats whose blocks are made here
+ROOM: Final = 32  # bits for the blocks of one piece of content
 
 
 class Contents:
-    """Hands out ids of blocks. Memory goes with the number of groups."""
+    """Assigns block ids. Memory grows with the number of groups."""
 
     def __init__(self, block_tokens: int) -> None:
         self._size = block_tokens
@@ -27,12 +27,12 @@ class Contents:
         self._count = 0
 
     def fresh(self) -> int:
-        """The first id of content that nobody else has."""
+        """Return the first id of a new piece of content."""
         self._count += 1
         return self._count << ROOM
 
     def runs(self, prompt: int, shared: int, group: str | None, own: int) -> tuple[tuple[int, int], ...]:
-        """The blocks of a prompt: `shared` tokens of the group's prefix, then the content that begins at `own`."""
+        """Return the blocks of a prompt: `shared` tokens of the group's prefix, then content with ids from `own` on."""
         size = self._size
         full = prompt // size
         common = min(shared // size, full) if group is not None else 0
@@ -48,13 +48,13 @@ class Contents:
 
 
 def origin(info: Info) -> str:
-    """The format that a trace was first written in."""
+    """Return the format in which the trace was first written."""
     name = info.extra.get("origin", info.format)
     return name if isinstance(name, str) else info.format
 
 
 def group_of(record: Record, info: Info) -> str | None:
-    """The name of the prefix that a request declares as shared: the one it was given, else that of its last block."""
+    """Return the name of a request's shared prefix: the recorded name, or one made from the prefix's last block."""
     if not record.shared_prefix_tokens:
         return None
     name = record.extra.get(GROUP)
@@ -69,8 +69,8 @@ def group_of(record: Record, info: Info) -> str | None:
 
 
 class NamedLosses(Losses):
-    """What a format that names prefixes loses: blocks that were made out of names are not lost with them, nor are the
-    further fields that it knows."""
+    """The losses of a format with named prefixes. Blocks made from such names are not lost, nor are fields of `extra`
+    that the format has (`known`)."""
 
     def __init__(self, info: Info, known: Iterable[str], *keeps: str) -> None:
         super().__init__(*keeps, "shared_prefix_tokens", "extra", *(("blocks",) if origin(info) in NAMED else ()))
@@ -84,5 +84,5 @@ class NamedLosses(Losses):
                 self._unknown[name] = None
 
     def phrases(self) -> list[str]:
-        further = [f"further fields of the source: {', '.join(self._unknown)}"] if self._unknown else []
+        further = [f"other fields of the source: {', '.join(self._unknown)}"] if self._unknown else []
         return super().phrases() + further

@@ -1,5 +1,6 @@
-"""The largest values that a trace may hold, and the checks of them that readers share."""
+"""The largest values that a trace may hold, and the checks that readers share."""
 
+from fractions import Fraction
 from typing import Final
 
 from headway.config.wording import shown
@@ -7,16 +8,16 @@ from headway.errors import HeadwayError
 from headway.types import PS_PER_SECOND
 
 PS_PER_DAY: Final = 86400 * PS_PER_SECOND
-LAST_PS: Final = 100 * PS_PER_DAY  # times are 64-bit integers, good for 106 days: the rest is left for the run's end
+LAST_PS: Final = 100 * PS_PER_DAY  # times are 64-bit integers of 106 days; the rest is for the end of the run
 MAX_LENGTH: Final = 2**31 - 1
 MAX_BLOCK: Final = 65536  # tokens of a block
-MAX_DIGITS: Final = 18  # of a whole number in a text: any such fits into 64 bits
+MAX_DIGITS: Final = 18  # of a whole number in a text: all such numbers fit into 64 bits
 
 
 def too_late(at_ps: int) -> str:
-    """How far a time lies beyond the last arrival that leaves the clock room for the run."""
+    """Return how far a time lies beyond the last possible arrival, as the end of a sentence."""
     days = at_ps // PS_PER_DAY
-    return f"after {days if days < 10**9 else 'over 1000000000'} days, but arrivals end after {LAST_PS // PS_PER_DAY}"
+    return f"after {days if days < 10**9 else 'over 1000000000'} days; the limit is {LAST_PS // PS_PER_DAY} days"
 
 
 def check_range(value: int, low: int, high: int, name: str, place: str) -> None:
@@ -29,11 +30,31 @@ def check_length(value: int, name: str, place: str, least: int = 1) -> None:
 
 
 def check_order(at_ps: int, last_ps: int, name: str, stamp: object, place: str) -> None:
-    """Raise if a request comes before the last one; `stamp` is its time as the file has it."""
+    """Raise if a request arrives before the previous one or too late; `stamp` is its time in the file."""
     if at_ps < last_ps:
-        raise HeadwayError(f"{place}: {name} {stamp} is before an earlier line's; sort the file by time.")
+        raise HeadwayError(f"{place}: {name} {stamp} is earlier than that of a previous request. Sort the file by time.")
+    if at_ps > LAST_PS:
+        raise HeadwayError(f"{place}: {name} {stamp} is too late: {too_late(at_ps)}.")
+
+
+def read_time(value: float, unit: str, unit_ps: int, name: str, place: str) -> int:
+    """Convert a number of units to picoseconds; raise unless it lies between 0 and 100 days."""
+    if not 0 <= value * unit_ps <= LAST_PS:
+        raise HeadwayError(f"{place}: {name} must be a time in {unit} between 0 and 100 days, got {shown(value)}.")
+    return exact(value, unit_ps)
+
+
+def exact(value: float, unit: int) -> int:
+    """Multiply a finite number by `unit`, with the decimal digits exactly as they are written."""
+    if isinstance(value, int):
+        return value * unit
+    # Fast path for few decimals, where the nearest float stands for the decimal number.
+    millionths = round(value * 1_000_000)
+    if unit % 1_000_000 == 0 and millionths / 1_000_000 == value:
+        return millionths * (unit // 1_000_000)
+    return round(Fraction(repr(value)) * unit)
 
 
 def whole_number(text: str) -> int | None:
-    """The number that a text of digits is; None for any other text."""
+    """Parse a text of digits; return None for any other text."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else None

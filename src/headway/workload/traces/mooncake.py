@@ -1,9 +1,9 @@
-"""Mooncake JSONL: one object a line in order of arrival, with `timestamp` (ms), `input_length`, `output_length` and
-`hash_ids`, one id for each block of the prompt, the last of which may be partly filled. Its dialects have other names
-for the first three, and add sessions and waits: a later turn comes its `delay` after the one before has ended, or after
-those that `wait_for` names; a request that waits for none comes at its timestamp.
+"""Mooncake JSONL: one object per line in order of arrival, with `timestamp` (ms), `input_length`, `output_length` and
+`hash_ids`, one id per block of the prompt; the last block may be partly filled.
 
-Where the first line has no `hash_ids`, none has, and nothing is known of content. Other fields are ignored.
+Dialects have other names for the first three fields, and add sessions and waits. A later turn arrives its `delay` after
+the end of the previous turn, or of the requests in `wait_for`. A request that waits for none arrives at its timestamp.
+If the first line has no `hash_ids`, no line may have them, and content is unknown. Other fields are ignored.
 """
 
 import pathlib
@@ -18,17 +18,17 @@ from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.types import PS_PER_MS
 from headway.workload.traces.blocks import Fit, id_runs
-from headway.workload.traces.limits import LAST_PS, check_length, check_order, too_late
-from headway.workload.traces.objects import exact, json_rows
+from headway.workload.traces.limits import check_length, check_order, exact, read_time
+from headway.workload.traces.objects import json_rows
 from headway.workload.traces.record import LOCAL, Format, Info, Options, Reader, Record
 from headway.workload.traces.source import head
 from headway.workload.traces.writing import Losses, open_text
 
 BLOCK_TOKENS: Final = 512
 FORM: Final = "a line is one JSON object with timestamp, input_length, output_length and hash_ids"
-EXTRA: Final = ("branches", "prefix_reset", "priority", "strict_priority", "policy_class")  # kept in `extra`
-ROOM: Final = 32  # bits for the ids of one session, where they mean something within it only
-OWN: Final = 1 << 62  # ids from here on name what no other prompt has
+EXTRA: Final = ("branches", "prefix_reset", "priority", "strict_priority", "policy_class")  # stored in `extra`
+ROOM: Final = 32  # bits for the ids of one session, if ids are local to a session
+OWN: Final = 1 << 62  # ids from here on are unique to one prompt
 
 Number = int | float
 Name = str | int
@@ -58,7 +58,7 @@ class Row(msgspec.Struct, gc=False):
 def tell(path: pathlib.Path, first: list[bytes]) -> bool:
     line = first[0] if first else b""
     lengths = b'"input_length"' in line or b'"input_tokens"' in line
-    # Bailian's JSONL has these as well, but stamps in seconds and blocks of 16, and so may a session of WEKA's.
+    # Bailian's JSONL has these fields too, with seconds and blocks of 16; a WEKA session may also have them.
     others = b'"chat_id"' in line or b'"requests"' in line
     return line.startswith(b"{") and b'"hash_ids"' in line and lengths and not others
 
@@ -78,7 +78,7 @@ def read(path: pathlib.Path, options: Options) -> Reader:
 
 def _records(path: pathlib.Path, info: Info) -> Iterator[Record]:
     fit = None if info.block_tokens is None else Fit(info.block_tokens)
-    sessions: dict[str, None] = {}  # both of a file whose requests wait for each other
+    sessions: dict[str, None] = {}
     requests: dict[str, None] = {}
     last_ps = 0
     for place, row in json_rows(path, Row, FORM):
@@ -90,11 +90,11 @@ def _records(path: pathlib.Path, info: Info) -> Iterator[Record]:
         if record.session is not None or record.after:
             info.sessions = True
         if record.id is not None:
-            _place_in_graph(record, sessions, requests, place)
+            _check_waits(record, sessions, requests, place)
         yield record
 
 
-def _place_in_graph(record: Record, sessions: dict[str, None], requests: dict[str, None], place: str) -> None:
+def _check_waits(record: Record, sessions: dict[str, None], requests: dict[str, None], place: str) -> None:
     assert record.id is not None
     for name in record.after:
         if name not in requests:
@@ -102,8 +102,7 @@ def _place_in_graph(record: Record, sessions: dict[str, None], requests: dict[st
     requests[record.id] = None
     if record.session is not None:
         if record.session in sessions and record.at_ps is not None and not record.after:
-            # It waits for nothing, as only the first of a session does.
-            record.session = f"{record.session}/{record.id}"
+            record.session = f"{record.session}/{record.id}"  # it waits for nothing, so it starts a session
         sessions[record.session] = None
 
 
@@ -113,7 +112,7 @@ def _record(row: Row, info: Info, fit: Fit | None, place: str) -> Record:
     stamp = row.created_time if row.timestamp is UNSET else row.timestamp
     record = Record(prompt, output)
     if stamp is not UNSET:
-        record.at_ps = _stamp(stamp, place)
+        record.at_ps = read_time(stamp, "ms since the start", PS_PER_MS, "timestamp", place)
     elif info.clock == "trace" and not (row.session_id is not None or row.wait_for):
         raise HeadwayError(f"{place}: Object missing required field `timestamp`; {FORM}.")
     if fit is not None:
@@ -122,7 +121,7 @@ def _record(row: Row, info: Info, fit: Fit | None, place: str) -> Record:
         fit.check(prompt, len(row.hash_ids), "hash_ids", place)
         record.blocks = id_runs(row.hash_ids)
     elif row.hash_ids is not UNSET:
-        raise HeadwayError(f"{place}: has hash_ids, but the first line has none; give every line its own.")
+        raise HeadwayError(f"{place}: has hash_ids, but the first line has none. Add them to all lines or to none.")
     if row.session_id is not None:
         record.session = str(row.session_id)
     if row.request_id is not None:
@@ -130,7 +129,7 @@ def _record(row: Row, info: Info, fit: Fit | None, place: str) -> Record:
     if row.wait_for:
         record.after = tuple(map(str, row.wait_for))
     delays = [
-        _delay(value, name, place)
+        read_time(value, "ms", PS_PER_MS, name, place)
         for name, value in (("delay", row.delay), ("delay_ms", row.delay_ms), ("tool_wait_ms", row.tool_wait_ms))
         if value is not None
     ]
@@ -151,28 +150,14 @@ def _length(value: int | UnsetType, other: int | UnsetType, name: str, place: st
     return length
 
 
-def _stamp(stamp: Number, place: str) -> int:
-    if stamp < 0:
-        raise HeadwayError(f"{place}: timestamp counts ms from the start of the trace and cannot be {shown(stamp)}.")
-    if stamp * PS_PER_MS > LAST_PS:
-        late = "" if stamp == float("inf") else f", {too_late(int(stamp) * PS_PER_MS)}"
-        wrong = f"timestamp {shown(stamp)} is too large{late}"
-        raise HeadwayError(f"{place}: {wrong}; it counts ms from the start of the trace.")
-    return exact(stamp, PS_PER_MS)
-
-
-def _delay(value: Number, name: str, place: str) -> int:
-    if not 0 <= value * PS_PER_MS <= LAST_PS:
-        raise HeadwayError(f"{place}: {name} is a time in ms between 0 and 100 days, got {shown(value)}.")
-    return exact(value, PS_PER_MS)
-
-
 def write(path: pathlib.Path, info: Info, records: Iterable[Record]) -> list[str]:
-    """Write a line a record, with the fields of the dialects where the trace needs them. Ids that are local to a
-    session become ids of the trace, and a partly filled last block gets one."""
+    """Write one line per record, with the fields of the dialects if the trace needs them.
+
+    Ids that are local to a session become ids of the trace, and a partly filled last block gets an id.
+    """
     lost = Losses("blocks", "session", "after", "delay_ps", "id", "extra")
     if info.block_tokens not in (None, BLOCK_TOKENS):
-        lost.add(f"the size of its blocks (to read it again, say block_tokens {info.block_tokens})")
+        lost.add(f"the size of blocks (to read the file again, set block_tokens to {info.block_tokens})")
     sessions: dict[str | None, int] = {}
     encode = msgspec.json.Encoder().encode
     with open_text(path) as file:
@@ -192,7 +177,7 @@ def write(path: pathlib.Path, info: Info, records: Iterable[Record]) -> list[str
                 if name in EXTRA:
                     row[name] = value
                 else:
-                    lost.add("further fields of the source")
+                    lost.add("other fields of the source")
             file.write(encode(row).decode() + "\n")
     return lost.phrases()
 

@@ -1,10 +1,10 @@
 """OpenTelemetry spans of generative AI calls: OTLP JSON (`resourceSpans`), `{"spans": [...]}`, or lines of these or of
-single spans; attributes as an object or as OTLP's list of keys and values, by their current names and the former ones.
+single spans. Attributes are an object or OTLP's list of keys and values, with current or former names.
 
-A span of a model call is a request; spans of tools, agents and the like are passed over, since an agent's span repeats
-the tokens of the calls inside. A failed call that tells no tokens is no request either. `Info.extra` counts them all.
-`gen_ai.conversation.id` is the session, whose requests follow each other. Spans are written as they end, so the file is
-read twice: once for the order of their start. Nothing is said of content.
+A span of a model call is a request. Spans of tools and agents are skipped, since an agent's span repeats the tokens of
+its calls; failed calls without token counts are skipped too. `Info.extra` counts all of them. The requests of a session
+(`gen_ai.conversation.id`) follow each other. Spans are written when they end, so the file is read twice, first for the
+order of starts. The format does not describe content.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from msgspec import Struct
 
 from headway.errors import HeadwayError
 from headway.types import PS_PER_NS, Json
-from headway.workload.traces.limits import LAST_PS, MAX_LENGTH, too_late, whole_number
-from headway.workload.traces.objects import LAST_NS, decode_object, in_order, iso_ns, objects
+from headway.workload.traces.limits import LAST_PS, MAX_LENGTH, check_order, whole_number
+from headway.workload.traces.objects import LAST_NS, decode_object, in_order, objects, stamp_ps
 from headway.workload.traces.record import Format, Info, Options, Reader, Record
 
 KINDS: Final = {
@@ -56,12 +56,12 @@ FORM: Final = 'the file holds spans: {"resourceSpans": ...}, {"spans": [...]} or
 
 
 class Counts(Struct):
-    """What became of the spans."""
+    """Numbers of spans by what they are."""
 
     spans: int = 0
     requests: int = 0
-    errors: int = 0  # failed calls, whether or not they are among the requests
-    passed_over: int = 0  # of other operations
+    errors: int = 0  # failed calls, including those that count as requests
+    passed_over: int = 0  # other operations
 
 
 class Call(Struct):
@@ -71,14 +71,12 @@ class Call(Struct):
 
 
 def read(path: pathlib.Path, options: Options) -> Reader:
-    if options.block_tokens is not None:
-        raise HeadwayError(f"{path.name}: OpenTelemetry spans have no blocks, so block_tokens cannot be given.")
     counts, starts, sessions = Counts(), array("q"), False
     for start_ns, call in _calls(path, counts):
         starts.append(start_ns)
         sessions = sessions or call.record.session is not None
     if not starts:
-        raise HeadwayError(f"{path.name}: none of its {counts.spans} spans is a model call with {INPUT[0]}.")
+        raise HeadwayError(f"{path.name}: none of the {counts.spans} spans is a model call with {INPUT[0]}.")
     info = Info("otel", sessions=sessions, extra=msgspec.to_builtins(counts))
     return Reader(info, _records(path, starts))
 
@@ -93,15 +91,14 @@ def tell(path: pathlib.Path, head: list[bytes]) -> bool:
 
 
 def _records(path: pathlib.Path, starts: array[int]) -> Iterator[Record]:
-    """The requests by arrival, each in its place in its session."""
+    """Yield the requests by arrival, with their turns and delays."""
     first_ns: int | None = None
-    sessions: dict[str, tuple[int, int]] = {}  # turns so far, end of the latest
+    sessions: dict[str, tuple[int, int]] = {}  # turns so far, latest end
     for start_ns, call in in_order(starts, _calls(path, Counts())):
         first_ns = start_ns if first_ns is None else first_ns
         record = call.record
         record.at_ps = (start_ns - first_ns) * PS_PER_NS
-        if record.at_ps > LAST_PS:
-            raise HeadwayError(f"{call.place}: the start of the span is too late, {too_late(record.at_ps)}.")
+        check_order(record.at_ps, 0, "the start", start_ns, call.place)
         if record.session is not None:
             turns, end_ns = sessions.get(record.session, (0, start_ns))
             record.turn = turns
@@ -111,7 +108,7 @@ def _records(path: pathlib.Path, starts: array[int]) -> Iterator[Record]:
 
 
 def _calls(path: pathlib.Path, counts: Counts) -> Iterator[tuple[int, Call]]:
-    """The model calls with their start in ns since 1970, in the file's order."""
+    """Yield the model calls in file order, with their start in ns since 1970."""
     for place, span, service in _spans(path):
         counts.spans += 1
         attributes = _attributes(span.get("attributes"), place)
@@ -120,7 +117,7 @@ def _calls(path: pathlib.Path, counts: Counts) -> Iterator[tuple[int, Call]]:
             continue
         start_ns = _stamp(span, STARTS, place)
         if start_ns is None:
-            raise HeadwayError(f"{place}: {STARTS[0]} is missing; a span has its start.")
+            raise HeadwayError(f"{place}: {STARTS[0]} is missing. Every span needs a start.")
         end_ns = _stamp(span, ENDS, place)
         record.id = _text(span, IDS, place) or _text(_object(span.get("context") or {}, f"{place}.context"), IDS, place)
         if service is not None:
@@ -132,7 +129,7 @@ def _calls(path: pathlib.Path, counts: Counts) -> Iterator[tuple[int, Call]]:
 
 
 def _request(attributes: Json, failed: bool, counts: Counts, place: str) -> Record | None:
-    """The request that a span tells of, if it does."""
+    """Return the request of a span, or None if the span is no model call or failed without token counts."""
     operation = _text(attributes, OPERATION, place)
     prompt = _count(attributes, INPUT, 0, place)
     output = _count(attributes, OUTPUT, 0, place)
@@ -143,7 +140,7 @@ def _request(attributes: Json, failed: bool, counts: Counts, place: str) -> Reco
     if not prompt and failed:
         return None
     if not prompt:
-        raise HeadwayError(f"{place}: {INPUT[0]} must be given and above 0, since the call did not fail.")
+        raise HeadwayError(f"{place}: {INPUT[0]} must be above 0, because the call did not fail.")
     extra = {name: attributes[key] for key, name in FURTHER.items() if attributes.get(key) is not None}
     if failed:
         extra.setdefault("error", "_OTHER")
@@ -165,11 +162,11 @@ def _failed(span: Json, attributes: Json) -> bool:
     return attributes.get("error.type") is not None or (isinstance(status, int | str) and status in ERRORS)
 
 
-# --- the shapes of a file ---------------------------------------------------------------------------------------
+# --- the forms of a file ----------------------------------------------------------------------------------------
 
 
 def _spans(path: pathlib.Path) -> Iterator[tuple[str, Json, str | None]]:
-    """Each span with its place, and the service that wrote it where the file says so."""
+    """Yield each span with its place, and the name of its service or None."""
     for place, text in objects(path):
         document = decode_object(msgspec.json.decode, text, place, FORM)
         if isinstance(document, list):
@@ -216,7 +213,7 @@ def _object(value: Any, place: str) -> Json:
 
 
 def _attributes(source: Any, place: str) -> Json:
-    """Attributes by name, from an object or from OTLP's list."""
+    """Return attributes by name, from an object or from OTLP's list."""
     if source is None:
         return {}
     if isinstance(source, dict):
@@ -232,7 +229,7 @@ def _attributes(source: Any, place: str) -> Json:
 
 
 def _value(typed: Any) -> Any:
-    """A value of OTLP, which says its type: {"intValue": "12"}."""
+    """Return the value of an OTLP object with a type, such as {"intValue": "12"}."""
     if not isinstance(typed, dict):
         return typed
     whole = typed.get("intValue")
@@ -248,20 +245,19 @@ def _value(typed: Any) -> Any:
 
 
 def _first(values: Json, names: tuple[str, ...]) -> tuple[str, Any]:
-    """The first of the names that has a value, and the value; None where none has."""
+    """Return the first name that has a value, and the value; ("", None) if none has."""
     return next(((name, values[name]) for name in names if values.get(name) is not None), ("", None))
 
 
 def _text(values: Json, names: tuple[str, ...], place: str) -> str | None:
-    named = tuple(name for name in names if values.get(name) != "")
-    name, value = _first(values, named)
+    name, value = _first(values, tuple(name for name in names if values.get(name) != ""))
     if value is not None and not isinstance(value, str):
         raise HeadwayError(f"{place}: {name} must be text, got {str(value)[:40]}.")
     return value
 
 
 def _count(values: Json, names: tuple[str, ...], least: int, place: str) -> int | None:
-    """A number of tokens; OTLP writes whole numbers as text."""
+    """Return a number of tokens; OTLP writes whole numbers as text."""
     name, value = _first(values, names)
     if value is None:
         return None
@@ -276,7 +272,7 @@ def _count(values: Json, names: tuple[str, ...], least: int, place: str) -> int 
 
 
 def _stamp(span: Json, names: tuple[str, ...], place: str) -> int | None:
-    """A time in ns since 1970: a number of ns, a date and time, or JavaScript's pair of seconds and ns."""
+    """Return a time in ns since 1970, from a number of ns, a date and time, or JavaScript's [seconds, ns]."""
     name, value = _first(span, names)
     if value is None:
         return None
@@ -284,8 +280,9 @@ def _stamp(span: Json, names: tuple[str, ...], place: str) -> int | None:
         value = value[0] * 10**9 + value[1]
     elif isinstance(value, str):
         digits = value.isascii() and value.isdigit() and len(value) <= 19
-        value = int(value) if digits else iso_ns(value)
-    # A plain number is taken for ns only where it can be nothing else: seconds, ms and us of our time are smaller.
+        at_ps = None if digits else stamp_ps(value)
+        value = int(value) if digits else at_ps and at_ps // PS_PER_NS
+    # The lower limit rejects present times in s, ms and us, which are smaller numbers.
     if type(value) is not int or not 10**17 <= value <= LAST_NS:
         like = "1779163050197000000 (ns) or 2026-05-19T03:57:30.197Z"
         raise HeadwayError(f"{place}: {name} {str(span[name])[:40]!r} is not a time like {like}.")

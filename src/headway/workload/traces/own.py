@@ -1,8 +1,8 @@
-"""Headway's own format, which loses nothing of any other: JSONL (in gzip where the name ends in .gz) or Parquet.
+"""Headway's own format, which can express all others: JSONL (in gzip if the name ends in .gz) or Parquet.
 
-The first line is a header, `{"headway_trace": 1, ...}`, with what is known of the trace; every other line is one
-`Record` with all its fields, times in whole picoseconds and blocks as runs (first id, count). The same trace gives the
-same bytes. A Parquet file has the same fields as columns and the header in its metadata.
+The first line is a header, `{"headway_trace": 1, ...}`, with facts about the trace. Every other line is one `Record`
+with all its fields, times in whole picoseconds and blocks as runs (first id, count). The same trace gives the same
+bytes. A Parquet file has the same fields as columns, and the header in its metadata.
 """
 
 import pathlib
@@ -16,9 +16,9 @@ from msgspec.structs import astuple
 from headway.config.wording import one_line, shown
 from headway.errors import HeadwayError
 from headway.workload.traces import own_parquet
-from headway.workload.traces.blocks import block_count
+from headway.workload.traces.blocks import check_count
 from headway.workload.traces.groups import origin
-from headway.workload.traces.limits import LAST_PS, MAX_LENGTH, check_range, too_late
+from headway.workload.traces.limits import LAST_PS, MAX_LENGTH, check_order, check_range, too_late
 from headway.workload.traces.objects import json_rows
 from headway.workload.traces.record import GLOBAL, LOCAL, Format, Info, Options, Reader, Record
 from headway.workload.traces.source import lines
@@ -28,11 +28,11 @@ NAME: Final = "headway"
 VERSION: Final = 1
 MARK: Final = "headway_trace"
 LARGEST: Final = (1 << 63) - 1
-FORM: Final = "write the file with `headway trace convert --to headway`"
+FORM: Final = "Write the file with `headway trace convert --to headway`"
 
 
 class Header(msgspec.Struct, forbid_unknown_fields=True):
-    """What the first line says: which version it is, and the fields of `Info`."""
+    """The first line: the version, and the fields of `Info`."""
 
     headway_trace: int
     origin: str
@@ -45,7 +45,7 @@ class Header(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Line(Record, forbid_unknown_fields=True):
-    """A record as it stands in the file."""
+    """A record in the file."""
 
 
 def tell(path: pathlib.Path, first: list[bytes]) -> bool:
@@ -65,8 +65,8 @@ def read(path: pathlib.Path, options: Options) -> Reader:
         rows = json_rows(path, Line, "a line is one request as Headway writes it", source)
         records = ((place, Record(*astuple(row))) for place, row in rows)
     if options.block_tokens not in (None, header.block_tokens):
-        wrong = f"says that its blocks have {header.block_tokens} tokens, not {options.block_tokens}"
-        raise HeadwayError(f"{path.name}: the trace {wrong}; leave block_tokens out.")
+        wrong = f"blocks have {header.block_tokens} tokens, not {options.block_tokens}"
+        raise HeadwayError(f"{path.name}: {wrong}. Remove block_tokens.")
     extra = {**header.extra, "origin": header.origin}
     info = Info(
         NAME, header.block_tokens, header.whole_blocks, header.scope, header.clock, header.sessions, extra=extra
@@ -79,10 +79,9 @@ def _header(raw: bytes, place: str) -> Header:
         header = msgspec.json.decode(raw, type=Header)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         why = one_line(error, kind=False)
-        raise HeadwayError(f"{place}: this is no header of a Headway trace ({why}); {FORM}.") from None
+        raise HeadwayError(f"{place}: is not the header of a Headway trace ({why}). {FORM}.") from None
     if header.headway_trace != VERSION:
-        known = f"only {VERSION} is known here"
-        raise HeadwayError(f"{place}: {MARK} names version {shown(header.headway_trace)} of the format, {known}.")
+        raise HeadwayError(f"{place}: {MARK} must be {VERSION}, got {shown(header.headway_trace)}.")
     if header.scope not in (GLOBAL, LOCAL):
         raise HeadwayError(f"{place}: scope must be {GLOBAL!r} or {LOCAL!r}, got {shown(header.scope)}.")
     if header.block_tokens is not None:
@@ -95,8 +94,7 @@ def _check_records(info: Info, records: Iterator[tuple[str, Record]]) -> Iterato
     for place, record in records:
         _check(info, record, place)
         if info.clock == "trace" and record.at_ps is not None:
-            if record.at_ps < last_ps:
-                raise HeadwayError(f"{place}: at_ps is before an earlier request's; sort the file by time.")
+            check_order(record.at_ps, last_ps, "at_ps", record.at_ps, place)
             last_ps = record.at_ps
         yield record
 
@@ -113,10 +111,10 @@ def _check(info: Info, record: Record, place: str) -> None:
     ):
         value = getattr(record, name)
         if value is not None and not low <= value <= high:
-            late = f", since it is {too_late(value)}" if high == LAST_PS < value < LARGEST else ""
+            late = f", which is {too_late(value)}" if high == LAST_PS < value < LARGEST else ""
             raise HeadwayError(f"{place}: {name} must lie between {low} and {high}, got {shown(value)}{late}.")
     if record.at_ps is None and record.session is None and not record.after:
-        raise HeadwayError(f"{place}: at_ps is missing, and the request waits for no other.")
+        raise HeadwayError(f"{place}: at_ps is missing, but the request waits for no other.")
     if record.blocks is not None:
         _check_blocks(info, record, record.blocks, place)
 
@@ -124,21 +122,18 @@ def _check(info: Info, record: Record, place: str) -> None:
 def _check_blocks(info: Info, record: Record, runs: Iterable[tuple[int, int]], place: str) -> None:
     size = info.block_tokens
     if size is None:
-        raise HeadwayError(f"{place}: blocks are given, but the header says no block_tokens.")
+        raise HeadwayError(f"{place}: has blocks, but the header has no block_tokens.")
     total = 0
     for first, count in runs:
         if not (first >= -LARGEST and count >= 1 and first + count - 1 <= 2 * LARGEST + 1):
-            wrong = f"of {shown(count)} from {shown(first)}"
-            raise HeadwayError(f"{place}: blocks are runs (first id, count) in 64 bits, and this one is {wrong}.")
+            wrong = f"got [{shown(first)}, {shown(count)}]"
+            raise HeadwayError(f"{place}: blocks must be runs [first id, count] in 64 bits, {wrong}.")
         total += count
-    prompt = record.prompt_tokens
-    expected = block_count(prompt, size, info.whole_blocks)
-    if total != expected:
-        raise HeadwayError(f"{place}: blocks are {total}, but {prompt} tokens are {expected} blocks of {size}.")
+    check_count(total, record.prompt_tokens, size, info.whole_blocks, "blocks", place)
 
 
 def write(path: pathlib.Path, info: Info, records: Iterable[Record]) -> list[str]:
-    """Write all of it: nothing is lost."""
+    """Write all records; this format loses nothing."""
     extra = {name: value for name, value in info.extra.items() if name != "origin"}
     header = Header(
         VERSION, origin(info), info.block_tokens, info.whole_blocks, info.scope, info.clock, info.sessions, extra

@@ -1,4 +1,4 @@
-"""Headway's own format as Parquet, by `polars` or `pyarrow`, whichever is installed; a row group at a time."""
+"""Headway's own format as Parquet, one row group at a time, with `polars` or `pyarrow`, whichever is installed."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from headway.workload.traces.source import reason
 
 MAGIC: Final = b"PAR1"
 ROWS: Final = 1 << 16  # of a row group
-TAIL: Final = 1 << 20  # bytes in which a footer is looked for
+TAIL: Final = 1 << 20  # bytes at the end that are searched for the footer
 COLUMNS: Final = Record.__struct_fields__
-MISSING: Final = "Parquet needs polars or pyarrow; install headway[data], or use .jsonl.gz, which needs nothing"
-UNREADABLE: Final = "this is not a Parquet file that can be read"
+MISSING: Final = "Parquet needs polars or pyarrow. Run: pip install 'headway[data]'; or use .jsonl.gz"
+UNREADABLE: Final = "is not a readable Parquet file"
 UNWRITABLE: Final = "the Parquet file cannot be written"
 WHOLE: Final = ("prompt_tokens", "output_tokens", "at_ps", "turn", "delay_ps", "max_tokens", "shared_prefix_tokens")
 
@@ -42,19 +42,18 @@ def _peek(path: pathlib.Path, size: int, from_end: bool = False) -> bytes:
 
 
 def is_parquet(path: pathlib.Path) -> bool:
-    """By content."""
     return _peek(path, len(MAGIC)) == MAGIC
 
 
 def is_own(path: pathlib.Path, mark: str) -> bool:
-    """Whether the footer names our header."""
+    """Return whether the footer contains Headway's header."""
     return mark.encode() in _peek(path, TAIL, from_end=True)
 
 
 def header(path: pathlib.Path, mark: str) -> bytes:
     text = _backend(path).metadata(path).get(mark)
     if text is None:
-        raise HeadwayError(f"{path.name}: this Parquet file has no {mark} in its metadata, so it is none of Headway's.")
+        raise HeadwayError(f"{path.name}: is not a Headway trace: its metadata has no {mark}.")
     return text.encode()
 
 
@@ -109,7 +108,7 @@ def _backend(path: pathlib.Path) -> _Polars | _Arrow:
 
 @contextmanager
 def _failing_as(wrong: str, path: pathlib.Path, errors: tuple[type[BaseException], ...]) -> Iterator[None]:
-    """What the library raises becomes an error that says what is wrong with the file."""
+    """Turn errors of the library into a HeadwayError that names the file."""
     try:
         yield
     except (HeadwayError, GeneratorExit):
@@ -120,7 +119,7 @@ def _failing_as(wrong: str, path: pathlib.Path, errors: tuple[type[BaseException
 
 
 class _Polars:
-    """The library, and how it reads and writes."""
+    """Reads and writes Parquet with polars."""
 
     def __init__(self, library: Any) -> None:
         self._pl = library
@@ -146,7 +145,7 @@ class _Polars:
             at += len(columns[0])
 
     def write(self, path: pathlib.Path, metadata: dict[str, str], groups: Iterator[list[Column]]) -> None:
-        """A file a row group first: polars has no writer that is fed, but one that streams from files."""
+        """Write one temporary file per row group, then merge them: polars streams only from files."""
         pl = self._pl
         parts = []
         with (
@@ -164,7 +163,7 @@ class _Polars:
 
 
 class _Arrow:
-    """As `_Polars`."""
+    """Reads and writes Parquet with pyarrow."""
 
     def __init__(self, library: Any, parquet: Any) -> None:
         self._pa = library

@@ -1,11 +1,11 @@
-"""Prompts as paths: the tree of all prompts of a trace, held as runs of consecutive ids.
+"""Prompts as paths: the tree of all prompts of a trace, stored as runs of consecutive ids.
 
     [0..13]            a prompt                      0 ─▶ 1..13
     [0] [14..20]       another                         └▶ 14..20
 
-Blocks are told apart by their id *and* all before them, so a file whose ids do not commit to their prefix is still read
-right. A block's number is its place in the order of first appearance; a run goes on to where prompts part, and is named
-by its last block. The cost is per run, never per block.
+A block is identified by its id *and* all ids before it, so files whose ids do not include their prefix are read
+correctly too. Blocks are numbered in order of first appearance. A run ends where prompts diverge, and its key is that
+of its last block. The cost is per run, not per block.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ IdRuns = Iterable[tuple[int, int]]  # first id, count
 
 
 class Node:
-    """A stretch of blocks with consecutive ids, with what follows it."""
+    """A run of blocks with consecutive ids, and the nodes that follow it."""
 
     __slots__ = ("after", "count", "ends", "first", "number")
 
     def __init__(self, first: int, count: int, number: int) -> None:
         self.first = first
         self.count = count
-        self.number = number  # of the first block
-        self.after: dict[int, Node] = {}  # by their first ids
-        self.ends = False  # a run ends here though prompts may not part
+        self.number = number  # number of the first block
+        self.after: dict[int, Node] = {}  # by first id
+        self.ends = False  # a run ends here, even if prompts do not diverge
 
     @property
     def parts(self) -> bool:
@@ -40,15 +40,14 @@ class Node:
 
 
 class Tree:
-    """`cut_at_ends` ends a run also where a prompt ends inside another; that is finer than need be, since a shorter run
-    with the same key is the beginning of the longer one."""
+    """All prompts of a trace. With `cut_at_ends`, a run also ends where a prompt ends inside another prompt."""
 
     __slots__ = ("_cut", "_root", "blocks")
 
     def __init__(self, cut_at_ends: bool) -> None:
         self._cut = cut_at_ends
         self._root = Node(0, 0, 0)
-        self.blocks = 0  # different ones so far
+        self.blocks = 0  # distinct blocks so far
 
     def add(self, runs: IdRuns) -> None:
         node, at = self._root, 0
@@ -76,7 +75,7 @@ class Tree:
             node.ends = True
 
     def _extends(self, node: Node, first: int) -> bool:
-        """Whether a new block may join the last stretch, numbers and all."""
+        """Return whether a new block continues a node, in id and in number."""
         last = node.number + node.count == self.blocks and first == node.first + node.count
         return last and node.count > 0 and not node.after and not node.ends
 
@@ -86,7 +85,7 @@ class Tree:
         node.count, node.after, node.ends = at, {back.first: back}, False
 
     def nodes(self, runs: IdRuns) -> Iterator[Node]:
-        """The stretches of a prompt that was added, once all are; the last may go on beyond it unless ends cut."""
+        """Yield the nodes of a prompt after all prompts were added; the last may extend beyond it unless ends cut."""
         node, at = self._root, 0
         for first, count in runs:
             while count:
@@ -97,7 +96,7 @@ class Tree:
                 at, first, count = at + step, first + step, count - step
 
     def path(self, runs: IdRuns, size: int, prompt_tokens: int, own: int) -> Path:
-        """The path of a prompt that was added, in blocks of `size`; what its ids do not cover is content `own`."""
+        """Return the path of an added prompt in blocks of `size`; tokens without ids are content number `own`."""
         keys: list[int] = []
         ends: list[int] = []
         node, at, tokens = self._root, 0, 0
@@ -126,18 +125,18 @@ def _key(node: Node) -> int:
     return hashing.key(hashing.TRACE, node.number + node.count - 1)
 
 
-# Sessions where a trace records none, from which prompts go on from which.
+# Sessions derived from shared prompts, for traces that record none.
 #
-# A request continues the latest earlier one that owns its deepest matched block, unless that block is a shared root:
-# one that so many requests have that it is a system prompt and not a conversation's own.
+# A request continues the latest earlier request that has its deepest matched block, unless that block is a shared root:
+# a block of so many requests that it must be a system prompt.
 
-ROOT_SHARE: Final = 10  # a block in at least a tenth of the rows is a shared root
-ROOT_ROWS: Final = 10  # and in at least so many, lest every block of a short file be one
+ROOT_SHARE: Final = 10  # a shared root is in at least a tenth of the rows
+ROOT_ROWS: Final = 10  # and in at least ten, or every block of a short file would be one
 NONE: Final = -1
 
 
 class Threads(Struct):
-    """For each row, the row that it continues (-1 for none), and its session, numbered from 0 by their first rows."""
+    """For each row, the row that it continues (-1 for none) and its session; sessions count from 0 by first row."""
 
     parent: array[int]
     session: array[int]
@@ -145,16 +144,16 @@ class Threads(Struct):
 
 
 def derive(rows: int, runs: Callable[[int], IdRuns]) -> Threads:
-    """The sessions of `rows` requests in order of arrival, `runs` of each being the ids of its blocks."""
-    tree = Tree(cut_at_ends=True)  # so that each prompt covers nodes whole
+    """Derive the sessions of `rows` requests in order of arrival; `runs` returns the block ids of a row."""
+    tree = Tree(cut_at_ends=True)  # so that a prompt consists of whole nodes
     for row in range(rows):
         tree.add(runs(row))
-    references: dict[int, int] = {}  # by a node's number: how many rows have it
+    references: dict[int, int] = {}  # number of rows by node number
     for row in range(rows):
         for node in tree.nodes(runs(row)):
             references[node.number] = references.get(node.number, 0) + 1
     root = max(ROOT_ROWS, rows / ROOT_SHARE)
-    owner: dict[int, int] = {}  # the latest row so far that has a node
+    owner: dict[int, int] = {}  # latest row by node number
     threads = Threads(array("q"), array("q"), 0)
     for row in range(rows):
         deepest = NONE

@@ -1,8 +1,8 @@
-"""Live traffic as the gateway wrote it down: a run folder, or those of one process, one after the other.
+"""Live traffic that the gateway recorded: a run folder, or all run folders of one process in order.
 
-Blocks are those that the gateway told prompts apart by. Where it has no tokenizer it counts so many bytes as a token,
-and the engine's own counts are the lengths: what lies beyond either is content of the request alone. A request that was
-not completed is left out, as nobody knows how long its answer would have been.
+Blocks are those by which the gateway compared prompts. Without a tokenizer the gateway estimates tokens from bytes,
+while the lengths are the engine's own counts; tokens beyond the known blocks count as content of that request alone.
+Requests that did not complete are skipped, because their output length is unknown.
 """
 
 import pathlib
@@ -17,7 +17,7 @@ from headway.workload.traces.blocks import Run, add_run
 from headway.workload.traces.record import Format, Info, Options, Reader, Record
 
 NAME: Final = "records"
-BLOCK_TOKENS: Final = 16  # of the trace; blocks of the gateway are cut into such
+BLOCK_TOKENS: Final = 16  # of the trace; the gateway's blocks are split into blocks of this size
 COMPLETED: Final = "completed"
 PROMPTS: Final = store.LISTS["prompts"][0]
 KINDS: Final = ("completion", "chat")
@@ -32,7 +32,7 @@ def tell(path: pathlib.Path, first: list[bytes]) -> bool:
 
 
 def folders(path: pathlib.Path) -> list[pathlib.Path]:
-    """The run folders of a stretch of live traffic, in order of their first requests."""
+    """Return the run folders at a path, in order of their first requests."""
     inside = [path / store.MANIFEST] if (path / store.MANIFEST).is_file() else path.glob(f"*/{store.MANIFEST}")
     return sorted(manifest.parent for manifest in inside if (manifest.parent / PROMPTS).is_file())
 
@@ -41,9 +41,11 @@ def read(path: pathlib.Path, options: Options) -> Reader:
     parts = folders(path)
     if not parts:
         inner = sorted(manifest.parent.parent for manifest in path.glob(f"*/*/{store.MANIFEST}"))
-        which = f"name one of them, as in {inner[0]}" if inner else "`records` in a gateway's file writes them"
-        wrong = "holds folders of processes" if inner else "has no records of live traffic with prompts"
-        raise HeadwayError(f"{path}: {wrong}; {which}.")
+        if inner:
+            raise HeadwayError(f"{path}: contains one folder per process. Name one of them, such as {inner[0]}.")
+        raise HeadwayError(
+            f"{path}: contains no recorded live traffic with prompts. Set `records` in the gateway's file to record it."
+        )
     notes = _notes(path, parts)
     size = options.block_tokens or BLOCK_TOKENS
     info = Info(NAME, size, True, sessions=True, extra={"notes": notes} if notes else {})
@@ -51,7 +53,7 @@ def read(path: pathlib.Path, options: Options) -> Reader:
 
 
 def _notes(path: pathlib.Path, parts: list[pathlib.Path]) -> list[str]:
-    """What is not in the trace."""
+    """Return one phrase for each kind of request or folder that is skipped."""
     unfinished = unknown = 0
     for folder in parts:
         run = store.read(folder)
@@ -59,14 +61,14 @@ def _notes(path: pathlib.Path, parts: list[pathlib.Path]) -> list[str]:
         for place, outcome in enumerate(run.requests.column("outcome")):
             unfinished += outcome != COMPLETED
             unknown += outcome == COMPLETED and place not in known
-    notes = [f"{unfinished:,} requests that were not completed are left out"] if unfinished else []
+    notes = [f"{unfinished:,} requests that did not complete are skipped"] if unfinished else []
     if unknown:
-        notes.append(f"{unknown:,} requests whose prompts were not written are left out")
+        notes.append(f"{unknown:,} requests without a recorded prompt are skipped")
     entries = [] if path in parts else sorted(path.iterdir())
     lost = [entry.name for entry in entries if entry.is_dir() and entry not in parts]
     if lost:
         which = f"{', '.join(lost[:3])}{' and more' * (len(lost) > 3)}"
-        notes.append(f"{len(lost):,} folders that are not whole are left out: {which}")
+        notes.append(f"{len(lost):,} incomplete folders are skipped: {which}")
     return notes
 
 
@@ -112,8 +114,10 @@ def _records(parts: list[pathlib.Path], size: int) -> Iterator[Record]:
 
 
 def _turn(ends: dict[str, int], row: dict[str, Any], at_ps: int, begun: int) -> tuple[str | None, int | None]:
-    """A session, and how long after its last turn this one came. One that came before the last had ended did not wait
-    for it, and is no turn."""
+    """Return the session of a request and its delay after the session's previous turn.
+
+    A request that arrived before the previous turn ended did not wait for it, and counts as no turn.
+    """
     session = row["session"]
     last = ends.get(session)
     if not session or (last is not None and last > at_ps):
@@ -123,7 +127,7 @@ def _turn(ends: dict[str, int], row: dict[str, Any], at_ps: int, begun: int) -> 
 
 
 class Blocks:
-    """Ids for blocks of one size: a block of the gateway's has a row of them, the same whenever it comes again."""
+    """Ids for blocks of one size; a block of the gateway maps to the same run of ids each time."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -131,7 +135,7 @@ class Blocks:
         self.count = 0
 
     def runs(self, prompt: Prompt, tokens: int) -> list[Run]:
-        """Of all the whole blocks of a prompt."""
+        """Return the ids of all full blocks of a prompt."""
         size, whole = self.size, tokens // self.size
         runs: list[Run] = []
         at = 0

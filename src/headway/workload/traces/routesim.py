@@ -1,6 +1,8 @@
-"""RouteSim's compact JSONL: one object a line in order of arrival, with `ts` (ms), `prompt_tokens` and `gen_tokens`,
-and where there are any `prefix_hash` (the name of a shared prefix), `prefix_len` (its tokens), `conversation_id`,
-`lora_adapter` and `priority`. Blank lines and those that begin with # are skipped, other fields ignored."""
+"""RouteSim's compact JSONL: one object per line in order of arrival, with `ts` (ms), `prompt_tokens` and `gen_tokens`.
+
+Optional fields are `prefix_hash` (the name of a shared prefix), `prefix_len` (its tokens), `conversation_id`,
+`lora_adapter` and `priority`. The reader skips blank lines and lines that begin with #, and ignores other fields.
+"""
 
 import pathlib
 from collections.abc import Iterable, Iterator
@@ -8,12 +10,10 @@ from typing import Any, Final
 
 import msgspec
 
-from headway.config.wording import shown
-from headway.errors import HeadwayError
 from headway.types import PS_PER_MS
 from headway.workload.traces.groups import BLOCK_TOKENS, GROUP, Contents, NamedLosses, group_of
-from headway.workload.traces.limits import LAST_PS, check_length, check_order, check_range, too_late
-from headway.workload.traces.objects import exact, json_rows
+from headway.workload.traces.limits import check_length, check_order, check_range, read_time
+from headway.workload.traces.objects import json_rows
 from headway.workload.traces.record import Format, Info, Options, Reader, Record, present
 from headway.workload.traces.source import lines
 from headway.workload.traces.writing import Losses, open_text
@@ -57,7 +57,11 @@ def _records(path: pathlib.Path, size: int) -> Iterator[Record]:
     contents = Contents(size)
     last_ps = 0
     for place, row in _rows(path):
-        at_ps = _check(row, place)
+        check_length(row.prompt_tokens, "prompt_tokens", place)
+        check_length(row.gen_tokens, "gen_tokens", place)
+        check_length(row.prefix_len or 0, "prefix_len", place, least=0)
+        check_range(row.priority or 0, 0, 255, "priority", place)
+        at_ps = read_time(row.ts, "ms since the start", PS_PER_MS, "ts", place)
         check_order(at_ps, last_ps, "ts", row.ts, place)
         last_ps = at_ps
         shared = min(row.prefix_len or 0, row.prompt_tokens) if row.prefix_hash is not None else 0
@@ -79,23 +83,11 @@ def _records(path: pathlib.Path, size: int) -> Iterator[Record]:
         )
 
 
-def _check(row: Row, place: str) -> int:
-    """The stamp in picoseconds, once everything about the row is found right."""
-    check_length(row.prompt_tokens, "prompt_tokens", place)
-    check_length(row.gen_tokens, "gen_tokens", place)
-    check_length(row.prefix_len or 0, "prefix_len", place, least=0)
-    check_range(row.priority or 0, 0, 255, "priority", place)
-    if not 0 <= row.ts * PS_PER_MS <= LAST_PS:
-        late = f", {too_late(int(row.ts) * PS_PER_MS)}" if 0 < row.ts < 1e300 else ""
-        raise HeadwayError(f"{place}: ts counts ms from the start of the trace and cannot be {shown(row.ts)}{late}.")
-    return exact(row.ts, PS_PER_MS)
-
-
 def write(path: pathlib.Path, info: Info, records: Iterable[Record]) -> list[str]:
-    """Whole milliseconds: RouteSim takes no others."""
+    """Write times in whole milliseconds, since RouteSim reads no others."""
     lost = NamedLosses(info, KNOWN, "session")
     if info.extra.get("session_context_growth"):
-        lost.add("how the prompts of a session grow out of each other")
+        lost.add("how the prompts of a session extend each other")
     with open_text(path) as file:
         for record in records:
             lost.see(record)
@@ -115,7 +107,7 @@ def _row(lost: Losses, info: Info, record: Record, path: pathlib.Path) -> dict[s
         capped = isinstance(declared, int) and declared > record.shared_prefix_tokens == record.prompt_tokens
         row["prefix_len"] = declared if capped else record.shared_prefix_tokens
     elif record.shared_prefix_tokens:
-        lost.add("shared prefixes that have no name")
+        lost.add("shared prefixes without a name")
     if record.session is not None:
         row["conversation_id"] = record.session
     if extra.get("adapter"):
@@ -124,7 +116,7 @@ def _row(lost: Losses, info: Info, record: Record, path: pathlib.Path) -> dict[s
     if isinstance(priority, int) and 0 <= priority <= 255:
         row["priority"] = priority
     elif priority is not None:
-        lost.add("priorities that are no numbers from 0 to 255")
+        lost.add("priorities other than numbers from 0 to 255")
     return row
 
 

@@ -1,9 +1,9 @@
-"""ServeGen client data: no log, but for each client and window of ten minutes how many requests came and by which law,
-and how long they were. The requests are drawn.
+"""ServeGen client data: for each client and window of ten minutes, the number of requests, the distribution of their
+gaps, and histograms of their lengths. It is not a log: the requests are drawn.
 
-In a window a client sends as many requests as its rate says, at times whose gaps follow the window's law, rescaled to
-fill the window. Every client is a tenant, and draws from a stream of its own for each window: another stretch of time,
-or other clients, leave its requests as they are. Time 0 is the start of the stretch.
+In a window, a client sends as many requests as its rate says. Their gaps follow the window's distribution, rescaled to
+fill the window. Every client is a tenant and has one random stream per window, so its requests do not depend on the
+drawn period or on other clients. Time 0 is the start of the drawn period.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headway.workload.traces.record import Format, Info, Options, Reader, Record
 from headway.workload.traces.servegen_data import WINDOW, Client, Datasets, Lengths, Window
 
 US: Final = 1_000_000  # in a second
-# Gaps are kept in 2^-20 of their mean: their sum is an exact integer, and no machine's last bit shows.
+# Gaps are integers of 2^-20 of their mean, so that their sum is exact and the same on every machine.
 UNIT: Final = 1 << 20
 MEDIA: Final = (("image_tokens", "image_count"), ("audio_tokens", "audio_count"), ("video_tokens", "video_count"))
 
@@ -44,11 +44,11 @@ def read(path: pathlib.Path, options: Options) -> Reader:
     start_us = _microseconds(options.start, "start", 0)
     stop_us = min(start_us + _microseconds(options.duration, "duration", max(0, end * US - start_us)), end * US)
     if stop_us <= start_us:
-        raise HeadwayError(f"{path.name}: the data ends after {end} s, so there is nothing to draw from this stretch.")
+        raise HeadwayError(f"{path.name}: the data ends after {end} s, before the requested period.")
     drawn = [client for client in known if client.lengths is not None]
     if not drawn:
-        remedy = "the folder also needs the chunk-*-dataset.json of the same clients"
-        raise HeadwayError(f"{path.name}: there are rates, but no lengths to draw requests from; {remedy}.")
+        remedy = "Add the chunk-*-dataset.json of the same clients to the folder"
+        raise HeadwayError(f"{path.name}: contains rates, but no lengths. {remedy}.")
     extra: dict[str, Any] = {"clients": len(drawn), "start_s": start_us / US, "duration_s": (stop_us - start_us) / US}
     if notes := _left_out(known, start_us, stop_us):
         extra["notes"] = notes
@@ -58,7 +58,7 @@ def read(path: pathlib.Path, options: Options) -> Reader:
 
 
 def _microseconds(value: Any, name: str, default: int) -> int:
-    """A number of seconds, or a duration with its unit."""
+    """Convert a number of seconds, or a duration with its unit, to microseconds."""
     if value is None:
         return default
     if isinstance(value, str):
@@ -69,7 +69,7 @@ def _microseconds(value: Any, name: str, default: int) -> int:
 
 
 def _left_out(known: list[Client], start_us: int, stop_us: int) -> list[str]:
-    """What there is to say of clients whose lengths are not known."""
+    """Return a phrase about the clients that have no lengths and are skipped."""
     without = [client for client in known if client.lengths is None]
     if not without:
         return []
@@ -81,7 +81,7 @@ def _left_out(known: list[Client], start_us: int, stop_us: int) -> list[str]:
 
     share = requests(without) / max(1, requests(known))
     names = join_words([str(client.number) for client in without[:20]]) + (", ..." if len(without) > 20 else "")
-    which = f"{len(without)} of {len(known)} clients have no lengths and are left out"
+    which = f"{len(without)} of {len(known)} clients have no lengths and are skipped"
     return [f"{which}, with {share:.1%} of the requests: {names}"]
 
 
@@ -90,7 +90,7 @@ def _meets(window: Window, start_us: int, stop_us: int) -> bool:
 
 
 def _arrivals(client: Client, index: int, seed: int, start_us: int, stop_us: int) -> Iterator[Arrival]:
-    """The requests of one client, a window at a time."""
+    """Yield the requests of one client, window by window."""
     datasets: Datasets | None = None
     in_force = -1
     lengths: Lengths = {}
@@ -104,14 +104,14 @@ def _arrivals(client: Client, index: int, seed: int, start_us: int, stop_us: int
         name = f"servegen.{client.name}.{window.start}"
         draw = _request(client, lengths, streams.stream(seed, f"{name}.lengths"))
         for at_us in times(window, streams.stream(seed, f"{name}.arrivals")):
-            record = next(draw)  # also of what lies before the stretch, so that its start changes nothing
+            record = next(draw)  # drawn even before the period begins, so that its start changes no request
             if start_us <= at_us < stop_us:
                 record.at_ps = (at_us - start_us) * PS_PER_US
                 yield at_us, index, record
 
 
 def times(window: Window, rng: Random) -> Iterator[int]:
-    """When the requests of a window come, in microseconds: as many and one more gaps fill it."""
+    """Yield the arrival times of a window in microseconds; n requests and n + 1 gaps fill it."""
     total = 0
     if window.law == "Gamma":
         gap, shape = rng.gammavariate, window.shape
@@ -131,30 +131,26 @@ def times(window: Window, rng: Random) -> Iterator[int]:
 
 
 def _request(client: Client, lengths: Lengths, rng: Random) -> Iterator[Record]:
-    """Requests without end, but for their times."""
-    name, output, ratio = client.name, lengths["output_tokens"], lengths.get("reason_ratio")
-    text = lengths.get("text_tokens")
-    plain = lengths.get("input_tokens")
-    media = [(tokens, lengths[tokens], lengths[count]) for tokens, count in MEDIA if {tokens, count} <= lengths.keys()]
+    """Yield requests without end and without times."""
+    draws = {name: make(rng) for name, make in lengths.items()}
+    output, ratio, text = draws["output_tokens"], draws.get("reason_ratio"), draws.get("text_tokens")
+    media = [(tokens, draws[tokens], draws[count]) for tokens, count in MEDIA if {tokens, count} <= draws.keys()]
     while True:
         extra: dict[str, Any] = {}
         if text is None:
-            assert plain is not None
-            prompt = int(plain.draw(rng))
+            prompt = int(draws["input_tokens"]())
         else:
-            extra["text_tokens"] = prompt = int(text.draw(rng))
+            extra["text_tokens"] = prompt = int(text())
             for kind, tokens, count in media:
-                size = 0
-                for _ in range(int(count.draw(rng))):
-                    size += int(tokens.draw(rng))
+                size = sum(int(tokens()) for _ in range(int(count())))
                 if size:
                     extra[kind] = size
                     prompt += size
-        generated = int(output.draw(rng))
+        generated = int(output())
         if ratio is not None:
-            extra["reason_ratio"] = float(ratio.draw(rng))
+            extra["reason_ratio"] = float(ratio())
         label = None if ratio is None else "reasoning"
-        yield Record(min(max(prompt, 1), MAX_LENGTH), max(generated, 1), tenant=name, extra=extra, kind=label)
+        yield Record(min(max(prompt, 1), MAX_LENGTH), max(generated, 1), tenant=client.name, extra=extra, kind=label)
 
 
 FORMAT: Final = Format(

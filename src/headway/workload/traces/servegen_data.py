@@ -1,5 +1,5 @@
-"""ServeGen's client data as it lies in a folder or a tar archive: for each client the file of its rates and that of its
-lengths, none larger than memory should bear."""
+"""ServeGen's client data in a folder or a tar archive: for each client a file of rates and a file of lengths, with
+limits on their sizes."""
 
 import ast
 import pathlib
@@ -8,37 +8,37 @@ import tarfile
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from itertools import accumulate, islice
+from itertools import islice
 from math import isfinite
-from random import Random
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import Struct
 
 from headway.config.wording import join_words, one_line, shown
 from headway.errors import HeadwayError
+from headway.workload.shapes import Maker, pickers
 from headway.workload.traces.limits import LAST_PS, MAX_LENGTH, PS_PER_DAY
 from headway.workload.traces.objects import decode_object
 from headway.workload.traces.source import reason
 
 NAME: Final = re.compile(r"chunk-([0-9]{1,9})-(trace\.csv|dataset\.json)")
 ARCHIVES: Final = (".tar.gz", ".tgz", ".tar")
-DAMAGED: Final = (tarfile.TarError, EOFError, zlib.error, ValueError, LookupError)  # of an archive
+DAMAGED: Final = (tarfile.TarError, EOFError, zlib.error, ValueError, LookupError)  # raised by a damaged archive
 WINDOW: Final = 600  # seconds
 LAST_SECOND: Final = 86400 * (LAST_PS // PS_PER_DAY)
 MAX_FILE: Final = 64 << 20  # bytes
 MAX_TOTAL: Final = 1 << 30
 MAX_FILES: Final = 20_000
-MAX_HISTOGRAM: Final = 4 << 20  # characters: the largest known has a tenth
+MAX_HISTOGRAM: Final = 4 << 20  # characters; ten times the largest known
 MAX_COUNT: Final = 10_000  # images in one request
-MAX_RATE: Final = 10_000.0  # requests a second of one client
-SHAPES: Final = (0.006, 1e6)  # between them a law can be drawn from
+MAX_RATE: Final = 10_000.0  # requests per second of one client
+SHAPES: Final = (0.006, 1e6)  # range of shape parameters from which gaps can be drawn
 LAWS: Final = ("Gamma", "Weibull")
 
 
 class Window(Struct, frozen=True):
-    """A stretch of `WINDOW` seconds in which a client's requests come by one law."""
+    """A period of `WINDOW` seconds in which the gaps between a client's requests have one distribution."""
 
     start: int  # seconds
     requests: int
@@ -49,8 +49,8 @@ class Window(Struct, frozen=True):
 class Client(Struct, frozen=True):
     number: int
     trace: str  # the file's name
-    windows: list[Window]  # those with requests
-    lengths: Callable[[], bytes] | None  # the file of its lengths, where there is one
+    windows: list[Window]  # only windows with requests
+    lengths: Callable[[], bytes] | None  # reads the file of its lengths, if there is one
 
     @property
     def name(self) -> str:
@@ -65,7 +65,7 @@ Files = dict[tuple[int, str], tuple[str, Callable[[], bytes]]]
 
 
 def looks_like(path: pathlib.Path) -> bool:
-    """Whether a file of a folder, or one of the first entries of an archive, is ours."""
+    """Return whether a folder, or the beginning of an archive, contains a file of ServeGen."""
     try:
         if path.is_dir():
             return any(NAME.fullmatch(file.name) for file in path.rglob("chunk-*-*"))
@@ -79,14 +79,14 @@ def looks_like(path: pathlib.Path) -> bool:
 
 
 def clients(path: pathlib.Path) -> list[Client]:
-    """The clients in order of their numbers, their rates read and their lengths not yet."""
+    """Return the clients in order of their numbers, with their rates but without reading their lengths."""
     files: Files = {}
     folder: str | None = None
     for place, name, load in _in_folder(path) if path.is_dir() else _in_archive(path):
         match = NAME.fullmatch(name)
         assert match is not None
         if folder not in (None, place):
-            raise HeadwayError(f"{path}: holds the clients of both {folder} and {place}; name one of the folders.")
+            raise HeadwayError(f"{path}: contains clients of both {folder} and {place}. Name one of these folders.")
         folder = place
         files[int(match[1]), match[2]] = (name, load)
     clients = []
@@ -96,12 +96,12 @@ def clients(path: pathlib.Path) -> list[Client]:
             lengths = files.get((number, "dataset.json"))
             clients.append(Client(number, name, _windows(load(), name), lengths[1] if lengths else None))
     if not clients:
-        raise HeadwayError(f"{path}: holds no chunk-*-trace.csv, the rates of ServeGen's clients.")
+        raise HeadwayError(f"{path}: contains no chunk-*-trace.csv, the rates of ServeGen's clients.")
     return clients
 
 
 def _in_folder(path: pathlib.Path) -> Iterator[tuple[str, str, Callable[[], bytes]]]:
-    """Folder, name and content of each of our files."""
+    """Yield folder, name and content of each ServeGen file in a folder."""
     for file in sorted(path.rglob("chunk-*-*")):
         if NAME.fullmatch(file.name) and file.is_file():
             yield str(file.parent), file.name, lambda file=file: _bytes(file)  # type: ignore[misc]
@@ -119,24 +119,25 @@ def _bytes(path: pathlib.Path) -> bytes:
 
 
 def _in_archive(path: pathlib.Path) -> Iterator[tuple[str, str, Callable[[], bytes]]]:
-    """The same of an archive, which is read once and kept, since it cannot be read out of order."""
+    """Yield the same from an archive; the content is held, since an archive cannot be read out of order."""
     total = 0
     try:
         with tarfile.open(path) as archive:
             for count, member in enumerate(archive):
                 inside = pathlib.PurePosixPath(member.name)
                 if count >= MAX_FILES:
-                    raise HeadwayError(f"{path.name}: holds more than {MAX_FILES} files.")
+                    raise HeadwayError(f"{path.name}: contains more than {MAX_FILES} files.")
                 if not member.isfile() or not NAME.fullmatch(inside.name):
                     continue
                 total += member.size
                 if member.size > MAX_FILE or total > MAX_TOTAL:
-                    raise HeadwayError(f"{path.name}: {inside.name} makes it larger than can be held in memory.")
+                    raise HeadwayError(f"{path.name}: is too large for memory, at {inside.name}.")
                 file = archive.extractfile(member)
                 content = file.read() if file else b""
                 yield str(inside.parent), inside.name, lambda content=content: content  # type: ignore[misc]
     except DAMAGED as error:
-        raise HeadwayError(f"{path.name}: the archive is damaged or none ({one_line(error, kind=False)}).") from None
+        why = one_line(error, kind=False)
+        raise HeadwayError(f"{path.name}: is damaged, or is not a tar archive ({why}).") from None
     except OSError as error:
         raise HeadwayError(f"{path}: the file cannot be read ({reason(error)}).") from None
 
@@ -152,10 +153,10 @@ def _windows(content: bytes, name: str) -> list[Window]:
         cells = line.decode(errors="replace").split(",")
         if len(cells) != 6:
             columns = "window start, rate, CV, law, shape and scale"
-            raise HeadwayError(f"{place}: {len(cells)} values where a line has {columns}.")
+            raise HeadwayError(f"{place}: has {len(cells)} values, but a line has {columns}.")
         start = _number(cells[0], "the window start", 0, LAST_SECOND - WINDOW, place)
         if start != int(start) or start % WINDOW or start <= last:
-            wrong = f"must be a multiple of {WINDOW} s after the last, got {shown(cells[0])}"
+            wrong = f"must be a multiple of {WINDOW} s, later than the previous one, got {shown(cells[0])}"
             raise HeadwayError(f"{place}: the window start {wrong}.")
         last = int(start)
         requests = round(_number(cells[1], "the rate", 0, MAX_RATE, place) * WINDOW)
@@ -181,32 +182,17 @@ def _number(text: str, what: str, low: float, high: float, place: str) -> float:
 # --- lengths ------------------------------------------------------------------------------------------------------
 
 
-class Histogram:
-    """Values and how likely each is."""
-
-    __slots__ = ("_last", "_steps", "_values")
-
-    def __init__(self, values: list[Any], weights: list[float]) -> None:
-        self._values = values
-        self._steps = list(accumulate(weights))
-        self._last = len(values) - 1
-
-    def draw(self, rng: Random) -> Any:
-        steps = self._steps
-        return self._values[min(bisect_right(steps, rng.random() * steps[-1]), self._last)]
-
-
-Lengths = dict[str, Histogram]
+Lengths = dict[str, Maker]  # samplers by field
 
 
 class Datasets:
-    """A client's lengths; only the histograms in force are unpacked."""
+    """The lengths of a client; only the histograms in use are parsed."""
 
     def __init__(self, client: Client) -> None:
         assert client.lengths is not None
         self._name = client.dataset
         decode = msgspec.json.Decoder(dict[str, dict[str, str]]).decode
-        form = "it maps a window's start to fields to histograms"
+        form = "the file maps the start of a window to histograms by field"
         windows = decode_object(decode, client.lengths(), self._name, form)
         self._windows = {
             int(_number(start, "a window's start", 0, LAST_SECOND, self._name)): fields
@@ -214,10 +200,10 @@ class Datasets:
         }
         self.starts = sorted(start for start, fields in self._windows.items() if _is_filled(fields))
         if not self.starts:
-            raise HeadwayError(f"{self._name}: holds no histograms.")
+            raise HeadwayError(f"{self._name}: contains no histograms.")
 
     def at(self, second: int) -> int:
-        """The start of the window in force: the last that has any lengths, or the first there is."""
+        """Return the start of the window in use: the latest one with lengths, or the first one."""
         return self.starts[max(0, bisect_right(self.starts, second) - 1)]
 
     def lengths(self, start: int) -> Lengths:
@@ -229,7 +215,7 @@ class Datasets:
         }
         for name in ("output_tokens", "text_tokens" if "text_tokens" in lengths else "input_tokens"):
             if name not in lengths:
-                raise HeadwayError(f"{place}: there are no {name}, only {join_words(sorted(lengths))}.")
+                raise HeadwayError(f"{place}: has no {name}, only {join_words(sorted(lengths))}.")
         return lengths
 
 
@@ -237,8 +223,8 @@ def _is_filled(fields: dict[str, str]) -> bool:
     return bool(fields) and all(text.strip() != "{}" for text in fields.values())
 
 
-def _histogram(text: str, largest: int, place: str) -> Histogram:
-    """Out of the text of a Python dict, which is read as data and never run."""
+def _histogram(text: str, largest: int, place: str) -> Maker:
+    """Parse the text of a Python dict of values and weights, without executing it."""
     if len(text) > MAX_HISTOGRAM:
         raise HeadwayError(f"{place} has more than {MAX_HISTOGRAM >> 20} MiB.")
     try:
@@ -251,8 +237,8 @@ def _histogram(text: str, largest: int, place: str) -> Histogram:
     for value, weight in weights.items():
         for number in (value, weight):
             if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= largest:
-                raise HeadwayError(f"{place} holds {shown(number)}, which is no number from 0 to {largest}.")
+                raise HeadwayError(f"{place} contains {shown(number)}, which is not a number from 0 to {largest}.")
         total += weight
     if not (isfinite(total) and total > 0):
         raise HeadwayError(f"{place} has probabilities that are all 0.")
-    return Histogram(list(weights), list(weights.values()))
+    return pickers(list(weights), weights.values())

@@ -1,4 +1,4 @@
-"""A trace file as numbered lines, unpacked where it is gzip (by its content); an error names its line."""
+"""Reads a trace file as numbered lines, and decompresses gzip by content; errors name the line."""
 
 import gzip
 import pathlib
@@ -12,22 +12,22 @@ from headway.errors import HeadwayError
 Numbered = tuple[int, bytes]  # a line with its number
 GZIP: Final = b"\x1f\x8b"
 BOM: Final = b"\xef\xbb\xbf"
-HEAD: Final = 65536  # bytes, unpacked, by which a format is told
-MAX_LINE: Final = 1 << 26  # bytes: a longer line is no request, and could be all of the memory
+HEAD: Final = 65536  # decompressed bytes by which a format is detected
+MAX_LINE: Final = 1 << 26  # bytes; a longer line is not a request and could fill the memory
 
 
 def check_ordinary(path: pathlib.Path) -> None:
-    """A pipe or a device might keep us waiting for ever; what is not there at all is told when it is opened."""
+    """Raise for a pipe or a device, which could block forever; a missing file fails later, when it is opened."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):
         return
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise HeadwayError(f"{path}: is a pipe or a device; name a file, into which you may write what comes from it.")
+        raise HeadwayError(f"{path}: is a pipe or a device. Write its content to a file and name that.")
 
 
 def lines(path: pathlib.Path) -> Iterator[Numbered]:
-    """The lines that are not blank, stripped, with their numbers from 1."""
+    """Yield the lines that are not blank, stripped, with their numbers from 1."""
     check_ordinary(path)
     number = 0
     try:
@@ -50,8 +50,7 @@ def lines(path: pathlib.Path) -> Iterator[Numbered]:
 
 
 def head(path: pathlib.Path) -> list[bytes]:
-    """The first lines that are not blank, stripped, of a file that may hold anything; the last of them may be cut
-    short. None of a folder."""
+    """Return the first lines that are not blank, stripped; the last may be incomplete. A folder has none."""
     if path.is_dir():
         return []
     check_ordinary(path)
@@ -73,7 +72,7 @@ def _unpack(raw: IO[bytes]) -> IO[bytes]:
 
 
 def reason(error: OSError | ValueError) -> str:
-    """Why a file could not be opened or read, without the path, which the sentence names already."""
+    """Return why a file could not be opened or read, without its path."""
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
@@ -83,4 +82,4 @@ def check_text(line: bytes, path: pathlib.Path) -> None:
     except UnicodeDecodeError:
         text = False
     if not text:
-        raise HeadwayError(f"{path.name} line 1: this is not text; a trace is JSONL or CSV, plain or in gzip.")
+        raise HeadwayError(f"{path.name} line 1: is not text. A trace is JSONL or CSV, plain or in gzip.")

@@ -1,4 +1,4 @@
-"""A trace in memory: columns, one row a request in the file's order, its prompt's blocks as runs of ids."""
+"""A trace in memory, as columns: one row per request in file order, with the prompt's blocks as runs of ids."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from headway.workload.traces.paths import Tree
 from headway.workload.traces.record import LOCAL, Info, Reader, Record
 
 V = TypeVar("V")
-NONE: Final = -1  # in a column: the format does not say
+NONE: Final = -1  # in a column: unknown
 
 
 class Labels(Struct, frozen=True):
-    """What is said of a request beside times, lengths and content; many say the same."""
+    """Attributes of a request other than times, lengths and content; many requests share the same ones."""
 
     model: str | None = None
     tenant: str | None = None
@@ -32,21 +32,21 @@ class Labels(Struct, frozen=True):
 
 
 class Trace:
-    """The requests of a trace, a column for each thing that is known of them."""
+    """The requests of a trace, one column per attribute."""
 
     def __init__(self, info: Info) -> None:
         self.info = info
-        self.arrival_ps = array("q")  # from what info.clock says
+        self.arrival_ps = array("q")  # counted from what info.clock says
         self.prompt_tokens = array("q")
         self.output_tokens = array("q")
         self.blocks = RunTable()
         self.session = array("q")  # index into `sessions`
         self.sessions: list[str] = []
         self.system = array("q")  # index into `systems`
-        self.systems: list[tuple[int, int]] = []  # tool and system tokens that a prompt begins with
+        self.systems: list[tuple[int, int]] = []  # lengths of the tool and system prompts that begin a prompt
         self.delay_ps = array("q")
-        self.think_ps = array("q")  # as the file has it, which is not always the delay of a replay
-        self.after: dict[int, tuple[int, ...]] = {}  # rows that a row waits for, where its format says so
+        self.think_ps = array("q")  # as in the file; may differ from the delay of a replay
+        self.after: dict[int, tuple[int, ...]] = {}  # rows that a row waits for, if the format has them
         self.label = array("q")  # index into `labels`
         self.labels: list[Labels] = []
         self._label_of: dict[Labels, int] = {}
@@ -56,7 +56,7 @@ class Trace:
 
     @classmethod
     def load(cls, reader: Reader, whole: bool = True) -> Trace:
-        """All records of a reader. `whole` says that none was left out, so that what is waited for must be there."""
+        """Load all records of a reader. With `whole`, every request in `after` must exist, since none was removed."""
         trace = cls(reader.info)
         for record in reader.records:
             trace.append(record, whole)
@@ -89,7 +89,7 @@ class Trace:
             self._row_of[record.id] = row
 
     def _number(self, value: V | None, number_of: dict[V, int], values: list[V]) -> int:
-        """The place of a value in its list, to whose end a new one goes."""
+        """Return the index of a value in its list; append it if it is new."""
         if value is None:
             return NONE
         number = number_of.setdefault(value, len(values))
@@ -101,7 +101,7 @@ class Trace:
         missing = [name for name in record.after if name not in self._row_of]
         if missing and whole:
             raise HeadwayError(
-                f"request {record.id or len(self) - 1}: waits for {missing[0]!r}, but no earlier one is called that."
+                f"request {record.id or len(self) - 1}: waits for {missing[0]!r}, but no earlier request has that id."
             )
         return tuple(self._row_of[name] for name in record.after if name in self._row_of)
 
@@ -109,8 +109,8 @@ class Trace:
         return len(self.arrival_ps)
 
     def runs(self, row: int) -> list[tuple[int, int]]:
-        """The ids of a row's blocks as (first, count). Where ids mean something within a session only, the session is
-        part of them."""
+        """Return the ids of a row's blocks as (first, count). If ids are local to a session, the session is part of
+        them."""
         if self.info.scope != LOCAL:
             return self.blocks.row(row)
         session = self.session[row]
@@ -118,21 +118,24 @@ class Trace:
         return self.blocks.row(row, space * IDS)
 
     def paths(self, share_system: bool = False) -> Callable[[int], Path]:
-        """A function from a row to its prompt's path. Without block ids every prompt is content of its own."""
+        """Return a function from a row to its prompt's path. Without block ids, no two prompts share content."""
         size, prompts = self.info.block_tokens, self.prompt_tokens
         if size is None:
             kind, key = hashing.PROMPT, hashing.key
             return lambda row: Path((key(kind, row),), (prompts[row],))
         runs = self._share_system(size) if share_system else self.runs
-        # Where a last block may be partly filled, a prompt's end cuts; else its rest is of its own and parts anyway.
+        # If the last block may be partly filled, the end of a prompt ends a run. Otherwise the rest of a prompt is
+        # unique content, which ends the run anyway.
         tree = Tree(cut_at_ends=not self.info.whole_blocks)
         for row in range(len(self)):
             tree.add(runs(row))
         return lambda row: tree.path(runs(row), size, prompts[row], row)
 
     def _share_system(self, size: int) -> Callable[[int], list[tuple[int, int]]]:
-        """The runs of a row in which tool and system prompts, local ids though they have, are common to all sessions
-        that have them equally long: the blocks that the first prompt of a session begins with."""
+        """Return a function from a row to its runs, with tool and system prompts shared between sessions.
+
+        Sessions with equally long tool and system prompts share these blocks, although their ids are local.
+        """
         beginnings: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for row, system in enumerate(self.system):
             if system != NONE:
@@ -150,7 +153,7 @@ class Trace:
 
 
 def number_sessions() -> Callable[[Hashable | None], int]:
-    """A function from a session to its place in order of first appearance; None is a session of its own each time."""
+    """Return a function that numbers sessions in order of first appearance; each None is a new session."""
     numbers: dict[Hashable, int] = {}
     alone = 0
 

@@ -1,13 +1,13 @@
 """TraceLab (University of Washington): rounds of coding agents as JSONL, and the CSV that its simulators replay, whose
-`input_len` is what is appended, not the whole prompt.
+`input_len` is the appended part of the prompt.
 
-Neither has block ids, but a round says how many tokens of its prompt the provider found cached. So ids are made up: a
-round shares the whole blocks of that prefix with the round before it in its session, as far as that one's prompt
-reached, and the rest is new. A provider's cache miss looks like new content, and what sessions share is not known.
+Neither has block ids, but a round records how many tokens of its prompt the provider had cached. Ids are made from
+that: a round shares the full blocks of this prefix with the previous round of its session, up to the length of that
+prompt. A cache miss of the provider looks like new content, and content shared between sessions is unknown.
 
-In JSONL a round begins with the last message or tool result that went into it, and ends with its last output. Sessions
-are months apart, so times count from their session's start. In the CSV the delay is the previous round's
-`tool_wait_after_ms`, and `arrival_time` is when a session starts.
+In JSONL, a round begins with the last message or tool result of its input and ends with its last output. Sessions are
+months apart, so times count from the start of the session. In the CSV, the delay is the previous round's
+`tool_wait_after_ms`, and `arrival_time` is the start of the session.
 """
 
 import pathlib
@@ -19,17 +19,17 @@ from msgspec import Struct, field
 
 from headway.config import units
 from headway.errors import HeadwayError
-from headway.types import PS_PER_MS, PS_PER_NS
+from headway.types import PS_PER_MS
 from headway.workload.traces.blocks import beginning
-from headway.workload.traces.csv_file import Row, cells, parse_length, rows_below
-from headway.workload.traces.limits import LAST_PS, check_length, too_late
-from headway.workload.traces.objects import exact, iso_ns, json_rows
+from headway.workload.traces.csv_file import Row, cells, check_columns, parse_length, rows_below
+from headway.workload.traces.limits import LAST_PS, check_length, check_order, exact, too_late
+from headway.workload.traces.objects import json_rows, stamp_ps
 from headway.workload.traces.record import LOCAL, Format, Info, Options, Reader, Record, present
 from headway.workload.traces.source import Numbered, lines
 
 BLOCK_TOKENS: Final = 16
 MAX_WAIT_MS: Final = LAST_PS // PS_PER_MS
-OUTPUTS: Final = ("reasoning", "text", "tool_call", "usage_report")  # any other event went into the round
+OUTPUTS: Final = ("reasoning", "text", "tool_call", "usage_report")  # all other events are input of the round
 COLUMNS: Final = ("round_idx", "prefix_len", "input_len", "output_len")
 NAMES: Final = ("session_id", "id")
 FORM: Final = (
@@ -47,7 +47,7 @@ class Tool(Struct, gc=False):
 
 
 class Round(Struct):
-    """A line of the JSONL; what its readers share is the same in the CSV."""
+    """A line of the JSONL, or a row of the CSV with the first five fields."""
 
     session_id: str
     round_index: int
@@ -65,20 +65,20 @@ class Round(Struct):
 
 
 class Context(Struct):
-    """A session as far as it was read: its latest prompt in blocks, and when it ran."""
+    """The state of a session after its latest round: the blocks of its prompt, and its times."""
 
     blocks: list[tuple[int, int]] = field(default_factory=list)
-    tokens: int = 0  # of that prompt
-    ids: int = 0  # given away so far
+    tokens: int = 0  # length of the latest prompt
+    ids: int = 0  # ids used so far
     turn: int = 0
     round_index: int = 0
     first_ps: int | None = None
     at_ps: int = 0
     end_ps: int | None = None
-    wait_ps: int = 0  # of the tools after the latest round
+    wait_ps: int = 0  # time of the tools after the latest round
 
     def prompt(self, prefix: int, tokens: int, size: int) -> list[tuple[int, int]]:
-        """The ids of a prompt whose first `prefix` tokens are the latest prompt's, as far as that one reached."""
+        """Return the ids of a prompt that shares its first `prefix` tokens with the latest prompt."""
         shared = min(prefix, self.tokens) // size
         fresh = -(-tokens // size) - shared
         blocks = beginning(self.blocks, shared)
@@ -99,7 +99,10 @@ def read(path: pathlib.Path, options: Options) -> Reader:
     if first[1].startswith(b"{"):
         records = _rounds(path, chain([first], source), size)
     else:
-        columns = _columns(first[1], f"{path.name} line {first[0]}")
+        place = f"{path.name} line {first[0]}"
+        columns = cells(first[1], place)
+        session = next((name for name in NAMES if name in columns), NAMES[0])
+        check_columns(columns, (session, *COLUMNS), place)
         if "arrival_time" in columns:
             info.clock = "trace"
         records = _rows(path, source, columns, size)
@@ -115,11 +118,11 @@ def tell(path: pathlib.Path, head: list[bytes]) -> bool:
 
 
 def _turn(round: Round, context: Context, size: int, place: str) -> Record:
-    """The round as its session's next turn, but for its times."""
+    """Return the record of a round, without its times."""
     if context.turn and round.round_index < context.round_index:
         raise HeadwayError(
             f"{place}: round {round.round_index} of session {round.session_id[:60]!r} comes after round "
-            f"{context.round_index}; sort the file by session and round."
+            f"{context.round_index}. Sort the file by session and round."
         )
     prompt = round.prefix_tokens + round.newly_append_tokens
     blocks = context.prompt(round.prefix_tokens, prompt, size)
@@ -166,14 +169,14 @@ def _rounds(path: pathlib.Path, source: Iterator[Numbered], size: int) -> Iterat
 
 
 def _time(record: Record, round: Round, context: Context, place: str) -> None:
-    """When the round came, and how long after the one before had ended."""
+    """Set the arrival of a round, and its delay after the end of the previous one."""
     began, ended = _ran(round, place)
     if began is not None:
         context.first_ps = began if context.first_ps is None else context.first_ps
-        # Stamps come from several clocks: a round never begins before the one before it did.
+        # Time stamps come from several clocks: never let a round begin before the previous one.
         context.at_ps = max(context.at_ps, began - context.first_ps)
         if context.at_ps > LAST_PS:
-            raise HeadwayError(f"{place}: timing_events are too late, {too_late(context.at_ps)} in a session.")
+            raise HeadwayError(f"{place}: timing_events are too late in the session: {too_late(context.at_ps)}.")
         record.at_ps = context.at_ps
     if not record.turn:
         record.delay_ps = 0
@@ -183,24 +186,23 @@ def _time(record: Record, round: Round, context: Context, place: str) -> None:
         record.delay_ps = context.wait_ps
     context.end_ps = ended
     context.wait_ps = 0
-    for tool in round.tools or ():  # which run beside each other, so the longest counts
+    for tool in round.tools or ():  # tools run in parallel, so the longest counts
         latency = tool.tool_wall_latency_ms
         if latency is not None and 0 <= latency <= MAX_WAIT_MS:
             context.wait_ps = max(context.wait_ps, exact(latency, PS_PER_MS))
 
 
 def _ran(round: Round, place: str) -> tuple[int | None, int | None]:
-    """When a round began and when it ended, as far as its events tell, in picoseconds since 1970."""
+    """Return when a round began and ended by its events, in picoseconds since 1970, or None."""
     began: int | None = None
     ended: int | None = None
     for index, event in enumerate(round.timing_events or ()):
         if event.timestamp is None:
             continue
-        at_ns = iso_ns(event.timestamp)
-        if at_ns is None:
+        at_ps = stamp_ps(event.timestamp)
+        if at_ps is None:
             where = f"timing_events[{index}].timestamp {event.timestamp[:40]!r}"
             raise HeadwayError(f"{place}: {where} is not a time like 2026-06-01T05:40:20.151Z.")
-        at_ps = at_ns * PS_PER_NS
         if event.event_type in OUTPUTS:
             ended = at_ps if ended is None else max(ended, at_ps)
         else:
@@ -209,17 +211,6 @@ def _ran(round: Round, place: str) -> tuple[int | None, int | None]:
 
 
 # --- CSV --------------------------------------------------------------------------------------------------------
-
-
-def _columns(line: bytes, place: str) -> list[str]:
-    columns = cells(line, place)
-    missing = [name for name in COLUMNS if name not in columns]
-    if not any(name in columns for name in NAMES):
-        missing.insert(0, "session_id")
-    if missing:
-        known = f"expected session_id or id, {', '.join(COLUMNS)}"
-        raise HeadwayError(f"{place}: the header has no column {missing[0]}; {known}.")
-    return columns
 
 
 def _rows(path: pathlib.Path, source: Iterator[Numbered], columns: list[str], size: int) -> Iterator[Record]:
@@ -241,17 +232,16 @@ def _rows(path: pathlib.Path, source: Iterator[Numbered], columns: list[str], si
         record.delay_ps = context.wait_ps
         context.wait_ps = _ms(row, "tool_wait_after_ms", place) or 0
         came_ps = _ms(row, "arrival_time", place)
-        # Every row repeats the arrival of its session, so only another value is a time of the row's own.
+        # Every row repeats the arrival of its session, so only a different value is the row's own time.
         if came_ps is not None and came_ps != context.first_ps:
-            if came_ps < latest_ps:
-                raise HeadwayError(f"{place}: arrival_time is before an earlier line's; sort the file by time.")
+            check_order(came_ps, latest_ps, "arrival_time", row["arrival_time"], place)
             record.at_ps = latest_ps = came_ps
             context.first_ps = came_ps if context.first_ps is None else context.first_ps
         yield record
 
 
 def _ms(row: Row, name: str, place: str) -> int | None:
-    """A time in ms as picoseconds; None where the file has no such column or the row no value."""
+    """Parse a time in ms as picoseconds; return None if the file has no such column or the row no value."""
     text = row.get(name, "")
     if not text:
         return None

@@ -1,10 +1,10 @@
-"""WEKA's agentic coding sessions (kv-cache-tester): a JSON object a session, one a file, a folder of such files, or one
-a line; block ids in `hash_ids`, or in the compact form as `hash_runs` of [first id, count].
+"""WEKA's agentic coding sessions (kv-cache-tester): one JSON object per session, in one file each, in a folder of such
+files, or one per line. Block ids are in `hash_ids`, or in the compact form in `hash_runs` of [first id, count].
 
-Times are seconds from the session's start; sessions have no clock in common. Where `think_time` is missing, the
-difference of `t` less the previous `api_time` stands in. An entry of type `subagent` holds requests of its own, with
-`t` from the spawn. Its own `t` is the spawn, or with a `duration_ms` the end. The parent's first request after a
-sub-agent's end waits for it, by a delay from the stamps, since its `think_time` spans the sub-agent's run.
+Times are seconds since the session's start; sessions have no common clock. If `think_time` is missing, the delay is the
+difference of `t` minus the previous `api_time`. An entry of type `subagent` has its own requests, with `t` since its
+spawn. Its own `t` is the spawn, or the end if it has a `duration_ms`. The parent's first request after a sub-agent's
+end waits for it; its delay comes from the time stamps, since its `think_time` includes the sub-agent's run.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from msgspec import Struct, field
 from headway.errors import HeadwayError
 from headway.types import PS_PER_MS, PS_PER_SECOND
 from headway.workload.traces import source
-from headway.workload.traces.blocks import id_runs
-from headway.workload.traces.limits import LAST_PS, MAX_BLOCK, MAX_LENGTH, check_length, check_range
-from headway.workload.traces.objects import Lane, decode_object, exact, objects
+from headway.workload.traces.blocks import check_count, id_runs
+from headway.workload.traces.limits import MAX_BLOCK, MAX_LENGTH, check_length, check_order, check_range, read_time
+from headway.workload.traces.objects import Lane, decode_object, objects
 from headway.workload.traces.record import GLOBAL, LOCAL, Format, Info, Options, Reader, Record, present
 
 SCOPES: Final = {"local": LOCAL, "global": GLOBAL}
@@ -72,7 +72,7 @@ def read(path: pathlib.Path, options: Options) -> Reader:
     place, first = next(sessions)
     size = first.block_size
     if options.block_tokens not in (None, size):
-        raise HeadwayError(f"{place}: block_size is {size}, so block_tokens cannot be {options.block_tokens}.")
+        raise HeadwayError(f"{place}: block_size is {size}, not {options.block_tokens}. Remove block_tokens.")
     info = Info(
         "weka",
         block_tokens=size,
@@ -100,7 +100,7 @@ def tell(path: pathlib.Path, head: list[bytes]) -> bool:
 
 
 def _sessions(path: pathlib.Path) -> Iterator[tuple[str, Session]]:
-    """The sessions of a file or folder with their places, each named once and all of one block size and scope."""
+    """Yield the sessions with their places; check that ids differ, and that block size and scope are the same."""
     decode = msgspec.json.Decoder(Session).decode
     places: dict[str, str] = {}
     first: Session | None = None
@@ -109,7 +109,7 @@ def _sessions(path: pathlib.Path) -> Iterator[tuple[str, Session]]:
             session = decode_object(decode, text, place, FORM)
             _check(session, first or session, place)
             if session.id in places:
-                raise HeadwayError(f"{place}: id {session.id!r} was a session's already, at {places[session.id]}.")
+                raise HeadwayError(f"{place}: id {session.id!r} is already the session at {places[session.id]}.")
             places[session.id] = place
             first = first or session
             yield place, session
@@ -120,7 +120,7 @@ def _files(path: pathlib.Path) -> list[pathlib.Path]:
         return [path]
     files = sorted(file for file in path.iterdir() if file.name.endswith(SUFFIXES))
     if not files:
-        raise HeadwayError(f"{path.name}: the folder holds no sessions; they are files ending in .json or .json.gz.")
+        raise HeadwayError(f"{path.name}: the folder has no sessions, which are files ending in .json or .json.gz.")
     return files
 
 
@@ -131,14 +131,16 @@ def _check(session: Session, first: Session, place: str) -> None:
     for name in ("block_size", "hash_id_scope"):
         mine, others = getattr(session, name), getattr(first, name)
         if mine != others:
-            raise HeadwayError(f"{place}: {name} is {mine!r}, but {others!r} in the first session; read them apart.")
+            raise HeadwayError(
+                f"{place}: {name} is {mine!r}, but {others!r} in the first session. Read them as two traces."
+            )
 
 
 # --- one session ------------------------------------------------------------------------------------------------
 
 
 class _Step(Struct):
-    """A request of a session and when it ran, from the session's start."""
+    """A request of a session, with its times since the session's start."""
 
     start_ps: int
     end_ps: int
@@ -146,7 +148,7 @@ class _Step(Struct):
     agent: Subagent | None
     request: Request
     place: str
-    before: _Step | None  # in its lane
+    before: _Step | None  # the previous step of its lane
 
 
 def _records(session: Session, place: str) -> Iterator[Record]:
@@ -160,8 +162,8 @@ def _records(session: Session, place: str) -> Iterator[Record]:
         delay_ps = _think(step)
         if wait.until is not None and not wait.goes_on:
             delay_ps = max(0, step.start_ps - wait.until)
-        if request.think_time is not None and delay_ps != _time(request.think_time, "think_time", step.place):
-            extra["think_time"] = request.think_time  # which is not the delay
+        if request.think_time is not None and delay_ps != _seconds(request.think_time, "think_time", step.place):
+            extra["think_time"] = request.think_time  # because it differs from the delay
         yield Record(
             request.prompt,
             request.output,
@@ -179,7 +181,7 @@ def _records(session: Session, place: str) -> Iterator[Record]:
 
 
 def _steps(session: Session, place: str) -> list[_Step]:
-    """All requests of a session in order of their start."""
+    """Return all requests of a session in order of their start."""
     own = [(number, entry) for number, entry in enumerate(session.requests) if not isinstance(entry, Subagent)]
     main = Lane(len(own))
     steps: list[_Step] = []
@@ -187,13 +189,13 @@ def _steps(session: Session, place: str) -> list[_Step]:
     for number, entry in enumerate(session.requests):
         if isinstance(entry, Subagent):
             where = f"{place} requests[{number}]"
-            spawn_ps = _time(entry.t, "t", where)
+            spawn_ps = _seconds(entry.t, "t", where)
             if entry.duration_ms is not None:
-                spawn_ps = max(0, spawn_ps - _time(entry.duration_ms, "duration_ms", where, PS_PER_MS))
+                spawn_ps = max(0, spawn_ps - read_time(entry.duration_ms, "ms", PS_PER_MS, "duration_ms", where))
             inner = [(f"{where}.requests[{at}]", request) for at, request in enumerate(entry.requests)]
             _add(steps, Lane(len(inner), main), entry, spawn_ps, inner)
     if len(steps) > len(own):
-        steps.sort(key=lambda step: step.start_ps)  # stable: a parent comes before the branches of its instant
+        steps.sort(key=lambda step: step.start_ps)  # stable: a parent stays before branches with the same start
     return steps
 
 
@@ -204,55 +206,47 @@ def _add(
     for place, request in requests:
         check_length(request.prompt, "in", place)
         check_length(request.output, "out", place, least=0)
-        start_ps = from_ps + _time(request.t, "t", place)
-        if start_ps > LAST_PS:
-            raise HeadwayError(f"{place}: t {request.t} is too late; a session may last for 100 days.")
-        if before is not None and start_ps < before.start_ps:
-            raise HeadwayError(f"{place}: t {request.t} is before that of the request before it; sort them by time.")
-        end_ps = start_ps + (0 if request.api_time is None else _time(request.api_time, "api_time", place))
+        start_ps = from_ps + _seconds(request.t, "t", place)
+        check_order(start_ps, 0 if before is None else before.start_ps, "t", request.t, place)
+        end_ps = start_ps + (0 if request.api_time is None else _seconds(request.api_time, "api_time", place))
         before = _Step(start_ps, end_ps, lane, agent, request, place, before)
         steps.append(before)
 
 
 def _think(step: _Step) -> int:
-    """How long the client waited before this request, after the one before in its lane."""
+    """Return the time between the end of the previous request of the lane and this request."""
     if step.before is None:
         return step.start_ps
     gap_ps = max(0, step.start_ps - step.before.end_ps)
     if step.request.think_time is None:
         return gap_ps
-    think_ps = _time(step.request.think_time, "think_time", step.place)
-    # Where the answer before was not timed, it counts from the last one that was: taken as it is, such waits overlap.
+    think_ps = _seconds(step.request.think_time, "think_time", step.place)
+    # If the previous request has no api_time, think_time counts from an earlier one and would overlap with it.
     return min(think_ps, gap_ps) if step.before.request.api_time is None else think_ps
 
 
-def _time(value: float, name: str, place: str, unit_ps: int = PS_PER_SECOND) -> int:
-    if not 0 <= value <= LAST_PS // unit_ps:
-        raise HeadwayError(f"{place}: {name} must be a time between 0 and 100 days, got {value}.")
-    return exact(value, unit_ps)
+def _seconds(value: float, name: str, place: str) -> int:
+    return read_time(value, "seconds", PS_PER_SECOND, name, place)
 
 
 def _blocks(request: Request, size: int, place: str) -> Sequence[tuple[int, int]]:
-    """The prompt's whole blocks as runs, found to be as many as its length says."""
+    """Return the full blocks of the prompt as runs; raise if their number does not match its length."""
     name, blocks = "hash_runs", request.hash_runs
     if request.hash_ids is not None and blocks is None:
         name, blocks = "hash_ids", id_runs(request.hash_ids)
     elif request.hash_ids is not None or blocks is None:
-        raise HeadwayError(f"{place}: a request has hash_ids, or hash_runs in the compact form; write one of the two.")
+        raise HeadwayError(f"{place}: a request needs either hash_ids or, in the compact form, hash_runs.")
     count = 0
     for first, length in blocks:
         if not (0 <= first <= MAX_ID and 1 <= length <= MAX_LENGTH):
-            raise HeadwayError(f"{place}: {name} has the run [{first}, {length}]; ids and counts are positive numbers.")
+            raise HeadwayError(f"{place}: {name} has the run [{first}, {length}], but ids and counts are positive.")
         count += length
-    whole = request.prompt // size
-    if count != whole:
-        has = f"{name} has {count} blocks, but {request.prompt} tokens hold {whole} whole blocks of {size}"
-        raise HeadwayError(f"{place}: {has}.")
+    check_count(count, request.prompt, size, True, name, place)
     return blocks
 
 
 def _extra(request: Request, session: Session, agent: Subagent | None) -> dict[str, Any]:
-    """What the set measured of a request, and how long the tool and system prompt are that it begins with."""
+    """Return the measured values of a request, and the lengths of its tool and system prompts."""
     prefix = session if agent is None else agent
     return present(
         {

@@ -1,4 +1,4 @@
-"""What the writers of trace formats have in common: the file, and a list of what a format could not express."""
+"""Shared by the writers of trace formats: opening the file, and the list of what a format cannot express."""
 
 import gzip
 import io
@@ -21,15 +21,15 @@ FIELDS: Final = {
     "tenant": "tenants",
     "slo_class": "SLO classes",
     "kind": "kinds of requests",
-    "max_tokens": "what clients declare as max_tokens",
+    "max_tokens": "max_tokens of clients",
     "shared_prefix_tokens": "declared shared prefixes",
-    "extra": "further fields of the source",
+    "extra": "other fields of the source",
 }
 
 
 @contextmanager
 def open_text(path: pathlib.Path) -> Iterator[TextIO]:
-    """A new text file, in gzip where its name ends so; the same content gives the same bytes."""
+    """Open a new text file, in gzip if its name ends in .gz; the same content gives the same bytes."""
     try:
         with path.open("wb") as raw:
             packed = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if path.suffix == ".gz" else raw
@@ -40,7 +40,7 @@ def open_text(path: pathlib.Path) -> Iterator[TextIO]:
 
 
 class Losses:
-    """What of the records so far a format that keeps only some of their fields lost."""
+    """The fields of the records so far that a format cannot express; `keeps` are those that it can."""
 
     def __init__(self, *keeps: str) -> None:
         self._watched = {name: phrase for name, phrase in FIELDS.items() if name not in keeps}
@@ -56,19 +56,19 @@ class Losses:
         self._phrases[phrase] = None
 
     def stamp(self, info: Info, record: Record, path: pathlib.Path, from_first: bool = False) -> int:
-        """When the latest record came; an error where the source does not say. `from_first` is for formats whose time
-        0 is their first request."""
+        """Return the arrival time of the latest record, or raise if it has none.
+
+        `from_first` is for formats in which the first request is at time 0.
+        """
         if record.at_ps is None or info.clock != "trace":
-            wrong = f"request {self._records} of the source has no time of arrival of its own, only its session's"
-            raise HeadwayError(
-                f"{path.name}: cannot be written in this format, since {wrong}; choose one that has sessions."
-            )
+            wrong = f"request {self._records} of the source has no arrival time, only one within its session"
+            raise HeadwayError(f"{path.name}: this format needs arrival times, but {wrong}. Choose another format.")
         if from_first and self._records == 1 and record.at_ps:
             self.add("the time before the first request")
         return record.at_ps
 
     def round_time(self, time_ps: int, unit_ps: int, unit: str) -> int:
-        """A time in whole units, halves rounded up."""
+        """Convert a time to whole units; halves are rounded up."""
         units = (2 * time_ps + unit_ps) // (2 * unit_ps)
         if units * unit_ps != time_ps:
             self.add(f"times finer than {unit}")
