@@ -1,4 +1,4 @@
-"""Adapters (LoRA): which of them a tenant's sessions ask for, by weight; `base` stands for none."""
+"""LoRA adapters that a tenant's sessions request, by weight; `base` means none."""
 
 from collections import Counter
 from sys import float_info
@@ -17,9 +17,9 @@ LONGEST_NAME: Final = 100
 
 
 class Share(Struct, frozen=True):
-    """An adapter's part of a tenant's sessions."""
+    """The share of an adapter in a tenant's sessions."""
 
-    adapter: str | None = None  # None: the model as it is
+    adapter: str | None = None  # None: the model without an adapter
     weight: float = 1.0
 
 
@@ -27,18 +27,18 @@ NONE: Final = (Share(),)
 
 
 def parse(spec: Any, where: str) -> tuple[Share, ...]:
-    """The checked key."""
+    """Read and check the key."""
     if spec is None:
         return NONE
     if not isinstance(spec, dict | list) or not spec:
-        raise HeadwayError(f"{where}: expected a list of adapters or a mapping to their weights, got {shown(spec)}.")
+        raise HeadwayError(f"{where}: expected a list of adapters, or weights by adapter, got {shown(spec)}.")
     for name in spec:
         if not isinstance(name, str) or not name or len(name) > LONGEST_NAME:
-            raise HeadwayError(f"{where}: {shown(name)} is not an adapter's name; it is a text, or {BASE} for none.")
+            raise HeadwayError(f"{where}: {shown(name)} is not a valid name. Use 1 to {LONGEST_NAME} characters.")
     if isinstance(spec, list):
         twice = [name for name, count in Counter(spec).items() if count > 1]
         if twice:
-            raise HeadwayError(f"{where}: {shown(twice[0])} is listed twice; give weights to tell them apart.")
+            raise HeadwayError(f"{where}: {shown(twice[0])} is listed twice. Use a mapping to set weights.")
         spec = dict.fromkeys(spec, 1.0)
     for name, weight in spec.items():
         number = isinstance(weight, int | float) and not isinstance(weight, bool)
@@ -49,11 +49,11 @@ def parse(spec: Any, where: str) -> tuple[Share, ...]:
 
 
 def explicit(shares: tuple[Share, ...]) -> Json:
-    """A parsed key as it would be written."""
+    """Return a parsed key as a mapping."""
     return {share.adapter or BASE: share.weight for share in shares}
 
 
 def salt_content(path: Path, output_key: int, adapter: str) -> tuple[Path, int]:
-    """A prompt and what becomes of it, computed with an adapter: KV content that no other adapter shares."""
-    salt = hashing.stable("adapter", adapter) >> 2  # as many bits as keys have
+    """Return prompt and output keys for an adapter, since adapters do not share KV content."""
+    salt = hashing.stable("adapter", adapter) >> 2  # 62 bits, like keys
     return Path(tuple([key ^ salt for key in path.keys]), path.ends), output_key ^ salt

@@ -1,9 +1,8 @@
-"""Arrival processes: when requests come, as whole microseconds in order.
+"""Arrival processes: arrival times in whole microseconds, in order.
 
-Every process but trace and adversarial needs a rate, the inverse of its mean gap. A trace without one comes as
-recorded, once; with one it is a pattern, stretched to that rate and repeated end to end, a mean gap between the last
-instant and the first. Adversarial bursts take either the rate or the interval. Constant, periodic, trace and
-adversarial begin at 0, the others after their first gap.
+Every process except trace and adversarial needs a rate, the inverse of its mean gap. A trace without a rate plays once,
+as recorded; with a rate, it is stretched to that rate and repeated, with one mean gap between repetitions. Adversarial
+needs a rate or an interval. Constant, periodic, trace and adversarial begin at 0, the others after their first gap.
 """
 
 from __future__ import annotations
@@ -41,34 +40,34 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
     "adversarial": ("size", "interval"),
 }
 PROCESSES: Final = tuple(KEYS)
-FIGURES: Final[dict[str, tuple[float, float, float, str]]] = {  # default, least, most, and a hint
+FIGURES: Final[dict[str, tuple[float, float, float, str]]] = {  # default, minimum, maximum, and a hint
     "cv": (2.0, 0.01, 100, " (for equal gaps use constant)"),
     "alpha": (1.5, 1.05, 100, " (the mean gap is infinite at 1)"),
     "jitter": (0.1, 0, 1, ", as a share of the mean gap"),
     "size": (20, 1, 1_000_000, ""),
 }
-HELD: Final = 100_000  # instants of a pattern that are kept; a longer one is read again at every turn
-# Gaps are drawn with mean 1 and kept in 2^-20 of it: their sum is an exact integer, and coarse enough that the last
-# bit of a machine's logarithm does not show.
+HELD: Final = 100_000  # instants of a repeated trace that are held; longer traces are read again each time
+# Gaps have mean 1 and are integers of 2^-20. So their sum is exact, and coarse enough to hide the last bit of a
+# logarithm, which differs between machines.
 UNIT: Final = 1 << 20
 SECONDS: Final = re.compile(rb"[+-]?[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?")
 
 
 class Arrival(Struct, frozen=True, omit_defaults=True):
-    """The `arrival` key as a mapping; None where a process does not have the figure."""
+    """The `arrival` key as a mapping; None for keys that the process does not have."""
 
     process: str
-    cv: float | None = None  # coefficient of variation of the gaps: above 1 burstier than Poisson, below more even
-    alpha: float | None = None  # shape of Pareto gaps: below 2 their variance, and so their cv, is infinite
-    jitter: float | None = None  # share of a gap by which a request is late at most, evenly drawn
-    path: str | None = None  # a text file with one time in seconds a line, or any trace
-    format: str | None = None  # of that trace, where its content does not tell
-    size: int | None = None  # requests at one and the same instant
-    interval: Any = None  # between those instants
+    cv: float | None = None  # coefficient of variation of the gaps: above 1 is burstier than Poisson
+    alpha: float | None = None  # shape of Pareto gaps: below 2 their variance is infinite
+    jitter: float | None = None  # largest delay of a request, as a share of a gap; uniformly drawn
+    path: str | None = None  # a text file with one time in seconds per line, or any trace
+    format: str | None = None  # of that trace, if it cannot be detected
+    size: int | None = None  # requests per burst, all at the same instant
+    interval: Any = None  # between bursts
 
 
 def parse(spec: object, where: str) -> Arrival:
-    """An arrival process from its bare name or its mapping, with its figures. A file is not looked at yet."""
+    """Read an arrival process from its name or its mapping; this does not open its file."""
     arrival = Arrival(spec) if isinstance(spec, str) else read(Arrival, spec, where)
     place = where if isinstance(spec, str) else f"{where}.process"
     if arrival.process not in KEYS:
@@ -77,7 +76,7 @@ def parse(spec: object, where: str) -> Arrival:
     for name in Arrival.__struct_fields__[1:]:
         if getattr(arrival, name) is not None and name not in KEYS[arrival.process]:
             takers = " or ".join(f"the {process} process" for process, keys in KEYS.items() if name in keys)
-            raise HeadwayError(f"{where}.{name}: only {takers} takes it, {arrival.process} does not; leave it out.")
+            raise HeadwayError(f"{where}.{name}: only {takers} has this key, not {arrival.process}. Remove it.")
     for name in KEYS[arrival.process]:
         if name in FIGURES:
             default, least, most, hint = FIGURES[name]
@@ -89,23 +88,23 @@ def parse(spec: object, where: str) -> Arrival:
     if arrival.interval is not None:
         positive_duration_ps(arrival.interval, f"{where}.interval")
     if arrival.process == "trace" and not arrival.path:
-        raise HeadwayError(f"{where}: 'path' is missing; name the file whose instants are replayed.")
+        raise HeadwayError(f"{where}: 'path' is missing. Name the file whose times to replay.")
     if arrival.format is not None:
         find_format(arrival.format, f"{where}.format")
     return arrival
 
 
 def explicit(arrival: Arrival) -> str | Json:
-    """An arrival process as a scenario has it: its bare name where it has no figures."""
+    """Return an arrival process as a scenario writes it: its name, or a mapping if it has other keys."""
     plain: Json = to_builtins(arrival)
     return plain if len(plain) > 1 else arrival.process
 
 
 def base_rate(arrival: Arrival, rate: Fraction | None, where: str = "arrival") -> Fraction | None:
-    """The rate that holds: the one given, or what the process itself says; None for a trace as recorded."""
+    """Return the rate that is set, or the rate of the process itself; None for a trace as recorded."""
     if arrival.interval is not None:
         if rate is not None:
-            raise HeadwayError(f"{where}.interval: follows from the rate and the size; leave out the one or the other.")
+            raise HeadwayError(f"{where}.interval: follows from the rate and the size. Remove either this or the rate.")
         assert arrival.size is not None
         return Fraction(arrival.size * PS_PER_SECOND, duration_ps(arrival.interval, f"{where}.interval"))
     if rate is None and arrival.process != "trace":
@@ -115,8 +114,10 @@ def base_rate(arrival: Arrival, rate: Fraction | None, where: str = "arrival") -
 
 
 def microseconds(arrival: Arrival, rate: Fraction | None, rng: Random, profile: Profile | None = None) -> Iterator[int]:
-    """Arrival times, never falling, of a process that `parse` gave at the rate that `base_rate` gave; without end,
-    unless a trace is played as recorded or the profile stays at 0."""
+    """Yield arrival times in ascending order, from the results of `parse` and `base_rate`.
+
+    They have no end, unless a trace plays as recorded or the profile stays at 0.
+    """
     if rate is None:
         rate = base_rate(arrival, None)
     if arrival.process == "trace":
@@ -135,7 +136,7 @@ def _even(totals: Iterator[int], unit: int, rate: Fraction) -> Iterator[int]:
 
 
 def _totals(arrival: Arrival, rng: Random) -> tuple[Iterator[int], int]:
-    """The instants of the process at rate 1 as whole numbers, and how many of these are one mean gap."""
+    """Return the arrival times at rate 1 as whole numbers, and the number that stands for one mean gap."""
     uniform = rng.random
     match arrival.process:
         case "constant":
@@ -158,7 +159,7 @@ def _renewals(gap: Callable[[], float]) -> Iterator[int]:
 
 
 def _gaps(arrival: Arrival, rng: Random) -> Callable[[], float]:
-    """Draws of mean `UNIT`."""
+    """Return a function that draws gaps of mean `UNIT`."""
     uniform = rng.random
     if arrival.alpha is not None:  # Pareto: least / U^(1 / alpha)
         least, power = UNIT * (arrival.alpha - 1) / arrival.alpha, -1 / arrival.alpha
@@ -174,8 +175,10 @@ def _gaps(arrival: Arrival, rng: Random) -> Callable[[], float]:
 
 
 def weibull(cv: float) -> tuple[float, float]:
-    """The shape k of a Weibull law with this cv, and its mean at scale 1, both to so few digits that no machine's last
-    bit shows. 1 + cv^2 is G(1 + 2/k) / G(1 + 1/k)^2, which falls with k."""
+    """Return the shape k of a Weibull distribution with this cv, and its mean at scale 1.
+
+    Both are rounded, so that they are the same on every machine. 1 + cv^2 = G(1 + 2/k) / G(1 + 1/k)^2 falls with k.
+    """
     target = log(1 + cv * cv)
     low, high = 0.01, 1000.0
     for _ in range(60):
@@ -189,8 +192,10 @@ def weibull(cv: float) -> tuple[float, float]:
 
 
 def _recorded_instants(path: pathlib.Path, format: str | None, stretched: bool) -> tuple[Iterator[int], int]:
-    """A file's instants from the first on and what of them makes a mean gap, with the pattern repeated; or in seconds,
-    once. The file is read as it is needed, and once before for its span and count."""
+    """Return the times of a file since the first, and the number that stands for one mean gap (or for one second).
+
+    If `stretched`, the times repeat without end. The file is then read once more, for its span and count.
+    """
     if not stretched:
         return _instants(path, format), PS_PER_SECOND
     number = last = -1
@@ -199,10 +204,10 @@ def _recorded_instants(path: pathlib.Path, format: str | None, stretched: bool) 
         if number < HELD:
             held.append(last)
     if last <= 0:
-        wrong = "a rate needs at least two instants to stretch" if number < 1 else "all instants are the same"
-        raise HeadwayError(f"{path.name}: {wrong}; leave out the rate, or use the adversarial process.")
+        wrong = "has fewer than two times" if number < 1 else "all times are the same"
+        raise HeadwayError(f"{path.name}: {wrong}. Remove the rate, or use the adversarial process.")
 
-    # number + 1 instants and as many gaps of mean last / number: times `number` all of it is whole, the mean gap `last`
+    # number + 1 times have number + 1 gaps of mean last / number. Multiplied by `number`, all are whole numbers.
     def pattern() -> Iterator[int]:
         for begin in count(0, (number + 1) * last):
             for at in held if number < HELD else _instants(path, format):
@@ -212,16 +217,16 @@ def _recorded_instants(path: pathlib.Path, format: str | None, stretched: bool) 
 
 
 def _instants(path: pathlib.Path, format: str | None) -> Iterator[int]:
-    """The recorded instants in picoseconds, the first of them 0."""
+    """Yield the recorded times in picoseconds since the first."""
     first, last = None, 0
     for place, at in _times(path, format):
         first = at if first is None else first
         if at - first < last:
-            raise HeadwayError(f"{place}: the time is before an earlier one's; sort the file by time.")
+            raise HeadwayError(f"{place}: the time is earlier than a previous one. Sort the file by time.")
         last = at - first
         yield last
     if first is None:
-        raise HeadwayError(f"{path.name}: the file holds no times.")
+        raise HeadwayError(f"{path.name}: the file has no times.")
 
 
 def _times(path: pathlib.Path, format: str | None) -> Iterator[tuple[str, int]]:
@@ -237,9 +242,9 @@ def _times(path: pathlib.Path, format: str | None) -> Iterator[tuple[str, int]]:
         return
     reader = open_trace(path, format, ask="arrival.format")
     if reader.info.clock != "trace":
-        wrong = "its times count from the start of each session, so they say nothing of when sessions come"
-        raise HeadwayError(f"{path.name}: {wrong}; choose another process.")
+        wrong = "its times count from the start of each session, not of the trace"
+        raise HeadwayError(f"{path.name}: {wrong}. Choose another process.")
     for number, record in enumerate(reader.records):
         if record.at_ps is None:
-            raise HeadwayError(f"{path.name}: request {number} has no recorded time; choose another process or file.")
+            raise HeadwayError(f"{path.name}: request {number} has no recorded time. Choose another process or file.")
         yield f"{path.name} request {number}", record.at_ps

@@ -1,5 +1,5 @@
-"""Behaviour: how a tenant departs from sending ordinary sessions at its rate. What it does comes on top of that rate
-(`docs/workloads.md` has the types and their keys)."""
+"""Behaviour: how a tenant deviates from ordinary sessions at its rate. Its bursts come in addition to that rate
+(`docs/workloads.md` lists the types and their keys)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Abusive(Struct, frozen=True, tag_field="type", tag="abusive"):
     kv_exhaustion: Any = None
 
     def validate(self, where: str) -> Abusive:
-        """Each abuse read, or False where there is none; all of them where none is given."""
+        """Read each abuse, False if it is off; if none is set, all are on."""
         values = {name: getattr(self, name) for name in ABUSES}
         if all(value is None for value in values.values()):
             values = dict.fromkeys(ABUSES, True)
@@ -104,24 +104,24 @@ TYPES: Final[dict[str, type[Behaviour]]] = {kind.__struct_config__.tag: kind for
 
 
 def parse(spec: object, where: str) -> Behaviour:
-    """A behaviour from its bare name or its mapping, with every default."""
+    """Read a behaviour from its name or its mapping."""
     name, rest = split_kind(spec, where, "type", TYPES, "behaviour", "behaviour")
     return read(TYPES[name], rest, where)
 
 
 def check_propensity(probability: float, where: str) -> None:
-    """Raise where a burst hardly ever comes: the search for it would never end."""
+    """Raise if bursts are so rare that drawing the next one would take too long."""
     check_probability(probability, where)
     if 0 < probability < RAREST:
         raise HeadwayError(
-            f"{where}: must be 0 or at least {RAREST:g}, got {probability:g}; bursts can be rarer by a longer interval."
+            f"{where}: must be 0 or at least {RAREST:g}, got {probability:g}. For rarer bursts, set a longer interval."
         )
 
 
 def _check_interval(interval: object, where: str) -> None:
     figures = durations.parse(interval, where)
     if (figures["dist"] == "constant" and not figures["value"]) or figures.get("max") == 0:
-        raise HeadwayError(f"{where}: must be longer than nothing, got {shown(interval)}.")
+        raise HeadwayError(f"{where}: must be greater than zero, got {shown(interval)}.")
 
 
 def _check_factor(factor: float, where: str) -> None:
@@ -129,11 +129,11 @@ def _check_factor(factor: float, where: str) -> None:
         raise HeadwayError(f"{where}: must be above 0 and at most 1000000, got {factor:g}.")
 
 
-# --- what comes of it -------------------------------------------------------------------------------------------------
+# --- the starts of sessions -------------------------------------------------------------------------------------------
 
 
 def starts(base: Iterator[int], behaviour: Behaviour, burst_size: float, seed: int, where: str) -> Iterator[Start]:
-    """When sessions begin, in microseconds, and what is unusual about each, given when ordinary ones would."""
+    """Return the starts of sessions in microseconds, each with its mark; `base` are the starts of ordinary sessions."""
     mark = _marker(behaviour, burst_size, seed)
     if isinstance(behaviour, Normal):
         return ((at, USUAL) for at in base)
@@ -145,8 +145,8 @@ def starts(base: Iterator[int], behaviour: Behaviour, burst_size: float, seed: i
 def _merge_starts(
     base: Iterator[int], behaviour: Behaviour, mark: Callable[[int], Mark], seed: int, where: str
 ) -> Iterator[Start]:
-    """Ordinary starts, volleys and bursts in order of time."""
-    heap: list[tuple[int, int, int, int]] = []  # time, what, number, size of a burst or what is left of a volley
+    """Yield ordinary starts, volleys and bursts in order of time."""
+    heap: list[tuple[int, int, int, int]] = []  # time, what, number, size of a burst or rest of a volley
     numbers = count()
     bursts = _bursts(behaviour, seed, where)
     volley, gap = 1, None
@@ -179,7 +179,7 @@ def _merge_starts(
 
 
 def _bursts(behaviour: Behaviour, seed: int, where: str) -> Iterator[tuple[int, int]]:
-    """When bursts come, and how many sessions each brings."""
+    """Yield the times of bursts and the number of sessions in each."""
     if isinstance(behaviour, Adversarial):
         every = durations.parse(behaviour.interval, f"{where}.interval")["value"]
         yield from ((number * every, behaviour.size) for number in count(1))
@@ -195,8 +195,10 @@ def _bursts(behaviour: Behaviour, seed: int, where: str) -> Iterator[tuple[int, 
 
 
 def _marker(behaviour: Behaviour, burst_size: float, seed: int) -> Callable[[int], Mark]:
-    """What is unusual about a session of a burst of so many, or of none. In a burst of n sessions, first prompts are
-    1 + `burst_size` log2(n) times as long."""
+    """Return a function from the size of a burst, 0 outside of bursts, to the mark of a session.
+
+    In a burst of n sessions, first prompts are 1 + `burst_size` log2(n) times as long.
+    """
     if isinstance(behaviour, Abusive):
         return _abuser(behaviour, seed)
     factor, unique = (behaviour.factor, True) if isinstance(behaviour, Adversarial) else (1.0, False)
@@ -224,4 +226,4 @@ def _abuser(behaviour: Abusive, seed: int) -> Callable[[int], Mark]:
     return mark
 
 
-Start = tuple[int, Mark]  # microseconds, and what is unusual
+Start = tuple[int, Mark]  # in microseconds

@@ -1,4 +1,4 @@
-"""Clients: what the sender of a request was promised, and how long it waits before the next one."""
+"""Clients: their SLO targets, closed loops and SLO classes."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from headway.workload.traces.record import present
 
 MOST_USERS: Final = 100_000
 LONGEST_NAME: Final = 100
-OPEN: Final = ("rate", "arrival", "profile", "behaviour")  # what says when sessions of an open loop begin
+OPEN: Final = ("rate", "arrival", "profile", "behaviour")  # the keys that set the starts of sessions in an open loop
 
 
 class Slo(Struct, frozen=True):
-    """The `slo` key: targets as durations, None where nothing is promised."""
+    """The `slo` key: targets as durations, None for no target."""
 
     ttft: Any = None
     tpot: Any = None
     e2e: Any = None
 
     def targets(self, where: str) -> Targets:
-        """In picoseconds."""
+        """Return the targets in picoseconds."""
         limits = {name: positive_duration(value, f"{where}.{name}") for name, value in asdict(self).items()}
         return Targets(ttft_ps=limits["ttft"], tpot_ps=limits["tpot"], e2e_ps=limits["e2e"])
 
@@ -38,12 +38,12 @@ class Slo(Struct, frozen=True):
         return self
 
     def explicit(self) -> Json:
-        """The key as it would be written."""
+        """Return the key as a mapping."""
         return present(asdict(self))
 
 
 class ClosedLoop(Struct, frozen=True):
-    """The `closed_loop` key: so many users, each of whom has one request under way or thinks."""
+    """The `closed_loop` key: a fixed number of users, each with one request in flight or thinking."""
 
     concurrency: int
     think_time: Any = "1s"
@@ -55,23 +55,23 @@ class ClosedLoop(Struct, frozen=True):
 
 
 def positive_duration(value: object, where: str) -> int | None:
-    """A duration in picoseconds; None where none is given."""
+    """Return a duration in picoseconds, or None if it is not set."""
     return None if value is None else positive_duration_ps(value, where)
 
 
 def read_closed_loop(keys: Json, place: dict[str, str]) -> ClosedLoop | None:
-    """The closed loop of a tenant's keys, if it has one."""
+    """Read the closed loop of a tenant, if it has one."""
     if keys.get("closed_loop") is None:
         return None
     loop = read(ClosedLoop, keys["closed_loop"], place["closed_loop"])
     for name in OPEN:
         if name in keys and keys[name] != "normal":
-            raise HeadwayError(f"{place[name]}: in a closed loop requests come when others end; leave one of them out.")
+            raise HeadwayError(f"{place[name]}: is not valid with a closed loop, in which sessions follow each other.")
     return loop
 
 
 def check_class(name: str, where: str) -> str:
-    """The name of an SLO class: policies and metrics go by it, so it may be any."""
+    """Check the name of an SLO class, which may be any text of limited length."""
     if not 1 <= len(name) <= LONGEST_NAME:
-        raise HeadwayError(f"{where}: a class has a name of 1 to {LONGEST_NAME} characters, got {shown(name)}.")
+        raise HeadwayError(f"{where}: must have 1 to {LONGEST_NAME} characters, got {shown(name)}.")
     return name

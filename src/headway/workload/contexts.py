@@ -1,10 +1,10 @@
-"""Contexts: what each turn's prompt repeats of the turns before, behind the prefix of its group.
+"""Contexts: what the prompt of each turn repeats of earlier turns, after the prefix of its group.
 
-    linear      the whole history, word for word: a cache that still holds it is hit to its end
-    sublinear   a summary, new in every turn: in turn n the history's length divided by the square root of n
-    bounded     linear up to `context_limit` tokens; beyond it the oldest are dropped, and what follows moves up
+    linear      the whole history, unchanged: a cache that still holds it hits all of it
+    sublinear   a summary, new in every turn: in turn n the length of the history divided by the square root of n
+    bounded     linear up to `context_limit` tokens; beyond that, the oldest tokens are dropped and the rest moves up
 
-What was generated and is not repeated (a reasoning chain) shifts the answer behind it, which then counts as new text.
+Generated text that is not repeated (a chain of thought) shifts the answer after it, which then counts as new text.
 """
 
 from math import isqrt
@@ -13,7 +13,7 @@ from headway.types import Path
 
 
 class Context:
-    """The context of one conversation, asked for the prompt of turn after turn."""
+    """The context of one conversation, which returns the prompts of its turns."""
 
     __slots__ = ("_ends", "_history", "_keys", "_limit", "_output", "_sublinear", "_turn", "prefix", "prefix_tokens")
 
@@ -24,12 +24,12 @@ class Context:
         self._limit = limit if growth == "bounded" else None
         self._keys: tuple[int, ...] = ()  # the last prompt
         self._ends: tuple[int, ...] = ()
-        self._output = (0, 0, False)  # the last answer: key, tokens, whether it stands right behind the prompt
-        self._history = 0  # tokens that a linear context would repeat behind the prefix
+        self._output = (0, 0, False)  # the last answer: key, tokens, whether it directly follows the prompt
+        self._history = 0  # tokens that a linear context would repeat after the prefix
         self._turn = 0
 
     def prompt(self, new_tokens: int, key: int) -> Path:
-        """The next prompt, with `new_tokens` of its own; of the first they are all there is, the prefix included."""
+        """Return the next prompt with `new_tokens` new tokens; in the first turn they include the prefix."""
         self._turn += 1
         if self._turn == 1:
             return self._first(new_tokens, key)
@@ -44,7 +44,7 @@ class Context:
         return self._behind_prefix(self.prefix_tokens + history + new_tokens, key)
 
     def add_answer(self, key: int, tokens: int, hidden: int) -> None:
-        """What came of the last prompt: `tokens` in all, the first `hidden` of which no later turn repeats."""
+        """Record the output of the last prompt: later turns do not repeat its first `hidden` tokens."""
         visible = max(0, tokens - hidden)
         self._output = (key, visible, not hidden)
         self._history += visible

@@ -1,4 +1,4 @@
-"""Correlations: what a tenant's sessions, and the turns of one session, have to do with each other."""
+"""Correlations between a tenant's sessions, and between the turns of a session."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ STEEPEST: Final = 100
 
 
 class Evolution(Struct, frozen=True):
-    """How lengths evolve within a session; None where each turn is drawn for itself."""
+    """How lengths change within a session; None if each turn is drawn independently."""
 
-    prompt_growth: float | None = None  # of what a follow-up brings of its own, from turn to turn
-    decode_variation: float | None = None  # of the lognormal factor of mean 1 from one answer to the next
+    prompt_growth: float | None = None  # factor of the new tokens from turn to turn
+    decode_variation: float | None = None  # cv of the lognormal factor, of mean 1, from one answer to the next
 
     def validate(self, where: str) -> Evolution:
         growth, variation = self.prompt_growth, self.decode_variation
@@ -34,8 +34,8 @@ class Evolution(Struct, frozen=True):
 class Correlations(Struct, frozen=True):
     """The `correlations` key."""
 
-    prefix: float = 0.0  # probability that a session has the shared prefix of the one before, and not one drawn afresh
-    burst_size: float = 0.0  # in a burst of n sessions first prompts are 1 + burst_size log2(n) times as long
+    prefix: float = 0.0  # probability that a session has the same shared prefix as the previous one
+    burst_size: float = 0.0  # in a burst of n sessions, first prompts are 1 + burst_size log2(n) times as long
     session: Any = Evolution()
 
     def validate(self, where: str) -> Correlations:
@@ -46,6 +46,6 @@ class Correlations(Struct, frozen=True):
         return replace(self, session=read(Evolution, self.session, f"{where}.session"))
 
     def explicit(self) -> Json:
-        """The key as it would be written."""
+        """Return the key as a mapping."""
         session = present(asdict(self.session))
         return {"prefix": self.prefix, "burst_size": self.burst_size} | ({"session": session} if session else {})

@@ -1,6 +1,5 @@
-"""A multiplier of the rate over time: linear pieces between whole microseconds, its integral, and the change of time
-that gives an arrival process this rate. All of it is exact: integers and fractions, rounded once, to the microsecond of
-an arrival."""
+"""A multiplier of the rate over time, as linear pieces between whole microseconds: its integral, and the change of time
+that gives an arrival process this rate. All arithmetic is exact; only the arrival times are rounded."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +13,7 @@ US_PER_SECOND: Final = 1_000_000
 
 
 class Piece(NamedTuple):
-    """From `first` at `start` evenly to `last` at `end`, in microseconds."""
+    """A linear piece from `first` at `start` to `last` at `end`, in microseconds."""
 
     start: int
     end: int
@@ -23,21 +22,21 @@ class Piece(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A piece at one of its turns, for targets (see `Curve.change`) from `base` up to `limit`."""
+    """A piece in one repetition, which contains the targets (see `Curve.change`) from `base` up to `limit`."""
 
     base: int
     limit: float  # a whole number, or inf
     start: int  # microseconds
-    latest: float  # an arrival rounded up stays out of a stretch without arrivals
-    length: int  # 1 for the level that holds for ever
+    latest: float  # limit that keeps a rounded arrival out of a following period without arrivals
+    length: int  # 1 for the final level
     first: int
     slope: int  # last - first
 
 
 class Curve:
-    """Pieces from time 0 on without a gap, and then a level for ever, or with `level` None the same over and over.
+    """Contiguous pieces from time 0, then a constant level; if `level` is None, the pieces repeat.
 
-    Multipliers are whole numbers of 1/`scale`, and areas are kept doubled, so that a piece's is whole too.
+    Multipliers are whole numbers of 1/`scale`. Areas are stored doubled, so that they are whole too.
     """
 
     __slots__ = ("areas", "first", "last", "level", "scale", "times")
@@ -49,27 +48,27 @@ class Curve:
         self.first = [int(piece.first * self.scale) for piece in pieces]
         self.last = [int(piece.last * self.scale) for piece in pieces]
         self.level = None if level is None else int(level * self.scale)
-        self.times, self.areas = [0], [0]  # at which the pieces begin, and what lies before them
+        self.times, self.areas = [0], [0]  # starts of the pieces, and areas before them
         for piece, first, last in zip(pieces, self.first, self.last, strict=True):
             assert piece.start == self.times[-1] < piece.end
             self.times.append(piece.end)
             self.areas.append(self.areas[-1] + (first + last) * (piece.end - piece.start))
 
     def integral(self, until_ps: int) -> Fraction:
-        """The area before a time, in seconds at multiplier 1."""
+        """Return the area before a time, in seconds at multiplier 1."""
         index, since, doubled = self._at(until_ps)
         length, first, slope = self._piece(index)
         doubled += self.areas[index] + 2 * first * since + slope * since**2 / length
         return doubled / (2 * self.scale * US_PER_SECOND)
 
     def multiplier(self, at_ps: int) -> Fraction:
-        """The multiplier at a time; where it jumps, the new one."""
+        """Return the multiplier at a time; at a jump, the new one."""
         index, since, _ = self._at(at_ps)
         length, first, slope = self._piece(index)
         return (first + slope * since / length) / self.scale
 
     def _at(self, at_ps: int) -> tuple[int, Fraction, Fraction]:
-        """The piece in force, for how many microseconds, and the area of the turns before this one."""
+        """Return the piece at a time, the microseconds since its start, and the area of earlier repetitions."""
         since, turns = Fraction(at_ps, PS_PER_US), 0
         if self.level is None:
             turns = since // self.times[-1]
@@ -78,18 +77,17 @@ class Curve:
         return index, since - self.times[index], Fraction(turns * self.areas[-1])
 
     def _piece(self, index: int) -> tuple[int, int, int]:
-        """Length, first value and slope; one past the last piece is the level that holds for ever."""
+        """Return length, first value and slope of a piece; the index after the last is the final level."""
         if index == len(self.first):
             assert self.level is not None
             return 1, self.level, 0
         return self.times[index + 1] - self.times[index], self.first[index], self.last[index] - self.first[index]
 
     def change(self, totals: Iterable[int], unit: int, rate: Fraction) -> Iterator[int]:
-        """The microseconds at which the integral of rate times multiplier reaches each of `totals` in turn, of which
-        `unit` make one expected arrival. It ends where the integral does not get so far.
+        """Yield the microseconds at which the integral of rate × multiplier reaches each of `totals`.
 
-        A total reached where a stretch without arrivals begins belongs to its end. The target is the doubled area to
-        reach in 1/`parts`, a whole number as the areas are.
+        `unit` is one expected arrival. The iterator ends if the integral never reaches a total. A total reached at the
+        begin of a period without arrivals belongs to its end. Targets are doubled areas times `parts`, whole numbers.
         """
         scale, parts = 2 * US_PER_SECOND * self.scale * rate.denominator, unit * rate.numerator
         limit: float = 0
@@ -103,7 +101,7 @@ class Curve:
                 half, whole = first * parts, 2 * first * parts
                 double, square = 2 * first * length, (2 * first * length) ** 2
             if slope:
-                # the most half microseconds h with slope h^2 + 2 double h <= 4 length (target - base) / parts
+                # h: most half microseconds with slope h^2 + 2 double h <= 4 length (target - base) / parts
                 under = square + slope * (4 * length * (target - base) // parts)
                 root = isqrt(under) if slope > 0 else isqrt(under - 1) + 1 if under else 0
                 at = start + ((root - double) // slope + 1) // 2
@@ -112,7 +110,7 @@ class Curve:
             yield at if at <= latest else int(latest)
 
     def _place(self, target: int, parts: int) -> Place | None:
-        """Where the target is reached, if ever."""
+        """Return the piece in which the target is reached, or None if it never is."""
         area, turns = target // parts, 0
         if self.level is None:
             if not self.areas[-1]:

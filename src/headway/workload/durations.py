@@ -1,6 +1,6 @@
-"""Distributions of durations: how long a person thinks or a tool runs. A draw is a whole number of microseconds.
+"""Distributions of durations, such as think times. A draw is a whole number of microseconds.
 
-A bare duration is a constant, anything else a mapping as for lengths, with durations for its figures.
+A duration is a constant; other distributions are mappings as for lengths, with durations as values.
 """
 
 from fractions import Fraction
@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from headway.config.section import split_kind
 from headway.config.units import LONGEST_PS, duration_ps
 from headway.config.wording import shown, suggest
 from headway.errors import HeadwayError
@@ -16,7 +17,7 @@ from headway.types import PS_PER_US
 from headway.workload.shapes import Draw, Maker, check_weights, clamp, continuous, pickers
 
 MAX_US: Final = LONGEST_PS // PS_PER_US
-FIGURES: Final[dict[str, tuple[str, ...]]] = {  # those that each kind must be given
+FIGURES: Final[dict[str, tuple[str, ...]]] = {  # required keys of each distribution
     "constant": ("value",),
     "uniform": ("min", "max"),
     "normal": ("mean", "std"),
@@ -27,38 +28,27 @@ FIGURES: Final[dict[str, tuple[str, ...]]] = {  # those that each kind must be g
 
 
 def parse(spec: object, where: str) -> dict[str, Any]:
-    """The kind (`dist`) and its figures in whole microseconds."""
+    """Return the distribution (`dist`) and its keys in whole microseconds."""
     if not isinstance(spec, dict):
         return {"dist": "constant", "value": microseconds(spec, where)}
-    kind = spec.get("dist")
-    if kind is None:
-        raise HeadwayError(f"{where}: expected a duration or a mapping with 'dist', one of {', '.join(FIGURES)}.")
-    if not isinstance(kind, str) or kind not in FIGURES:
-        raise HeadwayError(f"{where}.dist: no distribution is called {shown(kind)}.{suggest(str(kind), FIGURES)}")
-    known = ("dist", *FIGURES[kind], "min", "max") + (("weights",) if kind == "empirical" else ())
+    kind, rest = split_kind(spec, where, "dist", FIGURES, "distribution", "distribution")
+    known = (*FIGURES[kind], "min", "max") + (("weights",) if kind == "empirical" else ())
     figures: dict[str, Any] = {"dist": kind}
-    for key, value in spec.items():
+    for key, value in rest.items():
         place = f"{where}.{key}"
         if key not in known:
             raise HeadwayError(f"{place}: there is no such key.{suggest(str(key), known)}")
-        if key in ("values", "weights"):
-            figures[key] = _list(key, value, place)
-        elif key != "dist":
-            figures[key] = microseconds(value, place)
+        figures[key] = _list(key, value, place) if key in ("values", "weights") else microseconds(value, place)
     for name in FIGURES[kind]:
         if name not in figures:
             raise HeadwayError(f"{where}: {name!r} is missing.")
-    _check(figures, where)
-    return figures
-
-
-def _check(figures: dict[str, Any], where: str) -> None:
     if figures.get("mean") == 0:
-        raise HeadwayError(f"{where}.mean: must be longer than nothing.")
+        raise HeadwayError(f"{where}.mean: must be greater than zero.")
     if figures.get("min", 0) > figures.get("max", MAX_US):
         raise HeadwayError(f"{where}.min: is above the max.")
     if "weights" in figures:
         check_weights(figures["weights"], len(figures["values"]), "values", f"{where}.weights")
+    return figures
 
 
 def _list(key: str, value: object, where: str) -> list[Any]:
@@ -73,17 +63,17 @@ def _list(key: str, value: object, where: str) -> list[Any]:
 
 
 def microseconds(value: object, where: str) -> int:
-    """A duration rounded to whole microseconds."""
+    """Return a duration in whole microseconds, rounded."""
     return round(Fraction(duration_ps(value, where), PS_PER_US))
 
 
 def sampler(spec: object, where: str, rng: Random) -> Draw:
-    """A function that draws whole microseconds from `rng`."""
+    """Return a function that draws whole microseconds from `rng`."""
     return maker(spec, where)(rng)
 
 
 def maker(spec: object, where: str) -> Maker:
-    """Samplers of one distribution, which is read once."""
+    """Read a distribution once, and return a function that makes samplers of it."""
     figures = parse(spec, where)
     low, high = figures.get("min", 0), figures.get("max", MAX_US)
     kind = figures["dist"]

@@ -1,7 +1,7 @@
-"""Generated traffic: the tenants' sessions, drawn one after the other as they begin.
+"""Generated traffic: the sessions of the tenants, drawn when they begin.
 
-A tenant draws from streams of its own and numbers its contents for itself, so nothing of it changes when another comes
-or goes. Nothing is drawn before it is needed: memory goes with the sessions under way, not with their number.
+Each tenant has its own random streams and content numbers, so it does not change if another tenant is added or removed.
+Memory grows with the sessions in progress, not with all sessions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_REQUESTS: Final = 1_000_000_000
 
 
 class Budget:
-    """So many requests, for the sessions in the order in which they begin."""
+    """The number of requests that are left for sessions, in the order in which they begin."""
 
     __slots__ = ("left",)
 
@@ -37,14 +37,14 @@ class Budget:
         self.left = left
 
     def take(self, requests: int) -> int:
-        """As many of the requests as are left."""
+        """Take up to this many requests and return how many were left."""
         granted = min(requests, self.left)
         self.left -= granted
         return granted
 
 
 def _begin(name: str | None, tenant: Tenant, script: Script, budget: Budget, chained: bool) -> Session:
-    """The session of a script, with as many of its requests as the budget has left when it begins."""
+    """Begin the session of a script, with at most as many requests as the budget has left."""
     requests = budget.take(len(script.steps))
     turns, sender = Turns(script, requests), (name, tenant.name, tenant.priority)
     if chained or not any(step.branch for step in script.steps):
@@ -53,7 +53,7 @@ def _begin(name: str | None, tenant: Tenant, script: Script, budget: Budget, cha
 
 
 class Habits:
-    """What a tenant's sessions are drawn from, read once for all users of its closed loop."""
+    """The distributions of a tenant's sessions, read once for all users of its closed loop."""
 
     def __init__(self, tenant: Tenant, seed: int, model: str) -> None:
         self.tenant = tenant
@@ -80,10 +80,10 @@ class Habits:
 
 
 class Author:
-    """Draws the sessions of a tenant, or of one of its closed loop's users, one after the other."""
+    """Draws the sessions of a tenant, or of one user of its closed loop."""
 
     def __init__(self, habits: Habits, seed: int, first: int = 0, stride: int = 1) -> None:
-        """`seed` is the author's own; contents are numbered from `first` on by `stride`."""
+        """Contents are numbered from `first` in steps of `stride`."""
         tenant = habits.tenant
         self._next, self._stride = tenant.base + first, stride
         self._models = [
@@ -118,16 +118,16 @@ def _chooser(weights: list[float], name: str) -> Chooser:
 
 
 def times(tenant: Tenant, seed: int) -> Iterator[int]:
-    """When ordinary sessions of an open loop begin, in microseconds."""
+    """Return the starts of ordinary sessions of an open loop, in microseconds."""
     profile = None if tenant.profile == profiles.Constant() else tenant.profile
     return arrivals.microseconds(tenant.arrival, tenant.rate, stream(seed, "workload.arrivals"), profile)
 
 
 def sources(tenants: list[Tenant], seed: int, model: str, requests: int | None, stop_ps: int) -> list[Source]:
-    """One source a tenant, or a user of a closed loop, in the order in which the tenants are written.
+    """Return one source per tenant, or per user of a closed loop, in the order of the tenants in the file.
 
-    So many `requests` are planned in all: tenants with a closed loop have their fixed part of them, by weight; the
-    others share the rest in the order in which their sessions begin.
+    Of all `requests`, tenants with a closed loop get a fixed part by weight. The others share the rest, in the order in
+    which their sessions begin.
     """
     parts = _parts(tenants, requests)
     closed = sum(part for tenant, part in zip(tenants, parts, strict=True) if tenant.closed_loop is not None)
@@ -139,7 +139,7 @@ def sources(tenants: list[Tenant], seed: int, model: str, requests: int | None, 
             sources.append(Source(sessions, tenant.retry, stop_ps, timeout_ps=tenant.timeout_ps))
             continue
         users, habits = tenant.closed_loop.concurrency, Habits(tenant, seed, model)
-        for user in range(min(users, part)):  # who has nothing to ask for does not come
+        for user in range(min(users, part)):  # users without any request are skipped
             quota = Budget(part // users + (user < part % users))
             own = _user(habits, seed, user, quota)
             sources.append(Source(own, tenant.retry, stop_ps, users=1, timeout_ps=tenant.timeout_ps))
@@ -147,7 +147,7 @@ def sources(tenants: list[Tenant], seed: int, model: str, requests: int | None, 
 
 
 def _parts(tenants: list[Tenant], requests: int | None) -> list[int]:
-    """Each tenant's part of the requests by weight; whole numbers that add up."""
+    """Split the requests between the tenants by weight, in whole numbers with the exact sum."""
     if requests is None:
         return [MAX_REQUESTS] * len(tenants)
     weights = [Fraction(str(tenant.weight)) for tenant in tenants]
@@ -161,7 +161,7 @@ def _parts(tenants: list[Tenant], requests: int | None) -> list[int]:
 
 
 def _sessions(tenant: Tenant, seed: int, model: str, budget: Budget, stop_ps: int) -> Iterator[SessionStart]:
-    """The sessions of a tenant's open loop with their starts."""
+    """Yield the sessions of a tenant's open loop with their starts."""
     own = tenant.seed(seed)
     author, place = Author(Habits(tenant, seed, model), own), tenant.places
     starts = behaviour.starts(
@@ -180,7 +180,7 @@ def _sessions(tenant: Tenant, seed: int, model: str, budget: Budget, stop_ps: in
 
 
 def _user(habits: Habits, seed: int, user: int, quota: Budget) -> Iterator[SessionStart]:
-    """The sessions of one user of a closed loop, who thinks before each request that is not a tool's answer."""
+    """Yield the sessions of one user of a closed loop, who thinks before each request except tool results."""
     tenant = habits.tenant
     assert tenant.closed_loop is not None and habits.think is not None
     own = derive(tenant.seed(seed), f"workload.user.{user}")
@@ -197,14 +197,13 @@ def _user(habits: Habits, seed: int, user: int, quota: Budget) -> Iterator[Sessi
 
 
 def _check_time(at_ps: int, stop_ps: int, what: str) -> None:
-    """Raise where arrivals would go on beyond the end of the clock."""
+    """Raise if arrivals would continue beyond the end of the clock."""
     if at_ps > LAST_PS and stop_ps > LAST_PS:
-        raise HeadwayError(f"{what} would come {too_late(at_ps)}; raise the rate.")
+        raise HeadwayError(f"{what} would arrive {too_late(at_ps)}. Raise the rate.")
 
 
 def requests_alone(tenant: Tenant, seed: int, model: str, requests: int | None, stop_ps: int) -> Iterator[Planned]:
-    """The requests of one tenant that only sends requests that hang together with no other, with the same contents as
-    its sessions would have."""
+    """Yield the requests of a tenant whose requests are all independent; a faster way to the same contents."""
     own, places = tenant.seed(seed), tenant.places
 
     def lengths(name: str) -> shapes.Draw | None:

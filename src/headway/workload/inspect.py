@@ -1,8 +1,7 @@
-"""A trace's figures: its shape (rate, lengths, burstiness, who sends what, sessions) and its reuse, which is what LRU
-caches would hit in file order.
+"""Statistics of a trace: rate, lengths, burstiness, tenants, sessions, and the hits of LRU caches in file order.
 
-Request i goes to cache i mod N (round robin), or all requests of a session go to the same one (sticky), the sessions
-taking turns in order of first appearance. Blocks are the trace's own, a partly filled last one included.
+With N caches, request i goes to cache i mod N (round robin), or session i goes to cache i mod N (sticky), in order of
+first appearance. Blocks are those of the trace, including a partly filled last one.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from headway.workload.traces import Trace, paths, read_trace
 from headway.workload.traces.blocks import RunTable, id_runs
 from headway.workload.traces.table import number_sessions
 
-RENUMBER: Final = 2  # blocks a run on average, below which ids are numbered anew
+RENUMBER: Final = 2  # mean blocks per run below which ids are renumbered
 
 Runs = Callable[[int], Sequence[reuse.Run]]  # of a row
 
@@ -33,13 +32,13 @@ def inspect(
     instances: Sequence[int] = (1,),
     order: reuse.Order = "first-to-last",
 ) -> Json:
-    """All figures of a trace file; a capacity is in blocks a cache, None for unlimited."""
+    """Return the statistics of a trace file; a capacity is in blocks per cache, None for unlimited."""
     for capacity in capacities:
         if capacity is not None and capacity < 1:
-            raise HeadwayError(f"--capacity: a cache holds at least 1 block (or inf), got {capacity}.")
+            raise HeadwayError(f"--capacity: must be at least 1 block, or inf, got {capacity}.")
     for count in instances:
         if count < 1:
-            raise HeadwayError(f"--instances: there is at least 1 cache, got {count}.")
+            raise HeadwayError(f"--instances: must be at least 1, got {count}.")
     trace = read_trace(pathlib.Path(path), format)
     return describe(trace, capacities, instances, order)
 
@@ -47,14 +46,13 @@ def inspect(
 def describe(
     trace: Trace, capacities: Sequence[int | None], instances: Sequence[int], order: reuse.Order = "first-to-last"
 ) -> Json:
-    """The figures of a trace already read. Those of time are None where no clock goes through the whole trace, those
-    of content where the trace says nothing of it."""
+    """Return the statistics of a loaded trace; those of time need a common clock, those of content need blocks."""
     clock = trace.info.clock == "trace" and min(trace.arrival_ps) >= 0
     runs = None if trace.info.block_tokens is None else _runs(trace)
     columns = _columns(trace, runs)
     figures: Json = {
         "format": trace.info.format,
-        "clock": trace.info.clock,  # with one for all, some requests may still have no time: those that wait for others
+        "clock": trace.info.clock,  # even with a common clock, requests that wait for others may have no time
         "requests": len(trace),
         **trace_statistics.overview(columns, clock),
         "tenants": _groups(trace, columns, [label.tenant for label in trace.labels], clock),
@@ -69,7 +67,7 @@ def describe(
     figures["notes"] = [f"{note[0].upper()}{note[1:]}." for note in trace.info.extra.get("notes", ())]
     if runs is None:
         figures["notes"].append(
-            f"The {trace.info.format} format says nothing of content: no blocks, no reuse to report."
+            f"The {trace.info.format} format does not describe content: there are no blocks and no reuse to report."
         )
     else:
         figures |= _reuse(trace, runs, columns, capacities, instances, order)
@@ -77,8 +75,10 @@ def describe(
 
 
 def _runs(trace: Trace) -> Runs:
-    """The blocks of a row as runs of ids. Where ids are hashes no two follow each other, so they are numbered anew by
-    first appearance; what is new together is then one run again."""
+    """Return a function from a row to its blocks as runs.
+
+    If ids are hashes, no two are consecutive. They are then renumbered by first appearance, which restores long runs.
+    """
     if sum(trace.blocks.counts) >= RENUMBER * len(trace.blocks.counts):
         return trace.runs
     numbers: dict[int, int] = {}
@@ -101,7 +101,7 @@ def _columns(trace: Trace, runs: Runs | None) -> Columns:
 
 
 def _recorded_gaps(trace: Trace) -> array[int]:
-    """Since the request that a session's next goes on from: those it waits for, else the session's last."""
+    """Return the gap of each row since the requests that it waits for, else since the session's previous one."""
     last: dict[int, int] = {}
     parents = []
     for row, session in enumerate(trace.session):
@@ -112,7 +112,7 @@ def _recorded_gaps(trace: Trace) -> array[int]:
 
 
 def _gaps(trace: Trace, parents: Iterable[Sequence[int]]) -> array[int]:
-    """Between the arrivals of rows and the last of their parents, NONE where there is none or it has no stamp."""
+    """Return the gap between each row and the last of its parents, NONE if either has no time."""
     stamps = trace.arrival_ps
     gaps = array("q")
     for row, earlier in enumerate(parents):
@@ -122,7 +122,7 @@ def _gaps(trace: Trace, parents: Iterable[Sequence[int]]) -> array[int]:
 
 
 def _groups(trace: Trace, columns: Columns, by_label: Sequence[str | None], clock: bool) -> list[Json]:
-    """By tenant, kind or model; nothing where the trace never says."""
+    """Return statistics by tenant, kind or model; none if the trace does not have it."""
     numbers: dict[str | None, int] = {}
     of_label = [numbers.setdefault(name, len(numbers)) for name in by_label]
     if all(name is None for name in numbers):

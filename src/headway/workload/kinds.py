@@ -1,8 +1,8 @@
-"""Kinds of requests: what `kind`, `kinds` and `models` of a workload or a tenant say (keys: `docs/workloads.md`).
+"""Kinds of sessions: the keys `kind`, `kinds` and `models` of a workload or a tenant (`docs/workloads.md`).
 
-A completion is one request. The others are conversations, whose contexts grow as `contexts` says: a reasoning answer
-thinks first, in steps that later turns do not repeat; an agent's turn calls tools, each of which comes back as a
-request, and may start sub-agents instead.
+A completion is one request. The other kinds are conversations, whose context grows as described in `contexts`. A
+reasoning answer begins with a chain of thought that later turns do not repeat. A turn of an agent calls tools, each of
+whose results is a new request, or starts sub-agents.
 """
 
 from typing import Any, Final, get_args
@@ -23,12 +23,12 @@ TOKENS: Final = ("prompt_tokens", "output_tokens", "max_tokens")
 
 
 def _dist(**figures: Any) -> Any:
-    """A distribution as a field's default."""
+    """Return a distribution as the default of a field."""
     return field(default_factory=lambda: dict(figures))
 
 
 class Kind(Struct, frozen=True, kw_only=True):
-    """What every kind may say for itself; otherwise it has the lengths of its tenant."""
+    """The keys of every kind; lengths that are not set are those of the tenant."""
 
     weight: float = 1.0
     prompt_tokens: Any = None
@@ -41,13 +41,13 @@ class Completion(Kind, frozen=True, kw_only=True, tag_field="kind", tag="complet
 
 
 class Turns(Kind, frozen=True, kw_only=True):
-    """What all conversations have in common."""
+    """The keys of all conversations."""
 
     turns: Any = _dist(dist="geometric", mean=5, max=50)
     turn_tokens: Any = _dist(dist="lognormal", mean=120, std=120, min=4, max=4096)
     think_time: Any = _dist(dist="exponential", mean="10s")
     growth: str = "linear"
-    context_limit: int | None = None  # of a bounded context: tokens of history
+    context_limit: int | None = None  # tokens of history in a bounded context
 
 
 class Chat(Turns, frozen=True, kw_only=True, tag_field="kind", tag="chat"):
@@ -61,9 +61,11 @@ class Reasoning(Turns, frozen=True, kw_only=True, tag_field="kind", tag="reasoni
 
 
 class Subagents(Struct, frozen=True):
-    """Sub-agents take the place of a tool call: `count` of them work side by side, and the agent waits for them all.
-    Each has a context of its own, which begins with `prompt_tokens`, and makes `turns` requests, a tool's latency
-    apart. What they hand back is their last output."""
+    """Sub-agents that replace a tool call: `count` of them work in parallel, and the agent waits for all.
+
+    Each has its own context, which begins with `prompt_tokens`, and sends `turns` requests, separated by a tool's
+    latency. Its result is its last output.
+    """
 
     probability: float
     count: Any = _dist(dist="uniform", min=1, max=4)
@@ -87,12 +89,12 @@ DURATIONS: Final = ("think_time", "tool_latency")
 
 
 class Model(Struct, frozen=True):
-    """One of the models that a tenant's sessions go to, and what they do there."""
+    """A model that a tenant's sessions use, and the kinds of these sessions."""
 
-    name: str  # "" for the cluster's own
+    name: str  # "" for the cluster's model
     weight: float
     kinds: tuple[AnyKind, ...]
-    own: bool = False  # whether the kinds were given with the model
+    own: bool = False  # whether the model has its own kinds
 
 
 class _ModelKeys(Struct, frozen=True):
@@ -103,7 +105,7 @@ class _ModelKeys(Struct, frozen=True):
 
 
 def parse(spec: object, where: str, turns: Any = None) -> AnyKind:
-    """A kind from its bare name or its mapping; `turns` is what those with turns have unless they say."""
+    """Read a kind from its name or its mapping; `turns` is the default of kinds with turns."""
     name, rest = split_kind(spec, where, "kind", KINDS, "kind", "kind of request")
     if turns is not None and name != "completion":
         rest.setdefault("turns", turns)
@@ -119,7 +121,7 @@ def _check(kind: AnyKind, where: str) -> AnyKind:
         raise HeadwayError(f"{where}.growth: no growth is called {shown(kind.growth)}.{suggest(kind.growth, GROWTHS)}")
     if kind.context_limit is not None:
         if kind.growth != "bounded":
-            raise HeadwayError(f"{where}.context_limit: only a bounded context has a limit; say 'growth: bounded'.")
+            raise HeadwayError(f"{where}.context_limit: only a bounded context has a limit. Set 'growth: bounded'.")
         check_range(kind.context_limit, 1, MAX_TOKENS, f"{where}.context_limit")
     if isinstance(kind, Agentic):
         check_probability(kind.tool_call, f"{where}.tool_call")
@@ -146,7 +148,7 @@ def parse_subagents(spec: object, where: str) -> Subagents:
 
 
 def explicit(kind: AnyKind) -> Json:
-    """A kind as it would be written, with every default."""
+    """Return a kind as a mapping, with all defaults."""
     keys = present(to_builtins(kind))
     if isinstance(kind, Turns) and kind.growth == "bounded":
         keys["context_limit"] = limit_of(kind)
@@ -160,11 +162,11 @@ def limit_of(kind: Turns) -> int:
 
 
 def mix(kind: Any, kinds: Any, where: str, turns: Any = None) -> tuple[AnyKind, ...]:
-    """The kinds of `kind` or of the list `kinds`; completion where neither is given."""
+    """Read the kinds of `kind` or of the list `kinds`; the default is completion."""
     if kinds is None:
         return (parse("completion" if kind is None else kind, f"{where}.kind", turns),)
     if kind is not None:
-        raise HeadwayError(f"{where}.kinds: 'kind' is given as well; keep one of them.")
+        raise HeadwayError(f"{where}.kinds: 'kind' is set too. Remove one of the two.")
     if not isinstance(kinds, list) or not kinds:
         raise HeadwayError(f"{where}.kinds: expected a list of kinds, got {shown(kinds)}.")
     parsed = tuple(parse(entry, f"{where}.kinds[{number}]", turns) for number, entry in enumerate(kinds))
@@ -173,20 +175,20 @@ def mix(kind: Any, kinds: Any, where: str, turns: Any = None) -> tuple[AnyKind, 
 
 
 def models(spec: Any, ours: tuple[AnyKind, ...], where: str, turns: Any = None) -> tuple[Model, ...]:
-    """The models of `models`: a mapping of names to weights, or a list in which each may have kinds of its own."""
+    """Read `models`: a mapping of names to weights, or a list of models that may have their own kinds."""
     if spec is None:
         return (Model("", 1.0, ours),)
     weighed = isinstance(spec, dict)
     if weighed:
         spec = [{"name": name, "weight": weight} for name, weight in spec.items()]
     if not isinstance(spec, list) or not spec:
-        raise HeadwayError(f"{where}: expected weights by model or a list of models, got {shown(spec)}.")
+        raise HeadwayError(f"{where}: expected a mapping of models to weights or a list of models, got {shown(spec)}.")
     by_name: dict[str, Model] = {}
     for number, entry in enumerate(spec):
         place = f"{where}.{entry['name']}" if weighed else f"{where}[{number}]"
         keys = read(_ModelKeys, {"name": entry} if isinstance(entry, str) else entry, place)
         if not keys.name or keys.name in by_name:
-            wrong = "is listed twice; keep one of them" if keys.name else "is no name"
+            wrong = "is listed twice. Remove one of the two" if keys.name else "is not a name"
             raise HeadwayError(f"{place}.name: {shown(keys.name)} {wrong}.")
         own = keys.kind is not None or keys.kinds is not None
         theirs = mix(keys.kind, keys.kinds, place, turns) if own else ours
@@ -196,7 +198,7 @@ def models(spec: Any, ours: tuple[AnyKind, ...], where: str, turns: Any = None) 
 
 
 def explicit_mix(kinds: tuple[AnyKind, ...]) -> Json:
-    """Kinds as they would be written."""
+    """Return the keys `kind` or `kinds` of a section."""
     return {"kind": explicit(kinds[0])} if len(kinds) == 1 else {"kinds": [explicit(kind) for kind in kinds]}
 
 

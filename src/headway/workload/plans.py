@@ -1,6 +1,6 @@
-"""Plans: a session's lengths and pauses, all drawn when it begins, so that nothing the cluster does can change them.
+"""Plans: the lengths and pauses of a session, all drawn when it begins, so that they do not depend on the cluster.
 
-Every figure comes from a stream of its own, named by what it is, so that a key added to one shifts no other.
+Each key has its own random stream, named after the key, so that adding a key does not change other draws.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headway.workload.sessions import Turn
 from headway.workload.shapes import MAX_TOKENS, Maker
 
 MOST_STEPS: Final = 10_000  # requests of one session
-MOST_THOUGHTS: Final = 10_000  # steps of all its chains of thought
+MOST_THOUGHTS: Final = 10_000  # steps of all chains of thought of a session
 
 Lengths = Mapping[str, tuple[Any, str]]  # distributions by name, with their places
 
@@ -34,33 +34,35 @@ class Step(Struct, gc=False):
 
     new_tokens: int
     output_tokens: int
-    hidden_tokens: int = 0  # of the output: generated first and never repeated
+    hidden_tokens: int = 0  # the first part of the output, which later turns do not repeat
     delay_ps: int = 0
     max_tokens: int | None = None
-    branch: int = 0  # whose context it goes on with: the session's own, or a sub-agent's
+    branch: int = 0  # the context that it continues: 0 for the session's own, else a sub-agent's
     after: tuple[int, ...] = ()  # the steps that it waits for
-    by_user: bool = False  # a person sends it, not an agent
+    by_user: bool = False  # sent by a person, not by an agent
 
 
 class Mark(Struct, frozen=True, gc=False):
-    """What is unusual about a session: it came in a burst, or its sender is up to no good."""
+    """How a session of a burst, or of an abusive tenant, differs from an ordinary one."""
 
     prompt_factor: float = 1.0
     output_factor: float = 1.0
-    unique: bool = False  # it shares no prefix
+    unique: bool = False  # without a shared prefix
 
 
 USUAL: Final = Mark()
 
 
 class Recipe:
-    """How sessions of one kind are drawn, read once for all who draw them: the users of a closed loop may be many.
-    `lengths` are the distributions of its tenant with their places; `label` tells the streams of its kinds apart."""
+    """The distributions of one kind of session, read once for all users of a closed loop.
+
+    `lengths` are those of the tenant with their places; `label` makes the random streams of several kinds different.
+    """
 
     def __init__(
         self,
         kind: kinds.AnyKind,
-        lengths: Mapping[str, tuple[Any, str]],
+        lengths: Lengths,
         evolution: Evolution,
         where: str,
         label: str = "",
@@ -90,7 +92,7 @@ class Recipe:
 
 
 class Planner:
-    """Draws the sessions of a recipe, one after the other."""
+    """Draws the sessions of a recipe."""
 
     def __init__(self, recipe: Recipe, seed: int) -> None:
         def rng(name: str) -> Random:
@@ -108,7 +110,7 @@ class Planner:
             self._sub_uniform = rng("subagents").random
 
     def draw(self, mark: Mark = USUAL) -> list[Step]:
-        """The requests of the next session, in an order in which each stands behind those it waits for."""
+        """Draw the requests of the next session; each comes after those that it waits for."""
         prompt = clip_length(self._prompt() * mark.prompt_factor) if mark.prompt_factor != 1 else self._prompt()
         if isinstance(self.kind, kinds.Completion):
             return [self._step(prompt, self._output(), mark, by_user=True)]
@@ -130,9 +132,9 @@ class Planner:
         return steps
 
     def _call(self, steps: list[Step], outputs: Iterator[int], mark: Mark) -> None:
-        """A tool's answer, or that of sub-agents, behind the last step."""
+        """Append the result of a tool, or the requests and the results of sub-agents."""
         caller, tool_latency = len(steps) - 1, self._draws["tool_latency"]
-        full = len(steps) > MOST_STEPS - 2  # sub-agents take two at least: one of theirs, and what they hand back
+        full = len(steps) > MOST_STEPS - 2  # sub-agents need at least two steps: their own and their results
         if self._subagents is None or self._sub_uniform() >= self._subagents.probability or full:
             delay = tool_latency() * PS_PER_US
             steps.append(self._step(self._tool_tokens(), next(outputs), mark, delay, after=(caller,)))
@@ -177,7 +179,7 @@ class Planner:
         return Step(tokens, output, hidden, delay_ps, limit, branch, after, by_user)
 
     def _follow_ups(self) -> Iterator[int]:
-        """What the turns after the first bring of their own."""
+        """Yield the new tokens of the turns after the first."""
         growth, draw = self._evolution.prompt_growth, self._draws["turn_tokens"]
         if growth is None:
             while True:
@@ -188,7 +190,7 @@ class Planner:
             tokens = min(tokens * growth, MAX_TOKENS)
 
     def _outputs(self) -> Iterator[int]:
-        """The answers of one session: each drawn for itself, or the one before times a factor of mean 1."""
+        """Yield the output lengths of a session: independent, or the previous one times a factor of mean 1."""
         variation = self._evolution.decode_variation
         if variation is None:
             while True:
@@ -201,25 +203,25 @@ class Planner:
 
 
 def clip_length(tokens: float) -> int:
-    """A length as a whole number that a request can have."""
+    """Round a length to a valid whole number."""
     return 1 if tokens < 1 else int(tokens + 0.5) if tokens < MAX_TOKENS else MAX_TOKENS
 
 
 class Script(Struct, frozen=True, gc=False):
-    """A session as drawn: its steps, what it begins with, and where its contents are numbered."""
+    """A drawn session: its steps, its shared prefix, and the numbers of its contents."""
 
     kind: kinds.AnyKind
     model: str
     steps: list[Step]
-    prefix: tuple[int, int]  # key and tokens of the group's
-    first: int  # number of the first step's contents
+    prefix: tuple[int, int]  # key and tokens of the group's prefix
+    first: int  # content number of the first step
     stride: int = 1
     adapter: str | None = None
 
 
 class Turns(Sequence[Turn]):
-    """The first `count` requests of a script, each made when it is asked for. In every branch they are asked for in
-    order and once, as each waits for the one before; so only what is under way is held, not every prompt there is."""
+    """The first `count` requests of a script, made on demand. Each is read once and, within a branch, in order, so only
+    the contexts of live branches are held, not all prompts."""
 
     __slots__ = ("_contexts", "_count", "_script")
 

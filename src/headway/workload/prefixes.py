@@ -1,8 +1,7 @@
-"""Shared-prefix groups: prompts of one group begin with the same tokens, as under a common system prompt.
+"""Shared-prefix groups: prompts of one group begin with the same tokens, such as a common system prompt.
 
-The first `tokens` tokens of a prompt, or all of a shorter one, are its group's. Where `tokens` is a distribution, each
-group has a length of its own, drawn once. Groups are counted, or listed by name: a listed group is the same text for
-every tenant that lists it.
+The first `tokens` tokens of a prompt are those of its group. If `tokens` is a distribution, each group draws its length
+once. Groups are a number or a list of names; all tenants that list a name share the same text.
 """
 
 from __future__ import annotations
@@ -22,10 +21,11 @@ from headway.streams import stream
 from headway.types import Json
 from headway.workload import shapes
 from headway.workload.shapes import MAX_TOKENS, check_probability, check_weights, pickers
+from headway.workload.traces.record import present
 
 MAX_GROUPS: Final = 10_000_000
 NO_GROUP: Final = -1
-NAMED: Final = 1 << 60  # numbers of listed groups begin here, above those that any tenant counts
+NAMED: Final = 1 << 60  # numbers of named groups begin here, above all others
 
 
 class Prefix(Struct, frozen=True):
@@ -41,7 +41,7 @@ class Group(Struct, frozen=True):
     """One of a list of groups."""
 
     name: str
-    tokens: int | None = None  # those of the `prefix` unless said
+    tokens: int | None = None  # default: those of `prefix`
     popularity: float = 1.0
     reuse: float = 1.0
 
@@ -54,7 +54,7 @@ class Popularity(Struct, frozen=True):
 
 
 def parse(spec: object, where: str) -> Prefix:
-    """The checked key, with nothing left out."""
+    """Read and check the key."""
     prefix = read(Prefix, spec, where)
     if isinstance(prefix.groups, list):
         prefix = msgspec.structs.replace(prefix, groups=_read_groups(prefix, where))
@@ -71,15 +71,11 @@ def parse(spec: object, where: str) -> Prefix:
 
 
 def explicit(prefix: Prefix) -> Json:
-    """A parsed key as it would be written."""
-    keys: Json = msgspec.to_builtins(prefix)
+    """Return a parsed key as a mapping."""
+    keys = present(msgspec.to_builtins(prefix))
     if isinstance(prefix.groups, list):
         del keys["popularity"]  # each group has its own
-        if prefix.tokens is None:
-            del keys["tokens"]
-        for group in keys["groups"]:
-            if group["tokens"] is None:
-                del group["tokens"]
+        keys["groups"] = [present(group) for group in keys["groups"]]
     return keys
 
 
@@ -92,18 +88,18 @@ def _check_tokens(tokens: object, where: str) -> None:
 
 def _read_groups(prefix: Prefix, where: str) -> list[Group]:
     if prefix.popularity != "uniform":
-        raise HeadwayError(f"{where}.popularity: listed groups have a popularity each; leave it out here.")
+        raise HeadwayError(f"{where}.popularity: is not valid with a list of groups. Set it in each group.")
     if not prefix.groups:
-        raise HeadwayError(f"{where}.groups: give at least one.")
+        raise HeadwayError(f"{where}.groups: list at least one group.")
     groups: dict[str, Group] = {}
     for number, entry in enumerate(prefix.groups):
         place = f"{where}.groups[{number}]"
         group = read(Group, entry, place)
         if group.name in groups:
-            raise HeadwayError(f"{place}.name: {shown(group.name)} is listed twice; keep one of them.")
+            raise HeadwayError(f"{place}.name: {shown(group.name)} is listed twice. Remove one of the two.")
         groups[group.name] = group
         if group.tokens is None and prefix.tokens is None:
-            raise HeadwayError(f"{place}: 'tokens' is missing, here or for all groups in {where}.tokens.")
+            raise HeadwayError(f"{place}: 'tokens' is missing. Set it here, or for all groups in {where}.tokens.")
         _check_tokens(group.tokens, f"{place}.tokens")
         check_probability(group.reuse, f"{place}.reuse")
     check_weights([group.popularity for group in groups.values()], len(groups), "groups", f"{where}.groups")
@@ -111,7 +107,7 @@ def _read_groups(prefix: Prefix, where: str) -> list[Group]:
 
 
 def _popularity(prefix: Prefix, where: str) -> str | Json | list[Any]:
-    """How groups are drawn, with nothing left out: "uniform", a zipf law with its exponent, or weights."""
+    """Return how groups are drawn: "uniform", a zipf distribution with its exponent, or weights."""
     spec = prefix.popularity
     if isinstance(spec, list):
         try:
@@ -126,7 +122,7 @@ def _popularity(prefix: Prefix, where: str) -> str | Json | list[Any]:
         raise HeadwayError(f"{where}: no popularity is called {shown(popularity.dist)}.{known}")
     if popularity.dist == "uniform":
         if popularity.s is not None:
-            raise HeadwayError(f"{where}.s: only zipf takes an exponent.")
+            raise HeadwayError(f"{where}.s: only zipf has an exponent. Remove it.")
         return "uniform"
     exponent = 1.0 if popularity.s is None else popularity.s
     if not (isfinite(exponent) and 0 <= exponent <= 20):
@@ -135,13 +131,12 @@ def _popularity(prefix: Prefix, where: str) -> str | Json | list[Any]:
 
 
 class Beginnings:
-    """The shared beginnings of a tenant's sessions, of a prefix that `parse` gave: the same groups, with the same keys
-    and lengths, for all who draw from them."""
+    """The shared prefixes of a tenant's sessions: the same groups, keys and lengths for all users of a closed loop."""
 
     __slots__ = ("_base", "_groups", "_lengths", "_members", "_prefix", "_seeds", "_tokens")
 
     def __init__(self, prefix: Prefix, seed: int, base: int, common_seed: int, where: str) -> None:
-        """`seed` is the tenant's, `common_seed` that of all tenants."""
+        """`seed` is that of the tenant, `common_seed` that of all tenants."""
         self._prefix = prefix
         self._groups: list[Group] | None = prefix.groups if isinstance(prefix.groups, list) else None
         self._base = base
@@ -150,11 +145,13 @@ class Beginnings:
         if prefix.tokens is not None and not isinstance(prefix.tokens, int):
             self._tokens = shapes.maker(prefix.tokens, f"{where}.tokens")
         self._members = _members(prefix)
-        self._lengths: dict[int, tuple[int, int]] = {}  # by group: memory goes with the groups that were drawn
+        self._lengths: dict[int, tuple[int, int]] = {}  # by group, only for groups drawn so far
 
     def sampler(self, seed: int, correlation: float = 0.0) -> Callable[[], tuple[int, int]]:
-        """Draws the beginning of each session from `seed`: its key and its tokens, (0, 0) for none. With `correlation`
-        c a session has that of the one before with probability c."""
+        """Return a function that draws the prefix of each session: its key and tokens, (0, 0) for none.
+
+        `correlation` is the probability that a session has the same prefix as the previous one.
+        """
         group = _correlate(_chooser(self._prefix, self._members, seed), correlation, seed)
         lengths, measure = self._lengths, self._measure
 
@@ -165,7 +162,7 @@ class Beginnings:
         return draw
 
     def _measure(self, member: int) -> tuple[int, int]:
-        """A group's key and length. A listed group's depend on its name alone, the same for every tenant."""
+        """Return the key and length of a group; those of a named group depend only on its name."""
         tokens, number, name = self._prefix.tokens, self._base + member, str(member)
         seed, common_seed = self._seeds
         if self._groups is not None:
@@ -181,7 +178,7 @@ class Beginnings:
 
 
 def _members(prefix: Prefix) -> shapes.Maker:
-    """Draws of groups by their popularity."""
+    """Return a function that makes samplers of groups by popularity."""
     popularity, groups = prefix.popularity, prefix.groups
     weights: Iterable[float] | None = None
     if isinstance(groups, list):
@@ -194,7 +191,7 @@ def _members(prefix: Prefix) -> shapes.Maker:
 
 
 def _chooser(prefix: Prefix, members: shapes.Maker, seed: int) -> Callable[[], int]:
-    """A function that draws each session's group, `NO_GROUP` for none."""
+    """Return a function that draws the group of each session, `NO_GROUP` for none."""
     draw, share = members(stream(seed, "workload.prefix.group")), prefix.share
     reuse = [group.reuse for group in prefix.groups] if isinstance(prefix.groups, list) else [1.0]
     if min(reuse) < 1:
@@ -206,14 +203,14 @@ def _chooser(prefix: Prefix, members: shapes.Maker, seed: int) -> Callable[[], i
     uniform = stream(seed, "workload.prefix.share").random
 
     def choose() -> int:
-        member = draw()  # for every session, so that `share` decides which sessions belong, and not to which group
+        member = draw()  # drawn for every session, so that `share` changes no other session's group
         return member if uniform() < (share if shares is None else shares[member]) else NO_GROUP
 
     return choose
 
 
 def _correlate(draw: Callable[[], int], correlation: float, seed: int) -> Callable[[], int]:
-    """Each as the one before with probability `correlation`, else drawn afresh: popularity stays what it is."""
+    """Repeat the previous draw with probability `correlation`; this does not change the popularity of groups."""
     if not correlation:
         return draw
     uniform, last = stream(seed, "workload.correlations.prefix").random, draw()

@@ -1,7 +1,7 @@
-"""A workload before anything is simulated: the figures of its first requests.
+"""Statistics of the first requests of a workload, without a simulation.
 
-Nobody serves them, so whatever waits for an answer (a session's next turn, a closed loop's next request) comes as if
-answers came at once. Lengths, contents and think times are what a run will see; such times come later there.
+Every answer takes no time here. So requests that wait for an answer (the next turn of a session, the next request of a
+closed loop) arrive earlier than in a run. Lengths, contents and think times are those of a run.
 """
 
 from fractions import Fraction
@@ -19,7 +19,7 @@ REQUESTS: Final = 10_000
 
 
 class Prefixes:
-    """One cache without limit, in tokens: what of a prompt was there before, whether asked or answered."""
+    """An unlimited cache of earlier prompts and outputs, in tokens."""
 
     __slots__ = ("_known", "prompt_tokens", "requests_hit", "tokens_hit")
 
@@ -48,15 +48,14 @@ class Prefixes:
 
 
 def preview(spec: WorkloadSpec, seed: int = 0, model: str = "", requests: int = REQUESTS) -> Json:
-    """The figures of a workload's first `requests`, or of all that there are."""
+    """Return statistics of the first `requests` of a workload, or of all if there are fewer."""
     figures = look(spec.plan(seed, model), requests)
     figures["expected_requests"] = _expect(spec, figures)
     return figures
 
 
 def _expect(spec: WorkloadSpec, figures: Json) -> int | None:
-    """How many requests there will be: as many as came, or else about as many as are asked for or come within the
-    duration, whichever is less; None where that is unknown."""
+    """Estimate the number of requests: all that came, else the smaller of `requests` and those within the duration."""
     if figures["complete"]:
         return int(figures["requests"])
     within = _within(spec, figures)
@@ -66,8 +65,7 @@ def _expect(spec: WorkloadSpec, figures: Json) -> int | None:
 
 
 def _within(spec: WorkloadSpec, figures: Json) -> int | None:
-    """About what the requests so far make of the whole duration. An open loop's are as many more as its profile has
-    still to come; what waits for answers, or is traced, goes on as it did."""
+    """Extrapolate the requests so far to the whole duration: those of an open loop by its profile, others linearly."""
     so_far_ps = round((figures["first_s"] + figures["span_s"]) * PS_PER_SECOND)
     if spec.duration is None or not so_far_ps:
         return None
@@ -87,10 +85,10 @@ def _within(spec: WorkloadSpec, figures: Json) -> int | None:
 
 
 def look(traffic: Traffic, requests: int) -> Json:
-    """The figures of the requests that a traffic gives first."""
+    """Return statistics of the first requests of a traffic."""
     columns, prefixes = Columns(), Prefixes()
     tenants, kinds, models, sessions = (dict[str, int]() for _ in range(4))  # numbers by name
-    last_ps: dict[int, int] = {}  # of each session
+    last_ps: dict[int, int] = {}  # latest arrival by session
     source = iter(traffic)
     for planned in islice(source, requests):
         request = planned.request

@@ -1,9 +1,8 @@
-"""Load profiles: how the rate varies with time, as a multiplier of the base rate (`docs/scenario.md` has their keys).
+"""Load profiles: the rate over time, as a multiplier of the base rate (`docs/scenario.md` lists their keys).
 
-Where a profile says nothing (before the first level, outside the spike and the segments) the multiplier is 1; the last
-level and the end of a ramp hold for ever. Every profile is a `Curve`, linear pieces between whole microseconds, with
-which an arrival process composes by a change of time: the n-th arrival comes when the integral of the rate reaches the
-n-th instant of the process at rate 1.
+The multiplier is 1 before the first level and outside spikes and segments; the last level and the end of a ramp hold
+without end. Every profile is a `Curve`. It changes the time of an arrival process: the n-th arrival comes when the
+integral of the rate reaches the n-th arrival of the process at rate 1.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ HALF_DAY: Final = 48  # samples of half a diurnal period
 
 
 class Profile(Struct, frozen=True, tag_field="type"):
-    """A profile as written and checked, with its defaults; as builtins it reads back."""
+    """A profile as written, with its defaults."""
 
     def curve(self, where: str = "profile") -> Curve:
-        """The multiplier over time; a wrong figure is told at its place."""
+        """Return the multiplier over time; an invalid value raises an error that names its key."""
         raise NotImplementedError
 
     def arrivals_before(self, rate: Fraction, until_ps: int) -> Fraction:
-        """How many arrivals are expected before `until_ps` at the base `rate` a second, exactly."""
+        """Return the exact expected number of arrivals before `until_ps` at the base `rate` per second."""
         return rate * self.curve().integral(until_ps)
 
 
@@ -46,9 +45,10 @@ class Constant(Profile, frozen=True, tag="constant"):
 
 
 class Diurnal(Profile, frozen=True, tag="diurnal"):
-    """A cosine between `low` and `high`, highest at `peak_at` (half a period unless said), sampled 96 times a period
-    and linear between. `high` is 2 - `low` unless said, so that the rate is the mean of a day; in any case the mean of
-    a period is exactly (low + high) / 2."""
+    """A cosine between `low` and `high` with its peak at `peak_at` (default: half a period), sampled 96 times a period.
+
+    The mean of a period is exactly (low + high) / 2. By default `high` is 2 - `low`, so that the mean is the base rate.
+    """
 
     period: Any = "24h"
     low: float = 0.3
@@ -59,7 +59,7 @@ class Diurnal(Profile, frozen=True, tag="diurnal"):
         high = self.high
         if high is None:
             if not self.low <= 1:
-                raise HeadwayError(f"{where}.high: is missing; say the highest multiplier where 'low' is above 1.")
+                raise HeadwayError(f"{where}.high: is missing. Set the highest multiplier if 'low' is above 1.")
             high = round(2 - self.low, 6)
         peak = self.peak_at
         if peak is None:
@@ -75,7 +75,7 @@ class Diurnal(Profile, frozen=True, tag="diurnal"):
         if high < low:
             raise HeadwayError(f"{where}.high: must be at least 'low', {self.low:g}, got {self.high:g}.")
         peak = Fraction(microseconds(self.peak_at, f"{where}.peak_at"), half) % 2
-        # Rounded to millionths no last bit of a cosine shows; the second half mirrors the first, so the mean is exact.
+        # Rounding to millionths hides differences between machines. The second half mirrors the first: an exact mean.
         turns = [float(Fraction(sample, HALF_DAY) - peak) for sample in range(HALF_DAY)]
         waves = [Fraction(round(cos(pi * turn) * MILLION), MILLION) for turn in turns]
         levels = [(low + high + (high - low) * wave) / 2 for wave in (*waves, *(-wave for wave in waves), waves[0])]
@@ -86,12 +86,12 @@ class Diurnal(Profile, frozen=True, tag="diurnal"):
 
 
 class Repeatable(Profile, frozen=True, kw_only=True):
-    """A profile that may start over."""
+    """A profile that may repeat."""
 
     repeat: Any = UNSET
 
     def pieces(self, where: str) -> tuple[list[Piece], Fraction]:
-        """The pieces from 0 on, some of them empty, and the level after them."""
+        """Return the pieces from 0 on, some of them empty, and the level after them."""
         raise NotImplementedError
 
     def curve(self, where: str = "profile") -> Curve:
@@ -102,10 +102,10 @@ class Repeatable(Profile, frozen=True, kw_only=True):
         place, end = f"{where}.repeat", pieces[-1].end if pieces else 0
         period = microseconds(self.repeat, place)
         if not period and not end:
-            raise HeadwayError(f"{place}: must be longer than nothing, got {shown(self.repeat)}.")
+            raise HeadwayError(f"{place}: must be greater than zero, got {shown(self.repeat)}.")
         if period < end:
-            least = f"must be at least {duration_text(end * PS_PER_US)}, where the profile ends"
-            raise HeadwayError(f"{place}: {least}; got {shown(self.repeat)}.")
+            least = f"must be at least {duration_text(end * PS_PER_US)}, the length of the profile"
+            raise HeadwayError(f"{place}: {least}, got {shown(self.repeat)}.")
         if period > end:
             pieces.append(Piece(end, period, level, level))
         return Curve(pieces, None)
@@ -129,14 +129,14 @@ class Step(Repeatable, frozen=True, tag="step"):
             place = f"{where}.levels[{number}]"
             at = microseconds(entry.at, f"{place}.at")
             if at < since or (number and at == since):
-                raise HeadwayError(f"{place}.at: must be later than the level before, got {shown(entry.at)}.")
+                raise HeadwayError(f"{place}.at: must be later than the previous level, got {shown(entry.at)}.")
             pieces.append(Piece(since, at, level, level))
             since, level = at, multiplier(entry.multiplier, f"{place}.multiplier")
         return pieces, level
 
 
 class Ramp(Repeatable, frozen=True, tag="ramp"):
-    """`from` until `start`, then evenly to `to` at `end`."""
+    """`from` until `start`, then linearly to `to` at `end`."""
 
     from_: float = field(name="from")
     to: float
@@ -152,7 +152,7 @@ class Ramp(Repeatable, frozen=True, tag="ramp"):
 
 
 class Spike(Repeatable, frozen=True, tag="spike"):
-    """`multiplier` from `at` on for `duration`, then evenly back to 1 within `recovery`."""
+    """`multiplier` from `at` on for `duration`, then linearly back to 1 within `recovery`."""
 
     at: Any
     multiplier: float
@@ -165,7 +165,7 @@ class Spike(Repeatable, frozen=True, tag="spike"):
         stays = at + microseconds(self.duration, f"{where}.duration")
         over = stays + microseconds(self.recovery, f"{where}.recovery")
         if over == at:
-            raise HeadwayError(f"{where}.duration: must be longer than nothing, got {shown(self.duration)}.")
+            raise HeadwayError(f"{where}.duration: must be greater than zero, got {shown(self.duration)}.")
         return [Piece(0, at, ONE, ONE), Piece(at, stays, level, level), Piece(stays, over, level, ONE)], ONE
 
 
@@ -188,7 +188,7 @@ class Segments(Repeatable, frozen=True, tag="segments"):
             place = f"{where}.segments[{number}]"
             start, end = microseconds(entry.start, f"{place}.start"), microseconds(entry.end, f"{place}.end")
             if start < since:
-                wrong = f"must not be before the segment before ends, at {self.segments[number - 1].end}"
+                wrong = f"must not be before the end of the previous segment, {self.segments[number - 1].end}"
                 raise HeadwayError(f"{place}.start: {wrong}, got {shown(entry.start)}.")
             if end <= start:
                 raise HeadwayError(f"{place}.end: must be later than 'start', {entry.start}, got {shown(entry.end)}.")
@@ -204,7 +204,7 @@ KINDS: Final[dict[str, type[Profile]]] = {
 
 
 def parse(spec: object, where: str) -> Profile:
-    """A profile from its bare name or its mapping."""
+    """Read a profile from its name or its mapping."""
     if isinstance(spec, dict) and "segments" in spec:
         spec = {"type": "segments", **spec}
     name, rest = split_kind(spec, where, "type", KINDS, "profile", "load profile")
@@ -215,7 +215,7 @@ def parse(spec: object, where: str) -> Profile:
 
 def read_each(kind: type[Level] | type[Segment], entries: list[Any], where: str) -> list[Level | Segment]:
     if not entries:
-        raise HeadwayError(f"{where}: give at least one.")
+        raise HeadwayError(f"{where}: list at least one entry.")
     return [read(kind, entry, f"{where}[{number}]") for number, entry in enumerate(entries)]
 
 

@@ -1,8 +1,8 @@
-"""A trace replayed: the traffic that the `trace:` key makes.
+"""Replay: the traffic of the `trace:` key.
 
-By `timestamps` every request comes when the trace says, whatever became of the ones before. By `think` the requests of
-a session wait for each other: one comes its recorded delay after those it waits for have ended, as its client did. The
-first kind inflates tails where the cluster is slower than the recorded one was, and can change which policy wins.
+With `timestamps`, every request arrives at its recorded time. With `think`, it arrives its recorded delay after the end
+of the requests that it waits for, as its client did. If the simulated cluster is slower than the recorded one,
+`timestamps` inflates tail latencies and can change which policy wins.
 """
 
 import pathlib
@@ -50,7 +50,7 @@ def traffic(
     retry: Retry = NO_RETRY,
     timeout_ps: int | None = None,
 ) -> Traffic:
-    """The requests of a trace; `declared` draws what clients ask for as max_tokens, in the trace's order."""
+    """Return the requests of a trace; `declared` draws the max_tokens of clients, in the order of the trace."""
     reader = _open(spec, seed)
     clock = Clock(spec.speed, stop_ps)
     maker = Maker(model, declared)
@@ -69,7 +69,7 @@ def _open(spec: TraceSpec, seed: int) -> Reader:
         if not path.is_dir():
             path.open("rb").close()
     except (OSError, ValueError) as error:
-        raise HeadwayError(f"{PLACE}.path: {str(path)!r} cannot be opened ({reason(error)}).") from None
+        raise HeadwayError(f"{PLACE}.path: cannot open {str(path)!r} ({reason(error)}).") from None
     options = Options(block_tokens=spec.block_tokens, limit=spec.limit, seed=seed)
     reader = open_trace(path, spec.format, options, f"{PLACE}.format")
     if spec.transforms:
@@ -82,29 +82,29 @@ def _empty(spec: TraceSpec) -> HeadwayError:
 
 
 def _sessions(spec: TraceSpec, info: Info) -> str:
-    """Where the sessions come from: recorded, derived or none."""
+    """Return where sessions come from: recorded, derived or none."""
     has_blocks = info.block_tokens is not None
     if spec.sessions == "recorded" and not info.sessions:
         other = "derived" if has_blocks else "none"
-        raise HeadwayError(f"{PLACE}.sessions: this {info.format} trace records no sessions; say {other}.")
+        raise HeadwayError(f"{PLACE}.sessions: this {info.format} trace records no sessions. Use {other}.")
     if spec.sessions == "derived" and not has_blocks:
-        raise HeadwayError(f"{PLACE}.sessions: this {info.format} trace has no blocks to derive them from.")
+        raise HeadwayError(f"{PLACE}.sessions: this {info.format} trace has no blocks to derive them from. Use none.")
     if spec.share_system and not has_blocks:
-        raise HeadwayError(f"{PLACE}.share_system: this {info.format} trace has no blocks to share; leave it out.")
+        raise HeadwayError(f"{PLACE}.share_system: this {info.format} trace has no blocks to share. Remove this key.")
     source = spec.sessions or ("recorded" if info.sessions else "derived" if has_blocks else "none")
     if source == "none" and spec.replay == "think":
-        raise HeadwayError(f"{PLACE}.replay: this {info.format} trace has no sessions; say timestamps.")
+        raise HeadwayError(f"{PLACE}.replay: this {info.format} trace has no sessions. Use timestamps.")
     return source
 
 
 def _thinks(spec: TraceSpec, info: Info) -> bool:
-    """Whether requests wait for each other. Sessions that were derived never change timing unless asked to."""
+    """Return whether requests wait for each other; by default only those of recorded sessions do."""
     recorded = _sessions(spec, info) == "recorded"
     return recorded if spec.replay is None else spec.replay == "think"
 
 
 def _streams(spec: TraceSpec, info: Info) -> bool:
-    """Whether the trace can be replayed as it is read: nothing in it hangs on what comes later."""
+    """Return whether the trace can be replayed while it is read, since no request depends on later ones."""
     return info.block_tokens is None and info.clock == "trace" and spec.starts is None and not _thinks(spec, info)
 
 
@@ -128,7 +128,7 @@ def _stream_requests(spec: TraceSpec, reader: Reader, clock: Clock, maker: Maker
 
 
 class Replay:
-    """A trace in memory about to be replayed, as a scenario says."""
+    """A trace in memory, and how to replay it."""
 
     def __init__(self, spec: TraceSpec, trace: Trace, seed: int, clock: Clock, maker: Maker) -> None:
         self._trace = trace
@@ -138,8 +138,8 @@ class Replay:
         self._thinks = _thinks(spec, trace.info)
         self._starts = None if spec.starts is None else read_starts(spec)
         if spec.share_system and not trace.systems:
-            wrong = f"this {trace.info.format} trace does not say how long tool and system prompts are"
-            raise HeadwayError(f"{PLACE}.share_system: {wrong}; leave it out.")
+            wrong = f"this {trace.info.format} trace has no lengths of tool and system prompts"
+            raise HeadwayError(f"{PLACE}.share_system: {wrong}. Remove this key.")
         self._path = trace.paths(bool(spec.share_system))
         self._session: Sequence[int] = trace.session
         self._names = trace.sessions
@@ -154,15 +154,15 @@ class Replay:
         starts = self._starts
         users = None if starts is None else starts.users
         if self._trace.info.clock != "trace" and starts is None:
-            wrong = f"this {self._trace.info.format} trace does not say when its sessions begin"
-            raise HeadwayError(f"{PLACE}.starts: {wrong}; write starts: {BOTH_STARTS}.")
+            wrong = f"this {self._trace.info.format} trace does not record when sessions begin"
+            raise HeadwayError(f"{PLACE}.starts: {wrong}. Set starts: {BOTH_STARTS}.")
         if self._thinks:
             source = Source(self._sessions(), retry, self._clock.stop_ps, users, timeout_ps=timeout_ps)
             if starts is not None and starts.pause is not None:
                 source.pause_ps = duration_ps(starts.pause, f"{PLACE}.starts.pause")
             return Sessions([source])
         if users is not None:
-            raise HeadwayError(f"{PLACE}.starts.users: users wait for sessions to end; say replay: think with them.")
+            raise HeadwayError(f"{PLACE}.starts.users: users wait for sessions to end. Set replay: think.")
         if retry.max:
             return Sessions([Source(self._single_turns(), retry, self._clock.stop_ps, timeout_ps=timeout_ps)])
         return OpenLoop(with_deadlines(self._requests(), timeout_ps))
@@ -174,13 +174,13 @@ class Replay:
             yield plan(number, at_ps, self._turn(row), *sender_of(self._labels(row), name), place)
 
     def _single_turns(self) -> Iterator[SessionStart]:
-        """Each request as a session of its own, so that it can be sent again."""
+        """Yield each request as its own session, so that it can be retried."""
         for at_ps, row, name, place in self._arrivals():
             turns = iter((self._turn(row),))
             yield at_ps, partial(Chain, *sender_of(self._labels(row), name), turns, 1, place)
 
     def _arrivals(self) -> Iterator[tuple[int, int, str | None, int]]:
-        """When each row comes, in order, up to the end of arrivals; with its session and its place in it."""
+        """Yield the arrival of each row in order, with the row, its session and its position there."""
         turns: dict[int, int] = {}
         for at_ps, row in self._recorded_times() if self._starts is None else self._shifted_times():
             if self._clock.over(at_ps, row):
@@ -198,7 +198,7 @@ class Replay:
             yield scale(check_stamp(row, at_ps)), row
 
     def _shifted_times(self) -> Iterator[tuple[int, int]]:
-        """Sessions begun anew, each with the stamps that it has from its first request on."""
+        """Yield times with new starts of sessions; within a session, times count from its first request."""
         stamps, scale = self._trace.arrival_ps, self._clock.scale
         coming: list[tuple[int, int]] = []
         for start_ps, rows in zip(self._begins(), groups(self._trace, self._session), strict=False):
@@ -215,7 +215,7 @@ class Replay:
     # --- by think time -------------------------------------------------------------------------------------------
 
     def _sessions(self) -> Iterator[SessionStart]:
-        """Sessions in order of their start."""
+        """Yield the sessions in order of their start."""
         stamps = self._trace.arrival_ps
         sessions = groups(self._trace, self._session)
         if self._starts is not None:
@@ -226,8 +226,8 @@ class Replay:
             return
         for rows in sessions:
             if stamps[rows[0]] == NONE:
-                wrong = f"request {rows[0]} of the trace begins a session and has no time"
-                raise HeadwayError(f"{PLACE}.starts: {wrong}; write starts: {BOTH_STARTS}.")
+                wrong = f"request {rows[0]} of the trace begins a session, but has no time"
+                raise HeadwayError(f"{PLACE}.starts: {wrong}. Set starts: {BOTH_STARTS}.")
         sessions.sort(key=lambda rows: stamps[rows[0]])
         for rows in sessions:
             start_ps = self._clock.scale(stamps[rows[0]])
@@ -240,7 +240,7 @@ class Replay:
         sender = sender_of(self._labels(rows[0]), None if session < 0 else self._names[session])
         plans = waits(self._trace, self._session, rows)
         scale = self._clock.scale
-        if not any(row in self._trace.after for row in rows):  # each just waits for the one before
+        if not any(row in self._trace.after for row in rows):  # each waits for the previous one
             return Chain(*sender, (self._turn(wait.row, scale(wait.delay_ps)) for wait in plans), len(rows))
         number = {row: place for place, row in enumerate(rows)}
         turns, after = [], []
@@ -252,7 +252,7 @@ class Replay:
     # --- both ----------------------------------------------------------------------------------------------------
 
     def _begins(self) -> Iterator[int]:
-        """When sessions begin, where the scenario says."""
+        """Return the starts of sessions that the scenario sets."""
         starts = self._starts
         assert starts is not None
         if starts.rate is None:

@@ -1,14 +1,12 @@
-"""Reuse: what LRU caches would hit of prompts given as runs of block ids, in order of arrival.
+"""Reuse: the hits of LRU caches for prompts given as runs of block ids, in order of arrival.
 
-One rule. A prompt's hit is the leading run of its blocks that are resident before it; then all its blocks are touched,
-first to last or tail first, and whatever is over capacity goes, least recently used first. This is order alone: no
-time, no engine's block size, no output tokens.
+A prompt hits its leading blocks that are in the cache. Then all its blocks are touched, first to last or tail first,
+and the least recently used blocks above the capacity are evicted. Only the order counts, not time or output tokens.
 
-Nothing here is done block by block. An LRU cache of c blocks holds the c blocks touched last, so one order of use
-serves caches of every size: each block has the number of its last touch, and a cache of c blocks holds those at or
-after some `floor`, which only ever rises. A run of ids touched at once has consecutive numbers, so the order is kept as
-stretches of ids with a constant `shift` from id to number. Touched tail first, a run's numbers fall as its ids rise;
-under mirrored ids (n is then -n) they rise again, and only looking up differs.
+The cost is per run, not per block. An LRU cache of c blocks holds the c blocks touched last, so one order serves caches
+of all sizes: each block has the number of its last touch, and a cache holds the blocks at or after its `floor`, which
+never falls. A run touched at once has consecutive numbers, so the order is stored as stretches of ids with a constant
+`shift` from id to number. With tail first, numbers fall as ids rise; ids are then negated, so that numbers rise again.
 """
 
 from bisect import bisect_left, bisect_right
@@ -17,46 +15,45 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-Order = Literal["first-to-last", "tail-first"]  # how one prompt's blocks are touched
+Order = Literal["first-to-last", "tail-first"]  # in which the blocks of a prompt are touched
 Run = tuple[int, int]  # first id, count
 Stretches = tuple[list[int], list[int], list[int]]  # starts, ends and shifts, in order of id
 
 ORDERS: Final[tuple[Order, ...]] = ("first-to-last", "tail-first")
-BUCKET_BITS: Final = 14  # ids of one list of stretches, so that no list grows long
-SPARSE: Final = 4  # log entries for a stretch, beyond which the log is written anew
-SHORT: Final = 1024  # entries of a log that is never worth it
+BUCKET_BITS: Final = 14  # of the ids in one list of stretches, so that no list grows long
+SPARSE: Final = 4  # log entries per stretch above which the log is rebuilt
+SHORT: Final = 1024  # a log of this many entries is never rebuilt
 NO_STRETCHES: Final[Stretches] = ([], [], [])
 
 
 class Hits(Struct):
-    """What caches of each capacity hit; of the largest also in tokens and requests. `distinct` counts the blocks that
-    some cache has ever held, once for each cache."""
+    """Hits by capacity in blocks, and of the largest cache also in tokens and requests."""
 
     blocks: list[int]
     referenced: int = 0
-    distinct: int = 0
+    distinct: int = 0  # blocks that a cache has ever held, summed over the caches
     tokens: int = 0
     requests: int = 0
 
 
 class Caches:
-    """Equal prompts, one order of use, a cache of each of the `capacities` (ascending, None for unlimited last)."""
+    """Caches of several `capacities` (ascending, None for unlimited last) that receive the same prompts."""
 
     def __init__(self, capacities: Sequence[int | None], order: Order = "first-to-last") -> None:
-        self._tail_first = order == "tail-first"  # then all ids below are mirrored
+        self._tail_first = order == "tail-first"  # then all ids below are negated
         self._limits = [capacity for capacity in capacities if capacity is not None]
         self._floors = [0] * len(capacities)
         self._live = [0] * len(self._limits)  # blocks at or after each floor
         self._buckets: dict[int, Stretches] = {}
         self._stretches = 0
         self._now = 0
-        # The log: runs in the order in which they were touched, for finding what is next to go.
+        # The log: runs in the order of their touches, to find the next blocks to evict.
         self._times: list[int] = []
         self._firsts: list[int] = []
         self._counts: list[int] = []
 
     def offer(self, runs: Sequence[Run], hits: list[int]) -> int:
-        """Look a prompt up, add the blocks that each cache hits to `hits`, and touch its blocks. Gives the hit of the
+        """Look up a prompt, add the blocks that each cache hits to `hits`, and touch its blocks. Return the hits of the
         largest cache."""
         walked = self._count_hits(runs, hits)
         if self._tail_first:
@@ -73,16 +70,16 @@ class Caches:
         return walked
 
     def distinct(self) -> int:
-        """How many different blocks were ever offered."""
+        """Return the number of different blocks offered so far."""
         return sum(sum(ends) - sum(starts) for starts, ends, _ in self._buckets.values())
 
     def _count_hits(self, runs: Sequence[Run], hits: list[int]) -> int:
         floors = self._floors
-        smallest = 0  # of the caches that still hit; a larger one holds whatever a smaller one does
+        smallest = 0  # index of the smallest cache that still hits; larger caches hold the same blocks and more
         walked = 0
         for length, oldest in self._walk_mirrored(runs) if self._tail_first else self._walk(runs):
             while floors[smallest] > oldest:
-                # Touched tail first, a stretch's head is its most recent: the cache may have lost its tail alone.
+                # With tail first, the head of a stretch is its most recent part: only its tail may be evicted.
                 left = max(length - (floors[smallest] - oldest), 0) if self._tail_first else 0
                 hits[smallest] += walked + left
                 smallest += 1
@@ -94,8 +91,7 @@ class Caches:
         return walked
 
     def _walk(self, runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
-        """The stretches of a prompt up to its first block that was never touched: how long each is, and its oldest
-        touch."""
+        """Yield length and oldest touch of each stretch of a prompt, up to its first block that was never touched."""
         for at, count in runs:
             end = at + count
             while at < end:
@@ -112,9 +108,9 @@ class Caches:
                     place += 1
 
     def _walk_mirrored(self, runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
-        """As `_walk`, down the mirrored ids."""
+        """Do the same as `_walk`, downwards over negated ids."""
         for first, count in runs:
-            at = 1 - first  # the next id is the one below
+            at = 1 - first  # one above the next id
             end = at - count
             while at > end:
                 bucket = (at - 1) >> BUCKET_BITS
@@ -152,7 +148,7 @@ class Caches:
             first = until
 
     def _overlay(self, stretches: Stretches, first: int, end: int, shift: int) -> None:
-        """Put a stretch over those that it covers, wholly or in part."""
+        """Add a stretch and remove what it covers of others."""
         starts, ends, shifts = stretches
         low = bisect_right(ends, first)
         high = bisect_left(starts, end, low)
@@ -173,7 +169,7 @@ class Caches:
         self._stretches += len(starts)
 
     def _forget(self, since: int, until: int) -> None:
-        """The touches from `since` until `until` are no longer their blocks' last."""
+        """Uncount the touches from `since` until `until`, whose blocks were touched again."""
         live, floors = self._live, self._floors
         for which in range(len(live)):
             floor = floors[which]
@@ -181,7 +177,7 @@ class Caches:
                 live[which] -= until - (since if since > floor else floor)
 
     def _evict(self, which: int, excess: int) -> None:
-        """Raise the floor past so many blocks."""
+        """Evict `excess` blocks by raising the floor."""
         times, firsts, counts, floors = self._times, self._firsts, self._counts, self._floors
         self._live[which] -= excess
         entry = max(bisect_right(times, floors[which]) - 1, 0)
@@ -207,7 +203,7 @@ class Caches:
             entry += 1
 
     def _compact(self) -> None:
-        """Write the log anew from what is still there: much touched is little else, and the log would grow for ever."""
+        """Rebuild the log from the current stretches; otherwise it would grow with every touch."""
         lowest = min(self._floors[: len(self._limits)])
         runs = [
             (max(start + shift, lowest), max(start, lowest - shift), end)
@@ -228,14 +224,16 @@ def hits(
     block_tokens: int,
     order: Order = "first-to-last",
 ) -> Hits:
-    """What `prompts`, each with its tokens, hit in the caches that they are sent to, of each capacity. A block that is
-    only partly filled counts as a block, and as the tokens that it has."""
+    """Return the hits of `prompts`, each with its tokens, in the `caches` that receive them, for each capacity.
+
+    A partly filled block counts as one block and as its own tokens.
+    """
     ranked = sorted(range(len(capacities)), key=lambda at: (capacities[at] is None, capacities[at] or 0))
     ascending = [capacities[at] for at in ranked]
     stacks: dict[int, Caches] = {}
     blocks_hit = [0] * len(ranked)
     total = Hits([])
-    for (runs, tokens), place in zip(prompts, caches, strict=False):  # what says where to send may have no end
+    for (runs, tokens), place in zip(prompts, caches, strict=False):  # `caches` may have no end
         stack = stacks.get(place)
         if stack is None:
             stack = stacks[place] = Caches(ascending, order)

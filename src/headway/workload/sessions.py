@@ -1,7 +1,7 @@
-"""Sessions: requests that hang together, each planned in full but for when it comes.
+"""Sessions: related requests, whose content is planned in advance but whose arrival depends on each other.
 
-A session's turns wait for each other: the next comes some time (a person thinks, a tool runs) after the ones it waits
-for have ended. What they say and how long they are is drawn beforehand, so it is the same whatever the cluster does.
+A turn arrives some time (a person thinks, a tool runs) after the turns that it waits for have ended. Its content and
+length are drawn in advance, so they do not depend on the cluster.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,13 +13,13 @@ from headway.types import Path
 
 
 class Turn(Struct, gc=False):
-    """One request as planned. Its `delay_ps` counts from the end of the last turn that it waits for, or from the
-    session's start where it waits for none."""
+    """A planned request. `delay_ps` counts from the end of the last turn that it waits for, or from the start of the
+    session if it waits for none."""
 
     prompt_tokens: int
     output_tokens: int
     path: Path
-    output_key: int  # names what it will generate, so that a later prompt may go on with it
+    output_key: int  # the content of its output, with which a later prompt may continue
     delay_ps: int = 0
     model: str = ""
     kind: str = "completion"
@@ -32,28 +32,27 @@ Numbered = tuple[int, Turn]  # a turn and its number in the session
 
 
 class Session(Protocol):
-    """What traffic asks of a session. It is asked for the turns that have become free, and told of each that ended
-    well; after one that did not it is asked nothing more."""
+    """The interface of a session. Traffic reports each completed turn; after a failed turn, the session ends."""
 
-    name: str | None  # None: its one request is no session
+    name: str | None  # None: a single request without a session
     tenant: str
     slo_class: str
 
     def begin(self) -> Iterable[Numbered]:
-        """The turns that wait for nothing."""
+        """Return the turns that wait for nothing."""
         ...
 
     def on_ended(self, number: int) -> Iterable[Numbered]:
-        """The turns that waited for this one and now wait for nothing more."""
+        """Return the turns that waited for this one and are now ready."""
         ...
 
     def turns_left(self) -> int:
-        """How many turns were planned and never handed out."""
+        """Return the number of planned turns that were never returned."""
         ...
 
 
 class Chain:
-    """A session in which each turn waits for the one before. The turns may be drawn as they are needed."""
+    """A session in which each turn waits for the previous one. The turns may be drawn on demand."""
 
     __slots__ = ("_at", "_end", "_turns", "name", "slo_class", "tenant")
 
@@ -66,7 +65,7 @@ class Chain:
         count: int | None = None,
         first: int = 0,
     ) -> None:
-        """`count` is how many turns there are, None where they have no end of their own; `first` numbers the first."""
+        """`count` is the number of turns, None if they have no end; `first` is the number of the first turn."""
         self.name = name
         self.tenant = tenant
         self.slo_class = slo_class
@@ -93,15 +92,15 @@ class Chain:
 
 
 class Graph:
-    """A session whose turns wait for any of the earlier ones: sub-agents that branch off and are waited for."""
+    """A session whose turns may wait for any earlier turns, such as those of sub-agents."""
 
     __slots__ = ("_blocked", "_issued", "_turns", "_waiters", "name", "slo_class", "tenant")
 
     def __init__(
         self, name: str | None, tenant: str, slo_class: str, turns: Sequence[Turn], after: Sequence[Sequence[int]]
     ) -> None:
-        """`after[i]` are the numbers of the turns that turn i waits for, each below i. A turn is looked at when it has
-        become free, once."""
+        """`after[i]` are the numbers of the turns that turn i waits for, each below i. `turns` is read once per turn,
+        when the turn is ready."""
         self.name = name
         self.tenant = tenant
         self.slo_class = slo_class

@@ -1,7 +1,7 @@
-"""Length distributions: how many tokens a prompt or an output has. A draw is a whole number, at least 1.
+"""Length distributions: the tokens of a prompt or an output. A draw is a whole number of at least 1.
 
-A bare number is a constant, anything else a mapping with `dist` and the figures of its kind. `mean` and `std` are those
-of the lengths themselves, also for lognormal. A draw outside `min` and `max` is set to the bound, not drawn again.
+A number is a constant; other distributions are mappings with `dist` and its keys. `mean` and `std` are those of the
+lengths themselves, also for lognormal. A draw outside `min` and `max` is set to the bound, not drawn again.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Final, cast
 
 from msgspec import Struct
 
-from headway.config.section import read
-from headway.config.wording import shown, suggest
+from headway.config.section import read, split_kind
+from headway.config.wording import shown
 from headway.errors import HeadwayError
 
 MAX_TOKENS: Final = 2**31 - 1
 MOST_LENGTHS: Final = 10_000_000  # in a file
 LONGEST_LINE: Final = 1000
-MAX_RATIO: Final = 1e12  # of std to mean, beyond which the square leaves the floats
+MAX_RATIO: Final = 1e12  # of std to mean; the square of a larger ratio could overflow
 WHOLE: Final = f"a length is a whole number between 1 and {MAX_TOKENS}"
 
 Draw = Callable[[], int]
-Maker = Callable[[Random], Draw]  # of samplers that differ in nothing but their stream
+Maker = Callable[[Random], Draw]  # makes samplers that differ only in their random stream
 
 
 class Bounded(Struct, frozen=True, kw_only=True):
@@ -76,18 +76,13 @@ KINDS: Final[dict[str, type[Shape]]] = {
 
 
 def parse(spec: object, where: str) -> tuple[str, Shape]:
-    """The kind and the checked figures of a length distribution."""
+    """Return the kind and the checked keys of a length distribution."""
     kind, shape, value_at = "constant", cast(Shape, Constant(1)), where
     if isinstance(spec, (int, float)) and not isinstance(spec, bool):
         shape = Constant(spec)
     elif isinstance(spec, dict):
-        rest = dict(spec)
-        name = rest.pop("dist", None)
-        if not isinstance(name, str) or name not in KINDS:
-            if name is None:
-                raise HeadwayError(f"{where}: say 'dist', one of {', '.join(KINDS)}.")
-            raise HeadwayError(f"{where}.dist: no distribution is called {shown(name)}.{suggest(str(name), KINDS)}")
-        kind, shape, value_at = name, read(KINDS[name], rest, where), f"{where}.value"
+        kind, rest = split_kind(spec, where, "dist", KINDS, "distribution", "distribution")
+        shape, value_at = read(KINDS[kind], rest, where), f"{where}.value"
     else:
         raise HeadwayError(f"{where}: expected a number or a mapping with 'dist', got {shown(spec)}.")
     _check_bounds(shape, where)
@@ -97,7 +92,7 @@ def parse(spec: object, where: str) -> tuple[str, Shape]:
         raise HeadwayError(f"{where}.std: {wrong}, got {figure_text(shape.std)}.")
     if kind == "geometric" and isinstance(shape, Exponential) and shape.mean < 1:
         raise HeadwayError(
-            f"{where}.mean: a geometric draw is at least 1, and so is its mean, got {figure_text(shape.mean)}."
+            f"{where}.mean: the mean of a geometric distribution is at least 1, got {figure_text(shape.mean)}."
         )
     return kind, shape
 
@@ -129,13 +124,13 @@ def _check_figures(shape: Shape, where: str, value_at: str) -> None:
 
 def _check_empirical(shape: Empirical, where: str) -> None:
     if (shape.values is None) == (shape.path is None):
-        raise HeadwayError(f"{where}: an empirical distribution takes either 'values' or the 'path' of a file.")
+        raise HeadwayError(f"{where}: an empirical distribution needs either 'values' or the 'path' of a file.")
     if shape.values is None:
         if shape.weights is not None:
-            raise HeadwayError(f"{where}.weights: weights go with 'values'; repeat a length in the file instead.")
+            raise HeadwayError(f"{where}.weights: weights need 'values'. Repeat lengths in the file instead.")
         return
     if not shape.values:
-        raise HeadwayError(f"{where}.values: give at least one length.")
+        raise HeadwayError(f"{where}.values: list at least one length.")
     for value in shape.values:
         if not 1 <= value <= MAX_TOKENS:
             raise HeadwayError(f"{where}.values: {WHOLE}, got {figure_text(value)}.")
@@ -144,14 +139,14 @@ def _check_empirical(shape: Empirical, where: str) -> None:
 
 
 def check_weights(weights: Sequence[float], count: int, of: str, where: str) -> None:
-    """As many weights as there are `of`, each a positive number."""
+    """Raise unless there are `count` positive weights; `of` names what they belong to."""
     if len(weights) != count:
-        raise HeadwayError(f"{where}: {len(weights)} weights for {count} {of}; give one each.")
+        raise HeadwayError(f"{where}: {len(weights)} weights for {count} {of}. List one weight for each.")
     for weight in weights:
         if not (isfinite(weight) and weight > 0):
             raise HeadwayError(f"{where}: a weight is a positive number, got {weight:g}.")
     if not isfinite(list(accumulate(weights))[-1]):
-        raise HeadwayError(f"{where}: the sum of the weights is too large for a number; only their ratios count.")
+        raise HeadwayError(f"{where}: the sum of the weights is too large. Divide all weights by the same number.")
 
 
 def check_probability(value: float, where: str) -> None:
@@ -160,17 +155,17 @@ def check_probability(value: float, where: str) -> None:
 
 
 def figure_text(value: float) -> str:
-    """A figure for an error's sentence, however many digits it has."""
+    """Return a number as text for an error, also if it has too many digits."""
     return "a number of too many digits" if isinstance(value, int) and abs(value) > 10**18 else f"{value:.15g}"
 
 
 def sampler(spec: object, where: str, rng: Random) -> Draw:
-    """A function that draws lengths from `rng`."""
+    """Return a function that draws lengths from `rng`."""
     return maker(spec, where)(rng)
 
 
 def maker(spec: object, where: str) -> Maker:
-    """Samplers of one distribution, which is read once."""
+    """Read a distribution once, and return a function that makes samplers of it."""
     kind, shape = parse(spec, where)
     low = 1 if shape.min is None else shape.min
     high = MAX_TOKENS if shape.max is None else shape.max
@@ -186,9 +181,9 @@ def maker(spec: object, where: str) -> Maker:
 
 
 def continuous(kind: str, mean: float, std: float, low: int, high: int, rng: Random) -> Callable[[], float]:
-    """Draws of a kind before they are rounded and bounded."""
+    """Return a function that draws values before rounding and clamping."""
     uniform, gauss = rng.random, rng.gauss
-    if kind == "uniform":  # each whole number as likely as any other
+    if kind == "uniform":  # over whole numbers
         return lambda: low + int(uniform() * (high - low + 1))
     if kind == "exponential":
         return lambda: -mean * log(1.0 - uniform())
@@ -215,7 +210,7 @@ def clamp(draw: Callable[[], float], low: int, high: int) -> Draw:
 
 
 def pickers(values: Sequence[int], weights: Iterable[float] | None) -> Maker:
-    """Samplers that draw one of `values`, each as likely as its weight says; they have the table in common."""
+    """Return a function that makes samplers of `values` by weight; the samplers share the tables."""
     size, last = len(values), len(values) - 1
     if weights is None:
 
@@ -237,7 +232,7 @@ def pickers(values: Sequence[int], weights: Iterable[float] | None) -> Maker:
 def _read_lengths(path: pathlib.Path, where: str) -> array[int]:
     values = array("i")
     try:
-        if path.exists() and not path.is_file():  # a pipe or a device might keep us waiting for ever
+        if path.exists() and not path.is_file():  # a pipe or a device could block forever
             raise OSError
         with path.open(encoding="utf-8") as file:
             number = 0
@@ -247,11 +242,11 @@ def _read_lengths(path: pathlib.Path, where: str) -> array[int]:
                 if text:
                     values.append(_length(text, f"{path.name} line {number}"))
                 if len(values) > MOST_LENGTHS:
-                    raise HeadwayError(f"{where}: {str(path)!r} has over {MOST_LENGTHS:,} lengths; a sample will do.")
+                    raise HeadwayError(f"{where}: {str(path)!r} has over {MOST_LENGTHS:,} lengths. Use a sample.")
     except (OSError, ValueError):
-        raise HeadwayError(f"{where}: {str(path)!r} cannot be read as a text file with one length a line.") from None
+        raise HeadwayError(f"{where}: {str(path)!r} is not a readable text file with one length per line.") from None
     if not values:
-        raise HeadwayError(f"{where}: {str(path)!r} holds no lengths.")
+        raise HeadwayError(f"{where}: {str(path)!r} has no lengths.")
     return values
 
 

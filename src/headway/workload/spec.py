@@ -1,4 +1,4 @@
-"""The `workload:` section, and what it plans: requests with the truth that only the simulator may know."""
+"""The `workload:` section of a scenario, and the requests that it plans."""
 
 import re
 from typing import Any, Final
@@ -21,9 +21,9 @@ from headway.workload.traces.record import present
 from headway.workload.traffic import OpenLoop, Retry, Sessions, Traffic, with_deadlines
 
 KEYS: Final = ("requests", "duration", *SenderKeys.__struct_fields__, "tenants", "preset", "trace")
-WITH_TRACE: Final = ("trace", "duration", "max_tokens", "retry", "timeout")  # the keys that go with a trace
-INSTEAD: Final = {"requests": "use workload.trace.limit", "rate": "use workload.trace.speed"}
-INSTEAD_OF_PRESET: Final = {  # which keys of a preset a key stands in place of, beside its namesake
+WITH_TRACE: Final = ("trace", "duration", "max_tokens", "retry", "timeout")  # the keys that are valid with a trace
+INSTEAD: Final = {"requests": "Use workload.trace.limit", "rate": "Use workload.trace.speed"}
+INSTEAD_OF_PRESET: Final = {  # other keys of a preset that a key replaces
     "kind": ("kinds", "models"),
     "kinds": ("kind", "models"),
     "rate": ("closed_loop",),
@@ -33,15 +33,14 @@ INSTEAD_OF_PRESET: Final = {  # which keys of a preset a key stands in place of,
 
 
 class WorkloadSpec(SenderKeys):
-    """The section as written; a key that is None was not given. It is checked when it is made, files apart.
+    """The section as written; a key that is not set is None. The constructor checks everything except files.
 
-    Synthetic requests need a `rate` or a `closed_loop`, and `requests` or `duration` (or both: whichever ends first).
-    The keys of `SenderKeys` may stand for each tenant as well. A trace brings its own times and lengths;
-    `duration`, `max_tokens`, `retry` and `timeout` go with either.
+    A synthetic workload needs a `rate` or a `closed_loop`, and `requests` or `duration` or both. A trace has its own
+    times and lengths; only the keys of `WITH_TRACE` are valid with it.
     """
 
     requests: int | None = None
-    duration: Any = None  # ends arrivals: only those before it count
+    duration: Any = None  # end of arrivals
     tenants: Any = None
     preset: Any = None
     trace: Any = None
@@ -59,11 +58,11 @@ class WorkloadSpec(SenderKeys):
             self._check_trace()
 
     def _keys(self) -> Json:
-        """The keys that are given, in order."""
+        """Return the keys that are set, in order."""
         return present({name: getattr(self, name) for name in KEYS})
 
     def _fill(self) -> None:
-        """The preset's keys take the place of those that are not given."""
+        """Fill the keys that are not set from the preset."""
         keys = self._keys()
         preset = load_preset(keys.pop("preset"), "workload.preset")
         keys = tenants.fill(keys, preset, INSTEAD_OF_PRESET)
@@ -73,7 +72,7 @@ class WorkloadSpec(SenderKeys):
     def _check_synthetic(self) -> None:
         if self.requests is None and self.duration is None:
             raise HeadwayError(
-                "workload: say 'requests' or 'duration' for synthetic requests, or give a 'trace' to replay."
+                "workload: set 'requests' or 'duration' for a synthetic workload, or 'trace' to replay a file."
             )
         if self.requests is not None:
             check_range(self.requests, 1, MAX_REQUESTS, "workload.requests")
@@ -81,31 +80,27 @@ class WorkloadSpec(SenderKeys):
             if self.requests is None and tenant.rate is not None:
                 expected = tenant.profile.arrivals_before(tenant.rate, duration_ps(self.duration, "workload.duration"))
                 if expected > MAX_REQUESTS:
-                    wrong = (
-                        f"{tenant.given_rate or self.rate} for {self.duration} are more than {MAX_REQUESTS} requests"
-                    )
-                    raise HeadwayError(f"{tenant.places['rate']}: {wrong}; lower the rate or shorten the duration.")
+                    wrong = f"{tenant.given_rate or self.rate} for {self.duration} is more than {MAX_REQUESTS} requests"
+                    raise HeadwayError(f"{tenant.places['rate']}: {wrong}. Lower the rate or shorten the duration.")
 
     def _check_trace(self) -> None:
         for name in self._keys():
             if name not in WITH_TRACE:
-                raise HeadwayError(f"workload.{name}: a trace brings its own; {INSTEAD.get(name, 'leave it out')}.")
+                raise HeadwayError(f"workload.{name}: is not valid with a trace. {INSTEAD.get(name, 'Remove it')}.")
         self._read_clients()
         trace_spec.parse(self.trace)
 
     def _read_clients(self) -> tuple[Retry, int | None]:
-        """What the clients of a trace do: whether they try again, and how long they wait."""
+        """Return the retries and the timeout of the clients of a trace."""
         retry = read(Retry, {} if self.retry is None else self.retry, "workload.retry")
         return retry, clients.positive_duration(self.timeout, "workload.timeout")
 
     def senders(self) -> list[Tenant]:
-        """The tenants, in the order in which they are written; none for a trace."""
-        if self.trace is not None:
-            return []
-        return tenants.parse_all(self, self.tenants)
+        """Return the tenants in the order of the file; a trace has none."""
+        return [] if self.trace is not None else tenants.parse_all(self, self.tenants)
 
     def slos(self) -> dict[str, Targets]:
-        """The targets of the tenants that have any."""
+        """Return the targets of the tenants that have any."""
         return {
             tenant.name: tenant.slo.targets(tenant.places["slo"])
             for tenant in self.senders()
@@ -113,7 +108,7 @@ class WorkloadSpec(SenderKeys):
         }
 
     def resolved(self) -> Json:
-        """The section with every default written out, but for what a trace's file tells: format and block size."""
+        """Return the section with all defaults, except those that depend on the file of a trace."""
         if self.trace is not None:
             return self._keys() | {"trace": trace_spec.explicit(trace_spec.parse(self.trace))}
         common = {name: value for name, value in self._keys().items() if name in ("requests", "duration", "rate")}
@@ -123,7 +118,7 @@ class WorkloadSpec(SenderKeys):
         return common | {"tenants": {tenant.name: tenant.share() | tenant.explicit() for tenant in senders}}
 
     def plan(self, seed: int, model: str = "") -> Traffic:
-        """The requests in order of arrival, one at a time."""
+        """Return the requests in order of arrival, one at a time."""
         stop_ps = LAST_PS + 1
         if self.duration is not None:
             stop_ps = min(stop_ps, duration_ps(self.duration, "workload.duration"))
@@ -141,16 +136,16 @@ class WorkloadSpec(SenderKeys):
         return Sessions(generate.sources(senders, seed, model, self.requests, stop_ps))
 
 
-# --- the workloads that come with the package: dated, and never changed -----------------------------------------------
+# --- packaged workloads: dated, and never changed ---------------------------------------------------------------------
 
 
 def preset_names() -> list[str]:
-    """The dated names, such as chat-2026-11."""
+    """Return the dated names, such as chat-2026-11."""
     return list(presets("workloads"))
 
 
 def load_preset(name: object, where: str) -> Json:
-    """The keys of a preset. Without its date a name means the newest."""
+    """Return the keys of a preset; a name without a date means the newest version."""
     texts = presets("workloads")
     short = {dated: re.sub(r"-[0-9]{4}-[0-9]{2}$", "", dated) for dated in texts}
     matches = [dated for dated in short if name in (dated, short[dated])]

@@ -1,5 +1,5 @@
-"""Tenants: who sends. Every key of a tenant may also stand at the top of the workload, where it holds for all that do
-not say otherwise; a workload without tenants is that of one, called "default"."""
+"""Tenants: the senders of requests. A key at the top of the workload is the default for all tenants. A workload without
+tenants has one, called "default"."""
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -36,16 +36,16 @@ LONGEST_NAME: Final = 100
 
 
 class SenderKeys(Struct):
-    """What the workload may say of all that send, and each tenant of itself; a key that is None was not given."""
+    """The keys of a tenant that the workload may also set for all tenants; a key that is not set is None."""
 
-    rate: Any = None  # of new sessions; a completion is a session of one request
-    arrival: Any = None  # poisson by default
-    profile: Any = None  # how the rate varies with time
+    rate: Any = None  # of new sessions; required unless the arrivals have no rate (`_tenant` checks)
+    arrival: Any = None  # default: poisson
+    profile: Any = None  # how the rate varies over time
     prompt_tokens: Any = None  # of a session's first prompt
     output_tokens: Any = None
-    max_tokens: Any = None  # what clients declare; an output never exceeds it
+    max_tokens: Any = None  # limit that clients send; no output exceeds it
     prefix: Any = None
-    kind: Any = None  # completion by default
+    kind: Any = None  # default: completion
     kinds: Any = None
     models: Any = None
     adapters: Any = None
@@ -60,12 +60,12 @@ class SenderKeys(Struct):
 
 
 class TenantKeys(SenderKeys):
-    weight: float | None = None  # of the workload's rate, where the tenant has no rate of its own
+    weight: float | None = None  # share of the workload's rate, if the tenant has no rate
 
 
 KEYS: Final = TenantKeys.__struct_fields__
 INHERITED: Final = tuple(name for name in SenderKeys.__struct_fields__ if name != "rate")
-INSTEAD: Final = {  # what of the workload's a key stands in place of, beside its namesake
+INSTEAD: Final = {  # other keys of the workload that a key of a tenant replaces
     "kind": ("kinds",),
     "kinds": ("kind",),
     "rate": ("closed_loop",),
@@ -74,21 +74,21 @@ INSTEAD: Final = {  # what of the workload's a key stands in place of, beside it
 
 
 class Archetype(Struct, frozen=True):
-    """A tenant in a few words; it stands for keys that are not given beside it."""
+    """The `archetype` key: a short form of other keys, which override it."""
 
     prompt_size: str | None = None
     reuse_affinity: float | None = None  # correlations.prefix
     burst_propensity: float | None = None  # probability of a bursty behaviour
-    session_turns: Any = None  # turns of every kind that has them
+    session_turns: Any = None  # turns of every kind that has turns
 
 
 class Tenant(Struct):
-    """A tenant whose every key has been read."""
+    """A tenant with all keys read and checked."""
 
     name: str
-    places: dict[str, str]  # of its keys
-    rate: Fraction | None  # None in a closed loop, and for a trace's times as recorded
-    given_rate: Any  # as written, None where it has a share of the workload's
+    places: dict[str, str]  # places of its keys for errors
+    rate: Fraction | None  # None in a closed loop, and for arrivals as recorded
+    given_rate: Any  # as written, None if the tenant has a share of the workload's rate
     weight: float
     arrival: arrivals.Arrival
     profile: profiles.Profile
@@ -105,19 +105,19 @@ class Tenant(Struct):
     correlations: Correlations
     closed_loop: clients.ClosedLoop | None
     retry: Retry
-    timeout_ps: int | None  # how long its clients wait; None: as long as it takes
+    timeout_ps: int | None  # how long its clients wait; None: without limit
 
     @property
     def base(self) -> int:
-        """Where the numbers of its contents begin. It hangs on the name alone, so no other tenant can move it."""
+        """The first number of its contents; it depends only on the name, so other tenants cannot change it."""
         return 0 if self.name == DEFAULT else (1 + hashing.stable("tenant", self.name) % (2**27 - 1)) << 32
 
     def seed(self, seed: int) -> int:
-        """Where its streams come from, likewise."""
+        """Return the seed of its random streams; it depends only on the name too."""
         return seed if self.name == DEFAULT else derive(seed, f"workload.tenant.{self.name}")
 
     def plain(self) -> bool:
-        """Whether it only sends requests that hang together with no other."""
+        """Return whether all its requests are independent of each other."""
         return (
             len(self.models) == len(self.kinds) == 1
             and self.kinds[0] == kinds.Completion(weight=self.kinds[0].weight)
@@ -130,11 +130,11 @@ class Tenant(Struct):
         )
 
     def share(self) -> Json:
-        """Its rate or weight as it would be written."""
+        """Return its rate or weight as a mapping."""
         return {"weight": self.weight} if self.given_rate is None else {"rate": self.given_rate}
 
     def explicit(self) -> Json:
-        """All of it as it would be written, but for its rate or weight."""
+        """Return all other keys as a mapping, with all defaults."""
         starts: Json = {
             "arrival": arrivals.explicit(self.arrival),
             "profile": to_builtins(self.profile),
@@ -163,7 +163,7 @@ class Tenant(Struct):
 
 
 def parse_all(top: SenderKeys, tenants: Any) -> list[Tenant]:
-    """The tenants of a workload, whose own keys are `top`."""
+    """Read the tenants of a workload whose top-level keys are `top`."""
     where = "workload"
     common = _settle(top, where)
     if tenants is None:
@@ -171,14 +171,16 @@ def parse_all(top: SenderKeys, tenants: Any) -> list[Tenant]:
     if not isinstance(tenants, dict) or not tenants:
         raise HeadwayError(f"{where}.tenants: expected a mapping of names to tenants, got {shown(tenants)}.")
     shared = {name: common[name] for name in INHERITED if name in common}
-    # A mistake is told where it was made, even where every tenant has its own.
+    # Check the top-level keys here, so that an error names them even if every tenant overrides them.
     some_rate = None if _has_interval(shared) else Fraction(1)
     _tenant(DEFAULT, shared, dict.fromkeys(KEYS, where), some_rate)
     read_keys: dict[str, tuple[Json, dict[str, str]]] = {}
     for name, section in tenants.items():
         place = f"{where}.tenants.{name}"
         if not isinstance(name, str) or not name or "/" in name or len(name) > LONGEST_NAME:
-            raise HeadwayError(f"{where}.tenants: {shown(name)} is not a tenant's name; it is a text without '/'.")
+            raise HeadwayError(
+                f"{where}.tenants: {shown(name)} is not a valid name. Use 1 to {LONGEST_NAME} characters without '/'."
+            )
         own = _settle(read(TenantKeys, {} if section is None else section, place), place)
         keys = fill(own, shared, INSTEAD)
         inherited = (key for key in keys if key not in own)
@@ -187,13 +189,13 @@ def parse_all(top: SenderKeys, tenants: Any) -> list[Tenant]:
 
 
 def fill(own: Json, common: Json, instead: Mapping[str, Sequence[str]]) -> Json:
-    """The keys of a section, and of the common ones those that none of them stands in place of."""
+    """Return the keys of a section and the common keys that none of them replaces."""
     replaced = [*own, *(other for key in own for other in instead.get(key, ()))]
     return {key: value for key, value in common.items() if key not in replaced} | own
 
 
 def _share_rate(tenants: dict[str, tuple[Json, dict[str, str]]], total: Any) -> list[Tenant]:
-    """The tenants, those without a rate of their own given a share of the total by weight."""
+    """Return the tenants; those without a rate get a share of the total by weight."""
     weights = {
         name: Fraction(str(keys.get("weight", 1.0)))
         for name, (keys, _) in tenants.items()
@@ -203,7 +205,7 @@ def _share_rate(tenants: dict[str, tuple[Json, dict[str, str]]], total: Any) -> 
     if total is not None:
         whole = parse_rate(total, "workload.rate")
         if not weights:
-            raise HeadwayError("workload.rate: every tenant has its own rate or closed loop; leave this one out.")
+            raise HeadwayError("workload.rate: every tenant has its own rate or closed loop. Remove this key.")
         unit = whole / sum(weights.values(), Fraction(0))
         rates = {name: unit * weight for name, weight in weights.items()}
     senders = [_tenant(name, keys, places, rates.get(name)) for name, (keys, places) in tenants.items()]
@@ -211,13 +213,13 @@ def _share_rate(tenants: dict[str, tuple[Json, dict[str, str]]], total: Any) -> 
     for tenant in senders:
         if tenant.base in names:
             both = f"{names[tenant.base]!r} and {tenant.name!r}"
-            raise HeadwayError(f"workload.tenants: {both} would have the same contents by a rare chance; rename one.")
+            raise HeadwayError(f"workload.tenants: the names {both} have the same hash. Rename one of them.")
         names[tenant.base] = tenant.name
     return senders
 
 
 def _settle(keys: SenderKeys, where: str) -> Json:
-    """The keys that are given, the archetype's among them where nothing else is said."""
+    """Return the keys that are set, and those of the archetype that no other key overrides."""
     values: Json = present({name: getattr(keys, name, None) for name in KEYS})
     weight = values.get("weight")
     if weight is not None and not (isfinite(weight) and 1e-9 <= weight <= 1e9):
@@ -256,7 +258,7 @@ def _tenant(name: str, keys: Json, places: dict[str, str], share: Fraction | Non
     if closed_loop is None:
         rate = share if get("rate") is None else parse_rate(get("rate"), place["rate"])
         if rate is None and arrival.process != "trace" and arrival.interval is None:
-            raise HeadwayError(f"{place['rate']}: is missing; say how many requests arrive, as in 40/s.")
+            raise HeadwayError(f"{place['rate']}: is missing. Set the rate of new sessions, as in 40/s.")
         rate = arrivals.base_rate(arrival, rate, place["arrival"])
     return Tenant(
         name=name,

@@ -1,6 +1,6 @@
-"""Figures of requests, traced or planned: lengths, rate and burstiness, who sends what, sessions and their gaps.
+"""Statistics of recorded or planned requests: lengths, rate, burstiness, tenants, sessions and their gaps.
 
-Everything is worked out from columns of numbers, so that a file of any size fits.
+All are computed from columns of numbers, which keeps large files in memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headway.types import PS_PER_SECOND, Json
 
 WINDOWS_S: Final = (1, 10, 60)
 RATE_BINS: Final = 60
-NONE: Final = -1  # in a column: nobody says
+NONE: Final = -1  # in a column: unknown
 
 
 def numbers() -> array[int]:
@@ -26,7 +26,7 @@ def numbers() -> array[int]:
 
 
 class Columns(Struct):
-    """One entry a request, in order of arrival: its lengths, and numbers for its tenant, kind, model and session."""
+    """One entry per request, in order of arrival: its lengths, and numbers for its tenant, kind, model and session."""
 
     at_ps: array[int] = field(default_factory=numbers)
     prompt_tokens: array[int] = field(default_factory=numbers)
@@ -35,26 +35,26 @@ class Columns(Struct):
     kind: array[int] = field(default_factory=numbers)
     model: array[int] = field(default_factory=numbers)
     session: array[int] = field(default_factory=numbers)
-    gap_ps: array[int] = field(default_factory=numbers)  # since the request of the session that it goes on from
+    gap_ps: array[int] = field(default_factory=numbers)  # since the request of the session that it continues
 
     def __len__(self) -> int:
         return len(self.prompt_tokens)
 
 
 def counts(values: Sequence[int]) -> Json:
-    """The spread of whole numbers, exactly: `spread_of` takes picoseconds to milliseconds."""
+    """Return the exact distribution of whole numbers; `spread_of` converts picoseconds to milliseconds."""
     return dict(spread_of([value * PS_PER_MS for value in values]))
 
 
 def seconds(durations_ps: Sequence[int]) -> Json | None:
-    """The spread of durations in seconds, None of no durations."""
+    """Return the distribution of durations in seconds, None if there are none."""
     if not len(durations_ps):
         return None
     return {name: None if value is None else value / 1000 for name, value in spread_of(durations_ps).items()}
 
 
 def lengths(tokens: Sequence[int]) -> Json:
-    """The spread of lengths, their total, and counts by powers of two as [up to, how many]."""
+    """Return the distribution of lengths, their total, and counts by powers of two as [up to, count]."""
     by_bits: dict[int, int] = {}
     for length in tokens:
         bits = (length - 1).bit_length() if length else 0
@@ -64,7 +64,7 @@ def lengths(tokens: Sequence[int]) -> Json:
 
 
 def overview(columns: Columns, clock: bool = True) -> Json:
-    """Span, rate, lengths and burstiness; what hangs on the time is None without a clock."""
+    """Return span, rate, lengths and burstiness; without a common clock, those of time are None."""
     span_ps = columns.at_ps[-1] - columns.at_ps[0] if clock else None
     return {
         "span_s": None if span_ps is None else span_ps / PS_PER_SECOND,
@@ -76,8 +76,8 @@ def overview(columns: Columns, clock: bool = True) -> Json:
 
 
 def arrivals(stamps: Sequence[int]) -> Json:
-    """Burstiness: CV of the gaps (0 for even, 1 for Poisson), index of dispersion (variance to mean of the counts in
-    whole windows, 1 for Poisson) and peak to mean at a minute; None where the time is too short to say."""
+    """Return burstiness: CV of the gaps (1 for Poisson), index of dispersion (variance / mean of the counts per window,
+    1 for Poisson) and peak / mean per minute; None if the time is too short."""
     gaps = array("d", ((later - earlier) / PS_PER_SECOND for earlier, later in pairwise(stamps)))
     span = stamps[-1] - stamps[0]
     dispersion: dict[str, float | None] = {}
@@ -98,7 +98,7 @@ def arrivals(stamps: Sequence[int]) -> Json:
 
 
 def rates(stamps: Iterable[int], first_ps: int, last_ps: int) -> list[float]:
-    """Requests a second in equal parts of the time from the first to the last; nothing of an instant."""
+    """Return requests per second in equal parts of the time from first to last; empty if both are the same."""
     if first_ps == last_ps:
         return []
     width = (last_ps - first_ps) // RATE_BINS + 1
@@ -125,7 +125,7 @@ def _cv(values: Sequence[float]) -> float | None:
 
 
 def groups(columns: Columns, numbers: Sequence[int], names: Sequence[str | None], clock: bool = True) -> list[Json]:
-    """The requests of each name: how many, how long, and when, most first. A name is None where nobody says."""
+    """Return number, lengths and rates of the requests of each name, most requests first; None is an unknown name."""
     rows: Mapping[int, array[int]] = {number: array("q") for number in range(len(names))}
     for row, number in enumerate(numbers):
         rows[number].append(row)
@@ -148,7 +148,7 @@ def groups(columns: Columns, numbers: Sequence[int], names: Sequence[str | None]
 
 
 def sessions(columns: Columns) -> Json | None:
-    """Sessions, where requests hang together: how many, their turns, and the gaps between these."""
+    """Return the number of sessions, their turns and the gaps between turns; None if there are no sessions."""
     turns: dict[int, int] = {}
     for session in columns.session:
         if session != NONE:

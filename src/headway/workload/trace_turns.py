@@ -1,4 +1,4 @@
-"""Rows of a trace as turns: when each comes, what it waits for, its lengths and labels, what its client declares."""
+"""Rows of a trace as turns: their arrivals, waits, lengths, labels and max_tokens."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ KIND: Final = "completion"
 
 def check_stamp(row: int, at_ps: int | None) -> int:
     if at_ps is None or at_ps == NONE:
-        wrong = f"request {row} of the trace has no time of its own, only a delay"
-        raise HeadwayError(f"{PLACE}.replay: {wrong}; say replay: think.")
+        wrong = f"request {row} of the trace has no recorded time, only a delay"
+        raise HeadwayError(f"{PLACE}.replay: {wrong}. Set replay: think.")
     return at_ps
 
 
 def sender_of(labels: Labels | Record, session: str | None) -> tuple[str | None, str, str]:
-    """Session, tenant and SLO class."""
+    """Return session, tenant and SLO class."""
     return session, labels.tenant or TENANT, labels.slo_class or SLO_CLASS
 
 
 class Clock:
-    """The trace's time as the run's: divided by the speed, rounded to the picosecond, up to an end."""
+    """Converts times of the trace to times of the run: divided by the speed, rounded, and up to an end."""
 
     __slots__ = ("_by", "_half", "_over", "stop_ps")
 
@@ -50,15 +50,15 @@ class Clock:
         return (ps * self._by + self._half) // self._over
 
     def over(self, at_ps: int, row: int, key: str = "speed") -> bool:
-        """Whether arrivals end before this; an error where it is the clock that ends, which `key` would help."""
+        """Return whether arrivals end before this; raise if the clock ends first, which a higher `key` avoids."""
         if at_ps > LAST_PS and self.stop_ps > LAST_PS:
-            raise HeadwayError(f"{PLACE}.{key}: request {row} would come {too_late(at_ps)}; raise it.")
+            raise HeadwayError(f"{PLACE}.{key}: request {row} would arrive {too_late(at_ps)}. Raise this key.")
         return at_ps >= self.stop_ps
 
 
 class Maker:
-    """Turns out of rows. `declare` draws what clients ask for as max_tokens, in the order of the trace, whichever order
-    the rows come in."""
+    """Makes turns from rows. `declare` draws the max_tokens of clients in the order of the trace, in whatever order the
+    rows are used."""
 
     __slots__ = ("_declare", "_limits", "_model")
 
@@ -81,7 +81,7 @@ class Maker:
             path, output_key = salt_content(path, output_key, adapter)
         return Turn(
             prompt_tokens,
-            max(1, output_tokens),  # some traces have answers of nothing, but an engine makes one token at the least
+            max(1, output_tokens),  # some traces have empty answers, but an engine generates at least one token
             path,
             output_key,
             delay_ps,
@@ -94,8 +94,8 @@ class Maker:
 
 
 class Wait(Struct, gc=False):
-    """A row of the trace, the rows that it waits for, and how long after the last of them has ended it comes, or after
-    the group's start where it waits for none."""
+    """A row, the rows that it waits for, and its delay after the end of the last of them, or after the start of the
+    group if it waits for none."""
 
     row: int
     after: list[int]
@@ -103,8 +103,10 @@ class Wait(Struct, gc=False):
 
 
 def groups(trace: Trace, session: Sequence[int]) -> list[list[int]]:
-    """The rows of each session in the file's order, the sessions by their first rows. Sessions of which one waits for
-    another are one group; a row without a session is one of its own."""
+    """Return the rows of each session in file order, sessions by their first row.
+
+    Sessions that wait for each other are one group; a row without a session is its own group.
+    """
     stands = _join_sessions(trace, session)
     rows_of: dict[int, list[int]] = {}
     for row in range(len(session)):
@@ -114,12 +116,12 @@ def groups(trace: Trace, session: Sequence[int]) -> list[list[int]]:
 
 
 def _number(session: Sequence[int], row: int) -> int:
-    """A row's session, one of its own where it has none."""
+    """Return the session of a row, or a unique negative number if it has none."""
     return session[row] if session[row] >= 0 else -1 - row
 
 
 def _join_sessions(trace: Trace, session: Sequence[int]) -> dict[int, int]:
-    """The session that stands for each one that is joined to another."""
+    """Map each session that is joined to another to the session that represents the group."""
     stands: dict[int, int] = {}
 
     def standing(row: int) -> int:
@@ -140,9 +142,9 @@ def _join_sessions(trace: Trace, session: Sequence[int]) -> dict[int, int]:
 
 
 def waits(trace: Trace, session: Sequence[int], rows: list[int]) -> Iterator[Wait]:
-    """What the rows of a group wait for. One that does not say waits for its session's previous."""
+    """Yield what the rows of a group wait for; by default that is the previous row of the session."""
     stamps = trace.arrival_ps
-    latest: dict[int, int] = {}  # row of each session so far
+    latest: dict[int, int] = {}  # latest row of each session
     for row in rows:
         number = _number(session, row)
         after = list(trace.after.get(row, ()))

@@ -1,8 +1,8 @@
-"""Traffic: the requests of a run as they come, some of them only because others have ended.
+"""Traffic: the requests of a run in order of arrival, some of which arrive only after others have ended.
 
-The event loop looks at `next_ps`, takes the request that comes then, and tells how each one ended. An open loop does
-not listen; sessions and closed loops do. What comes at one instant comes in the order of its identity (source, session,
-turn), never in the order in which it was found out.
+The event loop reads `next_ps`, takes the request that arrives then, and reports how each request ended. Open loops
+ignore these reports; sessions and closed loops need them. Requests at the same instant are ordered by identity (source,
+session, turn), not by the order of planning.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from headway.errors import HeadwayError
 from headway.types import NEVER, PS_PER_SECOND, Request
 from headway.workload.sessions import Session, Turn
 
-FUTILE: Final = 10_000  # requests rejected at one instant, after which no request will ever be accepted
-FUTILE_EACH: Final = 20  # so many more for each user
+FUTILE: Final = 10_000  # rejections at one instant after which the run is stuck
+FUTILE_EACH: Final = 20  # added to that for each user
 MOST_RETRIES: Final = 30
 
 
 class Planned(Struct, frozen=True, gc=False):
-    """A request to come, with the truth: how many tokens it will really generate, and what that content is called."""
+    """A future request, with what policies must not see: its true output length and the key of its output."""
 
     request: Request
     output_tokens: int
@@ -43,7 +43,7 @@ def plan(
     number: int,
     deadline_ps: int | None = None,
 ) -> Planned:
-    """A turn as the request that it is, `number` being its place in the session."""
+    """Return a turn as a planned request; `number` is its position in the session."""
     request = Request(
         id,
         at_ps,
@@ -64,7 +64,7 @@ def plan(
 
 
 def with_deadlines(requests: Iterable[Planned], timeout_ps: int | None) -> Iterable[Planned]:
-    """Requests whose clients wait no longer than that."""
+    """Add deadlines to requests: their arrival plus the timeout."""
     if timeout_ps is None:
         return requests
     return (
@@ -74,31 +74,31 @@ def with_deadlines(requests: Iterable[Planned], timeout_ps: int | None) -> Itera
 
 
 class Traffic(Protocol):
-    """Iterating takes the requests as if each ended the moment it came: what there would be to serve, unserved."""
+    """The requests of a run. Iterating takes all requests as if each ended when it arrived."""
 
-    next_ps: int  # when the next request comes, as far as is known; NEVER where none is
-    listens: bool  # whether it wants to hear how requests end
-    not_issued: int  # turns of sessions that have begun which were planned and never came, so far
-    abandoned: int  # those among them that never came because an earlier turn did not succeed
-    retried: int  # requests taken that repeat one that did not succeed
+    next_ps: int  # arrival of the next known request; NEVER if there is none
+    listens: bool  # whether it needs to know how requests end
+    not_issued: int  # planned turns of started sessions that never arrived, so far
+    abandoned: int  # those among them that never arrived because an earlier turn failed
+    retried: int  # requests that repeat a failed one
 
     def take(self) -> Planned:
-        """The request that comes at `next_ps`. Ids count up in the order of taking."""
+        """Return the request that arrives at `next_ps`. Ids count up in this order."""
         ...
 
     def on_ended(self, request: Request, at_ps: int, completed: bool) -> None:
-        """A request has ended; what waited for it may now be known to come."""
+        """Record the end of a request and plan the requests that waited for it."""
         ...
 
     def stop(self) -> None:
-        """The clock stops: count what never came."""
+        """End the run: count the turns that never arrived."""
         ...
 
     def __iter__(self) -> Iterator[Planned]: ...
 
 
 class OpenLoop:
-    """Requests whose times are known beforehand, in order of arrival."""
+    """Requests with known arrival times, in order."""
 
     listens = False
     not_issued = 0
@@ -122,10 +122,10 @@ class OpenLoop:
         return planned
 
     def on_ended(self, request: Request, at_ps: int, completed: bool) -> None:
-        """Nothing waits."""
+        """Do nothing: no request waits for another."""
 
     def stop(self) -> None:
-        """What did not come is not counted: nobody had begun to ask for it."""
+        """Do nothing: requests that did not arrive do not count, since no session had begun."""
 
     def __iter__(self) -> Iterator[Planned]:
         while self.next_ps != NEVER:
@@ -133,34 +133,33 @@ class OpenLoop:
 
 
 class Retry(Struct, frozen=True):
-    """What a client does after a request that did not succeed: up to `max` more attempts, each `backoff_ps` after the
-    last one failed and twice as long each time. Then its session ends."""
+    """Retries after a failed request. If all fail, the session ends."""
 
-    max: Annotated[int, Doc("attempts more", type="whole number, 0 to 30")] = 0
-    backoff_ps: Annotated[Duration, "after the first failure; twice as long after each further one"] = PS_PER_SECOND
+    max: Annotated[int, Doc("number of retries", type="whole number, 0 to 30")] = 0
+    backoff_ps: Annotated[Duration, "delay before the first retry; it doubles with each further one"] = PS_PER_SECOND
 
     def validate(self, where: str) -> Retry:
         check_range(self.max, 0, MOST_RETRIES, f"{where}.max")
         return self
 
 
-SessionStart = tuple[int, Callable[[], Session]]  # when a session begins, and what makes it then
+SessionStart = tuple[int, Callable[[], Session]]  # the start of a session, and the function that makes it
 
 
 class Source(Struct):
-    """Sessions in order of their start, lazily. Where `users` is given the starts are not looked at: so many sessions
-    are live at a time, and the next begins `pause_ps` after one has ended."""
+    """Sessions in order of their start, made on demand. If `users` is set, starts are ignored: that many sessions are
+    live at a time, and the next begins `pause_ps` after one has ended."""
 
     sessions: Iterator[SessionStart]
     retry: Retry = Retry()
-    stop_ps: int = NEVER  # nothing comes at or after this
+    stop_ps: int = NEVER  # no request arrives at or after this
     users: int | None = None
     pause_ps: int = 0
-    timeout_ps: int | None = None  # how long the client of a request waits for it
+    timeout_ps: int | None = None  # how long a client waits for a request
 
 
 class _Live:
-    """A session whose turns are handed out. It has begun when the first of them comes."""
+    """A session in progress. It has begun when its first turn arrives."""
 
     __slots__ = ("begun", "late", "number", "open", "over", "session", "source")
 
@@ -169,26 +168,26 @@ class _Live:
         self.number = number
         self.session = session
         self.begun = False
-        self.open = 0  # turns known to come or on their way
-        self.late = 0  # turns that would have come after the source's end
-        self.over = False  # a turn failed for good: what waits for others does not come
+        self.open = 0  # turns that are planned or in flight
+        self.late = 0  # turns that would arrive after the source's end
+        self.over = False  # a turn failed for good: no further turn arrives
 
 
 Entry = tuple[int, int, int, int, int, _Live, Turn]  # time, source, session, turn, attempt
 
 
 class Sessions:
-    """Traffic in which requests wait for others. Memory goes with the sessions that are live, not with their number."""
+    """Traffic in which requests wait for others. Memory grows with the live sessions, not with all sessions."""
 
     listens = True
 
     def __init__(self, sources: Iterable[Source]) -> None:
         self._sources = list(sources)
-        self._counts = [0] * len(self._sources)  # sessions handed out by each source
-        self._heap: list[Entry] = []  # what is known to come
-        self._starts: list[tuple[int, int, Callable[[], Session]]] = []  # start, source: the next of each source
+        self._counts = [0] * len(self._sources)  # sessions begun by each source
+        self._heap: list[Entry] = []  # planned turns
+        self._starts: list[tuple[int, int, Callable[[], Session]]] = []  # next session of each source: start, source
         self._flights: dict[int, Entry] = {}  # by request
-        self._futile = (-1, 0)  # an instant, and how many requests of a fixed number of users it rejected at once
+        self._futile = (-1, 0)  # an instant, and the number of closed-loop requests rejected at it on arrival
         self._patience = FUTILE + FUTILE_EACH * sum(
             (source.users or 0) * (1 + source.retry.max) for source in self._sources
         )
@@ -205,7 +204,7 @@ class Sessions:
                     self._begin_next(index, 0)
         self._look()
 
-    # --- what the event loop asks ------------------------------------------------------------------------------
+    # --- called by the event loop ------------------------------------------------------------------------------
 
     def take(self) -> Planned:
         entry = heappop(self._heap)
@@ -239,7 +238,7 @@ class Sessions:
         self._look()
 
     def stop(self) -> None:
-        """Of the sessions that have begun, count the turns that never came."""
+        """Count the turns of started sessions that never arrived."""
         known = {(entry[1], entry[2]): entry[5] for entry in (*self._heap, *self._flights.values())}
         self.not_issued += len([True for entry in self._heap if entry[5].begun and not entry[4]])
         for live in known.values():
@@ -254,7 +253,7 @@ class Sessions:
             yield planned
             self.on_ended(planned.request, planned.request.arrival_ps, True)
 
-    # --- how sessions begin, go on and end ---------------------------------------------------------------------
+    # --- sessions begin, continue and end ----------------------------------------------------------------------
 
     def _await_start(self, index: int) -> None:
         upcoming = next(self._sources[index].sessions, None)
@@ -262,7 +261,7 @@ class Sessions:
             heappush(self._starts, (upcoming[0], index, upcoming[1]))
 
     def _begin_next(self, index: int, at_ps: int) -> None:
-        """Among a fixed number of users: the next session begins when one has ended."""
+        """In a closed loop, begin the next session after one has ended."""
         source = self._sources[index]
         while at_ps < source.stop_ps:
             upcoming = next(source.sessions, None)
@@ -290,7 +289,7 @@ class Sessions:
                 live.late += 1
 
     def _retry(self, failed: Entry, at_ps: int) -> bool:
-        """Send a request again, unless that was the last attempt or its source will have ended."""
+        """Plan a retry; return False if there is none left or the source ends before."""
         _, index, session, number, attempt, live, turn = failed
         source = self._sources[index]
         if attempt >= source.retry.max:
@@ -303,7 +302,7 @@ class Sessions:
         return True
 
     def _close(self, live: _Live) -> None:
-        """Nothing more comes of a session; one that never began has nothing to count."""
+        """Count the turns that a finished session never sent; a session that never began has none."""
         if live.begun:
             left = live.session.turns_left()
             self.not_issued += left + live.late
@@ -311,19 +310,18 @@ class Sessions:
                 self.abandoned += left
 
     def _watch(self, at_ps: int) -> None:
-        """Users who are turned away and come back at once would go on like that for ever."""
+        """Raise if rejected users retry at the same instant without end."""
         instant, count = self._futile
         count = count + 1 if instant == at_ps else 1
         self._futile = (at_ps, count)
         if count > self._patience:
             raise HeadwayError(
-                f"workload: {count:,} requests of a fixed number of users were turned away at one instant, each as "
-                "soon as it came; give the users a pause, or look at why no request is accepted."
+                f"workload: {count:,} requests of a closed loop were rejected at one instant, each on arrival. Set a "
+                "pause or think time for the users, or find out why no request is accepted."
             )
 
     def _look(self) -> None:
-        """Begin the sessions that start before anything else is known to come; of those that start at one instant only
-        the next, as what its source sends later comes behind it."""
+        """Begin the sessions that start before the next planned turn; of several at one instant, only the next."""
         heap, starts = self._heap, self._starts
         while starts:
             at_ps, index, make = starts[0]

@@ -101,7 +101,7 @@ def read(path: pathlib.Path, options: Options) -> Reader:
             raise HeadwayError(f"{call.place}: replay.trace_block_size is {own_size}, but {size} in earlier lines.")
         size = own_size
     if size is None:
-        raise HeadwayError(f"{path.name}: the file has no requests, which are events of type request_end.")
+        raise HeadwayError(f"{path.name}: the file holds no requests, which are events of type request_end.")
     if options.block_tokens not in (None, size):
         has = f"replay.trace_block_size is {size}, not {options.block_tokens}"
         raise HeadwayError(f"{path.name}: {has}. Remove block_tokens.")

@@ -1,7 +1,7 @@
-"""Transforms: from one trace to another, one record at a time as far as the meaning allows; they compose.
+"""Transforms of traces, applied in order and one record at a time if possible.
 
-In a scenario they are a list, `transforms: [{cap: {max_turns: 8}}, {scale: {rate: 2}}]`; on the command line each is
-a verb, `headway trace cap IN OUT --max-turns 8`.
+In a scenario they are a list, `transforms: [{cap: {max_turns: 8}}, {scale: {rate: 2}}]`. On the command line each is a
+verb, `headway trace cap IN OUT --max-turns 8`.
 """
 
 from __future__ import annotations
@@ -18,20 +18,23 @@ from headway.workload.transforms.base import Transform, with_records
 
 __all__ = ["TRANSFORMS", "Transform", "apply", "make", "parse"]
 
-# Each is a module with `Spec`, its keys, and `transform`, which makes a function from one trace to another of them.
+# Each module has `Spec`, its keys, and `transform`, which returns a function from one trace to another.
 MODULES: Final = (cap, scale, slice, merge, filter, dequantise, anonymise, starts, assign)
 TRANSFORMS: Final = {module.__name__.rpartition(".")[2]: module for module in MODULES}
 NESTED: Final = ".merge.transforms"
-DEEPEST: Final = 4  # each transform reads from the one before, so that too many would exhaust the stack
+DEEPEST: Final = 4  # each transform reads from the previous one, so too many would exhaust the stack
 MOST: Final = 30
 
 
 def parse(data: object, where: str) -> list[Transform]:
-    """The transforms of a list such as [{cap: {max_turns: 8}}, dequantise]."""
+    """Read a list of transforms such as [{cap: {max_turns: 8}}, dequantise]."""
     if not isinstance(data, list | tuple):
         raise HeadwayError(f"{where}: expected a list such as [{{cap: {{max_turns: 8}}}}], got {shown(data)}.")
     if len(data) > MOST or (data and where.count(NESTED) > DEEPEST):
-        raise HeadwayError(f"{cut(where)}: at most {MOST} in a row and {DEEPEST} merges in merges; convert in between.")
+        raise HeadwayError(
+            f"{cut(where)}: too many transforms. The limit is {MOST} in a list and {DEEPEST} nested merges; "
+            "convert the trace in several steps."
+        )
     return [_parse_step(item, f"{where}[{number}]") for number, item in enumerate(data)]
 
 
@@ -47,27 +50,27 @@ def _parse_step(item: Any, where: str) -> Transform:
 
 
 def make(name: str, parameters: object, where: str) -> Transform:
-    """One transform by its name; `where` is its place in what the user wrote."""
+    """Return a transform by its name; `where` is its place for errors."""
     module = TRANSFORMS[name]
     step = module.transform(read(module.Spec, {} if parameters is None else parameters, where), where)
     return lambda reader: _check_filled(step(reader), where)
 
 
 def apply(reader: Reader, transforms: Sequence[Transform]) -> Reader:
-    """The trace after these transforms, in their order."""
+    """Apply transforms in order."""
     for transform in transforms:
         reader = transform(reader)
     return reader
 
 
 def _check_filled(reader: Reader, where: str) -> Reader:
-    """The transformed trace, which raises if it turns out to be empty."""
+    """Return the same trace; reading it raises an error if it has no requests."""
 
     def records() -> Iterator[Record]:
         record = None
         for record in reader.records:
             yield record
         if record is None:
-            raise HeadwayError(f"{where}: leaves no request of this trace; widen what it keeps.")
+            raise HeadwayError(f"{where}: no request of the trace is left. Make it keep more.")
 
     return with_records(reader, records())

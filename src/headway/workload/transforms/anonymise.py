@@ -1,4 +1,4 @@
-"""`anonymise`: a trace that can be passed on: what it is made of stays, what things are called does not."""
+"""`anonymise`: replace all names in a trace, so that it can be shared."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from headway.workload.traces.record import Reader, Record
 from headway.workload.transforms.base import Transform, with_records
 from headway.workload.transforms.numbering import Numbers
 
-LENGTHS: Final = ("tool_tokens", "system_tokens")  # of what else is said, all that a replay needs
+LENGTHS: Final = ("tool_tokens", "system_tokens")  # the fields of `extra` that a replay needs
 
-Name = Callable[[str, str], str]  # of a kind, a text
+Name = Callable[[str, str], str]  # (kind of name, name) -> new name
 
 
 class Spec(Struct, frozen=True):
@@ -24,13 +24,13 @@ class Spec(Struct, frozen=True):
 
 
 def transform(spec: Spec, where: str) -> Transform:
-    """Sessions, requests, tenants, models and adapters called by numbers in order of appearance, or, with a `seed`, by
-    pseudonyms that are the same in every file made with that seed; who knows the seed can test a guess, so it is to be
-    kept like a password. Block ids are given anew in order of appearance. Whatever else the source said of requests
-    and of itself is dropped, but for the lengths of tool and system prompts. Times, lengths, kinds, SLO classes, waits
-    and the tree of blocks stay as they are.
+    """Rename sessions, requests, tenants, models and adapters, renumber blocks, and drop all other fields.
 
-    It holds a stretch for each run of block ids that it met, and without a seed all names.
+    New names are numbers in order of appearance or, with a `seed`, pseudonyms that are the same in every file made with
+    that seed. Keep the seed secret: with it, anyone can test a guessed name. Times, lengths, kinds, SLO classes, waits
+    and shared blocks stay, and so do the lengths of tool and system prompts.
+
+    Memory grows with the runs of block ids and, without a seed, with the names.
     """
 
     def anonymise(reader: Reader) -> Reader:

@@ -1,4 +1,4 @@
-"""`assign`: tenants, and their SLO classes, for a trace that does not say sender its requests are."""
+"""`assign`: give requests of a trace to tenants, with SLO classes."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -29,12 +29,15 @@ class Tenant(Struct, frozen=True):
 
 
 def transform(spec: Spec, where: str) -> Transform:
-    """Each session, and each request without one, goes to one of these `tenants` by lot, by their weights: {search: 3,
-    crawler: {weight: 1, slo_class: batch}}. Whose it was before is forgotten, and its class where the tenant has one.
-    The lot hangs on the seed and on the session's name or the request's place in the trace alone. It holds nothing."""
+    """Give each session, and each request without one, to one of the `tenants` at random, by weight: {search: 3,
+    crawler: {weight: 1, slo_class: batch}}.
+
+    This replaces the tenant of a request, and its SLO class if the tenant has one. The choice depends only on the seed
+    and on the session's name, or else the position of the request. It holds no requests in memory.
+    """
     tenants = {name: _tenant(entry, f"{where}.tenants.{name}") for name, entry in spec.tenants.items()}
     if not tenants:
-        raise HeadwayError(f"{where}.tenants: there is none; name some, as in {{search: 3, crawler: 1}}.")
+        raise HeadwayError(f"{where}.tenants: is empty. Name tenants, as in {{search: 3, crawler: 1}}.")
     weights = [factor(tenant.weight, f"{where}.tenants.{name}.weight") for name, tenant in tenants.items()]
     total = sum(weights, Fraction())
     ends = [int(sum(weights[: place + 1], Fraction()) * RANGE / total) for place in range(len(weights))]

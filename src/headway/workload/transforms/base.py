@@ -1,4 +1,4 @@
-"""What transforms have in common: what one is, and keeping waits true where requests are left out."""
+"""Shared by the transforms: their type, and keeping waits valid when requests are removed."""
 
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
@@ -17,18 +17,18 @@ from headway.workload.traces.record import Info, Reader, Record
 
 Transform = Callable[[Reader], Reader]
 
-# A record that has to be held takes a few hundred bytes as JSON.
+# Records are held as JSON, which takes a few hundred bytes each.
 pack: Final = msgspec.json.Encoder().encode
 unpack: Final = msgspec.json.Decoder(Record).decode
 
 
 def with_records(reader: Reader, records: Iterator[Record], **facts: object) -> Reader:
-    """A reader of other records, with these fields of its info changed."""
+    """Return a reader of other records, with these fields of its info changed."""
     return Reader(replace(reader.info, **facts), records)
 
 
 def factor(value: object, where: str) -> Fraction:
-    """A number above zero, exactly as it is written."""
+    """Read a number above zero, exactly as it is written."""
     number = None if isinstance(value, bool) else units.exact(units.to_text(value))
     if number is None or not Fraction(1, 10**6) <= number <= 10**6:
         raise HeadwayError(f"{where}: {shown(value)} is not a factor; write a number from 0.000001 to 1000000.")
@@ -36,39 +36,39 @@ def factor(value: object, where: str) -> Fraction:
 
 
 def multiply(value: int, by: Fraction) -> int:
-    """The product, rounded to the nearest, halves up."""
+    """Return the product rounded to a whole number, halves up."""
     return (2 * value * by.numerator + by.denominator) // (2 * by.denominator)
 
 
 def need_clock(info: Info, where: str) -> None:
     if info.clock != "trace":
         raise HeadwayError(
-            f"{where}: this trace has no clock across its sessions, each counts from its own start; "
-            "put the transform `starts: {rate: 0.2/s}` before this one."
+            f"{where}: the sessions of this trace have no common clock. "
+            "Put the transform `starts: {rate: 0.2/s}` before this one."
         )
 
 
 class Place(Struct, gc=False):
-    """Where a request stands in its session: the ids that it waits for, and whether it is the session's first."""
+    """The place of a request in its session: the ids that it waits for, and whether it is the session's first."""
 
     waits_for: tuple[str, ...]
     first: bool
 
 
 class Waits:
-    """Keeps waits true where requests are left out: one that waited for a request that is gone waits for what that one
-    waited for, and the first that is left of a session whose beginning is gone has nothing to come after. Holds the
-    names of the sessions and the ids of what is gone."""
+    """Keeps waits valid when requests are removed: a request that waited for a removed one waits for what that one
+    waited for, and the first remaining request of a session has no delay. Holds the names of sessions and the ids of
+    removed requests."""
 
     __slots__ = ("_beheaded", "_dropped", "_last")
 
     def __init__(self) -> None:
-        self._last: dict[str, str | None] = {}  # of each session: its latest request's id
+        self._last: dict[str, str | None] = {}  # id of the latest request by session
         self._dropped: dict[str, tuple[str, ...]] = {}
-        self._beheaded: dict[str, None] = {}
+        self._beheaded: dict[str, None] = {}  # sessions whose first requests were removed
 
     def see(self, record: Record) -> Place:
-        """To be asked of every request, in order."""
+        """Return the place of a request; call this for every request, in order."""
         session = record.session
         if session is None:
             return Place(record.after, False)
@@ -84,7 +84,7 @@ class Waits:
             self._beheaded[record.session] = None
 
     def mend(self, record: Record) -> Record:
-        """A request that stays, as it is once the others are gone."""
+        """Return a remaining request with its waits corrected."""
         if record.after:
             left = self._follow(record.after)
             if left != record.after:
@@ -96,8 +96,8 @@ class Waits:
         return record
 
     def _follow(self, ids: Iterable[str]) -> tuple[str, ...]:
-        """The ids that are left, in place of each dropped one those that it waited for."""
-        visited: dict[str, bool] = {}  # whether it is left
+        """Replace each removed id by the ids that it waited for, until none is removed."""
+        visited: dict[str, bool] = {}  # whether the request remains
         todo = list(ids)
         while todo:
             id = todo.pop(0)
@@ -108,7 +108,7 @@ class Waits:
 
 
 def keep_where(records: Iterable[Record], keeps: Callable[[Record], bool]) -> Iterator[Record]:
-    """The records that are kept, their waits mended."""
+    """Yield the records for which `keeps` is true, with their waits corrected."""
     waits = Waits()
     for record in records:
         place = waits.see(record)
@@ -119,13 +119,15 @@ def keep_where(records: Iterable[Record], keeps: Callable[[Record], bool]) -> It
 
 
 def with_sessions(reader: Reader, where: str) -> Iterator[tuple[str | None, Record]]:
-    """Each record with its session, as the trace records it or else derived from its blocks; to derive them it holds
-    the whole trace. The records are not changed: derived sessions are not to be taken for recorded ones."""
+    """Yield each record with its session, recorded or else derived from its blocks, which holds the whole trace.
+
+    The records do not change, so that derived sessions are not mistaken for recorded ones.
+    """
     if reader.info.sessions:
         return ((record.session, record) for record in reader.records)
     if reader.info.block_tokens is None:
         raise HeadwayError(
-            f"{where}: this trace ({reader.info.format}) neither records sessions nor has blocks to derive them from."
+            f"{where}: this {reader.info.format} trace has neither recorded sessions nor blocks to derive them from."
         )
     return _derive_sessions(reader)
 

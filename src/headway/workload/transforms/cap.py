@@ -1,4 +1,4 @@
-"""`cap`: the first turns of each session, for a trace in which no session is heavy enough to make a hot spot."""
+"""`cap`: keep the first turns of each session, so that no long session makes a hot spot."""
 
 from collections.abc import Iterator
 from heapq import heappush, heappushpop
@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from headway.workload.traces.record import Reader, Record
 from headway.workload.transforms.base import Place, Transform, Waits, pack, unpack, with_records, with_sessions
 
-Entry = tuple[int, int, int, bytes, Place]  # turn, time and position, negated: the first of a heap is the next to go
+Entry = tuple[int, int, int, bytes, Place]  # turn, time and position, negated: the heap's first is the next to remove
 
 
 class Spec(Struct, frozen=True):
@@ -17,10 +17,10 @@ class Spec(Struct, frozen=True):
 
 
 def transform(spec: Spec, where: str) -> Transform:
-    """Of each session its first `max_turns` requests by turn, then time, in the order of the trace. A request without a
-    turn counts by its place in the session. Where the trace does not record sessions they are derived from its blocks.
+    """Keep the first `max_turns` requests of each session, by turn and then time, in the order of the trace.
 
-    It holds what it keeps; where sessions are derived, the whole trace.
+    A request without a turn number counts by its position in the session. If the trace records no sessions, they are
+    derived from its blocks. Holds the kept requests in memory, or the whole trace if sessions are derived.
     """
     return lambda reader: with_records(reader, _cap(reader, spec.max_turns, where))
 

@@ -1,6 +1,6 @@
-"""`dequantise`: arrivals whose stamps were rounded down to a grid, spread over its ticks again.
+"""`dequantise`: spread arrivals whose time stamps were rounded down to a grid.
 
-Such stamps make a burst of every tick: the coefficient of variation of the gaps, and every latency, is then the grid's.
+Rounded time stamps turn every tick of the grid into a burst, which distorts the gaps and all latencies.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from headway.types import PS_PER_US
 from headway.workload.traces.record import Reader, Record
 from headway.workload.transforms.base import Transform, need_clock, with_records
 
-SAMPLE: Final = 20_000  # requests from which the grid is told
-SHARED: Final = 0.1  # of the requests must have another's stamp: a finer grid bends no figure
-ASTRAY: Final = 0.05  # of a tick, on average, that stamps may lie off the grid
+SAMPLE: Final = 20_000  # requests from which the grid is detected
+SHARED: Final = 0.1  # minimum share of requests with the same time stamp as another; a finer grid does no harm
+ASTRAY: Final = 0.05  # mean deviation of time stamps from the grid, as a share of a tick
 
 
 class Spec(Struct, frozen=True):
@@ -32,10 +32,12 @@ class Spec(Struct, frozen=True):
 
 
 def transform(spec: Spec, where: str) -> Transform:
-    """The requests of each tick spread over it uniformly, in the order of the file, to whole microseconds. `grid` is
-    the length of a tick; auto tells it from the stamps (real grids are a little uneven), and is an error where they
-    lie on none that matters. A tick ends with the next one where that comes in time, so order is kept throughout. It
-    holds a tick, and the first 20,000 requests while it looks for the grid."""
+    """Spread the requests of each tick uniformly over it, in file order and to whole microseconds.
+
+    `grid` is the length of a tick; auto detects it from the time stamps, and fails if they lie on no grid. A tick ends
+    early if the next one begins earlier, so the order stays. Holds the requests of one tick, and the first 20,000
+    requests during detection.
+    """
     grid_ps = None if spec.grid == "auto" else units.duration_ps(spec.grid, f"{where}.grid")
     if grid_ps is not None and grid_ps < PS_PER_US:
         raise HeadwayError(f"{where}.grid: must be at least 1us, got {spec.grid}.")
@@ -54,8 +56,8 @@ def _spread(reader: Reader, grid: int | None, random: Random, where: str) -> Ite
         grid = find_grid([record.at_ps for record in head if record.at_ps is not None])
         if grid is None:
             raise HeadwayError(
-                f"{where}.grid: the stamps of this trace lie on no grid that matters; leave the transform out, or give "
-                "the grid, as in 3s."
+                f"{where}.grid: the time stamps of this trace lie on no grid. Remove the transform, or set the grid, "
+                "as in 3s."
             )
         records = chain(head, reader.records)
     tick: list[Record] = []
@@ -83,7 +85,7 @@ def _tick(tick: Sequence[Record], start: int, length: int, random: Random) -> It
 
 
 def find_grid(stamps: Sequence[int]) -> int | None:
-    """The length of a tick in picoseconds, if most stamps lie on a grid and many share one."""
+    """Return the length of a tick in picoseconds, or None if few time stamps lie on a grid or share a tick."""
     gaps = sorted(later - earlier for earlier, later in pairwise(stamps) if later != earlier)
     if len(gaps) < 2 or len(gaps) + 1 > (1 - SHARED) * len(stamps):
         return None

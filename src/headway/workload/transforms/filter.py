@@ -1,8 +1,7 @@
-"""`filter`: the requests of a model, a tenant, a kind, a session, a turn or a range of lengths."""
+"""`filter`: keep the requests of a model, a tenant, a kind, a session, a turn or a range of lengths."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
@@ -34,16 +33,11 @@ class Spec(Struct, frozen=True):
 
 
 def transform(spec: Spec, where: str) -> Transform:
-    """The requests for which everything given holds: a field has the value, or one of a list of values; a length or a
-    turn lies within its bounds, both included. A request that does not say has no value. Times stay as they are. It
-    holds the sessions' names and the ids of what is left out."""
-    keeps = _keeps(spec)
-    if keeps is None:
-        raise HeadwayError(f"{where}: says nothing to filter by; give model, tenant, min_prompt_tokens or another key.")
-    return lambda reader: with_records(reader, keep_where(reader.records, keeps))
+    """Keep the requests that match all keys: a field has the value or one of a list of values; a length or a turn lies
+    between its bounds, inclusive.
 
-
-def _keeps(spec: Spec) -> Callable[[Record], bool] | None:
+    A request without the field does not match. Times stay. Holds the names of sessions and the ids of removed requests.
+    """
     values = []
     for name in VALUES:
         value = getattr(spec, name)
@@ -55,7 +49,7 @@ def _keeps(spec: Spec) -> Callable[[Record], bool] | None:
         if low is not None or high is not None:
             bounds.append((name, 0 if low is None else low, float("inf") if high is None else high))
     if not values and not bounds:
-        return None
+        raise HeadwayError(f"{where}: has no key to filter by. Set model, tenant, min_prompt_tokens or another key.")
 
     def keeps(record: Record) -> bool:
         for name, allowed in values:
@@ -67,4 +61,4 @@ def _keeps(spec: Spec) -> Callable[[Record], bool] | None:
                 return False
         return True
 
-    return keeps
+    return lambda reader: with_records(reader, keep_where(reader.records, keeps))

@@ -1,4 +1,4 @@
-"""`merge`: two traces as one, by time."""
+"""`merge`: merge another trace into this one, by time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headway.workload.transforms.numbering import Counter, Numbers
 
 MARKS = ("a:", "b:")
 
-Timed = tuple[int, int, Record]  # with its time, and which trace it is from
+Timed = tuple[int, int, Record]  # time, number of the trace, record
 
 
 class Spec(Struct, frozen=True):
@@ -37,14 +37,14 @@ class Spec(Struct, frozen=True):
 
 
 def transform(spec: Spec, where: str) -> Transform:
-    """Another trace, changed by its own `transforms` and then shifted by `offset`, merged into this one by time, this
-    one's first where both have a request at one instant. Traces whose sessions each have their own clock are put one
-    after the other.
+    """Apply `transforms` to another trace, shift it by `offset`, and merge it into this one by time.
 
-    The two are kept apart: the other's sessions and ids get a `b:` before their names (this one's an `a:` where they
-    already begin with one of these), and block ids are given anew, so that none mean the same in both. `apart: false`
-    is for two pieces of one trace, whose names and ids do. Blocks of different sizes are told in their greatest common
-    divisor, exactly. It holds a stretch for each run of block ids that it met.
+    At the same instant, requests of this trace come first. Traces without a common clock of their sessions are
+    concatenated. The two traces share no content: sessions and ids of the other get the prefix `b:` (those of this
+    trace `a:` if they already begin with `a:` or `b:`), and blocks are renumbered. Set `apart: false` for two parts of
+    one trace, which share names and ids. Blocks of different sizes are split to their greatest common divisor.
+
+    Memory grows with the runs of block ids.
     """
     from headway.workload.transforms import apply, parse
 
@@ -61,13 +61,13 @@ def transform(spec: Spec, where: str) -> Transform:
 
 def _merge(left: Reader, right: Reader, offset_ps: int, spec: Spec, where: str) -> Reader:
     if left.info.clock != right.info.clock:
-        which = f"{spec.path} has" if right.info.clock == "session" else f"{spec.path} has a clock, but this trace has"
+        which = spec.path if right.info.clock == "session" else "this trace"
         raise HeadwayError(
-            f"{where}.path: {which} no clock across its sessions; give it one with the transform "
-            "`starts: {rate: 0.2/s}`."
+            f"{where}.path: the sessions of {which} have no common clock, but those of the other trace do. "
+            "Add one with the transform `starts: {rate: 0.2/s}`."
         )
     if offset_ps and right.info.clock == "session":
-        raise HeadwayError(f"{where}.offset: these sessions have no clock in common to shift; leave it out.")
+        raise HeadwayError(f"{where}.offset: the sessions have no common clock. Remove this key.")
     info = _info(left.info, right.info, spec.apart, where)
     counter = None if info.scope == LOCAL else Counter()
     mends = [_mender(reader.info, info, counter, spec.apart, which) for which, reader in enumerate((left, right))]
@@ -81,7 +81,7 @@ def _info(left: Info, right: Info, apart: bool, where: str) -> Info:
     sizes = [info.block_tokens for info in with_blocks if info.block_tokens is not None]
     scopes = [info.scope for info in with_blocks]
     if not apart and (len(set(sizes)) > 1 or len(set(scopes)) > 1):
-        raise HeadwayError(f"{where}.apart: the blocks of these traces differ in size or scope; leave it out.")
+        raise HeadwayError(f"{where}.apart: the blocks of these traces differ in size or scope. Remove this key.")
     return replace(
         left,
         block_tokens=gcd(*sizes) if sizes else None,
@@ -92,10 +92,10 @@ def _info(left: Info, right: Info, apart: bool, where: str) -> Info:
 
 
 def _mender(old: Info, new: Info, counter: Counter | None, apart: bool, which: int) -> Callable[[Record], Record]:
-    """A function from a trace's record to what it is among those of both."""
+    """Return a function that adapts a record of one trace to the merged trace."""
     size, new_size = old.block_tokens, new.block_tokens
     recut = size != new_size or old.whole_blocks != new.whole_blocks
-    unnamed = old.whole_blocks and size != new_size  # what follows the last full block may fill some finer ones
+    unnamed = old.whole_blocks and size != new_size  # the rest after the last full block may fill smaller blocks
     numbers = None if not apart or (new.scope == LOCAL and not unnamed) else Numbers(old.scope, counter)
 
     def name(text: str) -> str:
@@ -104,7 +104,7 @@ def _mender(old: Info, new: Info, counter: Counter | None, apart: bool, which: i
     def mend(record: Record) -> Record:
         blocks = record.blocks
         if recut and blocks is not None and size is not None and new_size is not None:
-            parts = size // new_size  # of each block, of which those that the prompt fills are left
+            parts = size // new_size  # of each block; parts beyond the prompt are removed
             finer = [(first * parts, length * parts) for first, length in blocks]
             blocks = beginning(finer, block_count(record.prompt_tokens, new_size, new.whole_blocks))
         if not apart:
@@ -128,7 +128,7 @@ def _mender(old: Info, new: Info, counter: Counter | None, apart: bool, which: i
 
 
 def _with_times(records: Iterator[Record], which: int, offset_ps: int, where: str) -> Iterator[Timed]:
-    """Records with their times; one that has none comes right after the one before."""
+    """Yield records with their times; a record without a time follows the previous one."""
     last_ps = offset_ps
     for record in records:
         if record.at_ps is not None:
@@ -136,5 +136,5 @@ def _with_times(records: Iterator[Record], which: int, offset_ps: int, where: st
             if offset_ps:
                 record = replace(record, at_ps=last_ps)
             if last_ps > LAST_PS:
-                raise HeadwayError(f"{where}.offset: a request would come {too_late(last_ps)}; lower it.")
+                raise HeadwayError(f"{where}.offset: a request would arrive {too_late(last_ps)}. Lower the offset.")
         yield last_ps, which, record

@@ -1,4 +1,4 @@
-"""Block ids given anew, from 0 in order of first appearance, with the structure kept: equal ids stay equal."""
+"""Renumbers block ids from 0 in order of first appearance; equal ids stay equal."""
 
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -7,11 +7,11 @@ from typing import Final
 from headway.workload.traces.blocks import Run, add_run
 from headway.workload.traces.record import LOCAL, Record
 
-BUCKET_BITS: Final = 12  # ids of one list of stretches, so that no list grows long
+BUCKET_BITS: Final = 12  # of the ids in one list of runs, so that no list grows long
 
 
 class Counter:
-    """The ids not yet given."""
+    """The next unused id."""
 
     __slots__ = ("next",)
 
@@ -25,7 +25,7 @@ class Counter:
 
 
 class Numbering:
-    """From the ids of one name space to new ones. It holds a stretch for every run of ids met together, not each id."""
+    """Maps the ids of one name space to new ones. It holds runs of ids, not single ids."""
 
     __slots__ = ("_buckets", "counter")
 
@@ -46,7 +46,7 @@ class Numbering:
         return runs
 
     def _stretch(self, bucket: int, first: int, stop: int) -> Run:
-        """The new ids of as many from `first` on as are known, or unknown, together."""
+        """Return the new ids of the longest run from `first` on that is known, or new, as a whole."""
         starts, ends, news = self._buckets.setdefault(bucket, ([], [], []))
         at = bisect_right(starts, first) - 1
         if at >= 0 and first < ends[at]:
@@ -64,7 +64,7 @@ class Numbering:
 
 
 class Numbers:
-    """The name spaces of a trace: one, or one a session. `counter` makes one of them all."""
+    """The name spaces of a trace: one, or one per session. With `counter`, all get new ids in one name space."""
 
     __slots__ = ("_counter", "_local", "_spaces")
 

@@ -1,4 +1,4 @@
-"""From one trace file to another: read in one format, transformed, written in the same or another one."""
+"""Reads a trace file, transforms it, and writes it in the same or another format."""
 
 import os
 import pathlib
@@ -21,15 +21,14 @@ STRIDE: Final = 1024  # records between two reports of progress
 
 
 class Rewritten(Struct):
-    """What came of it: the formats, how many requests were read and written, a phrase for each thing that the target
-    cannot express, and what reading had to say."""
+    """The result of rewriting a trace."""
 
     read_format: str
     format: str
-    read: int
-    written: int
-    lost: list[str]
-    notes: list[str]
+    read: int  # requests
+    written: int  # requests
+    lost: list[str]  # one phrase for each thing that the target format cannot express
+    notes: list[str]  # from reading the source
 
 
 def rewrite(
@@ -42,12 +41,12 @@ def rewrite(
     options: Options | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Rewritten:
-    """`target` appears when all is well and not before."""
+    """Rewrite a trace; `target` appears only if everything succeeds."""
     check_target(target, source)
     writer = find_format(format, "--to") if format is not None else find_format(target_format(target), "--to")
     if writer.write is None:
         able = [name for name, known in FORMATS.items() if known.write is not None]
-        raise HeadwayError(f"--to: the {writer.name} format can only be read; choose from {join_words(able)}.")
+        raise HeadwayError(f"--to: the {writer.name} format is read-only. Choose from {join_words(able)}.")
     reader = open_trace(source, read_format, options or Options(), "--from")
     read, written = Count(progress), Count()
     info = reader.info
@@ -61,7 +60,7 @@ def rewrite(
             lost = writer.write(draft, reader.info, written.over(reader.records))
             if not read.number:
                 raise HeadwayError(f"{source.name}: the file holds no requests.")
-            for file in sorted(pathlib.Path(folder).iterdir()):  # a format may have its header in a file of its own
+            for file in sorted(pathlib.Path(folder).iterdir()):  # a format may have a separate header file
                 file.replace(place.parent / file.name)
     except OSError as error:
         raise HeadwayError(f"{target}: cannot be written ({reason(error)}).") from None
@@ -70,7 +69,7 @@ def rewrite(
 
 
 class Count:
-    """Counts what goes by."""
+    """Counts records as they are read."""
 
     def __init__(self, progress: Callable[[int], None] | None = None) -> None:
         self.number = 0
@@ -85,18 +84,18 @@ class Count:
 
 
 def check_target(target: pathlib.Path, *sources: pathlib.Path) -> None:
-    """Raise unless the file can be written without harm to those it is made of."""
+    """Raise unless the target can be written without overwriting a source."""
     for source in sources:
         if target.exists() and source.exists() and target.samefile(source):
-            raise HeadwayError(f"{target}: is the file that is read; name another one to write.")
+            raise HeadwayError(f"{target}: is the source file. Name another file to write.")
     if target.exists() and not target.is_file():
-        raise HeadwayError(f"{target}: is not a file that could be written over; name another one.")
+        raise HeadwayError(f"{target}: exists and is not a file. Name another one.")
     if not pathlib.Path(os.path.realpath(target)).parent.is_dir():
-        raise HeadwayError(f"{target}: there is no folder {str(target.parent)!r}; make it first.")
+        raise HeadwayError(f"{target}: the folder {str(target.parent)!r} does not exist. Create it first.")
 
 
 def target_format(target: pathlib.Path) -> str:
-    """By the name: trace.mooncake.jsonl names its format, and what could be anything is Headway's own."""
+    """Return the format that a file name contains, as in trace.mooncake.jsonl, or else Headway's own."""
     parts = target.name.lower().split(".")
     named = [name for name in FORMATS if name in parts[1:]]
     if len(named) == 1:
@@ -104,6 +103,4 @@ def target_format(target: pathlib.Path) -> str:
     if not named and target.name.lower().endswith(OWN_SUFFIXES):
         return OWN
     example = f"{parts[0] or 'trace'}.{OWN}.jsonl.gz"
-    raise HeadwayError(
-        f"--to: the format of {target.name!r} cannot be told from its name; say it, or name it as in {example}."
-    )
+    raise HeadwayError(f"--to: the name {target.name!r} has no format. Set --to, or use a name like {example}.")

@@ -1,4 +1,4 @@
-"""`scale`: a trace faster or slower, with longer or shorter prompts and outputs."""
+"""`scale`: make a trace faster or slower, or its prompts and outputs longer or shorter."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from msgspec import UNSET, Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from headway.errors import HeadwayError
 from headway.workload.traces.blocks import Run, beginning, block_count
@@ -24,23 +24,18 @@ class Spec(Struct, frozen=True):
 
 
 def transform(spec: Spec, where: str) -> Transform:
-    """Every time (arrivals and delays alike) divided by `rate`, so that 2 is twice as fast, and rounded to the
-    picosecond; lengths multiplied by their factors, a declared `max_tokens` with the outputs. A length of 1 or more
-    never becomes 0.
+    """Divide all times by `rate` (2 is twice as fast), and multiply lengths by their factors.
 
-    A shorter prompt is cut to the blocks it still fills. A longer one goes on with content of its own from the last
-    full block on, so that what prompts had in common they still have, and nothing more; all block ids are given anew.
+    `output_tokens` also scales `max_tokens`. A length of 1 or more never becomes 0. A shorter prompt keeps the blocks
+    that it still fills. A longer prompt continues with unique content after its last full block, so shared content
+    stays shared; blocks are then renumbered.
     """
     rate, prompts, outputs = (
         Fraction(1) if value is None or value is UNSET else factor(value, f"{where}.{name}")
-        for name, value in (
-            ("rate", spec.rate),
-            ("prompt_tokens", spec.prompt_tokens),
-            ("output_tokens", spec.output_tokens),
-        )
+        for name, value in asdict(spec).items()
     )
     if spec == Spec():
-        raise HeadwayError(f"{where}: says nothing to scale; give rate, prompt_tokens or output_tokens.")
+        raise HeadwayError(f"{where}: has nothing to scale. Set rate, prompt_tokens or output_tokens.")
 
     def scale(reader: Reader) -> Reader:
         records = reader.records
@@ -62,14 +57,14 @@ def _times(records: Iterator[Record], rate: Fraction, where: str) -> Iterator[Re
         delay_ps = None if record.delay_ps is None else multiply(record.delay_ps, by)
         late = max(at_ps or 0, delay_ps or 0)
         if late > LAST_PS:
-            raise HeadwayError(f"{where}.rate: request {number} would come {too_late(late)}; raise it.")
+            raise HeadwayError(f"{where}.rate: request {number} would arrive {too_late(late)}. Raise the rate.")
         yield replace(record, at_ps=at_ps, delay_ps=delay_ps)
 
 
 def _length(tokens: int, by: Fraction, place: str) -> int:
     length = max(min(1, tokens), multiply(tokens, by))
     if length > MAX_LENGTH:
-        raise HeadwayError(f"{place}: makes {length} tokens of {tokens}, but lengths end at {MAX_LENGTH}; lower it.")
+        raise HeadwayError(f"{place}: turns {tokens} tokens into {length}, above the limit of {MAX_LENGTH}. Lower it.")
     return length
 
 

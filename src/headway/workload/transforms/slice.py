@@ -1,4 +1,4 @@
-"""`slice`: a piece of a trace, by time, by the number of the request, or by the number of the session."""
+"""`slice`: take a part of a trace, by time, by request number or by session number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headway.workload.traces.record import Reader, Record
 from headway.workload.traces.table import number_sessions
 from headway.workload.transforms.base import Transform, Waits, need_clock, with_records, with_sessions
 
-Bounds = tuple[int, int | None]  # the first, and the one after the last
+Bounds = tuple[int, int | None]  # first, and one after the last
 
 
 class Spec(Struct, frozen=True):
@@ -27,15 +27,15 @@ class Spec(Struct, frozen=True):
 
 
 def transform(spec: Spec, where: str) -> Transform:
-    """The requests from `start` to before `end`, or numbers [from, to) of `requests`, or those of the sessions
-    [from, to), counted from 0. Times then count from `start`, or from the first request that is left.
+    """Keep the requests from `start` until before `end`, or the `requests` or `sessions` [from, to), counted from 0.
 
-    Sessions are cut at the border, unless `whole_sessions` keeps those that begin inside, with all their turns, and
-    only those. With that, or with `sessions`, it holds the sessions' names (the whole trace where they are derived).
+    Times then count from `start`, or from the first remaining request. Sessions are cut at the border;
+    `whole_sessions` instead keeps exactly the sessions that begin inside, with all their turns. This and `sessions`
+    hold the names of sessions, or the whole trace if sessions are derived.
     """
     timed = spec.start is not None or spec.end is not None
     if [timed, spec.requests is not None, spec.sessions is not None].count(True) != 1:
-        raise HeadwayError(f"{where}: give start and end, or requests: [from, to], or sessions: [from, to].")
+        raise HeadwayError(f"{where}: set either start and end, or requests: [from, to], or sessions: [from, to].")
     if timed:
         bounds = _times(spec, where)
     elif spec.requests is not None:
@@ -62,7 +62,7 @@ def _times(spec: Spec, where: str) -> Bounds:
     start = 0 if spec.start is None else units.duration_ps(spec.start, f"{where}.start")
     end = None if spec.end is None else units.duration_ps(spec.end, f"{where}.end")
     if end is not None and end <= start:
-        raise HeadwayError(f"{where}.end: must come after start, got {shown(spec.end)}.")
+        raise HeadwayError(f"{where}.end: must be later than start, got {shown(spec.end)}.")
     return start, end
 
 
@@ -111,7 +111,7 @@ def _sessions(reader: Reader, bounds: Bounds, where: str) -> Iterator[Record]:
 
 
 def _rebase(records: Iterator[Record], start_ps: int | None) -> Iterator[Record]:
-    """Times from the start, or from the first request's."""
+    """Subtract the start, or the time of the first request, from all times."""
     for record in records:
         if record.at_ps is not None:
             start_ps = record.at_ps if start_ps is None else start_ps

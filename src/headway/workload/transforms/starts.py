@@ -1,4 +1,4 @@
-"""`starts`: a clock for a trace whose sessions have none in common: when each of them begins."""
+"""`starts`: give the sessions of a trace a common clock, by drawing when each begins."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Spec(Struct, frozen=True):
 
 
 def transform(spec: Spec, where: str) -> Transform:
-    """Sessions that begin one after another as a Poisson process of this rate, in the order of the file, the first at
-    0; their requests in order of time. It holds the whole trace."""
+    """Begin the sessions as a Poisson process of this rate, in file order and the first at 0, and sort all requests by
+    time. Holds the whole trace."""
     rate = units.rate(spec.rate, f"{where}.rate")
 
     def start(reader: Reader) -> Reader:
         if reader.info.clock == "trace":
-            raise HeadwayError(f"{where}: this trace has a clock across its sessions already; leave the transform out.")
+            raise HeadwayError(f"{where}: this trace already has a common clock. Remove the transform.")
         return with_records(reader, _start_sessions(reader.records, rate, spec.seed, where), clock="trace")
 
     return start
@@ -52,7 +52,7 @@ def _start_sessions(records: Iterator[Record], rate: Fraction, seed: int, where:
         if record.at_ps is not None:
             last_ps = start_ps + record.at_ps
         if last_ps > LAST_PS:
-            raise HeadwayError(f"{where}.rate: request {position + 1} would come {too_late(last_ps)}; raise it.")
+            raise HeadwayError(f"{where}.rate: request {position + 1} would arrive {too_late(last_ps)}. Raise it.")
         placed.append((last_ps, position, pack(record)))
     placed.sort()
     for at_ps, _, packed in placed:
