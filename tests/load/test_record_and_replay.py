@@ -134,7 +134,7 @@ def test_what_was_not_completed_is_left_out_and_told(live: Any, headway: Any, tm
     one.until(one.idle)
     one.call(one.app.records.stop())
     completed = headway("trace", "from-records", str(tmp_path / "traffic" / "0001"), "-o", str(tmp_path / "t.jsonl"))
-    assert completed.returncode == 0 and "1 requests that were not completed are left out" in completed.stderr
+    assert completed.returncode == 0 and "1 requests that did not complete are skipped" in completed.stderr
 
 
 def test_folders_that_are_not_whole_are_left_out_and_told(recorded: Any, headway: Any, tmp_path: Path) -> None:
@@ -142,19 +142,19 @@ def test_folders_that_are_not_whole_are_left_out_and_told(recorded: Any, headway
     (folder / "000000099").mkdir()
     completed = headway("trace", "from-records", str(folder), "-o", str(tmp_path / "a.jsonl"))
     assert completed.returncode == 0 and "wrote 30 requests" in completed.stdout
-    assert "1 folders that are not whole are left out: 000000099" in completed.stderr
+    assert "1 incomplete folders are skipped: 000000099" in completed.stderr
     prompts = folder / "000000000" / "prompts.jsonl"
     prompts.write_bytes(b"".join(prompts.read_bytes().splitlines(keepends=True)[:20]))
     completed = headway("trace", "from-records", str(folder), "-o", str(tmp_path / "b.jsonl"))
     assert completed.returncode == 0 and "wrote 20 requests" in completed.stdout
-    assert "10 requests whose prompts were not written are left out" in completed.stderr
+    assert "10 requests without a recorded prompt are skipped" in completed.stderr
 
 
 def test_a_folder_without_records_is_told_in_a_sentence(tmp_path: Path, headway: Any) -> None:
     simulate(SCENARIO).save(tmp_path / "run")
-    with pytest.raises(HeadwayError, match="no records of live traffic"):
+    with pytest.raises(HeadwayError, match="no recorded live traffic with prompts"):
         open_trace(tmp_path / "run", "records")
     (tmp_path / "all" / "0001" / "000000000").mkdir(parents=True)
     (tmp_path / "all" / "0001" / "000000000" / "manifest.json").write_text("{}")
-    with pytest.raises(HeadwayError, match="folders of processes; name one of them"):
+    with pytest.raises(HeadwayError, match=r"one folder per process\. Name one of them"):
         open_trace(tmp_path / "all", "records")

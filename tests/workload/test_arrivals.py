@@ -360,7 +360,7 @@ def error_of(act: Callable[[], object]) -> str:
         (3, "w: expected a mapping, got 3"),
         ({"process": "gamma", "shape": 2}, "w.shape: there is no such key"),
         ({"process": "poisson", "cv": 2}, "w.cv: only the gamma process or the weibull process takes it, poisson does"),
-        ({"process": "gamma", "alpha": 2}, "w.alpha: only the bursty process takes it, gamma does not; leave it out."),
+        ({"process": "gamma", "alpha": 2}, "w.alpha: only the bursty process has this key, not gamma. Remove it."),
         ({"process": "gamma", "jitter": 1}, "w.jitter: only the periodic process"),
         ({"process": "gamma", "path": "a"}, "w.path: only the trace process"),
         ({"process": "gamma", "size": 2}, "w.size: only the adversarial process"),
@@ -379,7 +379,7 @@ def error_of(act: Callable[[], object]) -> str:
             ({"process": "periodic", "jitter": jitter}, "w.jitter: must lie between 0 and 1")
             for jitter in (-0.1, 1.1, float("nan"))
         ),
-        ("trace", "w: 'path' is missing; name the file"),
+        ("trace", "w: 'path' is missing. Name the file"),
         ({"process": "trace", "path": "a", "format": "azur"}, "w.format: no trace format is called 'azur'. Did you"),
         ({"process": "adversarial", "size": 0}, "w.size: must lie between 1 and 1000000, got 0"),
         ({"process": "adversarial", "size": 10**7}, "w.size: must lie between 1 and 1000000, got 10000000"),
@@ -408,16 +408,16 @@ def test_a_rate_too_few_or_too_many_is_told(spec: Spec, rate: Fraction | None, s
     ("text", "rate", "start"),
     [
         ("", None, "times.txt: the file is empty"),
-        ("0\n2\n1\n", None, "times.txt line 3: the time is before an earlier one's; sort the file by time."),
-        ("0\n2\n1\n", Fraction(1), "times.txt line 3: the time is before"),
+        ("0\n2\n1\n", None, "times.txt line 3: the time is earlier than a previous one. Sort the file by time."),
+        ("0\n2\n1\n", Fraction(1), "times.txt line 3: the time is earlier"),
         ("0\nnan\n", None, "times.txt line 2: expected a time in seconds, as in 12.5, got 'nan'"),
         ("0\n1/3\n", None, "times.txt line 2: expected a time in seconds"),
         ("0\n1e99999999\n", None, "times.txt line 2: expected a time in seconds"),
         (f"0\n{'9' * 5000}\n", None, "times.txt line 2: expected a time in seconds"),
         ("0\n\xe9\n", None, "times.txt line 2: expected a time in seconds"),
-        ("7\n", Fraction(1), "times.txt: a rate needs at least two instants to stretch; leave out the rate"),
-        ("7\n7\n", Fraction(1), "times.txt: all instants are the same; leave out the rate"),
-        ("never\n", None, "times.txt: the format of this file cannot be told safely; say arrival.format"),
+        ("7\n", Fraction(1), "times.txt: has fewer than two times. Remove the rate"),
+        ("7\n7\n", Fraction(1), "times.txt: all times are the same. Remove the rate"),
+        ("never\n", None, "times.txt: cannot detect the format of this file. Set arrival.format"),
     ],
 )
 def test_a_wrong_file_is_told_with_its_line(tmp_path: Path, text: str, rate: Fraction | None, start: str) -> None:

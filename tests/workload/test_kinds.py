@@ -259,7 +259,7 @@ def test_an_engine_really_hits_what_a_conversation_repeats() -> None:
         ({"kind": {"kind": "completion", "turns": 3}}, "workload.kind.turns: there is no such key"),
         ({"kind": {"kind": "chat", "turns": 0}}, "workload.kind.turns: a length is a whole number"),
         ({"kind": {"kind": "chat", "think_time": 3}}, "workload.kind.think_time: 3 is not a duration"),
-        ({"kind": {"kind": "chat", "think_time": {"mean": "3s"}}}, "workload.kind.think_time: expected a duration or"),
+        ({"kind": {"kind": "chat", "think_time": {"mean": "3s"}}}, "workload.kind.think_time: say 'dist', one of constant"),
         (
             {"kind": {"kind": "chat", "think_time": {"dist": "geometric", "mean": "3s"}}},
             "workload.kind.think_time.dist: no distribution is called 'geometric'",
@@ -267,7 +267,7 @@ def test_an_engine_really_hits_what_a_conversation_repeats() -> None:
         ({"kind": {"kind": "chat", "think_time": {"dist": "normal", "mean": "3s"}}}, "workload.kind.think_time: 'std'"),
         (
             {"kind": {"kind": "chat", "think_time": {"dist": "exponential", "mean": "0s"}}},
-            "workload.kind.think_time.mean: must be longer",
+            "workload.kind.think_time.mean: must be greater than zero",
         ),
         ({"kind": {"kind": "chat", "growth": "square"}}, "workload.kind.growth: no growth is called 'square'. Known:"),
         ({"kind": {"kind": "chat", "context_limit": 9}}, "workload.kind.context_limit: only a bounded context"),
@@ -281,7 +281,7 @@ def test_an_engine_really_hits_what_a_conversation_repeats() -> None:
             {"kind": {"kind": "agentic", "subagents": {"probability": 1, "count": 0}}},
             "workload.kind.subagents.count: a length is",
         ),
-        ({"kind": "chat", "kinds": ["chat"]}, "workload.kinds: 'kind' is given as well"),
+        ({"kind": "chat", "kinds": ["chat"]}, "workload.kinds: 'kind' is set too"),
         ({"kinds": []}, "workload.kinds: expected a list of kinds"),
         ({"kinds": [{"kind": "chat", "weight": 0}]}, "workload.kinds[0].weight: a weight is a positive number"),
         ({"models": {"a": -1}}, "workload.models: a weight is a positive number, got -1"),
@@ -290,7 +290,7 @@ def test_an_engine_really_hits_what_a_conversation_repeats() -> None:
         ({"models": [{"name": "a", "kind": "x"}]}, "workload.models[0].kind: no kind of request is called 'x'"),
         ({"correlations": {"session": {"prompt_growth": 0}}}, "workload.correlations.session.prompt_growth: must be"),
         ({"correlations": {"session": {"decode_variation": -1}}}, "workload.correlations.session.decode_variation:"),
-        ({"prompt_tokens": {"dist": "geometric", "mean": 0.5}}, "workload.prompt_tokens.mean: a geometric draw"),
+        ({"prompt_tokens": {"dist": "geometric", "mean": 0.5}}, "workload.prompt_tokens.mean: the mean of a geometric distribution"),
         ({"prompt_tokens": {"dist": "uniform", "min": 5}}, "workload.prompt_tokens: 'max' is missing"),
     ],
 )

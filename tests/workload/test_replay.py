@@ -83,7 +83,7 @@ def test_stamps_are_replayed_where_that_is_asked(tmp_path: Path) -> None:
     assert isinstance(source, OpenLoop)
     assert serve(source, 1000 * MS) == [(0, "a", 0), (10 * MS, "b", 0), (100 * MS, "a", 1)]
     assert error_of(write(tmp_path, TWO), replay="timestamps") == (
-        "workload.trace.replay: request 3 of the trace has no time of its own, only a delay; say replay: think."
+        "workload.trace.replay: request 3 of the trace has no recorded time, only a delay. Set replay: think."
     )
 
 
@@ -134,7 +134,7 @@ def test_what_a_trace_cannot_do_is_told(tmp_path: Path) -> None:
         "workload.trace.sessions: this mooncake trace records no session"
     )
     assert error_of(path, share_system=True).startswith(
-        "workload.trace.share_system: this mooncake trace does not say how"
+        "workload.trace.share_system: this mooncake trace has no lengths of tool and system prompts"
     )
     assert error_of(path, starts={"users": 2}).startswith("workload.trace.starts.users: users wait for sessions to end")
     (tmp_path / "a.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,4808,10\n")
@@ -149,8 +149,8 @@ def test_a_trace_without_a_clock_needs_starts(tmp_path: Path) -> None:
     rows = [{"session_id": "a"}, {"session_id": "a", "delay": 5}, {"session_id": "b"}]
     path = write(tmp_path, rows)
     assert error_of(path) == (
-        "workload.trace.starts: this mooncake trace does not say when its sessions begin; "
-        "write starts: {rate: 0.2/s, arrival: poisson} or {users: 16, pause: 1s}."
+        "workload.trace.starts: this mooncake trace does not record when sessions begin. "
+        "Set starts: {rate: 0.2/s, arrival: poisson} or {users: 16, pause: 1s}."
     )
     steady = {"rate": "1/s", "arrival": "constant"}
     assert serve(traffic(path, starts=steady), MS) == [(0, "a", 0), (6 * MS, "a", 1), (SECOND, "b", 0)]
@@ -171,7 +171,7 @@ def test_sessions_that_would_begin_beyond_the_clock_are_told_and_not_dropped(tmp
     rows = [{"timestamp": number, "session_id": str(number)} for number in range(20)]
     path, starts = write(tmp_path, rows), {"rate": "0.001/h", "arrival": "constant"}
     assert error_of(path, replay=how, starts=starts).startswith(
-        "workload.trace.starts.rate: request 3 would come after 125 days, but arrivals end after 100; raise it."
+        "workload.trace.starts.rate: request 3 would arrive after 125 days; the limit is 100 days. Raise this key."
     )
     assert len(list(traffic(path, stop_ps=90 * 86400 * SECOND, replay=how, starts=starts))) == 3
 
@@ -231,7 +231,7 @@ def test_transforms_come_before_the_replay(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_the_agentic_sessions_are_replayed_whole(traces: Path) -> None:
     path = str(traces / "agentic-coding-weka" / "sessions_compact.jsonl.gz")
-    assert error_of(path).startswith("workload.trace.starts: this weka trace does not say when its sessions begin")
+    assert error_of(path).startswith("workload.trace.starts: this weka trace does not record when sessions begin")
     live = 0
     most = 0
     turns: dict[str | None, int] = {}

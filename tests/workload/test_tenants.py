@@ -289,7 +289,7 @@ def test_a_failed_turn_ends_its_session_or_is_tried_again() -> None:
     ("section", "start"),
     [
         ({"tenants": {}}, "workload.tenants: expected a mapping of names"),
-        ({"tenants": {"a/b": {}}}, "workload.tenants: 'a/b' is not a tenant's name"),
+        ({"tenants": {"a/b": {}}}, "workload.tenants: 'a/b' is not a valid name"),
         ({"tenants": {"a": {"wight": 1}}}, "workload.tenants.a.wight: there is no such key. Did you mean 'weight'?"),
         ({"tenants": {"a": {"requests": 1}}}, "workload.tenants.a.requests: there is no such key"),
         ({"tenants": {"a": {"weight": 0}}}, "workload.tenants.a.weight: must lie between"),
@@ -300,7 +300,7 @@ def test_a_failed_turn_ends_its_session_or_is_tried_again() -> None:
         ({"tenants": {"a": {"kind": "chatty"}}}, "workload.tenants.a.kind: no kind of request"),
         ({"tenants": {"a": {"prefix": {"groups": 3}}}}, "workload.tenants.a.prefix: 'tokens' is missing"),
         ({"weight": 3}, "workload.weight: there is no such key"),
-        ({"priority": ""}, "workload.priority: a class has a name"),
+        ({"priority": ""}, "workload.priority: must have 1 to 100 characters"),
         ({"slo": {"ttft": "0s"}}, "workload.slo.ttft: must be longer than nothing"),
         ({"slo": {"p99": "1s"}}, "workload.slo.p99: there is no such key"),
         ({"behaviour": "bursti"}, "workload.behaviour: no behaviour is called 'bursti'. Did you mean 'bursty'?"),
@@ -319,7 +319,7 @@ def test_a_failed_turn_ends_its_session_or_is_tried_again() -> None:
         ({"archetype": {"prompt_size": "huge"}}, "workload.archetype.prompt_size: no size is called 'huge'. Known:"),
         ({"archetype": {"reuse_affinity": 3}}, "workload.archetype.reuse_affinity: a probability"),
         ({"correlations": {"prefix": 2}}, "workload.correlations.prefix: must lie between 0 and 1"),
-        ({"closed_loop": {"concurrency": 2}}, "workload.rate: in a closed loop requests come when others end"),
+        ({"closed_loop": {"concurrency": 2}}, "workload.rate: is not valid with a closed loop"),
         ({"rate": None, "closed_loop": {}}, "workload.closed_loop: 'concurrency' is missing"),
         ({"rate": None, "closed_loop": {"concurrency": 0}}, "workload.closed_loop.concurrency: must lie"),
         (
@@ -328,7 +328,7 @@ def test_a_failed_turn_ends_its_session_or_is_tried_again() -> None:
         ),
         ({"retry": {"max": -1}}, "workload.retry.max: must lie between 0 and"),
         ({"retry": {"max": 1, "backoff": 3}}, "workload.retry.backoff: 3 is not a duration"),
-        ({"prefix": {"groups": []}}, "workload.prefix.groups: give at least one"),
+        ({"prefix": {"groups": []}}, "workload.prefix.groups: list at least one"),
         ({"prefix": {"groups": "many", "tokens": 3}}, "workload.prefix.groups: expected a whole number or a list"),
         ({"prefix": {"groups": [{"name": "a"}]}}, "workload.prefix.groups[0]: 'tokens' is missing"),
         (
@@ -341,7 +341,7 @@ def test_a_failed_turn_ends_its_session_or_is_tried_again() -> None:
         ),
         (
             {"prefix": {"groups": [{"name": "a", "tokens": 3}], "popularity": "zipf"}},
-            "workload.prefix.popularity: listed groups have",
+            "workload.prefix.popularity: is not valid with a list of groups",
         ),
         ({"preset": "chatt"}, "workload.preset: no workload is called 'chatt'. Did you mean 'chat'?"),
         ({"trace": {"path": "t"}, "rate": None, "requests": None, "tenants": {"a": {}}}, "workload.tenants: a trace"),

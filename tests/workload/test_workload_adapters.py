@@ -86,10 +86,10 @@ def test_the_resolved_workload_draws_the_same() -> None:
 @pytest.mark.parametrize(
     ("adapters", "message"),
     [
-        ("a", r"^workload\.adapters: expected a list of adapters or a mapping to their weights, got 'a'\."),
+        ("a", r"^workload\.adapters: expected a list of adapters, or weights by adapter, got 'a'\."),
         ([], r"^workload\.adapters: expected a list"),
         (["a", "a"], r"^workload\.adapters: 'a' is listed twice"),
-        ([1], r"^workload\.adapters: 1 is not an adapter's name"),
+        ([1], r"^workload\.adapters: 1 is not a valid name"),
         ({"a": "x"}, r"^workload\.adapters\.a: a weight is a positive number, got 'x'\."),
         ({"a": 0}, r"^workload\.adapters\.a: a weight is a positive number, got 0\."),
         ({"a": 10**400}, r"^workload\.adapters\.a: a weight is a positive number, got 1000"),

@@ -33,9 +33,9 @@ def error_of(section: Any, folder: Path | None = None) -> str:
     ("section", "start"),
     [
         ([], "workload: expected a mapping"),
-        ({}, "workload: say 'requests' or 'duration'"),
+        ({}, "workload: set 'requests' or 'duration'"),
         ({"requests": 10}, "workload.rate: is missing"),
-        ({"rate": "40/s"}, "workload: say 'requests' or 'duration'"),
+        ({"rate": "40/s"}, "workload: set 'requests' or 'duration'"),
         (GOOD | {"request": 1}, "workload.request: there is no such key. Did you mean 'requests'?"),
         (GOOD | {"requests": 0}, "workload.requests: must lie between 1 and"),
         (GOOD | {"requests": "many"}, "workload.requests: expected a whole number"),
@@ -48,7 +48,7 @@ def error_of(section: Any, folder: Path | None = None) -> str:
         (GOOD | {"duration": "0s"}, "workload.duration: must be longer than nothing"),
         (
             GOOD | {"rate": "1/h", "requests": 1_000_000, "arrival": "constant"},
-            "workload.rate: request 2401 would come",
+            "workload.rate: request 2401 would arrive after 100 days; the limit is 100 days. Raise the rate.",
         ),
         (
             GOOD | {"arrival": "poison"},
@@ -95,10 +95,10 @@ def error_of(section: Any, folder: Path | None = None) -> str:
             GOOD | {"output_tokens": {"dist": "exponential", "mean": 9, "min": 9, "max": 3}},
             "workload.output_tokens.min: 9 is",
         ),
-        (GOOD | {"output_tokens": {"dist": "empirical"}}, "workload.output_tokens: an empirical distribution takes"),
+        (GOOD | {"output_tokens": {"dist": "empirical"}}, "workload.output_tokens: an empirical distribution needs"),
         (
             GOOD | {"output_tokens": {"dist": "empirical", "values": []}},
-            "workload.output_tokens.values: give at least one",
+            "workload.output_tokens.values: list at least one",
         ),
         (GOOD | {"output_tokens": {"dist": "empirical", "values": [5, 0]}}, "workload.output_tokens.values: a length"),
         (
@@ -137,9 +137,9 @@ def error_of(section: Any, folder: Path | None = None) -> str:
             GOOD | {"prefix": {"groups": 5, "tokens": 5, "popularity": {"dist": "uniform", "s": 1}}},
             "workload.prefix.popularity.s: only zipf",
         ),
-        ({"trace": TRACE, "rate": "40/s"}, "workload.rate: a trace brings its own; use workload.trace.speed"),
-        ({"trace": TRACE, "requests": 5}, "workload.requests: a trace brings its own; use workload.trace.limit"),
-        ({"trace": TRACE, "prefix": {}}, "workload.prefix: a trace brings its own; leave it out"),
+        ({"trace": TRACE, "rate": "40/s"}, "workload.rate: is not valid with a trace. Use workload.trace.speed"),
+        ({"trace": TRACE, "requests": 5}, "workload.requests: is not valid with a trace. Use workload.trace.limit"),
+        ({"trace": TRACE, "prefix": {}}, "workload.prefix: is not valid with a trace. Remove it"),
         ({"trace": "t.jsonl"}, "workload.trace: expected a mapping"),
         ({"trace": {"format": "mooncake"}}, "workload.trace: 'path' is missing"),
         (
@@ -152,22 +152,22 @@ def error_of(section: Any, folder: Path | None = None) -> str:
         ({"trace": TRACE | {"block_tokens": 0}}, "workload.trace.block_tokens: must lie"),
         (
             {"trace": TRACE | {"format": "azure", "block_tokens": 16}},
-            "workload.trace.block_tokens: an azure trace has no",
+            "workload.trace.block_tokens: the azure format has no",
         ),
         ({"trace": TRACE | {"colour": 1}}, "workload.trace.colour: there is no such key"),
-        ({"trace": TRACE}, "workload.trace.path: 't.jsonl' cannot be opened (No such file"),
+        ({"trace": TRACE}, "workload.trace.path: cannot open 't.jsonl' (No such file"),
         ({"trace": TRACE | {"path": "."}}, ".: the file cannot be read (Is a directory"),
         ({"trace": TRACE | {"replay": "thinking"}}, "workload.trace.replay: expected 'think' or 'timestamps'"),
         ({"trace": TRACE | {"sessions": "guessed"}}, "workload.trace.sessions: expected 'recorded' or 'derived' or"),
         ({"trace": TRACE | {"replay": "think", "sessions": "none"}}, "workload.trace.replay: think needs sessions"),
-        ({"trace": TRACE | {"starts": {}}}, "workload.trace.starts: say one of the two, {rate: 0.2/s"),
-        ({"trace": TRACE | {"starts": {"rate": "1/s", "users": 2}}}, "workload.trace.starts: say one of the two"),
+        ({"trace": TRACE | {"starts": {}}}, "workload.trace.starts: set either a rate or users: {rate: 0.2/s"),
+        ({"trace": TRACE | {"starts": {"rate": "1/s", "users": 2}}}, "workload.trace.starts: set either a rate or users"),
         ({"trace": TRACE | {"starts": {"rate": "1"}}}, "workload.trace.starts.rate: '1' is not a rate"),
-        ({"trace": TRACE | {"starts": {"rate": "1/s", "pause": "1s"}}}, "workload.trace.starts.pause: goes with users"),
+        ({"trace": TRACE | {"starts": {"rate": "1/s", "pause": "1s"}}}, "workload.trace.starts.pause: is valid with users"),
         ({"trace": TRACE | {"starts": {"rate": "1/s", "arrival": "po"}}}, "workload.trace.starts.arrival: no arrival"),
         ({"trace": TRACE | {"starts": {"users": 0}}}, "workload.trace.starts.users: must lie between 1"),
         ({"trace": TRACE | {"starts": {"users": 2, "pause": 3}}}, "workload.trace.starts.pause: 3 is not a duration"),
-        ({"trace": TRACE | {"starts": {"users": 2, "arrival": "poisson"}}}, "workload.trace.starts.arrival: goes with"),
+        ({"trace": TRACE | {"starts": {"users": 2, "arrival": "poisson"}}}, "workload.trace.starts.arrival: is valid with"),
         (
             {"trace": TRACE | {"starts": {"users": 2}, "replay": "timestamps"}},
             "workload.trace.starts.users: users wait for sessions to end",
@@ -196,14 +196,14 @@ def lacking(name: str) -> str:
         (row(output_length=10**30), "output_length must lie between 1 and"),
         (row(input_length="600"), "Expected `int`, got `str` - at `$.input_length`"),
         (row(output_length=1.5), "Expected `int`, got `float` - at `$.output_length`"),
-        (row(hash_ids=[0]), "hash_ids has 1 entry, but 600 tokens are 2 blocks of 512; no one size"),
-        (row(hash_ids=[0, 1, 2]), "hash_ids has 3 entries, but 600 tokens are 2 blocks of 512; no one size"),
+        (row(hash_ids=[0]), "hash_ids has 1 entry, but 600 tokens are 2 blocks of 512. No block size"),
+        (row(hash_ids=[0, 1, 2]), "hash_ids has 3 entries, but 600 tokens are 2 blocks of 512. No block size"),
         (row(hash_ids=[0, "a"]), "Expected `int`, got `str` - at `$.hash_ids[1]`"),
         (row(hash_ids=None), "Expected `array`, got `null` - at `$.hash_ids`"),
-        (row(timestamp=4), "timestamp 4 is before an earlier line's; sort the file by time."),
-        (row(timestamp=-1), "timestamp counts ms from the start of the trace and cannot be -1."),
+        (row(timestamp=4), "timestamp 4 is earlier than that of a previous request. Sort the file by time."),
+        (row(timestamp=-1), "timestamp must be a time in ms since the start between 0 and 100 days, got -1."),
         (row(timestamp="5"), "Expected `int | float`, got `str` - at `$.timestamp`"),
-        (row(timestamp=1_700_000_000_000), "timestamp 1700000000000 is too large, after 19675 days"),
+        (row(timestamp=1_700_000_000_000), "timestamp must be a time in ms since the start between 0 and 100 days, got 17000"),
         (lacking("timestamp"), "Object missing required field `timestamp`"),
         (lacking("input_length"), "Object missing required field `input_length`"),
         (lacking("output_length"), "Object missing required field `output_length`"),
@@ -225,7 +225,7 @@ def test_bytes_that_are_no_text_inside_a_trace_are_told_by_their_line(tmp_path: 
     (tmp_path / "t.jsonl").write_bytes(row().encode() + b"\n" + b'{"timestamp": "\xff\xfe"}\n')
     assert error_of({"trace": TRACE}, tmp_path).startswith("t.jsonl line 2: ")
     (tmp_path / "a.csv").write_bytes(AZURE.encode() + b"\xff\xfe,1,1\n")
-    assert error_of({"trace": {"path": "a.csv"}}, tmp_path).startswith("a.csv line 3: this is not text")
+    assert error_of({"trace": {"path": "a.csv"}}, tmp_path).startswith("a.csv line 3: is not text")
 
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n"
@@ -241,11 +241,11 @@ AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,48
             "2023-11-16 18:17:04.0000000,five,1",
             "ContextTokens must be a whole number between 1 and 2147483647, got 'five'.",
         ),
-        ("2023-11-16 18:17:04.0000000,5", "2 values where the header names 3 columns."),
-        ("2023-11-16 18:17:03.9799599,5,5", "TIMESTAMP 2023-11-16 18:17:03.9799599 is before an earlier line's"),
+        ("2023-11-16 18:17:04.0000000,5", "has 2 values, but the header has 3 columns."),
+        ("2023-11-16 18:17:03.9799599,5,5", "TIMESTAMP 2023-11-16 18:17:03.9799599 is earlier than that of a previous request"),
         ("2023-13-16 18:17:04.0,5,5", "TIMESTAMP '2023-13-16 18:17:04.0' is not a time like"),
         ("yesterday,5,5", "TIMESTAMP 'yesterday' is not a time like"),
-        ("2024-11-16 18:17:03.9799600,5,5", "TIMESTAMP 2024-11-16 18:17:03.9799600 is too late, after 366 days"),
+        ("2024-11-16 18:17:03.9799600,5,5", "TIMESTAMP 2024-11-16 18:17:03.9799600 is too late: after 366 days"),
     ],
 )
 def test_a_bad_azure_line_is_told_by_its_number(tmp_path: Path, line: str, what: str) -> None:
@@ -264,8 +264,8 @@ def test_an_azure_header_lacks_a_column(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        (b"\x89PNG\r\n\x1a\n\0\0\0", "t.bin line 1: this is not text"),
-        (b"\0" * 100, "t.bin line 1: this is not text"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0", "t.bin line 1: is not text"),
+        (b"\0" * 100, "t.bin line 1: is not text"),
         (
             gzip.compress((row() + "\n").encode() * 50, mtime=0)[:60],
             "t.bin line 1: the gzip data is damaged or cut short",
@@ -306,16 +306,16 @@ def test_a_format_that_cannot_be_told_is_asked_for(tmp_path: Path, first: str) -
     (tmp_path / "t.x").write_text(first + "\n")
     with pytest.raises(HeadwayError) as caught:
         inspect(tmp_path / "t.x")
-    start = "t.x: the format of this file cannot be told safely; say "
-    assert str(caught.value).startswith(start + "--format, one of headway, mooncake, azure, ")
-    assert error_of({"trace": {"path": "t.x"}}, tmp_path).startswith(start + "workload.trace.format, one of headway, ")
+    start = "t.x: cannot detect the format of this file. Set "
+    assert str(caught.value).startswith(start + "--format to one of headway, mooncake, azure, ")
+    assert error_of({"trace": {"path": "t.x"}}, tmp_path).startswith(start + "workload.trace.format to one of headway, ")
 
 
 def test_inspect_tells_mistakes_in_its_own_arguments(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text(row())
     for arguments, start in [
-        ({"capacities": [0]}, "--capacity: a cache holds at least 1 block"),
-        ({"instances": [0]}, "--instances: there is at least 1 cache"),
+        ({"capacities": [0]}, "--capacity: must be at least 1 block, or inf"),
+        ({"instances": [0]}, "--instances: must be at least 1, got 0"),
         ({"format": "csv"}, "--format: no trace format is called 'csv'"),
     ]:
         with pytest.raises(HeadwayError) as caught:

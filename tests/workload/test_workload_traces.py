@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headway.workload.traces import detect, read_trace
-from headway.workload.traces.azure import stamp_ps
+from headway.workload.traces.objects import stamp_ps
 
 LINE = b'{"timestamp": 12.5, "input_length": 513, "output_length": 3, "hash_ids": [4, 9], "session_id": "x"}\n'
 CSV = (
@@ -49,11 +49,11 @@ def test_azure_columns_are_found_by_name(tmp_path: Path) -> None:
 
 
 def test_stamps_with_and_without_zones_mean_the_same() -> None:
-    plain = stamp_ps("2024-05-10 00:00:00.009930", "x")
+    plain = stamp_ps("2024-05-10 00:00:00.009930")
     assert plain % 10**12 == 9_930_000_000
     for text in ("2024-05-10 00:00:00.009930+00:00", "2024-05-10T00:00:00.0099300Z", "2024-05-10 02:00:00.00993+02:00"):
-        assert stamp_ps(text, "x") == plain
-    assert stamp_ps("2024-05-10 00:00:00", "x") == plain - 9_930_000_000
+        assert stamp_ps(text) == plain
+    assert stamp_ps("2024-05-10 00:00:00") == plain - 9_930_000_000
 
 
 def test_other_block_sizes_are_read_where_they_are_said(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_what_cannot_be_written_is_said_once(tmp_path: Path) -> None:
 
 def test_requests_without_a_time_cannot_be_written(tmp_path: Path) -> None:
     assert AZURE.write is not None
-    with pytest.raises(HeadwayError, match="request 1 of the source has no time of arrival of its own"):
+    with pytest.raises(HeadwayError, match="request 1 of the source has no arrival time"):
         AZURE.write(tmp_path / "a.csv", Info("weka", clock="session"), [Record(5, 6, 0)])
     with pytest.raises(HeadwayError, match=r"^a\.csv: the file cannot be written \(No such file"):
         AZURE.write(tmp_path / "none" / "a.csv", Info("x"), [])

@@ -67,11 +67,11 @@ def test_what_is_written_reads_back(tmp_path: Path, text: str) -> None:
     [
         ("118.5,GPT", "noon,GPT", "line 4: Timestamp must be a time in seconds, got 'noon'."),
         ("118.5,GPT", "-1,GPT", "line 4: Timestamp must be a time in seconds, got '-1'."),
-        ("118.5,GPT", "2,GPT", "line 4: Timestamp 2 is before an earlier line's; sort the file by time."),
-        ("118.5,GPT", "99999999,GPT", "line 4: Timestamp 99999999 is too late, after 1157 days"),
+        ("118.5,GPT", "2,GPT", "line 4: Timestamp 2 is earlier than that of a previous request. Sort the file by time."),
+        ("118.5,GPT", "99999999,GPT", "line 4: Timestamp 99999999 is too late: after 1157 days"),
         (",417,", ",0,", "line 4: Request tokens must be a whole number between 1"),
         (",276,", ",x,", "line 4: Response tokens must be a whole number between 0"),
-        (",276,693,", ",276,", "line 4: 5 values where the header names 6 columns."),
+        (",276,693,", ",276,", "line 4: has 5 values, but the header has 6 columns."),
     ],
 )
 def test_a_bad_row_is_told_by_line_and_column(tmp_path: Path, old: str, new: str, what: str) -> None:

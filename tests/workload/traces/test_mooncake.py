@@ -103,9 +103,9 @@ def test_waiting_for_what_is_not_there_is_told_at_its_line(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("more", "what"),
     [
-        ({"delay": -1}, "delay is a time in ms between 0 and 100 days, got -1."),
+        ({"delay": -1}, "delay must be a time in ms between 0 and 100 days, got -1."),
         ({"delay": "soon"}, "Expected `int | float | null`, got `str` - at `$.delay`"),
-        ({"tool_wait_ms": 1e300}, "tool_wait_ms is a time in ms"),
+        ({"tool_wait_ms": 1e300}, "tool_wait_ms must be a time in ms"),
         ({"session_id": [1]}, "Expected `int | str | null`, got `array` - at `$.session_id`"),
         ({"wait_for": "a"}, "Expected `array`, got `str` - at `$.wait_for`"),
     ],
@@ -126,22 +126,22 @@ def write_sized(folder: Path, size: int, lengths: list[int]) -> Path:
 def test_a_file_of_other_blocks_is_refused_with_the_size_that_fits(tmp_path: Path, size: int) -> None:
     path = write_sized(tmp_path, size, [10, 3000, 5000])
     assert error_of(path).endswith(
-        f"blocks of {size} tokens would fit so far: if they are that, say block_tokens {size}."
+        f"Blocks of {size} tokens fit all rows so far: if that is their size, set block_tokens to {size}."
     )
     assert len(records(path, block_tokens=size)) == 3
 
 
 def test_a_mooncake_file_read_with_16_token_blocks_is_refused(tmp_path: Path) -> None:
     path = write_sized(tmp_path, 512, [2000, 3000])
-    start = "t.jsonl line 1: hash_ids has 4 entries, but 2000 tokens are 125 blocks of 16; blocks of 512 tokens"
+    start = "t.jsonl line 1: hash_ids has 4 entries, but 2000 tokens are 125 blocks of 16. Blocks of 512 tokens"
     assert error_of(path, block_tokens=16).startswith(start)
 
 
 def test_unusual_sizes_are_named_only_where_no_other_fits(tmp_path: Path) -> None:
-    assert "; blocks of 100 to 102 tokens would fit so far" in error_of(write_sized(tmp_path, 100, [5000]))
-    assert "; blocks of 100 tokens would fit so far" in error_of(write_sized(tmp_path, 100, [9901]))
+    assert ". Blocks of 100 to 102 tokens fit all rows so far" in error_of(write_sized(tmp_path, 100, [5000]))
+    assert ". Blocks of 100 tokens fit all rows so far" in error_of(write_sized(tmp_path, 100, [9901]))
     one_bad_line = write(tmp_path, row(0, 5000), row(1, 5000, hash_ids=[1]))
-    assert error_of(one_bad_line).endswith("; no one size of blocks fits all rows so far.")
+    assert error_of(one_bad_line).endswith(". No block size fits all rows so far.")
 
 
 # --- writing -----------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def test_local_ids_and_whole_blocks_become_what_the_format_means_by_ids(tmp_path
     ]
     lost, path = rewritten(tmp_path, info, source)
     assert lost == [
-        "the size of its blocks (to read it again, say block_tokens 64)",
+        "the size of blocks (to read the file again, set block_tokens to 64)",
         "requests without any output (1 token is written)",
     ]
     again = read_trace(path, block_tokens=64)

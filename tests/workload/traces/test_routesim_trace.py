@@ -62,7 +62,7 @@ def test_what_it_cannot_express_is_told_once(tmp_path: Path) -> None:
     info = Info("mooncake", 512)
     records = [Record(600, 5, 1, [(1, 2)], tenant="t"), Record(600, 5, 2, [(1, 2)], tenant="t", extra={"x": 1})]
     lost = routesim.write(tmp_path / "o.jsonl", info, records)
-    assert lost == ["the blocks of prompts", "tenants", "times finer than 1 ms", "further fields of the source: x"]
+    assert lost == ["the blocks of prompts", "tenants", "times finer than 1 ms", "other fields of the source: x"]
 
 
 def test_a_declared_prefix_without_a_name_is_named_by_its_last_block(tmp_path: Path) -> None:
@@ -76,8 +76,8 @@ def test_a_declared_prefix_without_a_name_is_named_by_its_last_block(tmp_path: P
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ('{"ts": -1, "prompt_tokens": 5, "gen_tokens": 5}', "ts counts ms"),
-        ('{"ts": 1e300, "prompt_tokens": 5, "gen_tokens": 5}', "ts counts ms"),
+        ('{"ts": -1, "prompt_tokens": 5, "gen_tokens": 5}', "ts must be a time in ms since the start between 0 and 100 days"),
+        ('{"ts": 1e300, "prompt_tokens": 5, "gen_tokens": 5}', "ts must be a time in ms since the start between 0 and 100 days"),
         ('{"ts": 0, "prompt_tokens": 0, "gen_tokens": 5}', "prompt_tokens must lie"),
         ('{"ts": 0, "prompt_tokens": "5", "gen_tokens": 5}', "prompt_tokens"),
         ('{"ts": 0, "gen_tokens": 5}', "prompt_tokens"),

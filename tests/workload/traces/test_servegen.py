@@ -127,7 +127,7 @@ def test_clients_without_lengths_are_left_out_and_told(tmp_path: Path) -> None:
     path = folder(small(tmp_path), {"chunk-4-trace.csv": RATES})
     reader = servegen.read(path, Options())
     assert reader.info.extra["notes"] == [
-        "1 of 2 clients have no lengths and are left out, with 50.0% of the requests: 4"
+        "1 of 2 clients have no lengths and are skipped, with 50.0% of the requests: 4"
     ]
     assert len(list(reader.records)) == 90
 
@@ -143,12 +143,12 @@ def test_clients_without_lengths_are_left_out_and_told(tmp_path: Path) -> None:
         ("0,1,1,Pareto,1,1", LENGTHS, "line 1: the law must be Gamma or Weibull"),
         ("0,1,1,Weibull,1e-9,1", LENGTHS, "line 1: the shape must be"),
         (RATES, "[]", "chunk-3-dataset.json"),
-        (RATES, "{}", "holds no histograms"),
+        (RATES, "{}", "contains no histograms"),
         (RATES, LENGTHS[:-9], "chunk-3-dataset.json"),
         (RATES, LENGTHS.replace("input_tokens", "inputs"), "window 0: there are no input_tokens"),
         (RATES, LENGTHS.replace("{10: 1.0}", "__import__('os').getcwd()"), "output_tokens must be a dict"),
         (RATES, LENGTHS.replace("{10: 1.0}", "{10: 0.0}"), "probabilities that are all 0"),
-        (RATES, LENGTHS.replace("{10: 1.0}", "{-10: 1.0}"), "holds -10, which is no number"),
+        (RATES, LENGTHS.replace("{10: 1.0}", "{-10: 1.0}"), "contains -10, which is not a number"),
         (RATES, LENGTHS.replace("{10: 1.0}", "[" * 5000), "output_tokens must be a dict"),
         (RATES, LENGTHS.replace("{10: 1.0}", "{10: 1.0}" + " " * (5 << 20)), "more than 4 MiB"),
     ],
@@ -161,11 +161,11 @@ def test_mistakes_are_told_by_file_and_place(tmp_path: Path, rates: str, lengths
 def test_folders_without_clients_or_lengths_and_two_models_are_refused(tmp_path: Path) -> None:
     with pytest.raises(HeadwayError, match=r"holds no chunk-\*-trace.csv"):
         draw_records(folder(tmp_path / "empty", {}))
-    with pytest.raises(HeadwayError, match="no lengths to draw requests from"):
+    with pytest.raises(HeadwayError, match="contains rates, but no lengths"):
         draw_records(folder(tmp_path / "rates", {"chunk-0-trace.csv": RATES}))
     small(tmp_path / "two" / "a")
     small(tmp_path / "two" / "b")
-    with pytest.raises(HeadwayError, match="name one of the folders"):
+    with pytest.raises(HeadwayError, match="Name one of these folders"):
         draw_records(tmp_path / "two")
     with pytest.raises(HeadwayError, match="nothing to draw"):
         draw_records(small(tmp_path / "late"), start=10_000)
@@ -264,5 +264,5 @@ def test_lengths_of_the_real_data_are_those_of_its_histograms(traces: Path) -> N
 def test_only_what_is_drawn_takes_a_start_and_a_duration(tmp_path: Path) -> None:
     file = tmp_path / "t.jsonl"
     file.write_text('{"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": [1]}\n')
-    with pytest.raises(HeadwayError, match=r"t\.jsonl: a mooncake trace is read as it is.*slice"):
+    with pytest.raises(HeadwayError, match=r"t\.jsonl: start and duration do not apply to a mooncake trace.*slice"):
         open_trace(file, None, Options(start=10))

@@ -187,7 +187,7 @@ def test_rows_with_times_of_their_own_keep_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "problem"),
     [
-        (make_round(1, 0, 5), "round 1 of session 's' comes after round 2; sort the file by session and round"),
+        (make_round(1, 0, 5), "round 1 of session 's' comes after round 2. Sort the file by session and round"),
         (make_round(3, -1, 5), "prefix_tokens must lie between 0"),
         (make_round(3, 0, 0), "prefix_tokens and newly_append_tokens must lie between 1"),
         (make_round(3, 0, 5, output_tokens=-2), "output_tokens must lie between 0"),
@@ -211,14 +211,14 @@ def test_a_wrong_round_is_refused_where_it_is_wrong(tmp_path: Path, wrong: Any, 
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("a,0,0,0,4,5", "6 values where the header names 7 columns"),
+        ("a,0,0,0,4,5", "has 6 values, but the header has 7 columns"),
         ("a,0,x,0,4,5,0", "round_idx must be a whole number between 0"),
         ("a,0,0,0,4.5,5,0", "input_len must be a whole number between 0"),
         ("a,0,0,0,0,5,0", "prefix_len and input_len must lie between 1"),
         ("a,nan,0,0,4,5,0", "arrival_time must be a time in ms between 0 and 100 days, got 'nan'"),
         ("a,0,0,0,4,5,-1", "tool_wait_after_ms must be a time in ms"),
         ("b,2,0,0,4,5,1e999999999", "tool_wait_after_ms must be a time in ms"),
-        ("b,0,0,0,4,5,0", "arrival_time is before an earlier line's; sort the file by time"),
+        ("b,0,0,0,4,5,0", "arrival_time 0 is earlier than that of a previous request. Sort the file by time"),
         (",2,0,0,4,5,0", "session_id is empty"),
     ],
 )

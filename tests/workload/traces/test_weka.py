@@ -268,13 +268,13 @@ def test_global_ids_mean_the_same_in_every_session(tmp_path: Path) -> None:
         (session({**request(0), "in": "x"}), "line 1: Expected `int`, got `str` - at `$.requests[0].in`"),
         (session(request(0), request(1, tokens=0)), "line 1 requests[1]: in must lie between 1"),
         (session(request(0, out=-1)), "line 1 requests[0]: out must lie between 0"),
-        (session(request(0, hash_ids=[1])), "hash_ids has 1 blocks, but 130 tokens hold 2 whole blocks of 64"),
+        (session(request(0, hash_ids=[1])), "hash_ids has 1 ids, but 130 tokens are 2 full blocks of 64"),
         (session(request(0, hash_ids=[1, -2])), "hash_ids has the run [-2, 1]"),
-        (session(request(0, hash_runs=[[1, 2]])), "write one of the two"),
-        (session(request(0, hash_ids=None)), "write one of the two"),
+        (session(request(0, hash_runs=[[1, 2]])), "needs either hash_ids or, in the compact form, hash_runs"),
+        (session(request(0, hash_ids=None)), "needs either hash_ids or, in the compact form, hash_runs"),
         (session(request(0, hash_ids=None, hash_runs=[[1, 0], [1, 2]])), "hash_runs has the run [1, 0]"),
-        (session(request(5), request(4)), "requests[1]: t 4 is before that of the request before it"),
-        (session(request(-1)), "t must be a time between 0 and 100 days, got -1"),
+        (session(request(5), request(4)), "requests[1]: t 4 is earlier than that of a previous request"),
+        (session(request(-1)), "t must be a time in seconds between 0 and 100 days, got -1"),
         (session(request(0, api_time=1e12)), "api_time must be a time"),
         (session(request(0), request(1, think_time=-3)), "requests[1]: think_time must be a time"),
         (session(request(0), agent(1, request(0, tokens=-5), duration_ms=0)), "requests[1].requests[0]: in must"),
@@ -294,7 +294,7 @@ def test_a_wrong_session_is_refused_where_it_is_wrong(tmp_path: Path, wrong: Any
 
 def test_sessions_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
     record = session(request(0))
-    assert "line 2: id 's' was a session's already, at sessions.jsonl line 1" in refusal(tmp_path, record, record)
+    assert "line 2: id 's' is already the session at sessions.jsonl line 1" in refusal(tmp_path, record, record)
     other = session(request(0, tokens=32, hash_ids=[1]), id="t", block_size=32)
     assert "line 2: block_size is 32, but 64 in the first session" in refusal(tmp_path, record, other)
     shared = session(request(0), id="t", hash_id_scope="global")
@@ -302,12 +302,12 @@ def test_sessions_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
 
 
 def test_another_block_size_than_the_files_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(HeadwayError, match="block_size is 64, so block_tokens cannot be 16"):
+    with pytest.raises(HeadwayError, match="block_size is 64, not 16. Remove block_tokens"):
         read(write_file(tmp_path, session(request(0))), block_tokens=16)
 
 
 def test_an_empty_folder_and_an_empty_file_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(HeadwayError, match="the folder holds no sessions"):
+    with pytest.raises(HeadwayError, match="the folder has no sessions"):
         read(tmp_path)
     (tmp_path / "empty.json").write_text("\n")
     with pytest.raises(HeadwayError, match=r"empty\.json: the file is empty"):
