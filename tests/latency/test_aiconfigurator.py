@@ -217,7 +217,13 @@ def test_the_host_is_the_profile_s_unless_it_is_given_and_a_slow_engine_takes_so
         ),
         ("llama-3.1-8b", "h200", 1, {"version": "0.1"}, "has no vllm '0.1' on h200_sxm. It has 0.24.0"),
         ("llama-3.1-8b", "h200", 3, {}, "aiconfigurator cannot split 32 heads evenly over 3 GPUs."),
-        ({"like": "llama-3.1-8b", "dtype_bytes": 4}, "h200", 1, {}, "no kernels for dtype_bytes 4. It has 2 or 1 or 0.5."),
+        (
+            {"like": "llama-3.1-8b", "dtype_bytes": 4},
+            "h200",
+            1,
+            {},
+            "no kernels for dtype_bytes 4. It has 2 or 1 or 0.5.",
+        ),
         ({"like": "mixtral-8x7b", "experts": 12}, "h200", 1, {}, "2 of 8 × 14336 from 4096"),
         ({"like": "mixtral-8x7b", "dense_layers": 2, "intermediate": 9}, "h200", 1, {}, "layers without experts"),
         (

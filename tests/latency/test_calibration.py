@@ -66,7 +66,7 @@ def test_a_profile_is_found_again_from_its_own_steps(tmp_path: Path) -> None:
 
 def test_without_scipy_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.linalg", None)
-    with pytest.raises(HeadwayError, match=r"SciPy is not installed; install headway\[calibrate\]"):
+    with pytest.raises(HeadwayError, match=r"SciPy is not installed\. Run: pip install 'headway\[calibrate\]'"):
         calibrate(written(tmp_path / "steps.csv", made()), H200)
 
 
@@ -98,11 +98,14 @@ def changed(**values: Any) -> Callable[[list[Row]], list[Row]]:
         (lambda rows: [row for row in rows if row["new_tokens"]], "(0 that only decode, "),
         (changed(median_ms="fast"), "line 2, median_ms: must be a number above zero, got 'fast'."),
         (changed(median_ms="-1"), "line 2, median_ms: must be a number above zero, got '-1'."),
-        (changed(median_ms="0.001"), "line 2, median_ms: 0.001 ms is impossible: reading the weights and the KV cache takes a h200 "),
+        (
+            changed(median_ms="0.001"),
+            "line 2, median_ms: 0.001 ms is impossible: reading the weights and the KV cache takes a h200 ",
+        ),
         (changed(batch="1.5"), "line 2, batch: must be a whole number, got '1.5'."),
         (changed(batch="-4"), "line 2, batch: must be a number, zero or more, got '-4'."),
         (changed(n_prefill="0"), "line 2: n_prefill is 0, but new_tokens is 100."),
-        (changed(n_prefill="500"), "line 2, new_tokens: 100 cannot make 500 chunks"),
+        (changed(n_prefill="500"), "line 2: new_tokens (100) must be at least n_prefill (500)"),
         (changed(shape="gpt-9"), "line 2, shape: no model in the table is called 'gpt-9'"),
         (lambda rows: [row | {"composition": "[]"} for row in rows], "composition: expected"),
         (lambda rows: [row | {"composition": "[" * 100_000} for row in rows], "composition: expected"),
@@ -160,7 +163,10 @@ def test_its_json_has_the_errors_and_a_missing_gpu_is_said(tmp_path: Path, run_h
         (("none.csv", "-o", "m.yaml"), "none.csv: cannot be read"),
         (("few.csv", "-o", "m.yaml"), "are too few. A fit needs at least 40 steps"),
         (("poor.csv", "-o", "m.yaml"), "has no column 'median_ms'. A file of steps needs shape, batch,"),
-        (("fast.csv", "-o", "m.yaml"), "line 2, median_ms: 0.001 ms is impossible: reading the weights and the KV cache takes a h200 "),
+        (
+            ("fast.csv", "-o", "m.yaml"),
+            "line 2, median_ms: 0.001 ms is impossible: reading the weights and the KV cache takes a h200 ",
+        ),
     ],
 )
 def test_what_the_command_cannot_use_gets_one_sentence(

@@ -326,7 +326,7 @@ def test_a_measured_profile_says_where_it_is_from(name: str) -> None:
     assert profile.calibrated
     assert profile.source and profile.measured and profile.error and profile.shapes
     assert profile.outside(profile.tokens[1], profile.context[1]) == ""
-    assert "beyond that" in profile.outside(profile.tokens[1] + 1, 1)
+    assert "is outside that range." in profile.outside(profile.tokens[1] + 1, 1)
 
 
 @pytest.mark.parametrize("name", [name for name in gpus().entries if name not in measured_profiles()])

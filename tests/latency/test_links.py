@@ -116,7 +116,10 @@ BESIDE = "'profile' sets this key too. Remove one of the two."
 @pytest.mark.parametrize(
     ("link", "told"),
     [
-        ({"profile": "h200-nvlink"}, ".profile: no measured link in the table is called 'h200-nvlink'; set 'latency' and"),
+        (
+            {"profile": "h200-nvlink"},
+            ".profile: no measured link in the table is called 'h200-nvlink'; set 'latency' and",
+        ),
         ({"profile": 5}, ".profile: expected text, got 5."),
         ({"profile": NAME, "latency": "1ms"}, f".latency: {BESIDE}"),
         ({"profile": NAME, "bandwidth": "50GB/s"}, f".bandwidth: {BESIDE}"),

@@ -168,7 +168,7 @@ def test_steps_beyond_the_table_are_noted() -> None:
         return note_unmeasured(Scenario.load({"workload": workload, "cluster": {**cluster, "latency": latency}}))
 
     assert said(max_batch_tokens=300, max_batch_size=5) is None
-    assert "at most 300 tokens of a prompt and 5 decodes" in str(said(max_batch_tokens=301, max_batch_size=5))
+    assert "at most 300 prompt tokens and 5 decodes" in str(said(max_batch_tokens=301, max_batch_size=5))
     assert "are extrapolated." in str(said(max_batch_tokens=300, max_batch_size=6))
 
 
@@ -176,7 +176,7 @@ def test_steps_beyond_the_table_are_noted() -> None:
     ("keys", "sentence"),
     [
         ({}, "cluster.latency: set either 'file', a CSV file of measured steps, or 'rows'."),
-        ({"file": "a.csv", "rows": ROWS}, "cluster.latency: a table has either 'file'"),
+        ({"file": "a.csv", "rows": ROWS}, "cluster.latency: set either 'file'"),
         ({"file": "no/steps.csv"}, "no/steps.csv: cannot be read: No such file or directory."),
         ({"file": 7}, "cluster.latency.file: expected the path of a CSV file, got 7."),
         ({"rows": "many"}, "cluster.latency.rows: expected a list of rows"),
@@ -185,7 +185,7 @@ def test_steps_beyond_the_table_are_noted() -> None:
         ({"rows": [{"decodes": 1, "time": "0s"}]}, "rows[0].time: must be at least 1ps"),
         ({"rows": [{"decodes": -1, "time": "1s"}]}, "rows[0].decodes: must lie between 0 and 1,000,000,000, got -1."),
         ({"rows": [{"time": "1s"}]}, "rows[0]: set either 'decodes' and 'context', or 'prefill' and 'past'."),
-        ({"rows": [{"decodes": 1, "past": 3, "time": "1s"}]}, "rows[0]: a row has 'decodes' and their 'context'"),
+        ({"rows": [{"decodes": 1, "past": 3, "time": "1s"}]}, "rows[0]: set either 'decodes' and 'context'"),
         ({"rows": ROWS[:3] + ROWS[5:]}, "rows: too few decode steps. The table needs at least two numbers"),
         ({"rows": ROWS[:5]}, "rows: too few steps of one prefill chunk."),
         ({"rows": [*ROWS[:5], ROWS[5], ROWS[7]]}, "one of them with two pasts."),
@@ -202,13 +202,13 @@ def test_a_wrong_table_is_told(keys: dict[str, Any], sentence: str) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("batch,median_ms\n1,2\n", "the columns 'decode_kv_tokens', 'n_prefill', 'new_tokens' and 'past_context' are"),
+        ("batch,median_ms\n1,2\n", "has no column 'decode_kv_tokens', 'n_prefill', 'new_tokens' and 'past_context'"),
         (HEAD + "1,5,0,0,,fast\n", "line 2, median_ms: must be a number above zero, got 'fast'."),
         (HEAD + "1.5,5,0,0,,4\n", "line 2, batch: must be a whole number, got '1.5'."),
         (HEAD + "0,0,0,0,,4\n", "line 2: a step needs decodes ('batch') or chunks ('n_prefill' and 'new_tokens')."),
         (HEAD + "0,0,1,8,-4,4\n", "line 2, past_context: must be a number, zero or more, got '-4'."),
         (HEAD + "1,5,0,0,,1e30\n", "line 2, median_ms: must lie between 1ps and 100d"),
-        (HEAD, "steps that only decode are too few"),
+        (HEAD, "too few decode steps."),
         ("shape," + HEAD + "mine,1,5,0,0,,4\n", "cluster.latency.shape: "),
     ],
 )

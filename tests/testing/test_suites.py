@@ -18,7 +18,8 @@ from headway.policies import registry
 from headway.policies.queues import Fifo
 from headway.testing import RoutingSuite
 from headway.types import ADMIT, Scale
-from headway.workload.traces import FORMATS, Format, Info, Options, Reader, Record
+from headway.workload.traces import FORMATS
+from headway.workload.traces.record import Format, Info, Options, Reader, Record
 
 STAGES = ("routing", "admission", "priority", "flow", "scorer", "filter", "scheduler", "scaling")
 OWN_TIES = {"random", "kv-aware", "no-hit-lru"}  # they say themselves what becomes of equal instances

@@ -359,7 +359,10 @@ def error_of(act: Callable[[], object]) -> str:
         ({"cv": 2}, "w: 'process' is missing"),
         (3, "w: expected a mapping, got 3"),
         ({"process": "gamma", "shape": 2}, "w.shape: there is no such key"),
-        ({"process": "poisson", "cv": 2}, "w.cv: only the gamma process or the weibull process takes it, poisson does"),
+        (
+            {"process": "poisson", "cv": 2},
+            "w.cv: only the gamma process or the weibull process has this key, not poisson.",
+        ),
         ({"process": "gamma", "alpha": 2}, "w.alpha: only the bursty process has this key, not gamma. Remove it."),
         ({"process": "gamma", "jitter": 1}, "w.jitter: only the periodic process"),
         ({"process": "gamma", "path": "a"}, "w.path: only the trace process"),

@@ -259,7 +259,10 @@ def test_an_engine_really_hits_what_a_conversation_repeats() -> None:
         ({"kind": {"kind": "completion", "turns": 3}}, "workload.kind.turns: there is no such key"),
         ({"kind": {"kind": "chat", "turns": 0}}, "workload.kind.turns: a length is a whole number"),
         ({"kind": {"kind": "chat", "think_time": 3}}, "workload.kind.think_time: 3 is not a duration"),
-        ({"kind": {"kind": "chat", "think_time": {"mean": "3s"}}}, "workload.kind.think_time: say 'dist', one of constant"),
+        (
+            {"kind": {"kind": "chat", "think_time": {"mean": "3s"}}},
+            "workload.kind.think_time: say 'dist', one of constant",
+        ),
         (
             {"kind": {"kind": "chat", "think_time": {"dist": "geometric", "mean": "3s"}}},
             "workload.kind.think_time.dist: no distribution is called 'geometric'",
@@ -290,7 +293,10 @@ def test_an_engine_really_hits_what_a_conversation_repeats() -> None:
         ({"models": [{"name": "a", "kind": "x"}]}, "workload.models[0].kind: no kind of request is called 'x'"),
         ({"correlations": {"session": {"prompt_growth": 0}}}, "workload.correlations.session.prompt_growth: must be"),
         ({"correlations": {"session": {"decode_variation": -1}}}, "workload.correlations.session.decode_variation:"),
-        ({"prompt_tokens": {"dist": "geometric", "mean": 0.5}}, "workload.prompt_tokens.mean: the mean of a geometric distribution"),
+        (
+            {"prompt_tokens": {"dist": "geometric", "mean": 0.5}},
+            "workload.prompt_tokens.mean: the mean of a geometric distribution",
+        ),
         ({"prompt_tokens": {"dist": "uniform", "min": 5}}, "workload.prompt_tokens: 'max' is missing"),
     ],
 )

@@ -333,7 +333,7 @@ A_MULTIPLIER = "a multiplier is 0 or lies between 0.000001 and 1000000, got"
         ({"type": "constant", "low": 1}, "p.low: there is no such key"),
         ({"type": "constant", "repeat": "1s"}, "p.repeat: there is no such key"),
         (DIURNAL | {"repeat": "1h"}, "p.repeat: there is no such key"),
-        ({"type": "step", "levels": []}, "p.levels: give at least one."),
+        ({"type": "step", "levels": []}, "p.levels: list at least one entry."),
         ({"type": "step", "levels": 3}, "p.levels: expected a list"),
         ({"type": "step", "levels": [3]}, "p.levels[0]: expected a mapping, got 3"),
         ({"type": "step", "levels": [{"at": "1s"}]}, "p.levels[0]: 'multiplier' is missing"),
@@ -341,10 +341,13 @@ A_MULTIPLIER = "a multiplier is 0 or lies between 0.000001 and 1000000, got"
         ({"type": "step", "levels": [LEVEL, LEVEL]}, "p.levels[1].at: must be later than the previous level, got '1s'"),
         ({"type": "step", "levels": [LEVEL, LEVEL | {"at": "0s"}]}, "p.levels[1].at: must be later"),
         ({"type": "step", "levels": [LEVEL | {"multiplier": "2"}]}, "p.levels[0].multiplier: expected a number"),
-        ({"type": "step", "levels": [LEVEL], "repeat": "0s"}, "p.repeat: must be at least 1s, the length of the profile"),
+        (
+            {"type": "step", "levels": [LEVEL], "repeat": "0s"},
+            "p.repeat: must be at least 1s, the length of the profile",
+        ),
         (
             {"type": "step", "levels": [LEVEL | {"at": "0s"}], "repeat": "0s"},
-            "p.repeat: must be longer than nothing, got '0s'",
+            "p.repeat: must be greater than zero, got '0s'",
         ),
         ({"type": "step", "levels": [LEVEL], "repeat": 5}, "p.repeat: 5 is not a duration"),
         (RAMP | {"end": "5m"}, "p.end: must be later than 'start', 5m, got '5m'"),
@@ -359,7 +362,7 @@ A_MULTIPLIER = "a multiplier is 0 or lies between 0.000001 and 1000000, got"
         (SPIKE | {"at": None}, "p.at: None is not a duration"),
         (SPIKE | {"duration": "0s", "recovery": "0s"}, "p.duration: must be greater than zero, got '0s'"),
         (SPIKE | {"recovery": "soon"}, "p.recovery: 'soon' is not a duration"),
-        ({"segments": []}, "p.segments: give at least one."),
+        ({"segments": []}, "p.segments: list at least one entry."),
         ({"segments": [SEGMENT | {"end": "1s"}]}, "p.segments[0].end: must be later than 'start', 1s, got '1s'"),
         (
             {"segments": [SEGMENT, SEGMENT]},

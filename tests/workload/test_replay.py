@@ -141,7 +141,7 @@ def test_what_a_trace_cannot_do_is_told(tmp_path: Path) -> None:
     azure = str(tmp_path / "a.csv")
     assert error_of(azure, replay="think").startswith("workload.trace.replay: this azure trace has no sessions")
     assert error_of(azure, sessions="derived").startswith("workload.trace.sessions: this azure trace has no blocks")
-    assert error_of(azure, sessions="recorded").endswith("say none.")
+    assert error_of(azure, sessions="recorded").endswith("Use none.")
     assert error_of(azure, block_tokens=16).startswith("a.csv: this azure trace has no blocks")
 
 

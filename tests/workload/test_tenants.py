@@ -306,7 +306,7 @@ def test_a_failed_turn_ends_its_session_or_is_tried_again() -> None:
         ({"behaviour": "bursti"}, "workload.behaviour: no behaviour is called 'bursti'. Did you mean 'bursty'?"),
         ({"behaviour": {"size": 3}}, "workload.behaviour: say 'type', one of normal, bursty"),
         ({"behaviour": {"type": "bursty", "probability": 2}}, "workload.behaviour.probability: a probability lies"),
-        ({"behaviour": {"type": "bursty", "interval": "0s"}}, "workload.behaviour.interval: must be longer"),
+        ({"behaviour": {"type": "bursty", "interval": "0s"}}, "workload.behaviour.interval: must be greater than zero"),
         ({"behaviour": {"type": "abusive", "rapid_fire": {"size": 0}}}, "workload.behaviour.rapid_fire.size: must lie"),
         (
             {"behaviour": {"type": "abusive", "oversized_prompts": {"factor": 0}}},
@@ -324,7 +324,7 @@ def test_a_failed_turn_ends_its_session_or_is_tried_again() -> None:
         ({"rate": None, "closed_loop": {"concurrency": 0}}, "workload.closed_loop.concurrency: must lie"),
         (
             {"rate": None, "closed_loop": {"concurrency": 1}, "behaviour": "bursty"},
-            "workload.behaviour: in a closed loop",
+            "workload.behaviour: is not valid with a closed loop",
         ),
         ({"retry": {"max": -1}}, "workload.retry.max: must lie between 0 and"),
         ({"retry": {"max": 1, "backoff": 3}}, "workload.retry.backoff: 3 is not a duration"),
@@ -344,7 +344,10 @@ def test_a_failed_turn_ends_its_session_or_is_tried_again() -> None:
             "workload.prefix.popularity: is not valid with a list of groups",
         ),
         ({"preset": "chatt"}, "workload.preset: no workload is called 'chatt'. Did you mean 'chat'?"),
-        ({"trace": {"path": "t"}, "rate": None, "requests": None, "tenants": {"a": {}}}, "workload.tenants: a trace"),
+        (
+            {"trace": {"path": "t"}, "rate": None, "requests": None, "tenants": {"a": {}}},
+            "workload.tenants: is not valid with a trace",
+        ),
         ({"trace": {"path": "t"}, "rate": None, "requests": None, "retry": {"max": 99}}, "workload.retry.max: must"),
     ],
 )

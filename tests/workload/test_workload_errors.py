@@ -161,13 +161,22 @@ def error_of(section: Any, folder: Path | None = None) -> str:
         ({"trace": TRACE | {"sessions": "guessed"}}, "workload.trace.sessions: expected 'recorded' or 'derived' or"),
         ({"trace": TRACE | {"replay": "think", "sessions": "none"}}, "workload.trace.replay: think needs sessions"),
         ({"trace": TRACE | {"starts": {}}}, "workload.trace.starts: set either a rate or users: {rate: 0.2/s"),
-        ({"trace": TRACE | {"starts": {"rate": "1/s", "users": 2}}}, "workload.trace.starts: set either a rate or users"),
+        (
+            {"trace": TRACE | {"starts": {"rate": "1/s", "users": 2}}},
+            "workload.trace.starts: set either a rate or users",
+        ),
         ({"trace": TRACE | {"starts": {"rate": "1"}}}, "workload.trace.starts.rate: '1' is not a rate"),
-        ({"trace": TRACE | {"starts": {"rate": "1/s", "pause": "1s"}}}, "workload.trace.starts.pause: is valid with users"),
+        (
+            {"trace": TRACE | {"starts": {"rate": "1/s", "pause": "1s"}}},
+            "workload.trace.starts.pause: is valid with users",
+        ),
         ({"trace": TRACE | {"starts": {"rate": "1/s", "arrival": "po"}}}, "workload.trace.starts.arrival: no arrival"),
         ({"trace": TRACE | {"starts": {"users": 0}}}, "workload.trace.starts.users: must lie between 1"),
         ({"trace": TRACE | {"starts": {"users": 2, "pause": 3}}}, "workload.trace.starts.pause: 3 is not a duration"),
-        ({"trace": TRACE | {"starts": {"users": 2, "arrival": "poisson"}}}, "workload.trace.starts.arrival: is valid with"),
+        (
+            {"trace": TRACE | {"starts": {"users": 2, "arrival": "poisson"}}},
+            "workload.trace.starts.arrival: is valid with",
+        ),
         (
             {"trace": TRACE | {"starts": {"users": 2}, "replay": "timestamps"}},
             "workload.trace.starts.users: users wait for sessions to end",
@@ -203,7 +212,10 @@ def lacking(name: str) -> str:
         (row(timestamp=4), "timestamp 4 is earlier than that of a previous request. Sort the file by time."),
         (row(timestamp=-1), "timestamp must be a time in ms since the start between 0 and 100 days, got -1."),
         (row(timestamp="5"), "Expected `int | float`, got `str` - at `$.timestamp`"),
-        (row(timestamp=1_700_000_000_000), "timestamp must be a time in ms since the start between 0 and 100 days, got 17000"),
+        (
+            row(timestamp=1_700_000_000_000),
+            "timestamp must be a time in ms since the start between 0 and 100 days, got 17000",
+        ),
         (lacking("timestamp"), "Object missing required field `timestamp`"),
         (lacking("input_length"), "Object missing required field `input_length`"),
         (lacking("output_length"), "Object missing required field `output_length`"),
@@ -242,7 +254,10 @@ AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,48
             "ContextTokens must be a whole number between 1 and 2147483647, got 'five'.",
         ),
         ("2023-11-16 18:17:04.0000000,5", "has 2 values, but the header has 3 columns."),
-        ("2023-11-16 18:17:03.9799599,5,5", "TIMESTAMP 2023-11-16 18:17:03.9799599 is earlier than that of a previous request"),
+        (
+            "2023-11-16 18:17:03.9799599,5,5",
+            "TIMESTAMP 2023-11-16 18:17:03.9799599 is earlier than that of a previous request",
+        ),
         ("2023-13-16 18:17:04.0,5,5", "TIMESTAMP '2023-13-16 18:17:04.0' is not a time like"),
         ("yesterday,5,5", "TIMESTAMP 'yesterday' is not a time like"),
         ("2024-11-16 18:17:03.9799600,5,5", "TIMESTAMP 2024-11-16 18:17:03.9799600 is too late: after 366 days"),
@@ -256,7 +271,7 @@ def test_a_bad_azure_line_is_told_by_its_number(tmp_path: Path, line: str, what:
 def test_an_azure_header_lacks_a_column(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("TIMESTAMP,ContextTokens\n")
     assert error_of({"trace": {"format": "azure", "path": "a.csv"}}, tmp_path) == (
-        "a.csv line 1: the header has no column GeneratedTokens; expected TIMESTAMP,ContextTokens,GeneratedTokens."
+        "a.csv line 1: the header has no column GeneratedTokens. The file needs TIMESTAMP, ContextTokens, GeneratedTokens."
     )
 
 
@@ -308,7 +323,9 @@ def test_a_format_that_cannot_be_told_is_asked_for(tmp_path: Path, first: str) -
         inspect(tmp_path / "t.x")
     start = "t.x: cannot detect the format of this file. Set "
     assert str(caught.value).startswith(start + "--format to one of headway, mooncake, azure, ")
-    assert error_of({"trace": {"path": "t.x"}}, tmp_path).startswith(start + "workload.trace.format to one of headway, ")
+    assert error_of({"trace": {"path": "t.x"}}, tmp_path).startswith(
+        start + "workload.trace.format to one of headway, "
+    )
 
 
 def test_inspect_tells_mistakes_in_its_own_arguments(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from rich.console import Console
 from headway.report.workload_tables import report, snippet
 from headway.workload import reuse
 from headway.workload.inspect import describe, inspect
-from headway.workload.traces import Info, Options, Reader, Record, Trace, weka
+from headway.workload.traces import Trace, weka
+from headway.workload.traces.record import Info, Options, Reader, Record
 
 
 def brute_force(
@@ -241,7 +242,7 @@ def test_a_format_without_content_says_so(tmp_path: Path) -> None:
     path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n")
     figures = inspect(path, capacities=[10])
     assert figures["reuse"] == [] and figures["blocks"] is None and figures["sessions"] is None
-    assert "nothing of content" in figures["notes"][0]
+    assert "does not describe content" in figures["notes"][0]
 
 
 WEKA = Path(__file__).resolve().parents[3] / "shared" / "traces" / "agentic-coding-weka" / "sessions_compact.jsonl.gz"

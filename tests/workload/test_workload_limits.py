@@ -26,7 +26,7 @@ def error_of(section: Any) -> str:
 @pytest.mark.parametrize(
     ("section", "what"),
     [
-        ({"duration": "1s", "rate": "1e12/s"}, "1e12/s for 1s are more than 1000000000 requests"),
+        ({"duration": "1s", "rate": "1e12/s"}, "1e12/s for 1s is more than 1000000000 requests"),
         ({"duration": "2s", "rate": "600_000_000/s"}, "more than 1000000000 requests"),
         (
             BASE | {"prompt_tokens": {"dist": "empirical", "values": [1, 2, 3], "weights": [1e308] * 3}},
@@ -61,7 +61,9 @@ def test_many_requests_in_one_microsecond_come_to_an_end(arrival: Any) -> None:
 def test_a_stamp_that_leaves_the_run_no_room_is_told_at_its_line(tmp_path: Path) -> None:
     row = '{"timestamp": %d, "input_length": 5, "output_length": 5, "hash_ids": [1]}\n'
     (tmp_path / "t.jsonl").write_text(row % 0 + row % 9223372036)
-    with pytest.raises(HeadwayError, match=r"^t\.jsonl line 2: timestamp must be a time in ms since the start between 0 and 100 days"):
+    with pytest.raises(
+        HeadwayError, match=r"^t\.jsonl line 2: timestamp must be a time in ms since the start between 0 and 100 days"
+    ):
         read_trace(tmp_path / "t.jsonl")
 
 

@@ -16,7 +16,7 @@ COUNT = 30_000
 
 
 def draws(spec: object, count: int = COUNT) -> list[int]:
-    draw = shapes.sampler(spec, "w", stream(3, "t"))
+    draw = shapes.maker(spec, "w")(stream(3, "t"))
     return [draw() for _ in range(count)]
 
 

@@ -50,6 +50,7 @@ def test_azure_columns_are_found_by_name(tmp_path: Path) -> None:
 
 def test_stamps_with_and_without_zones_mean_the_same() -> None:
     plain = stamp_ps("2024-05-10 00:00:00.009930")
+    assert plain is not None
     assert plain % 10**12 == 9_930_000_000
     for text in ("2024-05-10 00:00:00.009930+00:00", "2024-05-10T00:00:00.0099300Z", "2024-05-10 02:00:00.00993+02:00"):
         assert stamp_ps(text) == plain

@@ -13,7 +13,8 @@ from headway.experiment.runner import Progress, runner_of
 from headway.results.ranking import value
 from headway.scenario.scenario import DEFAULT, Scenario, Source
 from headway.types import Json
-from headway.workload.traces import Options, open_trace
+from headway.workload.traces import open_trace
+from headway.workload.traces.record import Options
 
 BASE: Final = "lmetric"
 CAPPED: Final = "capped"

@@ -50,12 +50,11 @@ class LatencyKind(NamedTuple):
     build: Callable[[Any, str, ModelShape, Gpu, int], LatencyModel]  # (keys, place for errors, model, GPU, TP)
 
 
-class Walked:
+class Walked(Struct, eq=False):
     """A scaled model without a `scale` method: it scales each finished step time, so every run is one step long."""
 
-    def __init__(self, model: LatencyModel, factor: Fraction) -> None:
-        self.model = model
-        self.factor = factor
+    model: LatencyModel
+    factor: Fraction
 
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
         return times(self.model.run(decodes, context, chunks)[0], self.factor, 1), 0, 1

@@ -16,12 +16,13 @@ from msgspec.structs import asdict
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.latency.base import Chunk
+from headway.latency.exact_numbers import not_negative, positive
 from headway.latency.fit import Step, fit
 from headway.latency.gpus import Gpu
 from headway.latency.shapes import read_model
 from headway.latency.shards import Shard, shard
 from headway.latency.step_cost import Constants
-from headway.latency.tables import COLUMNS, number, read_rows, whole
+from headway.latency.tables import COLUMNS, read_rows, whole
 from headway.types import Json
 
 PHASES: Final = ("decode", "prefill", "mixed")
@@ -130,7 +131,7 @@ def _step(row: dict[str, Any], where: str, gpu: Gpu, model: str | None, parts: d
         whole(row[key], f"{where}, {key}") for key in ("batch", "decode_kv_tokens", "n_prefill", "new_tokens")
     )
     chunks = _chunks(row, where, count, new)
-    us = number(row["median_ms"], f"{where}, median_ms") * 1000
+    us = float(positive(row["median_ms"], f"{where}, median_ms")) * 1000
     tokens = decodes + new
     if not tokens:
         raise HeadwayError(f"{where}: batch and new_tokens are both 0, but a step computes at least one token.")
@@ -161,7 +162,7 @@ def _chunks(row: dict[str, Any], where: str, count: int, new: int) -> tuple[Chun
         if any(tokens < 1 or past < 0 for tokens, past in chunks) or sum(tokens for tokens, _ in chunks) != new:
             raise HeadwayError(f"{where}, composition: the tokens of its chunks must sum to new_tokens ({new}).")
         return chunks
-    past = round(number(row["past_context"] or "0", f"{where}, past_context", least=0.0))
+    past = round(not_negative(row["past_context"] or "0", f"{where}, past_context"))
     if new < count:
         raise HeadwayError(f"{where}: new_tokens ({new}) must be at least n_prefill ({count}).")
     short, over = divmod(new, count)

@@ -55,7 +55,7 @@ class Kernels:
         self._decodes = _Phase(handle.evaluate_generation_ops)
 
     def tokens(self, count: int, prompts: bool) -> float:
-        """Return the time of all work that depends only on the number of tokens: matmuls, experts, norms, all-reduce."""
+        """Return the time of work that depends only on the number of tokens: matmuls, experts, norms, all-reduce."""
         if prompts:
             return self._prompts.time(self._prompts.rest, 1, count)
         return self._decodes.time(self._decodes.rest, count, 1)

@@ -102,7 +102,9 @@ def kv_blocks(
             raise HeadwayError(f"{where}: {model.name} needs {needed} {what} but {place.format(available)}")
     blocks = (offered - weights) // block
     if blocks > MOST_BLOCKS:
-        raise HeadwayError(f"{where}: {blocks:,} KV blocks would fit, above the limit of {MOST_BLOCKS:,}; set gpu_blocks.")
+        raise HeadwayError(
+            f"{where}: {blocks:,} KV blocks would fit, above the limit of {MOST_BLOCKS:,}; set gpu_blocks."
+        )
     return blocks
 
 

@@ -4,7 +4,6 @@ import csv
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib.resources import files
-from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
@@ -13,6 +12,7 @@ import yaml
 
 from headway.config.wording import join_words, shown, suggest
 from headway.errors import HeadwayError
+from headway.latency.exact_numbers import not_negative
 
 T = TypeVar("T")
 
@@ -86,19 +86,7 @@ def read_rows(path: str | Path, needed: Sequence[str]) -> list[Row]:
 
 
 def whole(text: str | None, where: str) -> int:
-    value = number(text or "0", where, least=0.0)
+    value = not_negative(text or "0", where)
     if value != int(value):
         raise HeadwayError(f"{where}: must be a whole number, got {shown(text)}.")
     return int(value)
-
-
-def number(text: str | None, where: str, least: float | None = None) -> float:
-    """Parse a number above zero, or of at least `least`."""
-    try:
-        value = float(text or "")
-    except ValueError:
-        value = float("nan")
-    if not isfinite(value) or (value <= 0 if least is None else value < least):
-        expected = "a number above zero" if least is None else "a number, zero or more"
-        raise HeadwayError(f"{where}: must be {expected}, got {shown(text)}.")
-    return value

@@ -15,7 +15,7 @@ from headway.testing.router_suites import AdmissionSuite, FlowSuite, PrioritySui
 from headway.testing.scaling_suite import ScalingSuite
 from headway.testing.suite import check_policy, run_tests
 from headway.testing.trace_suite import TraceReaderSuite
-from headway.workload.traces import Format
+from headway.workload.traces.record import Format
 
 __all__ = [
     "AdmissionSuite",

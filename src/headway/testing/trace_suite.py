@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from headway.errors import HeadwayError
 from headway.testing.suite import same_twice
-from headway.workload.traces import Format, Options, Record
+from headway.workload.traces.record import Format, Options, Record
 
 KINDS = (None, "completion", "chat", "agentic", "reasoning")
 

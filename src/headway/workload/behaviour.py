@@ -152,9 +152,8 @@ def _merge_starts(
     volley, gap = 1, None
     if isinstance(behaviour, Abusive):
         volley = behaviour.rapid_fire.size
-        gap = durations.sampler(
-            behaviour.rapid_fire.gap, f"{where}.rapid_fire.gap", stream(seed, "workload.behaviour.gap")
-        )
+        gaps = durations.maker(behaviour.rapid_fire.gap, f"{where}.rapid_fire.gap")
+        gap = gaps(stream(seed, "workload.behaviour.gap"))
 
     def push(what: int, at: int | None, size: int = 1) -> None:
         if at is not None:
@@ -185,8 +184,8 @@ def _bursts(behaviour: Behaviour, seed: int, where: str) -> Iterator[tuple[int, 
         yield from ((number * every, behaviour.size) for number in count(1))
     if not isinstance(behaviour, Bursty):
         return
-    interval = durations.sampler(behaviour.interval, f"{where}.interval", stream(seed, "workload.behaviour.interval"))
-    size = shapes.sampler(behaviour.size, f"{where}.size", stream(seed, "workload.behaviour.size"))
+    interval = durations.maker(behaviour.interval, f"{where}.interval")(stream(seed, "workload.behaviour.interval"))
+    size = shapes.maker(behaviour.size, f"{where}.size")(stream(seed, "workload.behaviour.size"))
     uniform, at, probability = stream(seed, "workload.behaviour.burst").random, 0, behaviour.probability
     while probability:
         at += max(1, interval())

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
-from headway.config.section import check_range, read
+from headway.config.section import check_range
 from headway.errors import HeadwayError
 from headway.types import Json
 from headway.workload.traces.record import present
@@ -36,14 +36,12 @@ class Correlations(Struct, frozen=True):
 
     prefix: float = 0.0  # probability that a session has the same shared prefix as the previous one
     burst_size: float = 0.0  # in a burst of n sessions, first prompts are 1 + burst_size log2(n) times as long
-    session: Any = Evolution()
+    session: Evolution = Evolution()
 
     def validate(self, where: str) -> Correlations:
         check_range(self.prefix, 0, 1, f"{where}.prefix")
         check_range(self.burst_size, 0, 1, f"{where}.burst_size")
-        if isinstance(self.session, Evolution):
-            return self
-        return replace(self, session=read(Evolution, self.session, f"{where}.session"))
+        return self
 
     def explicit(self) -> Json:
         """Return the key as a mapping."""

@@ -4,7 +4,6 @@ A duration is a constant; other distributions are mappings as for lengths, with 
 """
 
 from fractions import Fraction
-from random import Random
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +13,7 @@ from headway.config.units import LONGEST_PS, duration_ps
 from headway.config.wording import shown, suggest
 from headway.errors import HeadwayError
 from headway.types import PS_PER_US
-from headway.workload.shapes import Draw, Maker, check_weights, clamp, continuous, pickers
+from headway.workload.shapes import Maker, check_weights, clamp, continuous, pickers
 
 MAX_US: Final = LONGEST_PS // PS_PER_US
 FIGURES: Final[dict[str, tuple[str, ...]]] = {  # required keys of each distribution
@@ -65,11 +64,6 @@ def _list(key: str, value: object, where: str) -> list[Any]:
 def microseconds(value: object, where: str) -> int:
     """Return a duration in whole microseconds, rounded."""
     return round(Fraction(duration_ps(value, where), PS_PER_US))
-
-
-def sampler(spec: object, where: str, rng: Random) -> Draw:
-    """Return a function that draws whole microseconds from `rng`."""
-    return maker(spec, where)(rng)
 
 
 def maker(spec: object, where: str) -> Maker:

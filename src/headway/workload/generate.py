@@ -12,6 +12,8 @@ from functools import partial
 from itertools import count, islice
 from typing import Final
 
+from msgspec import Struct
+
 from headway import hashing
 from headway.errors import HeadwayError
 from headway.streams import derive, stream
@@ -28,13 +30,10 @@ from headway.workload.traffic import Planned, SessionStart, Source
 MAX_REQUESTS: Final = 1_000_000_000
 
 
-class Budget:
+class Budget(Struct):
     """The number of requests that are left for sessions, in the order in which they begin."""
 
-    __slots__ = ("left",)
-
-    def __init__(self, left: int) -> None:
-        self.left = left
+    left: int
 
     def take(self, requests: int) -> int:
         """Take up to this many requests and return how many were left."""
@@ -208,7 +207,7 @@ def requests_alone(tenant: Tenant, seed: int, model: str, requests: int | None, 
 
     def lengths(name: str) -> shapes.Draw | None:
         spec = getattr(tenant, name)
-        return None if spec is None else shapes.sampler(spec, places[name], stream(own, f"workload.{name}"))
+        return None if spec is None else shapes.maker(spec, places[name])(stream(own, f"workload.{name}"))
 
     prompts, outputs, declared = lengths("prompt_tokens"), lengths("output_tokens"), lengths("max_tokens")
     assert prompts is not None and outputs is not None

@@ -5,6 +5,8 @@ reasoning answer begins with a chain of thought that later turns do not repeat. 
 whose results is a new request, or starts sub-agents.
 """
 
+from __future__ import annotations
+
 from typing import Any, Final, get_args
 
 from msgspec import Struct, field, to_builtins
@@ -20,6 +22,7 @@ from headway.workload.traces.record import present
 GROWTHS: Final = ("linear", "sublinear", "bounded")
 CONTEXT_LIMIT: Final = 8192
 TOKENS: Final = ("prompt_tokens", "output_tokens", "max_tokens")
+SUBAGENT_LENGTHS: Final = ("count", "turns", "prompt_tokens")
 
 
 def _dist(**figures: Any) -> Any:
@@ -72,6 +75,12 @@ class Subagents(Struct, frozen=True):
     turns: Any = _dist(dist="geometric", mean=4, max=20)
     prompt_tokens: Any = _dist(dist="lognormal", mean=1500, std=1000, min=64, max=16384)
 
+    def validate(self, where: str) -> Subagents:
+        check_probability(self.probability, f"{where}.probability")
+        for name in SUBAGENT_LENGTHS:
+            shapes.parse(getattr(self, name), f"{where}.{name}")
+        return self
+
 
 class Agentic(Turns, frozen=True, kw_only=True, tag_field="kind", tag="agentic"):
     turns: Any = 1
@@ -79,7 +88,7 @@ class Agentic(Turns, frozen=True, kw_only=True, tag_field="kind", tag="agentic")
     calls: Any = _dist(dist="geometric", mean=8, max=60)
     tool_latency: Any = _dist(dist="lognormal", mean="2s", std="4s", max="120s")
     tool_tokens: Any = _dist(dist="lognormal", mean=600, std=900, min=8, max=16384)
-    subagents: Any = None
+    subagents: Subagents | None = None
 
 
 AnyKind = Completion | Chat | Reasoning | Agentic
@@ -114,7 +123,12 @@ def parse(spec: object, where: str, turns: Any = None) -> AnyKind:
 
 def _check(kind: AnyKind, where: str) -> AnyKind:
     check_weights([kind.weight], 1, "kinds", f"{where}.weight")
-    _check_shapes(kind, where)
+    for name in kind.__struct_fields__:
+        value = getattr(kind, name)
+        if name in DURATIONS:
+            durations.parse(value, f"{where}.{name}")
+        elif name in LENGTHS and value is not None:
+            shapes.parse(value, f"{where}.{name}")
     if isinstance(kind, Completion):
         return kind
     if kind.growth not in GROWTHS:
@@ -125,26 +139,7 @@ def _check(kind: AnyKind, where: str) -> AnyKind:
         check_range(kind.context_limit, 1, MAX_TOKENS, f"{where}.context_limit")
     if isinstance(kind, Agentic):
         check_probability(kind.tool_call, f"{where}.tool_call")
-        if kind.subagents is not None:
-            parse_subagents(kind.subagents, f"{where}.subagents")
     return kind
-
-
-def _check_shapes(struct: Struct, where: str) -> None:
-    for name in struct.__struct_fields__:
-        value = getattr(struct, name)
-        if name in DURATIONS:
-            durations.parse(value, f"{where}.{name}")
-        elif name in LENGTHS and value is not None:
-            shapes.parse(value, f"{where}.{name}")
-
-
-def parse_subagents(spec: object, where: str) -> Subagents:
-    subagents = read(Subagents, spec, where)
-    check_probability(subagents.probability, f"{where}.probability")
-    shapes.parse(subagents.count, f"{where}.count")
-    _check_shapes(subagents, where)
-    return subagents
 
 
 def explicit(kind: AnyKind) -> Json:
@@ -152,8 +147,6 @@ def explicit(kind: AnyKind) -> Json:
     keys = present(to_builtins(kind))
     if isinstance(kind, Turns) and kind.growth == "bounded":
         keys["context_limit"] = limit_of(kind)
-    if isinstance(kind, Agentic) and kind.subagents is not None:
-        keys["subagents"] = to_builtins(parse_subagents(kind.subagents, "subagents"))
     return keys
 
 

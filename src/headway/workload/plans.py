@@ -70,8 +70,7 @@ class Recipe:
         self.kind = kind
         self.evolution = evolution
         self.label = label
-        self.subagents: kinds.Subagents | None = None
-        self._where = where
+        self.subagents = kind.subagents if isinstance(kind, kinds.Agentic) else None
         self.makers: dict[str, Maker] = {}
         for name in kinds.TOKENS:
             spec, place = getattr(kind, name), f"{where}.{name}"
@@ -84,9 +83,8 @@ class Recipe:
                 self.makers[name] = durations.maker(getattr(kind, name), f"{where}.{name}")
             elif name in kinds.LENGTHS and name not in kinds.TOKENS:
                 self.makers[name] = shapes.maker(getattr(kind, name), f"{where}.{name}")
-        if isinstance(kind, kinds.Agentic) and kind.subagents is not None:
-            self.subagents = kinds.parse_subagents(kind.subagents, f"{where}.subagents")
-            for name in ("count", "turns", "prompt_tokens"):
+        if self.subagents is not None:
+            for name in kinds.SUBAGENT_LENGTHS:
                 own = f"subagents.{name}"
                 self.makers[own] = shapes.maker(getattr(self.subagents, name), f"{where}.{own}")
 

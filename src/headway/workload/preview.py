@@ -8,6 +8,8 @@ from fractions import Fraction
 from itertools import islice
 from typing import Final
 
+from msgspec import Struct, field
+
 from headway.config.units import duration_ps
 from headway.types import PS_PER_SECOND, Json, Path
 from headway.workload import trace_statistics
@@ -18,19 +20,16 @@ from headway.workload.traffic import Traffic
 REQUESTS: Final = 10_000
 
 
-class Prefixes:
+class Prefixes(Struct):
     """An unlimited cache of earlier prompts and outputs, in tokens."""
 
-    __slots__ = ("_known", "prompt_tokens", "requests_hit", "tokens_hit")
-
-    def __init__(self) -> None:
-        self._known: dict[int, int] = {}  # tokens of a run, by its key
-        self.prompt_tokens = 0
-        self.tokens_hit = 0
-        self.requests_hit = 0
+    known: dict[int, int] = field(default_factory=dict)  # tokens of a run, by its key
+    prompt_tokens: int = 0
+    tokens_hit: int = 0
+    requests_hit: int = 0
 
     def offer(self, path: Path, output_key: int, output_tokens: int) -> None:
-        known = self._known
+        known = self.known
         start = hit = 0
         leading = True
         for key, end in zip(path.keys, path.ends, strict=True):

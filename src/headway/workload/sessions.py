@@ -51,44 +51,31 @@ class Session(Protocol):
         ...
 
 
-class Chain:
+class Chain(Struct, eq=False):
     """A session in which each turn waits for the previous one. The turns may be drawn on demand."""
 
-    __slots__ = ("_at", "_end", "_turns", "name", "slo_class", "tenant")
-
-    def __init__(
-        self,
-        name: str | None,
-        tenant: str,
-        slo_class: str,
-        turns: Iterator[Turn],
-        count: int | None = None,
-        first: int = 0,
-    ) -> None:
-        """`count` is the number of turns, None if they have no end; `first` is the number of the first turn."""
-        self.name = name
-        self.tenant = tenant
-        self.slo_class = slo_class
-        self._turns = turns
-        self._end = None if count is None else first + count
-        self._at = first
+    name: str | None
+    tenant: str
+    slo_class: str
+    turns: Iterator[Turn]
+    count: int | None = None  # turns that are left; None if they have no end
+    number: int = 0  # of the next turn
 
     def begin(self) -> Iterable[Numbered]:
-        return self._next()
-
-    def on_ended(self, number: int) -> Iterable[Numbered]:
-        return self._next()
-
-    def turns_left(self) -> int:
-        return 0 if self._end is None else self._end - self._at
-
-    def _next(self) -> Iterable[Numbered]:
-        turn = next(self._turns, None)
+        turn = next(self.turns, None)
         if turn is None:
             return ()
-        number = self._at
-        self._at += 1
+        number = self.number
+        self.number += 1
+        if self.count is not None:
+            self.count -= 1
         return ((number, turn),)
+
+    def on_ended(self, number: int) -> Iterable[Numbered]:
+        return self.begin()
+
+    def turns_left(self) -> int:
+        return self.count or 0
 
 
 class Graph:

@@ -159,11 +159,6 @@ def figure_text(value: float) -> str:
     return "a number of too many digits" if isinstance(value, int) and abs(value) > 10**18 else f"{value:.15g}"
 
 
-def sampler(spec: object, where: str, rng: Random) -> Draw:
-    """Return a function that draws lengths from `rng`."""
-    return maker(spec, where)(rng)
-
-
 def maker(spec: object, where: str) -> Maker:
     """Read a distribution once, and return a function that makes samplers of it."""
     kind, shape = parse(spec, where)

@@ -125,8 +125,7 @@ class WorkloadSpec(SenderKeys):
         if self.trace is not None:
             declared = None
             if self.max_tokens is not None:
-                rng = stream(seed, "workload.max_tokens")
-                declared = shapes.sampler(self.max_tokens, "workload.max_tokens", rng)
+                declared = shapes.maker(self.max_tokens, "workload.max_tokens")(stream(seed, "workload.max_tokens"))
             spec = trace_spec.parse(self.trace)
             return replay.traffic(spec, seed, model, stop_ps, declared, *self._read_clients())
         senders = self.senders()

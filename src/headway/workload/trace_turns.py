@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from headway import hashing
 from headway.errors import HeadwayError
@@ -56,25 +56,22 @@ class Clock:
         return at_ps >= self.stop_ps
 
 
-class Maker:
+class Maker(Struct):
     """Makes turns from rows. `declare` draws the max_tokens of clients in the order of the trace, in whatever order the
     rows are used."""
 
-    __slots__ = ("_declare", "_limits", "_model")
-
-    def __init__(self, model: str, declare: Callable[[], int] | None) -> None:
-        self._model = model
-        self._declare = declare
-        self._limits = array("q")  # drawn so far
+    model: str
+    declare: Callable[[], int] | None
+    limits: array[int] = field(default_factory=lambda: array("q"))  # drawn so far
 
     def turn(
         self, row: int, prompt_tokens: int, output_tokens: int, path: Path, labels: Labels | Record, delay_ps: int = 0
     ) -> Turn:
         limit = labels.max_tokens
-        if self._declare is not None:
-            while len(self._limits) <= row:
-                self._limits.append(self._declare())
-            limit = self._limits[row]
+        if self.declare is not None:
+            while len(self.limits) <= row:
+                self.limits.append(self.declare())
+            limit = self.limits[row]
             output_tokens = min(output_tokens, limit)
         output_key, adapter = hashing.key(hashing.OUTPUT, row), labels.adapter
         if adapter is not None:
@@ -85,7 +82,7 @@ class Maker:
             path,
             output_key,
             delay_ps,
-            labels.model or self._model,
+            labels.model or self.model,
             labels.kind or KIND,
             limit,
             labels.shared_prefix_tokens,

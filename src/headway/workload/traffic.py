@@ -158,19 +158,16 @@ class Source(Struct):
     timeout_ps: int | None = None  # how long a client waits for a request
 
 
-class _Live:
+class _Live(Struct, eq=False):
     """A session in progress. It has begun when its first turn arrives."""
 
-    __slots__ = ("begun", "late", "number", "open", "over", "session", "source")
-
-    def __init__(self, source: int, number: int, session: Session) -> None:
-        self.source = source
-        self.number = number
-        self.session = session
-        self.begun = False
-        self.open = 0  # turns that are planned or in flight
-        self.late = 0  # turns that would arrive after the source's end
-        self.over = False  # a turn failed for good: no further turn arrives
+    source: int
+    number: int
+    session: Session
+    begun: bool = False
+    open: int = 0  # turns that are planned or in flight
+    late: int = 0  # turns that would arrive after the source's end
+    over: bool = False  # a turn failed for good: no further turn arrives
 
 
 Entry = tuple[int, int, int, int, int, _Live, Turn]  # time, source, session, turn, attempt

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from headway.errors import HeadwayError
-from headway.workload.traces import FORMATS, Info, Record, open_trace
+from headway.workload.traces import FORMATS, open_trace
+from headway.workload.traces.record import Info, Record
 
 AZURE = FORMATS["azure"]
 

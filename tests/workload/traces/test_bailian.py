@@ -52,8 +52,11 @@ def test_a_last_block_may_go_without_an_id(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("bad", "what"),
     [
-        (row(2, at=-1), "timestamp -1 is wrong"),
-        (row(2, at=1e9), "timestamp 1000000000.0 is wrong, after 11574 days"),
+        (row(2, at=-1), "timestamp must be a time in seconds since the start between 0 and 100 days, got -1"),
+        (
+            row(2, at=1e9),
+            "timestamp must be a time in seconds since the start between 0 and 100 days, got 1000000000.0",
+        ),
         (row(2, at=1, tokens=0), "input_length must lie between 1"),
         (row(2, at=1, output_length=0), "output_length must lie between 1"),
         (row(2, at=1, turn=0), "turn counts from 1, got 0."),

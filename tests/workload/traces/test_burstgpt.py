@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from headway.errors import HeadwayError
-from headway.workload.traces import FORMATS, Record, detect, open_trace
+from headway.workload.traces import FORMATS, detect, open_trace
+from headway.workload.traces.record import Record
 
 V1 = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
 5,ChatGPT,472,18,490,Conversation log
@@ -38,7 +39,7 @@ def test_the_first_versions_are_read_and_failures_are_counted_not_replayed(tmp_p
     ]
     assert (
         reader.info.extra["failures"] == 1
-        and "left out: 1" in reader.info.extra["notes"][0]
+        and "are skipped: 1" in reader.info.extra["notes"][0]
         and not reader.info.sessions
     )
 
@@ -67,7 +68,11 @@ def test_what_is_written_reads_back(tmp_path: Path, text: str) -> None:
     [
         ("118.5,GPT", "noon,GPT", "line 4: Timestamp must be a time in seconds, got 'noon'."),
         ("118.5,GPT", "-1,GPT", "line 4: Timestamp must be a time in seconds, got '-1'."),
-        ("118.5,GPT", "2,GPT", "line 4: Timestamp 2 is earlier than that of a previous request. Sort the file by time."),
+        (
+            "118.5,GPT",
+            "2,GPT",
+            "line 4: Timestamp 2 is earlier than that of a previous request. Sort the file by time.",
+        ),
         ("118.5,GPT", "99999999,GPT", "line 4: Timestamp 99999999 is too late: after 1157 days"),
         (",417,", ",0,", "line 4: Request tokens must be a whole number between 1"),
         (",276,", ",x,", "line 4: Response tokens must be a whole number between 0"),
@@ -81,5 +86,5 @@ def test_a_bad_row_is_told_by_line_and_column(tmp_path: Path, old: str, new: str
 
 
 def test_a_missing_column_is_named(tmp_path: Path) -> None:
-    with pytest.raises(HeadwayError, match="line 1: the header has no column Model; expected Timestamp,Model"):
+    with pytest.raises(HeadwayError, match=r"line 1: the header has no column Model\. The file needs Timestamp, Model"):
         list(open_trace(write(tmp_path, V1.replace("Model", "Engine")), "burstgpt").records)

@@ -203,7 +203,7 @@ def test_two_block_sizes_in_a_file_are_refused(tmp_path: Path) -> None:
     other = end("b", 0, 1)
     other["request"]["replay"] = {"trace_block_size": 32, "input_length": 20, "input_sequence_hashes": [1]}
     assert "line 2: replay.trace_block_size is 32, but 16 in earlier lines" in refusal(tmp_path, end("a", 0, 1), other)
-    with pytest.raises(HeadwayError, match="trace_block_size is 16, not 512. Remove block_tokens"):
+    with pytest.raises(HeadwayError, match=r"trace_block_size is 16, not 512\. Remove block_tokens"):
         read(write_file(tmp_path, end("a", 0, 1)), block_tokens=512)
 
 

@@ -17,7 +17,8 @@ from alone import alone
 from drawing import draws
 from headway.errors import HeadwayError
 from headway.workload import replay, trace_spec
-from headway.workload.traces import FORMATS, Options, open_trace
+from headway.workload.traces import FORMATS, open_trace
+from headway.workload.traces.record import Options
 
 MOONCAKE = [
     {"timestamp": 5 * n, "input_length": 600 + n, "output_length": 3, "hash_ids": [0, n + 1], "session_id": n % 3}

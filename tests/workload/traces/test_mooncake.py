@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from headway.errors import HeadwayError
-from headway.workload.traces import FORMATS, Info, Options, Record, open_trace, read_trace
-from headway.workload.traces.record import LOCAL
+from headway.workload.traces import FORMATS, open_trace, read_trace
+from headway.workload.traces.record import LOCAL, Info, Options, Record
 
 MS = 10**9
 

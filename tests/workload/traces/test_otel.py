@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from drawing import draws
 from headway.errors import HeadwayError
+from headway.workload.traces import open_trace
 from headway.workload.traces.otel import FORMAT
 from headway.workload.traces.record import Options, Record
 from headway.workload.traces.source import head
@@ -64,7 +65,7 @@ def write_file(folder: Path, *objects: Any, indent: int | None = None) -> Path:
 
 
 def read(path: Path, **options: Any) -> list[Record]:
-    return list(FORMAT.read(path, Options(**options)).records)
+    return list(open_trace(path, FORMAT.name, Options(**options)).records)
 
 
 def refusal(folder: Path, *objects: Any) -> str:
@@ -242,7 +243,7 @@ def test_a_wrong_span_inside_a_document_is_named(tmp_path: Path) -> None:
 
 def test_files_without_calls_and_block_sizes_are_refused(tmp_path: Path) -> None:
     assert "none of the 1 spans is a model call" in refusal(tmp_path, span(operation="execute_tool"))
-    with pytest.raises(HeadwayError, match="has no blocks. Remove block_tokens"):
+    with pytest.raises(HeadwayError, match=r"has no blocks\. Remove block_tokens"):
         read(write_file(tmp_path, span()), block_tokens=16)
 
 

@@ -95,7 +95,7 @@ def test_pyarrow_serves_where_polars_is_not_there(tmp_path: Path, monkeypatch: p
 def test_without_a_library_for_parquet_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for library in ("polars", "pyarrow"):
         monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(HeadwayError, match=r"install headway\[data\]"):
+    with pytest.raises(HeadwayError, match=r"pip install 'headway\[data\]'"):
         own.write(tmp_path / "t.parquet", INFO, [FULL])
 
 
@@ -103,13 +103,19 @@ def test_without_a_library_for_parquet_the_extra_is_named(tmp_path: Path, monkey
     ("change", "problem"),
     [
         (lambda text: text.replace('"headway_trace":1', '"headway_trace":9'), "line 1: headway_trace must be 1, got 9"),
-        (lambda text: text.replace('"clock":"trace"', '"clock":"wall"'), "line 1: is not the header of a Headway trace"),
+        (
+            lambda text: text.replace('"clock":"trace"', '"clock":"wall"'),
+            "line 1: is not the header of a Headway trace",
+        ),
         (lambda text: text.replace('"clock"', '"klock"'), "line 1: .*klock"),
         (lambda text: text.replace('"prompt_tokens":40', '"prompt_tokens":"40"'), r"line 2: .*prompt_tokens"),
         (lambda text: text.replace('"prompt_tokens":40', '"promt_tokens":40'), r"line 2: .*promt_tokens"),
-        (lambda text: text.replace('"prompt_tokens":40', '"prompt_tokens":400'), r"line 2: blocks are 3, but 400"),
+        (lambda text: text.replace('"prompt_tokens":40', '"prompt_tokens":400'), r"line 2: blocks has 3 ids, but 400"),
         (lambda text: text.replace('"at_ps":5000001', '"at_ps":-1'), "line 2: at_ps must lie between 0"),
-        (lambda text: text.replace('"at_ps":5000001', '"at_ps":6000001'), "line 3: at_ps 5000000 is earlier than that of a previous request"),
+        (
+            lambda text: text.replace('"at_ps":5000001', '"at_ps":6000001'),
+            "line 3: at_ps 6000000 is earlier than that of a previous request",
+        ),
         (lambda text: text.replace('"at_ps":6000000', '"at_ps":null'), "line 3: at_ps is missing"),
         (lambda text: text[:-30], "line 3"),
     ],

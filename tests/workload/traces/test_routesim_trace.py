@@ -76,8 +76,14 @@ def test_a_declared_prefix_without_a_name_is_named_by_its_last_block(tmp_path: P
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ('{"ts": -1, "prompt_tokens": 5, "gen_tokens": 5}', "ts must be a time in ms since the start between 0 and 100 days"),
-        ('{"ts": 1e300, "prompt_tokens": 5, "gen_tokens": 5}', "ts must be a time in ms since the start between 0 and 100 days"),
+        (
+            '{"ts": -1, "prompt_tokens": 5, "gen_tokens": 5}',
+            "ts must be a time in ms since the start between 0 and 100 days",
+        ),
+        (
+            '{"ts": 1e300, "prompt_tokens": 5, "gen_tokens": 5}',
+            "ts must be a time in ms since the start between 0 and 100 days",
+        ),
         ('{"ts": 0, "prompt_tokens": 0, "gen_tokens": 5}', "prompt_tokens must lie"),
         ('{"ts": 0, "prompt_tokens": "5", "gen_tokens": 5}', "prompt_tokens"),
         ('{"ts": 0, "gen_tokens": 5}', "prompt_tokens"),
@@ -93,7 +99,7 @@ def test_mistakes_are_told_by_file_line_and_field(tmp_path: Path, line: str, pro
 
 def test_a_file_out_of_order_is_refused(tmp_path: Path) -> None:
     row = '{{"ts": {}, "prompt_tokens": 5, "gen_tokens": 5}}\n'
-    with pytest.raises(HeadwayError, match="line 2: ts 4 is before"):
+    with pytest.raises(HeadwayError, match="line 2: ts 4 is earlier than that of a previous request"):
         read(tmp_path / "t.jsonl", row.format(5) + row.format(4))
 
 

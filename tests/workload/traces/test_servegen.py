@@ -135,8 +135,12 @@ def test_clients_without_lengths_are_left_out_and_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rates", "lengths", "problem"),
     [
-        ("0,1,1,Gamma,1", LENGTHS, "chunk-3-trace.csv line 1: 5 values"),
-        (RATES + "1200,0,0,,0,0", LENGTHS, "line 4: the window start must be a multiple of 600 s after the last"),
+        ("0,1,1,Gamma,1", LENGTHS, "chunk-3-trace.csv line 1: has 5 values"),
+        (
+            RATES + "1200,0,0,,0,0",
+            LENGTHS,
+            "line 4: the window start must be a multiple of 600 s, later than the previous one",
+        ),
         ("0,fast,1,Gamma,1,1", LENGTHS, "line 1: the rate must be a number"),
         ("0,inf,1,Gamma,1,1", LENGTHS, "line 1: the rate must be a number"),
         ("0,1e9,1,Gamma,1,1", LENGTHS, "line 1: the rate must be a number"),
@@ -145,7 +149,7 @@ def test_clients_without_lengths_are_left_out_and_told(tmp_path: Path) -> None:
         (RATES, "[]", "chunk-3-dataset.json"),
         (RATES, "{}", "contains no histograms"),
         (RATES, LENGTHS[:-9], "chunk-3-dataset.json"),
-        (RATES, LENGTHS.replace("input_tokens", "inputs"), "window 0: there are no input_tokens"),
+        (RATES, LENGTHS.replace("input_tokens", "inputs"), "window 0: has no input_tokens"),
         (RATES, LENGTHS.replace("{10: 1.0}", "__import__('os').getcwd()"), "output_tokens must be a dict"),
         (RATES, LENGTHS.replace("{10: 1.0}", "{10: 0.0}"), "probabilities that are all 0"),
         (RATES, LENGTHS.replace("{10: 1.0}", "{-10: 1.0}"), "contains -10, which is not a number"),
@@ -159,7 +163,7 @@ def test_mistakes_are_told_by_file_and_place(tmp_path: Path, rates: str, lengths
 
 
 def test_folders_without_clients_or_lengths_and_two_models_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(HeadwayError, match=r"holds no chunk-\*-trace.csv"):
+    with pytest.raises(HeadwayError, match=r"contains no chunk-\*-trace.csv"):
         draw_records(folder(tmp_path / "empty", {}))
     with pytest.raises(HeadwayError, match="contains rates, but no lengths"):
         draw_records(folder(tmp_path / "rates", {"chunk-0-trace.csv": RATES}))
@@ -167,7 +171,7 @@ def test_folders_without_clients_or_lengths_and_two_models_are_refused(tmp_path:
     small(tmp_path / "two" / "b")
     with pytest.raises(HeadwayError, match="Name one of these folders"):
         draw_records(tmp_path / "two")
-    with pytest.raises(HeadwayError, match="nothing to draw"):
+    with pytest.raises(HeadwayError, match="before the requested period"):
         draw_records(small(tmp_path / "late"), start=10_000)
 
 

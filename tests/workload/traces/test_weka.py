@@ -302,7 +302,7 @@ def test_sessions_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
 
 
 def test_another_block_size_than_the_files_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(HeadwayError, match="block_size is 64, not 16. Remove block_tokens"):
+    with pytest.raises(HeadwayError, match=r"block_size is 64, not 16\. Remove block_tokens"):
         read(write_file(tmp_path, session(request(0))), block_tokens=16)
 
 

@@ -16,7 +16,7 @@ from headway.latency.exact_numbers import AutoDuration
 from headway.latency.gpus import Gpu
 from headway.latency.kernel_data import Kernels, Source, find_source, with_kernels
 from headway.latency.profiles import read_profile
-from headway.latency.scattered import Points, smooth, through
+from headway.latency.scattered import smooth, through
 from headway.latency.shapes import ModelShape
 from headway.latency.surface import Surface
 
@@ -68,13 +68,12 @@ class KernelSurfaces(Struct, frozen=True):
         return KernelSurfaces(*(getattr(self, name).scale(factor) for name in self.__struct_fields__))
 
 
-class Aiconfigurator:
+class Aiconfigurator(Struct, eq=False):
     """The sum of non-decreasing surfaces; along a run each surface is affine until its next node."""
 
-    __slots__ = ("host_ps", "parts", "source")
-
-    def __init__(self, source: Source, parts: KernelSurfaces, host_ps: int) -> None:
-        self.source, self.parts, self.host_ps = source, parts, host_ps
+    source: Source
+    parts: KernelSurfaces
+    host_ps: int
 
     def scale(self, factor: Fraction) -> Aiconfigurator:
         return Aiconfigurator(self.source, self.parts.scale(factor), times(self.host_ps, factor))
@@ -127,23 +126,7 @@ def _tabulate(kernels: Kernels) -> KernelSurfaces:
     alone = [kernels.tokens(count, False) for count in TOKENS]
     beside = [max(least, kernels.tokens(count, True)) for least, count in zip(alone, TOKENS, strict=True)]
     crowds = [count for count in TOKENS if count <= 2 * CROWD]
-    return KernelSurfaces(
-        _line(TOKENS, alone),
-        _line(TOKENS, beside),
-        _line(crowds, [kernels.logits(count) for count in crowds]),
-        through(smooth(_decodes(kernels)), False),
-        through(smooth(_chunks(kernels)), True),
-    )
-
-
-def _line(counts: Sequence[int], milliseconds: Sequence[float]) -> Surface:
-    """Return a function of one count as a surface."""
-    points = smooth({count: {0: _ps(value)} for count, value in zip(counts, milliseconds, strict=True)})
-    return Surface(list(points), [0], [list(line.values()) for line in points.values()], [0] * len(points))
-
-
-def _decodes(kernels: Kernels) -> Points:
-    return {
+    decodes = {
         count: {
             context: _ps(kernels.decodes(count, context))
             for context in CONTEXTS
@@ -151,10 +134,20 @@ def _decodes(kernels: Kernels) -> Points:
         }
         for count in _counts(CROWD, 2)
     }
+    chunks = {tokens: {past: _ps(kernels.chunk(tokens, past)) for past in PASTS} for tokens in _counts(LONGEST, 8)}
+    return KernelSurfaces(
+        _line(TOKENS, alone),
+        _line(TOKENS, beside),
+        _line(crowds, [kernels.logits(count) for count in crowds]),
+        through(smooth(decodes), False),
+        through(smooth(chunks), True),
+    )
 
 
-def _chunks(kernels: Kernels) -> Points:
-    return {tokens: {past: _ps(kernels.chunk(tokens, past)) for past in PASTS} for tokens in _counts(LONGEST, 8)}
+def _line(counts: Sequence[int], milliseconds: Sequence[float]) -> Surface:
+    """Return a function of one count as a surface."""
+    points = smooth({count: {0: _ps(value)} for count, value in zip(counts, milliseconds, strict=True)})
+    return Surface(list(points), [0], [list(line.values()) for line in points.values()], [0] * len(points))
 
 
 def _ps(milliseconds: float) -> int:

@@ -73,7 +73,9 @@ class Hardware:
             "several GPUs": self.part.tp > 1,
         }
         present = [kind for kind, here in kinds.items() if here]
-        return f"{self.profile.name} was not measured with {join_words(present)}: times are computed." if present else None
+        return (
+            f"{self.profile.name} was not measured with {join_words(present)}: times are computed." if present else None
+        )
 
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
         if not chunks:

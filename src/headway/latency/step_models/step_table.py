@@ -108,10 +108,12 @@ def _build(keys: StepTableParameters, where: str, model: ModelShape, gpu: Gpu, t
         raise HeadwayError(f"{where}: set either 'file', a CSV file of measured steps, or 'rows'.")
     if keys.rows is None:
         place = str(keys.file)
-        decode, prefill = _from_file(keys.file, keys.shape, model, where)
+        rows = _from_file(keys.file, keys.shape, model, where)
     else:
         place = f"{where}.rows"
-        decode, prefill = _from_rows(keys.rows, place)
+        rows = _from_rows(keys.rows, place)
+    decode = tuple((row.decodes, row.context, row.time_ps) for row in rows if row.decodes)
+    prefill = tuple((row.prefill, row.past, row.time_ps) for row in rows if row.prefill)
     _check(decode, place, "decode steps", "numbers of decodes", "contexts")
     _check(prefill, place, "steps of one prefill chunk", "numbers of tokens", "pasts")
     return StepTable(decode, prefill, keys.host_ps)
@@ -149,30 +151,27 @@ def _surfaces(rows: tuple[Measured, ...], grows: bool) -> tuple[Surface, Surface
     return whole_step, whole_step.rises()
 
 
-def _from_rows(rows: object, where: str) -> tuple[tuple[Measured, ...], tuple[Measured, ...]]:
-    if not isinstance(rows, list):
+def _from_rows(data: object, where: str) -> list[StepRow]:
+    if not isinstance(data, list):
         raise HeadwayError(f"{where}: expected a list of rows such as {{decodes: 8, context: 8192, time: 6ms}}.")
-    decode: list[Measured] = []
-    prefill: list[Measured] = []
-    for number, data in enumerate(rows):
+    rows = []
+    for number, entry in enumerate(data):
         place = f"{where}[{number}]"
-        row = section.read(StepRow, data, place)
+        row = section.read(StepRow, entry, place)
         for key in ("decodes", "context", "prefill", "past"):
             _within(getattr(row, key), f"{place}.{key}")
         if (row.decodes > 0) == (row.prefill > 0) or (row.context and not row.decodes) or (row.past and row.decodes):
             raise HeadwayError(f"{place}: set either 'decodes' and 'context', or 'prefill' and 'past'.")
-        (decode if row.decodes else prefill).append((row.decodes or row.prefill, row.context or row.past, row.time_ps))
-    return tuple(decode), tuple(prefill)
+        rows.append(row)
+    return rows
 
 
-def _from_file(
-    path: object, shape: object, model: ModelShape, where: str
-) -> tuple[tuple[Measured, ...], tuple[Measured, ...]]:
+def _from_file(path: object, shape: object, model: ModelShape, where: str) -> list[StepRow]:
+    """Return the steps of a model that have either decodes or one chunk."""
     if not isinstance(path, str):
         raise HeadwayError(f"{where}.file: expected the path of a CSV file, got {shown(path)}.")
     model_name = model.name if shape is None else str(shape)
-    decode: list[Measured] = []
-    prefill: list[Measured] = []
+    rows = []
     others: dict[str, None] = {}
     for place, row in read_rows(path, COLUMNS):
         if row.get("shape") and _canonical(row["shape"]) != _canonical(model_name):
@@ -185,14 +184,14 @@ def _from_file(
         if not 1 <= ps <= LONGEST_PS:
             raise HeadwayError(f"{place}, median_ms: must lie between 1ps and 100d, got {shown(row['median_ms'])}.")
         if not count:
-            decode.append((decodes, context, ps))
+            rows.append(StepRow(ps, decodes, context))
         elif count == 1 and not decodes:
-            prefill.append((tokens, _figure(row, "past_context", place), ps))
-    if others and not decode and not prefill:
+            rows.append(StepRow(ps, prefill=tokens, past=_figure(row, "past_context", place)))
+    if others and not rows:
         raise HeadwayError(
             f"{where}.shape: {path} has no step of {shown(model_name)}. It has steps of {', '.join(others)}."
         )
-    return tuple(decode), tuple(prefill)
+    return rows
 
 
 def _canonical(name: str) -> str:

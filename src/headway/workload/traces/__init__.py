@@ -11,23 +11,9 @@ from typing import Final
 
 from headway.config.wording import shown, suggest
 from headway.errors import HeadwayError
-from headway.workload.traces.record import Format, Info, Options, Reader, Record
+from headway.workload.traces.record import Format, Options, Reader
 from headway.workload.traces.source import check_ordinary, check_text, head
 from headway.workload.traces.table import Trace
-
-__all__ = [
-    "FORMATS",
-    "Format",
-    "Info",
-    "Options",
-    "Reader",
-    "Record",
-    "Trace",
-    "detect",
-    "find_format",
-    "open_trace",
-    "read_trace",
-]
 
 FIRST: Final = (  # modules whose formats are listed first, in this order
     *("own", "mooncake", "azure", "burstgpt", "bailian", "weka", "servegen", "dynamo", "tracelab", "routesim"),

@@ -83,7 +83,15 @@ ACCUMULATE: Final = "accumulate"
 GROWTH: Final = "session_context_growth"
 LARGEST: Final = 1 << 20  # bytes
 TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"
-UNREADABLE: Final = (yaml.YAMLError, RecursionError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError)
+UNREADABLE: Final = (
+    yaml.YAMLError,
+    RecursionError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    TypeError,
+    ArithmeticError,
+)
 
 
 class Header(Struct):

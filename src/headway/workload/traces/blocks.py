@@ -4,6 +4,8 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from msgspec import Struct
+
 from headway.errors import HeadwayError
 from headway.workload.traces.limits import MAX_BLOCK
 
@@ -103,27 +105,25 @@ class RunTable:
         return [(self._firsts[at] + offset, self.counts[at]) for at in places]
 
 
-class Fit:
+class Fit(Struct):
     """Checks the block size against the length and the ids of every row. The first row that contradicts it raises an
     error with the sizes that fit all rows so far."""
 
-    __slots__ = ("_high", "_low", "_whole", "size")
-
-    def __init__(self, size: int, whole: bool = False) -> None:
-        self.size = size
-        self._whole = whole  # a partly filled last block may have no id
-        self._low, self._high = 1, MAX_BLOCK
+    size: int
+    whole: bool = False  # a partly filled last block may have no id
+    low: int = 1  # the smallest and the largest size that fit so far
+    high: int = MAX_BLOCK
 
     def check(self, tokens: int, count: int, name: str, place: str) -> None:
         size = self.size
-        if self._whole:
-            self._low = max(self._low, tokens // (count + 1) + 1)
+        if self.whole:
+            self.low = max(self.low, tokens // (count + 1) + 1)
         elif count:
-            self._low = max(self._low, -(-tokens // count))
+            self.low = max(self.low, -(-tokens // count))
         if count > 1:
-            self._high = min(self._high, (tokens - 1) // (count - 1))
+            self.high = min(self.high, (tokens - 1) // (count - 1))
         needed = -(-tokens // size)
-        if count == needed or (self._whole and count == tokens // size):
+        if count == needed or (self.whole and count == tokens // size):
             return
         blocks = f"{tokens} tokens are {needed} block{'s' if needed > 1 else ''} of {size}"
         wrong = f"{name} has {count} {'entry' if count == 1 else 'entries'}, but {blocks}"
@@ -131,7 +131,7 @@ class Fit:
 
     def _remedy(self) -> str:
         """Return a sentence with the sizes that fit all rows so far, preferably a power of two."""
-        low, high = self._low, self._high
+        low, high = self.low, self.high
         if low > high:
             return "No block size fits all rows so far"
         power = 1 << (low - 1).bit_length()

@@ -32,7 +32,9 @@ def check_length(value: int, name: str, place: str, least: int = 1) -> None:
 def check_order(at_ps: int, last_ps: int, name: str, stamp: object, place: str) -> None:
     """Raise if a request arrives before the previous one or too late; `stamp` is its time in the file."""
     if at_ps < last_ps:
-        raise HeadwayError(f"{place}: {name} {stamp} is earlier than that of a previous request. Sort the file by time.")
+        raise HeadwayError(
+            f"{place}: {name} {stamp} is earlier than that of a previous request. Sort the file by time."
+        )
     if at_ps > LAST_PS:
         raise HeadwayError(f"{place}: {name} {stamp} is too late: {too_late(at_ps)}.")
 

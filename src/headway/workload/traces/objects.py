@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from typing import Final, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from headway.config.wording import one_line
 from headway.errors import HeadwayError
@@ -140,42 +140,42 @@ def in_order(starts: array[int], items: Iterable[tuple[int, T]]) -> Iterator[tup
 # that branch. Requests are added in order of their start.
 
 
-class Lane:
+class Lane(Struct, eq=False):
     """A sequence of requests, of which `left` are still to come."""
 
-    __slots__ = ("_branches", "_end", "_last", "_latest", "left", "parent", "root")
+    left: int
+    parent: Lane | None = None
+    branches: list[Lane] = field(default_factory=list)  # branches that no request has waited for yet
+    last: str | None = None  # id of the latest request
+    end: int = 0  # latest end so far
+    latest: str | None = None  # in a root: id of the latest request of the whole session
 
-    def __init__(self, left: int, parent: Lane | None = None) -> None:
-        self.left = left
-        self.parent = parent
-        self.root: Lane = self if parent is None else parent.root
-        self._branches: list[Lane] = []  # branches that no request has waited for yet
-        self._last: str | None = None  # id of the latest request
-        self._end = 0  # latest end so far
-        self._latest: str | None = None  # in a root: id of the latest request of the whole session
+    @property
+    def root(self) -> Lane:
+        return self if self.parent is None else self.parent.root
 
     def add(self, id: str, start: int, end: int) -> Wait:
         """Add the next request of the lane and return what it waited for."""
-        waits: list[tuple[int, str]] = []
-        goes_on = self._last is not None
-        if self._last is not None:
-            waits.append((self._end, self._last))
-        elif self.parent is not None and self.parent._last is not None:
-            waits.append((self.parent._end, self.parent._last))
-            self.parent._branches.append(self)
-        until = waits[0][0] if waits else None
-        for branch in [branch for branch in self._branches if not branch.left and branch._end <= start]:
-            self._branches.remove(branch)
-            if branch._last is not None:
-                waits.append((branch._end, branch._last))
-            if until is None or branch._end > until:
-                until, goes_on = branch._end, False
-        after = tuple(name for _, name in waits)
-        if after == (self.root._latest,):
+        after: tuple[str, ...] = ()
+        until: int | None = None
+        goes_on = self.last is not None
+        if self.last is not None:
+            after, until = (self.last,), self.end
+        elif self.parent is not None and self.parent.last is not None:
+            after, until = (self.parent.last,), self.parent.end
+            self.parent.branches.append(self)
+        for branch in [branch for branch in self.branches if not branch.left and branch.end <= start]:
+            self.branches.remove(branch)
+            if branch.last is not None:
+                after += (branch.last,)
+            if until is None or branch.end > until:
+                until, goes_on = branch.end, False
+        root = self.root
+        if after == (root.latest,):
             after = ()  # the default: a request waits for the previous one of its session
         self.left -= 1
-        self._last = self.root._latest = id
-        self._end = max(self._end, end)
+        self.last = root.latest = id
+        self.end = max(self.end, end)
         return Wait(after, until, goes_on)
 
 

@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from headway import hashing
 from headway.types import Path
@@ -22,17 +22,14 @@ from headway.types import Path
 IdRuns = Iterable[tuple[int, int]]  # first id, count
 
 
-class Node:
+class Node(Struct, eq=False):
     """A run of blocks with consecutive ids, and the nodes that follow it."""
 
-    __slots__ = ("after", "count", "ends", "first", "number")
-
-    def __init__(self, first: int, count: int, number: int) -> None:
-        self.first = first
-        self.count = count
-        self.number = number  # number of the first block
-        self.after: dict[int, Node] = {}  # by first id
-        self.ends = False  # a run ends here, even if prompts do not diverge
+    first: int
+    count: int
+    number: int  # number of the first block
+    after: dict[int, Node] = field(default_factory=dict)  # by first id
+    ends: bool = False  # a run ends here, even if prompts do not diverge
 
     @property
     def parts(self) -> bool:
@@ -80,8 +77,7 @@ class Tree:
         return last and node.count > 0 and not node.after and not node.ends
 
     def _split(self, node: Node, at: int) -> None:
-        back = Node(node.first + at, node.count - at, node.number + at)
-        back.after, back.ends = node.after, node.ends
+        back = Node(node.first + at, node.count - at, node.number + at, node.after, node.ends)
         node.count, node.after, node.ends = at, {back.first: back}, False
 
     def nodes(self, runs: IdRuns) -> Iterator[Node]:

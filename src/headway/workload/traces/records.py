@@ -9,6 +9,8 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any, Final
 
+from msgspec import Struct, field
+
 from headway.errors import HeadwayError
 from headway.results import store
 from headway.results.records import Prompt
@@ -126,13 +128,12 @@ def _turn(ends: dict[str, int], row: dict[str, Any], at_ps: int, begun: int) -> 
     return session, None if last is None else at_ps - last
 
 
-class Blocks:
+class Blocks(Struct):
     """Ids for blocks of one size; a block of the gateway maps to the same run of ids each time."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.first: dict[int, int] = {}  # by key
-        self.count = 0
+    size: int
+    first: dict[int, int] = field(default_factory=dict)  # by key
+    count: int = 0
 
     def runs(self, prompt: Prompt, tokens: int) -> list[Run]:
         """Return the ids of all full blocks of a prompt."""

@@ -4,19 +4,18 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Final
 
+from msgspec import Struct
+
 from headway.workload.traces.blocks import Run, add_run
 from headway.workload.traces.record import LOCAL, Record
 
 BUCKET_BITS: Final = 12  # of the ids in one list of runs, so that no list grows long
 
 
-class Counter:
+class Counter(Struct):
     """The next unused id."""
 
-    __slots__ = ("next",)
-
-    def __init__(self) -> None:
-        self.next = 0
+    next: int = 0
 
     def take(self, count: int) -> int:
         first = self.next

@@ -68,18 +68,17 @@ def rewrite(
     return Rewritten(info.format, writer.name, read.number, written.number, lost, notes)
 
 
-class Count:
+class Count(Struct):
     """Counts records as they are read."""
 
-    def __init__(self, progress: Callable[[int], None] | None = None) -> None:
-        self.number = 0
-        self._progress = progress
+    progress: Callable[[int], None] | None = None
+    number: int = 0
 
     def over(self, records: Iterator[Record]) -> Iterator[Record]:
         for record in records:
             self.number += 1
-            if self._progress is not None and self.number % STRIDE == 0:
-                self._progress(self.number)
+            if self.progress is not None and self.number % STRIDE == 0:
+                self.progress(self.number)
             yield record
 
 
