@@ -170,7 +170,7 @@ def test_a_change_that_names_the_policy_it_already_is_keeps_its_parameters(
 def test_a_file_that_is_nowhere_is_told_as_it_was_written(away: Path) -> None:
     for form, sentence in (
         ("a trace", r"workload\.trace\.path: cannot open 't\.csv'"),
-        ("prompt lengths", r"workload\.prompt_tokens\.path: 'n\.txt' cannot be read"),
+        ("prompt lengths", r"workload\.prompt_tokens\.path: 'n\.txt' is not a readable text file"),
         ("a routing policy", r"policies\.routing: there is no file 'mine\.py'"),
         ("scorers as text", r"there is no file 'mine\.py'"),
     ):

@@ -361,7 +361,7 @@ def error_of(act: Callable[[], object]) -> str:
         ({"process": "gamma", "shape": 2}, "w.shape: there is no such key"),
         (
             {"process": "poisson", "cv": 2},
-            "w.cv: only the gamma process or the weibull process has this key, not poisson.",
+            "w.cv: only the gamma process or the weibull process has this key, not poi",
         ),
         ({"process": "gamma", "alpha": 2}, "w.alpha: only the bursty process has this key, not gamma. Remove it."),
         ({"process": "gamma", "jitter": 1}, "w.jitter: only the periodic process"),

@@ -19,8 +19,9 @@ from headway.errors import HeadwayError
 from headway.types import PS_PER_SECOND
 from headway.workload import replay, trace_spec
 from headway.workload.inspect import describe
-from headway.workload.traces import Trace, mooncake, open_trace, weka
+from headway.workload.traces import mooncake, open_trace, weka
 from headway.workload.traces.record import LOCAL, Info, Options, Reader, Record
+from headway.workload.traces.table import Trace
 from headway.workload.transforms import TRANSFORMS, apply, parse
 from headway.workload.transforms.dequantise import find_grid
 from headway.workload.transforms.numbering import Counter, Numbering

@@ -271,7 +271,8 @@ def test_a_bad_azure_line_is_told_by_its_number(tmp_path: Path, line: str, what:
 def test_an_azure_header_lacks_a_column(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("TIMESTAMP,ContextTokens\n")
     assert error_of({"trace": {"format": "azure", "path": "a.csv"}}, tmp_path) == (
-        "a.csv line 1: the header has no column GeneratedTokens. The file needs TIMESTAMP, ContextTokens, GeneratedTokens."
+        "a.csv line 1: the header has no column GeneratedTokens. "
+        "The file needs TIMESTAMP, ContextTokens, GeneratedTokens."
     )
 
 

@@ -16,8 +16,9 @@ from rich.console import Console
 from headway.report.workload_tables import report, snippet
 from headway.workload import reuse
 from headway.workload.inspect import describe, inspect
-from headway.workload.traces import Trace, weka
+from headway.workload.traces import weka
 from headway.workload.traces.record import Info, Options, Reader, Record
+from headway.workload.traces.table import Trace
 
 
 def brute_force(

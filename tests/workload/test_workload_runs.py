@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headway.types import Path as Prompt
-from headway.workload.traces import Trace, read_trace
+from headway.workload.traces import read_trace
+from headway.workload.traces.table import Trace
 
 
 def common_blocks(row: Prompt, other: Prompt, size: int) -> int:

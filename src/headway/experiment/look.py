@@ -15,8 +15,9 @@ from headway.workload import inspect as traces
 from headway.workload.preview import REQUESTS
 from headway.workload.preview import preview as look
 from headway.workload.reuse import ORDERS, Order
-from headway.workload.traces import Trace, open_trace
+from headway.workload.traces import open_trace
 from headway.workload.traces.record import Options
+from headway.workload.traces.table import Trace
 from headway.workload.transforms import parse
 from headway.workload.transforms.rewrite import Count, rewrite
 

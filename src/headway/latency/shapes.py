@@ -94,8 +94,9 @@ def read_model(data: object, where: str) -> ModelShape:
         raise HeadwayError(f"{where}: expected the name of a model or a mapping of its keys, got {shown(data)}.")
     if "like" in data:
         known = models().find(str(data["like"]), "model", f"{where}.like")
-        data = {"name": known.name} | document_of("models.yaml")["models"][known.name] | data
-        data = {key: value for key, value in data.items() if key not in ("like", "aliases")}
+        entry: dict[str, Any] = document_of("models.yaml")["models"][known.name]
+        keys = {"name": known.name, **entry, **data}
+        data = {key: value for key, value in keys.items() if key not in ("like", "aliases")}
     return _shape(section.read(ModelFigures, data, where), where)
 
 

@@ -16,9 +16,9 @@ from headway.errors import HeadwayError
 from headway.types import Json
 from headway.workload import reuse, trace_statistics
 from headway.workload.trace_statistics import NONE, Columns
-from headway.workload.traces import Trace, paths, read_trace
+from headway.workload.traces import paths, read_trace
 from headway.workload.traces.blocks import RunTable, id_runs
-from headway.workload.traces.table import number_sessions
+from headway.workload.traces.table import Trace, number_sessions
 
 RENUMBER: Final = 2  # mean blocks per run below which ids are renumbered
 

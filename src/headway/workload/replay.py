@@ -22,10 +22,10 @@ from headway.workload import arrivals, transforms
 from headway.workload.sessions import Chain, Graph, Session, Turn
 from headway.workload.trace_spec import BOTH_STARTS, PLACE, TraceSpec, read_starts
 from headway.workload.trace_turns import Clock, Maker, check_stamp, groups, sender_of, waits
-from headway.workload.traces import Trace, open_trace, paths
+from headway.workload.traces import open_trace, paths
 from headway.workload.traces.record import Info, Options, Reader
 from headway.workload.traces.source import check_ordinary, reason
-from headway.workload.traces.table import NONE, Labels
+from headway.workload.traces.table import NONE, Labels, Trace
 from headway.workload.traffic import (
     OpenLoop,
     Planned,

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from headway import hashing
 from headway.types import Path as Prompt
-from headway.workload.traces import Trace, read_trace
+from headway.workload.traces import read_trace
 from headway.workload.traces.blocks import beginning, id_runs, rest, shared_blocks
 from headway.workload.traces.record import GLOBAL, LOCAL, Info, Reader, Record
+from headway.workload.traces.table import Trace
 
 SIZE = 4
 prompts = st.lists(
