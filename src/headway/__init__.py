@@ -5,7 +5,7 @@
     result = headway.simulate("scenario.yaml")
     print(result.summary()["latency"]["ttft"]["p99"])
 
-Names are loaded on first use, so that `import headway` stays light.
+Each name is imported on first use, so that `import headway` is fast.
 """
 
 from __future__ import annotations
@@ -45,38 +45,36 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "simulate": "experiment.run",
-    "calibrate": "experiment.calibrate",
-    "calibrate_run": "experiment.engine_fit",
-    "Calibration": "latency.calibration",
-    "check_policy": "experiment.check_policy",
-    "compare": "experiment.compare",
-    "Comparison": "experiment.compare",
-    "controls": "experiment.controls",
-    "Controls": "experiment.controls",
-    "counterfactuals": "experiment.counterfactual",
-    "explain": "experiment.explain",
-    "hardware": "experiment.hardware",
-    **dict.fromkeys(("Plan", "plan"), "experiment.plan"),
-    **dict.fromkeys(("Sweep", "sweep"), "experiment.sweep"),
-    **dict.fromkeys(("Validation", "validate"), "experiment.validate"),
-    **dict.fromkeys(("preview", "inspect_trace", "convert_trace"), "experiment.look"),
-    "Result": "results.result",
-    "summarize": "results.words",
-    "Scenario": "scenario.scenario",
-    "Bundle": "policies.bundle",
-    "Context": "policies.context",
-    "Ticket": "policies.queues",
-    **dict.fromkeys(("Bounds", "policy"), "policies.registry"),
-    **dict.fromkeys(("ADMIT", "Admit", "Delay", "Priority", "Reject", "Route", "Scale", "Scorecard"), "types"),
-    **dict.fromkeys(("Path", "Request"), "types"),
-    "ClusterView": "views.cluster",
-    "InstanceView": "views.instance",
-    **dict.fromkeys(("LoadSample", "PoolView"), "views.pool"),
-    **dict.fromkeys(("Event", "Finished", "FirstToken", "Routed"), "views.events"),
-    **dict.fromkeys(("HeadwayError", "InvariantError"), "errors"),
+_NAMES_BY_MODULE = {
+    "errors": "HeadwayError InvariantError",
+    "experiment.calibrate": "calibrate",
+    "experiment.check_policy": "check_policy",
+    "experiment.compare": "Comparison compare",
+    "experiment.controls": "Controls controls",
+    "experiment.counterfactual": "counterfactuals",
+    "experiment.engine_fit": "calibrate_run",
+    "experiment.explain": "explain",
+    "experiment.hardware": "hardware",
+    "experiment.look": "convert_trace inspect_trace preview",
+    "experiment.plan": "Plan plan",
+    "experiment.run": "simulate",
+    "experiment.sweep": "Sweep sweep",
+    "experiment.validate": "Validation validate",
+    "latency.calibration": "Calibration",
+    "policies.bundle": "Bundle",
+    "policies.context": "Context",
+    "policies.queues": "Ticket",
+    "policies.registry": "Bounds policy",
+    "results.result": "Result",
+    "results.words": "summarize",
+    "scenario.scenario": "Scenario",
+    "types": "ADMIT Admit Delay Path Priority Reject Request Route Scale Scorecard",
+    "views.cluster": "ClusterView",
+    "views.events": "Event Finished FirstToken Routed",
+    "views.instance": "InstanceView",
+    "views.pool": "LoadSample PoolView",
 }
+_MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
 
 __all__ = [
     "ADMIT",
@@ -135,11 +133,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("latency", "evolve"):  # packages; the first can be called
+    if name in ("latency", "evolve"):  # packages
         return importlib.import_module(f"headway.{name}")
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'headway' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"headway.{_HOMES[name]}"), name)
+    value = getattr(importlib.import_module(f"headway.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
 

@@ -1,14 +1,14 @@
-"""What can go wrong: a mistake of the user's, or one of ours."""
+"""The two kinds of errors: mistakes in the user's input, and bugs in Headway."""
 
 
 class HeadwayError(Exception):
-    """A mistake of the user's, told in one sentence: what is wrong, where, what would be right."""
+    """An error in the user's input. Its message says what is wrong, where, and what to write instead."""
 
 
 class UndeclaredSignal(HeadwayError, AttributeError):
-    """A signal was read that nobody declared. To Python it is an attribute that is not there, so that `hasattr`, copies
-    and pickles of a view work as ever."""
+    """A policy read a signal that it did not declare. Also an AttributeError, so that `hasattr`, `copy` and `pickle`
+    work on views."""
 
 
 class InvariantError(Exception):
-    """One of our own promises broke; the run must not be believed."""
+    """An internal check of the simulator failed: the results of the run are invalid."""

@@ -1,14 +1,15 @@
-"""Random streams: one a subsystem, derived from a seed and the subsystem's name, so that adding one shifts no other."""
+"""Random streams, one per subsystem. Each is derived from a seed and the subsystem's name, so that adding a stream
+leaves the others unchanged."""
 
 from hashlib import blake2b
 from random import Random
 
 
 def derive(seed: int, name: str) -> int:
-    """A seed for `name` from another seed, with no way back: who holds it cannot foretell what others draw."""
+    """Derive a seed for `name`. The hash is one-way: a derived seed does not reveal the draws of other streams."""
     return int.from_bytes(blake2b(f"{seed}:{name}".encode(), digest_size=16).digest(), "little")
 
 
 def stream(seed: int, name: str) -> Random:
-    """The stream of `name` under `seed`: the same in every process and on every machine."""
+    """Return the random stream of `name`: the same in every process and on every machine."""
     return Random(derive(seed, name))

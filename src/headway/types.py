@@ -1,7 +1,7 @@
-"""The vocabulary of the system: what a request is, and what a policy may answer.
+"""The vocabulary of the system: requests, and the answers that a policy may return.
 
-Nothing here knows whether it is used by the simulator or by a live gateway, and nothing here holds what a router
-cannot know: the true output length of a request lives on the simulator's own `Job`.
+The simulator and the live gateway share these types. They hold only what a router can know: the true output length of
+a request is on the simulator's `Job`.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ NEVER: Final = 1 << 120  # in picoseconds: later than any instant
 
 
 class Path(Struct, eq=False, gc=False):
-    """A prompt as runs of tokens. `keys[i]` names the tokens from `ends[i-1]` up to `ends[i]` *and everything before
-    them*, so equal key means equal prefix; a shorter run with the same key is the beginning of the longer one.
+    """A prompt as runs of tokens. `keys[i]` names the tokens from `ends[i-1]` up to `ends[i]` *and all tokens before
+    them*, so equal keys mean equal prefixes. If two runs have the same key, the shorter one is a prefix of the longer.
 
-    Runs, not blocks, so that a long prompt that shares long stretches with others stays a handful of numbers.
+    A prompt is stored as runs, not blocks, so that a long prompt with long shared parts needs only a few numbers.
     """
 
     keys: tuple[int, ...]
     ends: tuple[int, ...]
-    _size: int = 0  # of the blocks asked for last
+    _size: int = 0  # the block size that `_blocks` was computed for
     _blocks: tuple[tuple[int, int], ...] = ()
 
     def blocks(self, size: int) -> tuple[tuple[int, int], ...]:
-        """The full blocks of `size` tokens as (key, end block) runs; a block belongs to the run of its last token."""
+        """Return the full blocks of `size` tokens as (key, end block) runs. A block belongs to the run of its last
+        token."""
         if size != self._size:
-            keys = self.keys  # as many as there are ends; to check takes longer
+            keys = self.keys  # has the length of `ends`; `strict=True` would be slower
             stops = [end // size for end in self.ends]
             runs = list(zip(keys, stops))  # noqa: B905
-            if stops and (not stops[0] or len(set(stops)) < len(stops)):  # some runs have no block of their own
+            if stops and (not stops[0] or len(set(stops)) < len(stops)):  # some runs contain no block's last token
                 before = [0, *stops]
                 runs = [run for run, last in zip(runs, before) if run[1] > last]  # noqa: B905
             self._blocks = tuple(runs)
@@ -59,7 +60,7 @@ class Path(Struct, eq=False, gc=False):
 
 
 class Request(Struct, frozen=True, gc=False):
-    """What a router may know of a request."""
+    """A request as the router sees it."""
 
     id: int  # position in order of arrival
     arrival_ps: int
@@ -69,11 +70,11 @@ class Request(Struct, frozen=True, gc=False):
     tenant: str = "default"
     slo_class: str = "standard"
     session: str | None = None
-    turn: int = 0  # of the session, from 0
-    max_tokens: int | None = None  # what the client asked for, never derived from the true length
+    turn: int = 0  # number of the turn in its session, from 0
+    max_tokens: int | None = None  # the client's limit, never derived from the true length
     deadline_ps: int | None = None
     adapter: str | None = None
-    shared_prefix_tokens: int = 0  # leading tokens that the client declares as shared (a system prompt), 0 if none
+    shared_prefix_tokens: int = 0  # leading tokens that the client declares as shared, such as a system prompt
     kind: str = "completion"  # completion, chat, agentic or reasoning
 
     @property
@@ -85,7 +86,7 @@ Hints = Mapping[str, float]
 
 
 class Priority(Struct, frozen=True, gc=False):
-    """How much a request matters, higher is more, and hints for whoever schedules it."""
+    """The importance of a request (higher is more important) and hints for schedulers."""
 
     score: float = 0.0
     hints: Hints = MappingProxyType({})
@@ -103,36 +104,36 @@ class Reject(Struct, frozen=True, gc=False):
 
 
 class Delay(Struct, frozen=True, gc=False):
-    """Not now: ask again after so long."""
+    """Delay the request and decide again after the duration."""
 
     duration_ps: int
 
 
 class Scorecard(Struct, frozen=True):
-    """How a routing decision came about. A policy writes one where `ClusterView.explain` asks for it."""
+    """The steps of a routing decision. A policy returns one if `ClusterView.explain` is set."""
 
-    candidates: list[str]  # ids of the instances at first
-    picked: str  # id
-    removed: dict[str, list[str]] = field(default_factory=dict)  # by filter, in turn: ids that it would not keep
-    passed_over: list[str] = field(default_factory=list)  # filters that would have left nobody, and so left all
+    candidates: list[str]  # ids of all instances before filtering
+    picked: str  # id of the chosen instance
+    removed: dict[str, list[str]] = field(default_factory=dict)  # ids that each filter removed, in filter order
+    passed_over: list[str] = field(default_factory=list)  # filters that were skipped: they would remove every instance
     left: list[str] = field(default_factory=list)  # ids that were scored
-    scores: dict[str, list[float]] = field(default_factory=dict)  # by scorer, for those that were left
-    totals: list[float] = field(default_factory=list)  # by which it was picked
-    lowest_wins: bool = False  # of the totals; else the highest
-    prefill: Scorecard | None = None  # of a pair: that of the instance which computes the prompt
+    scores: dict[str, list[float]] = field(default_factory=dict)  # by scorer, in the order of `left`
+    totals: list[float] = field(default_factory=list)  # the totals that the picker compared
+    lowest_wins: bool = False  # whether the lowest total wins, not the highest
+    prefill: Scorecard | None = None  # the decision about the prefill instance, if the policy chooses a pair
 
 
 class Route(Struct, frozen=True, gc=False):
-    target: str  # an instance's id
+    target: str  # id of the instance
     reason: str = ""
-    cached_tokens: int = 0  # prompt tokens the policy believes cached on the target
-    priority: float | None = None  # for the instance's scheduler; None leaves the priority stage's score
+    cached_tokens: int = 0  # prompt tokens that the policy expects in the target's cache
+    priority: float | None = None  # for the instance's scheduler; None keeps the score of the priority stage
     scorecard: Scorecard | None = None
-    prefill: str | None = None  # the instance that computes the prompt, where that is not the target
+    prefill: str | None = None  # id of the instance that computes the prompt, if it is not the target
 
 
 class Scale(Struct, frozen=True, gc=False):
-    """How many replicas a pool is to have."""
+    """The number of replicas that a pool should have."""
 
     replicas: int
     reason: str = ""
@@ -140,17 +141,14 @@ class Scale(Struct, frozen=True, gc=False):
 
 ADMIT: Final = Admit()
 
-
-# What an instance goes through. Requests go to it while it is warming (slower than usual) and ready.
-STATES: Final = ("provisioning", "loading", "warming", "ready", "draining", "unreachable", "stopped")
+# States of an instance; the others are draining and stopped. Warming instances serve, more slowly than ready ones.
 SERVING: Final = ("warming", "ready")
 STARTING: Final = ("provisioning", "loading")
-REPLICAS: Final = (*STARTING, *SERVING, "unreachable")  # those that count as such: neither about to go nor gone
+REPLICAS: Final = (*STARTING, *SERVING, "unreachable")  # the states that count towards a pool's replicas
 
-# How a request's stay on one instance may end, while it goes on elsewhere or is sent again: no outcome of the request.
+# Ends of a request's stay on one instance. The request itself continues, so these are not outcomes.
 REDIRECTED: Final = "redirected"
 RETRIED: Final = "retried"
 OUTCOMES: Final = ("completed", "rejected", "timed_out", "failed", "in_flight")
-
 
 Json = dict[str, Any]

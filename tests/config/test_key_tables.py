@@ -69,7 +69,7 @@ def test_a_section_is_read_by_its_declarations() -> None:
     [
         ({}, "x: 'size' is missing."),
         ({"size": 3}, "x.size: 3 is not a size; write it with its unit, as in 80GB or 16GiB."),
-        ({"size": "3B", "gap": "0s"}, "x.gap: must be longer than nothing, got '0s'."),
+        ({"size": "3B", "gap": "0s"}, "x.gap: must be greater than zero, got '0s'."),
         ({"size": "3B", "timeout": None}, "x.timeout: None is not a duration;"),
         ({"size": "3B", "share": 2}, "x.share: expected a number above 0 and of at most 1, got 2."),
         ({"size": "3B", "inner": {"wiat": 1}}, "x.inner.wiat: there is no such key. Did you mean 'wait'?"),

@@ -86,7 +86,7 @@ def test_rates_are_exact(text, per_second):
     "text", ["40", 40, "0/s", "-3/s", "40/day", "40 rps", "/s", None, "1e-5000/s", "1e999999999/s"]
 )
 def test_what_is_no_rate_is_told(text):
-    with pytest.raises(HeadwayError, match=r"^workload\.rate: .* is not a rate; write it above zero with its unit"):
+    with pytest.raises(HeadwayError, match=r"^workload\.rate: .* is not a rate; write a positive number with its unit"):
         units.rate(text, "workload.rate")
 
 
@@ -122,7 +122,7 @@ def test_what_is_no_bandwidth_is_told(text):
 @pytest.mark.parametrize(
     ("read", "text", "sentence"),
     [
-        (units.duration_ps, "101d", "x: must be at most 100d, since the simulated clock ends soon after, got '101d'."),
+        (units.duration_ps, "101d", "x: must be at most 100d, the range of the simulated clock, got '101d'."),
         (units.rate, "1e-20/s", "x: must lie between 0.001/h and 1e12/s, got '1e-20/s'."),
         (units.size_bytes, "1e20GB", "x: must be at most 1000000TB, got '1e20GB'."),
     ],

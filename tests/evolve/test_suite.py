@@ -105,7 +105,7 @@ def test_keys_of_cases_differ_with_the_scenario_and_not_with_the_seed() -> None:
             "cascade.first: must be less than 3, the number of train cases, got 3",
         ),
         ({"cascade": {"first": 1}}, "cascade: 'threshold' is missing"),
-        ({"deadline": "0s"}, "deadline: must be longer than nothing"),
+        ({"deadline": "0s"}, "deadline: must be greater than zero"),
     ],
 )
 def test_a_mistake_is_told_with_its_place(changes: dict[str, Any], words: str) -> None:

@@ -444,7 +444,7 @@ QUIET: Json = {
             r"slo: attainment<=0\.9: at least so much is wanted of it; write it as attainment>=0\.99\.",
         ),
         ("ttft_p99<=1", r"slo: ttft_p99: '1' is not a duration; write it with its unit"),
-        ("ttft_p99<=0ms", r"slo: ttft_p99: must be longer than nothing"),
+        ("ttft_p99<=0ms", r"slo: ttft_p99: must be greater than zero"),
         ("attainment>=2", r"slo: attainment: expected a share above 0 and up to 1, as in 0\.99 or 99%, got '2'\."),
         ("ttft_p99", r"slo: 'ttft_p99' is not a target; write bounds as in"),
         ("ttft_p99=3s", r"slo: 'ttft_p99=3s' is not a target"),

@@ -163,7 +163,7 @@ def test_the_section_is_read_strictly():
     assert (settings.failures, settings.eject_s, settings.path, settings.fall) == (5, 10.0, None, 1)
     for wrong, message in (
         ({"rise": 0}, r"health\.rise: expected a whole number"),
-        ({"interval": "0s"}, r"health\.interval: must be longer than nothing"),
+        ({"interval": "0s"}, r"health\.interval: must be greater than zero"),
         ({"raise": 1}, r"health\.raise: there is no such key. Did you mean 'rise'"),
     ):
         with pytest.raises(HeadwayError, match=message):

@@ -332,7 +332,7 @@ def test_a_server_that_is_no_etcd_is_told() -> None:
         ({"endpoints": "a", "user": "root"}, "etcd.password_env: is missing"),
         ({"endpoints": "a", "user": "root", "password_env": "NOT_SET_X"}, "NOT_SET_X is not set"),
         ({"endpoints": "a", "key": "k.pem"}, "etcd.cert: is missing"),
-        ({"endpoints": "a", "timeout": "0s"}, "etcd.timeout: must be longer than nothing"),
+        ({"endpoints": "a", "timeout": "0s"}, "etcd.timeout: must be greater than zero"),
     ],
 )
 def test_wrong_settings_are_told_by_place(value: dict[str, Any], message: str) -> None:

@@ -334,7 +334,7 @@ def test_settings_have_defaults():
     ("value", "says"),
     [
         ({"bind": "10.0.0.1:5557"}, "events.bind: expected an address such as tcp://"),
-        ({"ttl": "0s"}, "events.ttl: must be longer than nothing"),
+        ({"ttl": "0s"}, "events.ttl: must be greater than zero"),
         ({"speculative": 5}, "events.speculative: 5 is not a duration"),
         ({"tll": "5s"}, "events.tll: there is no such key. Did you mean 'ttl'"),
         (7, "events: expected a mapping"),

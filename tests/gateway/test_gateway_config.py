@@ -32,7 +32,7 @@ def test_a_file_needs_only_engines(tmp_path):
         ({"backends": {"a": {"url": "http://x", "key_env": "NOT_SET_AT_ALL"}}}, "NOT_SET_AT_ALL is not set"),
         ({"backends": {"a": {"url": "http://x", "models": ["m"]}, "b": "http://y"}}, "backends.b.models: is missing"),
         ({"listen": "8000"}, "listen: expected an address such as 127.0.0.1:8000"),
-        ({"timeouts": {"connect": "0s"}}, "timeouts.connect: must be longer than nothing"),
+        ({"timeouts": {"connect": "0s"}}, "timeouts.connect: must be greater than zero"),
         ({"policies": {"routing": "least-loadde"}}, "policies.routing: no routing policy is called 'least-loadde'"),
         ({"policies": {"rooting": "random"}}, "policies.rooting: unknown stage"),
         ({"policies": {"routing": {"name": "weighted", "scorers": {"oracle-prefix": 1}}}}, "is an oracle policy"),

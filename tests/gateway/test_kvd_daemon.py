@@ -451,7 +451,7 @@ def test_another_transport_can_be_added(tmp_path: Path, monkeypatch: pytest.Monk
         ({"tls": {"ca": "a", "certificate": "b"}}, "tls: 'key' is missing"),
         ({"limits": {"in_flight": "100MiB"}}, "limits.in_flight: must be at least 4 times 'frame'"),
         ({"limits": {"frame": "8GiB", "in_flight": "64GiB"}}, "limits.frame: must be below 4GiB"),
-        ({"limits": {"stall": "0s"}}, "limits.stall: must be longer than nothing"),
+        ({"limits": {"stall": "0s"}}, "limits.stall: must be greater than zero"),
     ],
 )
 def test_a_mistake_in_the_settings_is_told_with_its_place(changes: dict[str, Any], message: str) -> None:

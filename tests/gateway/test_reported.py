@@ -354,7 +354,7 @@ def test_the_section_is_read_strictly():
     assert SignalSettings.read({"ticks": "0ms"}).ticks_s == 0.0
     for wrong, message in (
         ({"interval": "6s"}, r"signals\.stale: must be longer than the interval"),
-        ({"interval": "0s"}, r"signals\.interval: must be longer than nothing"),
+        ({"interval": "0s"}, r"signals\.interval: must be greater than zero"),
         ({"intervall": "1s"}, r"signals\.intervall: there is no such key"),
         ({"page_bytes": 3}, r"signals\.page_bytes: expected a whole number"),
         ({"ticks": "now"}, r"signals\.ticks"),

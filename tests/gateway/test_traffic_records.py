@@ -198,5 +198,5 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path, live):
     (tmp_path / "file").write_text("")
     with pytest.raises(HeadwayError, match=r"records: .* cannot be written"):
         live(1, records=str(tmp_path / "file"))
-    with pytest.raises(HeadwayError, match=r"records\.roll: must be longer than nothing"):
+    with pytest.raises(HeadwayError, match=r"records\.roll: must be greater than zero"):
         Config.load({"backends": {"a": "http://x"}, "records": {"folder": "x", "roll": "0s"}})

@@ -440,7 +440,7 @@ def test_two_that_draw_have_streams_of_their_own():
         ({"name": "tier-shed", "keep": "gold"}, r"keep 'gold' is not one of the classes; they are: realtime, standard"),
         ({"name": "probabilistic", "low": 2.0}, r"low must be less than high, got 2 and 1"),
         ({"name": "deadline", "targets": {"a": 5}}, r"targets\.a: 5 is not a duration"),
-        ({"name": "deadline", "targets": {"a": "0s"}}, r"targets\.a: must be longer than nothing, got '0s'"),
+        ({"name": "deadline", "targets": {"a": "0s"}}, r"targets\.a: must be greater than zero, got '0s'"),
         ({"name": "tenant-fair", "weights": {"a": 0.0}}, r"weights\.a: must lie between 1e-9 and 1e9, got 0\.0"),
     ],
 )

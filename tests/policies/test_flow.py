@@ -203,7 +203,7 @@ def test_only_what_the_saturation_signal_reads_is_declared() -> None:
 @pytest.mark.parametrize(
     ("parameters", "sentence"),
     [
-        ({"ttl": "0s"}, r"^policies\.flow\.ttl: must be longer than nothing, got '0s'\.$"),
+        ({"ttl": "0s"}, r"^policies\.flow\.ttl: must be greater than zero, got '0s'\.$"),
         ({"ttl": "soon"}, r"^policies\.flow\.ttl: 'soon' is not a duration"),
         ({"ttl": 10}, r"^policies\.flow\.ttl: 10 is not a duration; write it with its unit"),
         ({"classes": []}, r"^policies\.flow\.classes: expected names, each once, got \[\]\.$"),

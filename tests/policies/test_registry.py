@@ -140,7 +140,7 @@ def test_each_build_is_a_policy_of_its_own():
         ),
         (
             {"name": "lmetric", "block_tokens": 10**5000},
-            "policies.routing.block_tokens: must lie between 1 and 4096, got a number of thousands of digits.",
+            "policies.routing.block_tokens: must lie between 1 and 4096, got a number with thousands of digits.",
         ),
         (
             {"name": "weighted", "filters": "x" * 1000},

@@ -102,7 +102,7 @@ WRONG = [
     ("routing", "Route('instance-0', priority=10**400)", "got 1000"),
     ("priority", "Priority(-(10**400))", "got Priority(score=-1000"),
     ("admission", "Delay(2**62 + 1)", "a Delay of 1 ps to 2**62 ps, got Delay(duration_ps=4611686018427387905)"),
-    ("admission", "Unwritable()", "got a Unwritable that cannot be written"),
+    ("admission", "Unwritable()", "got a Unwritable that cannot be printed"),
     ("routing", "Route('instance-0', priority=nan)", "got nan"),
     ("routing", "Route('instance-0', priority='high')", "got 'high'"),
     ("routing", "Reject(7)", "got Reject(reason=7)"),

@@ -134,10 +134,10 @@ def test_faults_strike_places_that_may_be_used_only_later() -> None:
     [
         ({"scaling": "hpa"}, "scaling: expected a mapping, got 'hpa'."),
         ({"scaling": {"intervall": "1s"}}, "scaling.intervall: there is no such key. Did you mean 'interval'?"),
-        ({"scaling": {"interval": "0s"}}, "scaling.interval: must be longer than nothing, got '0s'."),
+        ({"scaling": {"interval": "0s"}}, "scaling.interval: must be greater than zero, got '0s'."),
         ({"scaling": {"interval": 30}}, "scaling.interval: 30 is not a duration; write it with its unit"),
-        ({"scaling": {"window": "0s"}}, "scaling.window: must be longer than nothing"),
-        ({"scaling": {"patience": "0s"}}, "scaling.patience: must be longer than nothing"),
+        ({"scaling": {"window": "0s"}}, "scaling.window: must be greater than zero"),
+        ({"scaling": {"patience": "0s"}}, "scaling.patience: must be greater than zero"),
         ({"scaling": {"provisioning": 90}}, "scaling.provisioning: 90 is not a duration"),
         (
             {"scaling": {"model_load": {"dist": "uniform", "min": "9s", "max": "3s"}}},
@@ -145,7 +145,7 @@ def test_faults_strike_places_that_may_be_used_only_later() -> None:
         ),
         ({"scaling": {"model_load": {"dist": "normal", "mean": "9s"}}}, "scaling.model_load"),
         ({"scaling": {"warmup": {}}}, "scaling.warmup: 'duration' is missing."),
-        ({"scaling": {"warmup": {"duration": "0s"}}}, "scaling.warmup.duration: must be longer than nothing"),
+        ({"scaling": {"warmup": {"duration": "0s"}}}, "scaling.warmup.duration: must be greater than zero"),
         ({"scaling": {"warmup": {"duration": "9s", "curve": "cubic"}}}, "scaling.warmup.curve: expected 'linear' or"),
         (
             {"scaling": {"warmup": {"duration": "9s", "penalty": 0.5}}},
@@ -160,7 +160,7 @@ def test_faults_strike_places_that_may_be_used_only_later() -> None:
         ),
         ({"scaling": {"triggers": {"queue": 3}}}, "scaling.triggers.queue: there is no such key. Did you mean 'queue_"),
         ({"scaling": {"triggers": {"attainment": 2}}}, "scaling.triggers.attainment: expected a number"),
-        ({"scaling": {"triggers": {"gap": "0s"}}}, "scaling.triggers.gap: must be longer than nothing"),
+        ({"scaling": {"triggers": {"gap": "0s"}}}, "scaling.triggers.gap: must be greater than zero"),
         ({"faults": {"at": "3s"}}, "faults: expected a list, as in [{at: 60s, instance: instance-3, kind: crash"),
         ({"faults": ["crash"]}, "faults[0]: expected a mapping, got 'crash'."),
         ({"faults": [*slow(), {"at": "3s"}]}, "faults[1]: 'instance' and 'kind' are missing."),
@@ -175,7 +175,7 @@ def test_faults_strike_places_that_may_be_used_only_later() -> None:
         ({"faults": slow(factor=True)}, "faults[0].factor: expected a number from 1 to 1000, got True."),
         ({"faults": slow(factor=float("nan"))}, "faults[0].factor: expected a number from 1 to 1000, got nan."),
         ({"faults": slow(kind="crash")}, "faults[0].factor: is for 'kind: slow', and the kind is crash."),
-        ({"faults": slow(duration="0s")}, "faults[0].duration: must be longer than nothing"),
+        ({"faults": slow(duration="0s")}, "faults[0].duration: must be greater than zero"),
         ({"retries": -1}, "retries: expected a whole number of at least 0"),
         (
             {"policies": {"scaling": "hpaa"}},

@@ -48,7 +48,7 @@ def test_a_scenario_says_how_many_routers_there_are() -> None:
         (0, "routers: expected a number of routers from 1 to 1024, or a mapping as in {count: 4, sync_interval: 1s}"),
         (True, "routers: expected a number of routers"),
         ({"cont": 2}, "routers.cont: there is no such key. Did you mean 'count'?"),
-        ({"count": 2, "sync_interval": "0s"}, "routers.sync_interval: must be longer than nothing, got '0s'."),
+        ({"count": 2, "sync_interval": "0s"}, "routers.sync_interval: must be greater than zero, got '0s'."),
         ({"count": 2, "sync_interval": 5}, "routers.sync_interval: 5 is not a duration"),
         ({"count": 2, "spread": "tenants"}, "routers.spread: expected 'requests' or 'sessions', got 'tenants'."),
     ],

@@ -228,7 +228,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     (small(cluster={"latency": {"model": "rofline"}}), "Did you mean 'roofline'?"),
     (small(cluster=[1]), "cluster: expected a mapping"),
     (small(slo={"ttft": 500}), "slo.ttft: 500 is not a duration"),
-    (small(slo={"ttft": "0ms"}), "slo.ttft: must be longer than nothing"),
+    (small(slo={"ttft": "0ms"}), "slo.ttft: must be greater than zero"),
     (small(slo={"tftt": "1s"}), "slo.tftt: there is no such key. Did you mean 'ttft'?"),
     (small(horizon="soon"), "horizon: 'soon' is not a duration"),
     (small(leap="sometimes"), "leap:"),
@@ -526,15 +526,15 @@ def test_the_page_names_every_kind() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("seed: 2024-13-45", "f: this is not YAML that can be read (month must be in 1..12)."),
-        ("seed: !!int abc", "f: this is not YAML that can be read (invalid literal"),
-        ("seed: !!bool abc", "f: this is not YAML that can be read ("),
-        ("seed: !!timestamp abc", "f: this is not YAML that can be read ("),
-        (f"seed: {'9' * 5000}", "f: this is not YAML that can be read (Exceeds the limit"),
-        ("[" * 2000 + "]" * 2000, "f: this is not YAML that can be read (it is nested too deep)."),
+        ("seed: 2024-13-45", "f: this YAML cannot be read (month must be in 1..12)."),
+        ("seed: !!int abc", "f: this YAML cannot be read (invalid literal"),
+        ("seed: !!bool abc", "f: this YAML cannot be read ("),
+        ("seed: !!timestamp abc", "f: this YAML cannot be read ("),
+        (f"seed: {'9' * 5000}", "f: this YAML cannot be read (Exceeds the limit"),
+        ("[" * 2000 + "]" * 2000, "f: this YAML cannot be read (it is nested too deeply)."),
         ("[" * 150 + "]" * 150, "f: this is nested deeper than 100 levels."),
         ("&a [*a]", "f: this is nested deeper than 100 levels."),
-        ('"\\ud800"', "f: '\\ud800' holds half a surrogate pair, which is no character."),
+        ('"\\ud800"', "f: '\\ud800' contains an unpaired surrogate, which is not a valid character."),
     ],
 )
 def test_yaml_that_no_person_writes_is_told(text: str, sentence: str) -> None:
@@ -545,7 +545,7 @@ def test_yaml_that_no_person_writes_is_told(text: str, sentence: str) -> None:
 
 def test_a_few_aliases_that_stand_for_billions_are_told() -> None:
     lines = ["- &a0 [x, x]", *(f"- &a{at + 1} [{', '.join([f'*a{at}'] * 10)}]" for at in range(9))]
-    with pytest.raises(HeadwayError, match="this holds more than 1,000,000 values"):
+    with pytest.raises(HeadwayError, match="this contains more than 1,000,000 values"):
         parse_yaml("\n".join(lines), "f")
 
 

@@ -625,7 +625,7 @@ def test_one_queue_for_two_instances_is_told() -> None:
     ("spec", "sentence"),
     [
         ({"name": "slo-slack", "targets": {"realtime": "soon"}}, "targets.realtime: 'soon' is not a duration"),
-        ({"name": "slo-slack", "other": "0s"}, "slo-slack.other: must be longer than nothing"),
+        ({"name": "slo-slack", "other": "0s"}, "slo-slack.other: must be greater than zero"),
         ({"name": "fair", "quantum": 0}, "quantum: must lie between 1 and"),
         ({"name": "priority", "chunk_tokens": 0}, "chunk_tokens: must lie between 1 and"),
         ({"name": "sjf", "aging": -1}, "aging: must lie between 0 and"),

@@ -388,7 +388,7 @@ def error_of(act: Callable[[], object]) -> str:
         ({"process": "adversarial", "size": 10**7}, "w.size: must lie between 1 and 1000000, got 10000000"),
         ({"process": "adversarial", "size": 2.5}, "w.size: expected a whole number, got 2.5"),
         ({"process": "adversarial", "interval": 5}, "w.interval: 5 is not a duration"),
-        ({"process": "adversarial", "interval": "0s"}, "w.interval: must be longer than nothing, got '0s'"),
+        ({"process": "adversarial", "interval": "0s"}, "w.interval: must be greater than zero, got '0s'"),
     ],
 )
 def test_a_wrong_figure_is_told_at_its_place(spec: Any, start: str) -> None:

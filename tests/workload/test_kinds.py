@@ -254,7 +254,7 @@ def test_an_engine_really_hits_what_a_conversation_repeats() -> None:
     ("section", "start"),
     [
         ({"kind": "chatt"}, "workload.kind: no kind of request is called 'chatt'. Did you mean 'chat'?"),
-        ({"kind": {"turns": 3}}, "workload.kind: say 'kind', one of completion"),
+        ({"kind": {"turns": 3}}, "workload.kind: 'kind' is missing; use one of completion"),
         ({"kind": {"kind": "chat", "turn": 3}}, "workload.kind.turn: there is no such key. Did you mean 'turns'?"),
         ({"kind": {"kind": "completion", "turns": 3}}, "workload.kind.turns: there is no such key"),
         ({"kind": {"kind": "chat", "turns": 0}}, "workload.kind.turns: a length is a whole number"),

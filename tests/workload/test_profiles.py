@@ -327,7 +327,7 @@ A_MULTIPLIER = "a multiplier is 0 or lies between 0.000001 and 1000000, got"
         ("diurnl", "p: no load profile is called 'diurnl'. Did you mean 'diurnal'?"),
         ({"type": "weekly"}, "p.type: no load profile is called 'weekly'. Known: constant, diurnal"),
         ({"type": ["ramp"]}, "p.type: no load profile is called ['ramp']"),
-        ({"low": 1}, "p: say 'type', one of constant, step, ramp"),
+        ({"low": 1}, "p: 'type' is missing; use one of constant, step, ramp"),
         ("step", "p: 'levels' is missing"),
         ("ramp", "p: 'from', 'to' and 'end' are missing"),
         ({"type": "constant", "low": 1}, "p.low: there is no such key"),

@@ -82,7 +82,7 @@ def test_it_is_written_out_and_read_again():
 @pytest.mark.parametrize(
     ("workload", "problem"),
     [
-        ({**PLAIN, "timeout": "0s"}, r"^workload\.timeout: must be longer than nothing, got '0s'\."),
+        ({**PLAIN, "timeout": "0s"}, r"^workload\.timeout: must be greater than zero, got '0s'\."),
         ({**PLAIN, "timeout": 30}, r"^workload\.timeout: 30 is not a duration; write it with its unit"),
         ({**PLAIN, "tenants": {"a": {"timeout": "x"}}}, r"^workload\.tenants\.a\.timeout: 'x' is not a duration"),
         ({"trace": {"path": "x.csv"}, "timeout": "-1s"}, r"^workload\.timeout: '-1s' is not a duration"),

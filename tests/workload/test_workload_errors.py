@@ -45,7 +45,7 @@ def error_of(section: Any, folder: Path | None = None) -> str:
         (GOOD | {"rate": "-1/s"}, "workload.rate: '-1/s' is not a rate"),
         (GOOD | {"rate": "1/fortnight"}, "workload.rate: '1/fortnight' is not a rate"),
         (GOOD | {"duration": 5}, "workload.duration: 5 is not a duration"),
-        (GOOD | {"duration": "0s"}, "workload.duration: must be longer than nothing"),
+        (GOOD | {"duration": "0s"}, "workload.duration: must be greater than zero"),
         (
             GOOD | {"rate": "1/h", "requests": 1_000_000, "arrival": "constant"},
             "workload.rate: request 2401 would arrive after 100 days; the limit is 100 days. Raise the rate.",

@@ -1,4 +1,4 @@
-"""YAML documents and text files as users write them: read strictly; errors name file and line."""
+"""Reads and writes the user's YAML documents and text files. Reading is strict; errors name the file and the line."""
 
 import re
 from importlib import resources
@@ -10,26 +10,26 @@ import yaml
 from headway.config.wording import cut, shown
 from headway.errors import HeadwayError
 
-DEEPEST: Final = 100  # levels of a document
-MOST_VALUES: Final = 1_000_000  # in a document; aliases can stand for billions
-MOST_BYTES: Final = 64_000_000  # in a file; a device such as /dev/zero has no end
+DEEPEST: Final = 100  # nesting levels in a document
+MOST_VALUES: Final = 1_000_000  # in a document; aliases can expand to billions
+MOST_BYTES: Final = 64_000_000  # in a file; a device such as /dev/zero never ends
 MERGE: Final = "tag:yaml.org,2002:merge"
 SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML as everywhere, but a key written twice is an error instead of a silent loss."""
+    """Rejects duplicate keys, of which PyYAML silently keeps only the last."""
 
 
 def _mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     lines: dict[str, int] = {}
     for key_node, _ in node.value:
-        if key_node.tag == MERGE:  # what it brings in is meant to be overridden
+        if key_node.tag == MERGE:  # the mapping may override merged keys
             continue
         key = loader.construct_object(key_node)
         if not isinstance(key, str | int | float | None):
             continue
-        name, line = str(key), key_node.start_mark.line + 1  # 1 and "1" would be one name later
+        name, line = str(key), key_node.start_mark.line + 1  # keys become text later, so 1 and "1" are duplicates
         if name in lines:
             first = lines[name]
             raise HeadwayError(f"line {line}: {name!r} is written twice (first on line {first}); keep one of them.")
@@ -42,7 +42,7 @@ _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _m
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """YAML text as plain values; errors name the line."""
+    """Return the plain values of a YAML text. Errors begin with `where` and name the line."""
     try:
         document = yaml.load(text, _StrictLoader)
         check_size(document)
@@ -55,14 +55,14 @@ def parse_yaml(text: str, where: str) -> Any:
     except HeadwayError as error:
         raise HeadwayError(f"{where}: {error}") from None
     except RecursionError:
-        raise HeadwayError(f"{where}: this is not YAML that can be read (it is nested too deep).") from None
-    except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:  # of PyYAML's constructors
+        raise HeadwayError(f"{where}: this YAML cannot be read (it is nested too deeply).") from None
+    except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:  # from PyYAML's constructors
         why = cut(" ".join(str(error).split()))
-        raise HeadwayError(f"{where}: this is not YAML that can be read ({why}).") from None
+        raise HeadwayError(f"{where}: this YAML cannot be read ({why}).") from None
 
 
 def check_size(document: Any) -> None:
-    """Refuse documents that are too deep or too large, and broken Unicode."""
+    """Raise an error if a document is nested too deeply, is too large, or contains broken Unicode."""
     waiting = [(document, 0)]
     values = 0
     while waiting:
@@ -71,13 +71,13 @@ def check_size(document: Any) -> None:
         if depth > DEEPEST:
             raise HeadwayError(f"this is nested deeper than {DEEPEST} levels.")
         if values > MOST_VALUES:
-            raise HeadwayError(f"this holds more than {MOST_VALUES:,} values.")
+            raise HeadwayError(f"this contains more than {MOST_VALUES:,} values.")
         if isinstance(value, dict):
             waiting.extend((item, depth + 1) for pair in value.items() for item in pair)
         elif isinstance(value, list | tuple | set):
             waiting.extend((item, depth + 1) for item in value)
         elif isinstance(value, str) and SURROGATE.search(value):
-            raise HeadwayError(f"{shown(value)} holds half a surrogate pair, which is no character.")
+            raise HeadwayError(f"{shown(value)} contains an unpaired surrogate, which is not a valid character.")
 
 
 def read_yaml(path: str | Path) -> Any:
@@ -88,7 +88,7 @@ def read_text(file: str | Path, expected: str = "text in UTF-8") -> str:
     try:
         return read_bytes(str(file)).decode()
     except UnicodeDecodeError:
-        raise HeadwayError(f"{file}: is not a text file; {expected} is wanted.") from None
+        raise HeadwayError(f"{file}: is not a text file; expected {expected}.") from None
 
 
 def read_bytes(file: str) -> bytes:
@@ -103,19 +103,19 @@ def read_bytes(file: str) -> bytes:
 
 
 def presets(folder: str, ending: str = ".yaml") -> dict[str, str]:
-    """The texts of a folder of the package's presets, by name in order."""
+    """Return the texts of the presets in a folder of the package, by name, sorted."""
     files = (resources.files("headway") / "presets" / folder).iterdir()
     names = {file.name.removesuffix(ending): file for file in files if file.name.endswith(ending)}
     return {name: names[name].read_text(encoding="utf-8") for name in sorted(names)}
 
 
 def file_name(file: str) -> str:
-    """Without its folder."""
+    """Return the name of a file without its folder."""
     return Path(file).name
 
 
 def beside(file: str, document: str | Path) -> str:
-    """The absolute path of a file in a document's folder; else the name as it is."""
+    """Return the absolute path of a file in a document's folder; if there is no such file, `file` unchanged."""
     try:
         path = Path(document).parent / Path(file).expanduser()
         return str(path.absolute()) if path.is_file() else file
@@ -124,12 +124,12 @@ def beside(file: str, document: str | Path) -> str:
 
 
 def stem(file: str) -> str:
-    """A file's name without folder and ending."""
+    """Return the name of a file without its folder and extension."""
     return Path(file).stem.encode(errors="replace").decode()
 
 
 class _Writer(yaml.SafeDumper):
-    """Texts of several lines stand as they are, and nothing stands for something written before."""
+    """Writes multi-line texts as blocks, and writes no aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -143,7 +143,7 @@ _Writer.add_representer(str, _text)
 
 
 def yaml_text(document: Any) -> str:
-    """A document as people would write it."""
+    """Return a document as readable YAML."""
     return yaml.dump(document, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=120)
 
 

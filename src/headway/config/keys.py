@@ -1,12 +1,12 @@
-"""One declaration a setting: an annotated field of a section's struct.
+"""Declares settings: each key is one annotated field of its section's struct.
 
-The field's name is the key, less the suffix of its unit: `latency_ps` holds the key `latency`. The type says what may
-be written. A `Unit` among the annotations says how a quantity becomes the number that the field holds; a text says what
-the key means. Reading, resolved copies, JSON Schema and the tables of the documentation follow from that.
+The key is the field's name without the suffix of its unit: the field `latency_ps` holds the key `latency`. The type
+says which values are valid. A `Unit` annotation converts what the user writes to the number in the field. A text
+annotation describes the key. Readers, resolved copies, JSON Schemas and the tables in the docs derive from this.
 
     class Adapters(Struct, frozen=True):
-        slots: Annotated[Positive, "adapters that an instance holds at a time"]
-        load_time_ps: Annotated[Duration, "how long one takes to load"]
+        slots: Annotated[Positive, "adapters that an instance can hold at a time"]
+        load_time_ps: Annotated[Duration, "time to load one adapter"]
 """
 
 from collections.abc import Callable, Collection
@@ -20,22 +20,22 @@ from msgspec import Meta, Struct
 from headway.config.units import duration_ps, duration_text, positive_duration_ps, positive_seconds, size_bytes
 from headway.types import PS_PER_SECOND, Json
 
-INTERNAL: Final = object()  # marks a field that is no key: it is worked out from others, or set by the program
-QUIET: Final = object()  # marks a key that a resolved copy leaves out while it has its default
+INTERNAL: Final = object()  # marks a field that is not a key: the program computes or sets it
+QUIET: Final = object()  # marks a key that resolved copies omit if it has its default value
 
 
 class Unit(Struct, frozen=True):
-    """How a quantity is written, and the number that stands for it."""
+    """Converts a quantity between its text in a file and the number in a field."""
 
-    name: str  # of what is written: a duration
-    parse: Callable[[Any, str], Any]  # from what is written, and its place for the error
+    name: str  # of the quantity, such as "duration"
+    parse: Callable[[Any, str], Any]  # takes the written value, and its place for error messages
     write: Callable[[Any], Any]
-    suffix: str = ""  # of fields that hold it
-    show: Callable[[Any], str] | None = None  # for tables, if shorter
+    suffix: str = ""  # of the fields that hold the number, such as "_ps"
+    show: Callable[[Any], str] | None = None  # a shorter form for tables
 
 
 class Doc(Struct, frozen=True):
-    """What a key means, and its default and type if the declaration does not show them."""
+    """The description of a key. `default` and `type` override what the declaration shows."""
 
     meaning: str = ""
     default: str | None = None
@@ -43,14 +43,12 @@ class Doc(Struct, frozen=True):
 
 
 class Key(Struct, frozen=True):
-    """A setting as it is declared."""
-
     field: str
     name: str
     type: Any
     unit: Unit | None
-    section: type[Struct] | None  # whose keys stand below it
-    optional: bool  # it may be left empty
+    section: type[Struct] | None  # the struct of a nested section
+    optional: bool  # whether null is valid
     required: bool
     default: Any
     doc: Doc
@@ -59,7 +57,7 @@ class Key(Struct, frozen=True):
 
 @cache
 def keys_of(kind: type[Struct]) -> dict[str, Key]:
-    """The keys of a section by name, in the order of their declaration."""
+    """Return the keys of a section by name, in the order of declaration."""
     fields = [field for field in msgspec.structs.fields(kind) if INTERNAL not in _marks(field.type)]
     return {key.name: key for key in map(_key, fields)}
 
@@ -84,7 +82,7 @@ def _key(field: msgspec.structs.FieldInfo) -> Key:
 
 
 def _doc(marks: list[Any]) -> Doc:
-    """Merge the annotations; later ones override earlier ones."""
+    """Merge the annotations that describe a key; later ones override earlier ones."""
     doc = Doc()
     for mark in marks:
         if isinstance(mark, str):
@@ -95,7 +93,7 @@ def _doc(marks: list[Any]) -> Doc:
 
 
 def _marks(kind: Any) -> list[Any]:
-    """The annotations of a type and of the members of a union, from the inside out."""
+    """Return the annotations of a type and of the members of a union, innermost first."""
     origin = get_origin(kind)
     if origin is Annotated:
         return [*_marks(get_args(kind)[0]), *kind.__metadata__]
@@ -103,7 +101,7 @@ def _marks(kind: Any) -> list[Any]:
 
 
 def plain_types(kind: Any) -> list[Any]:
-    """The members of a union, or the type itself, without annotations."""
+    """Return the members of a union, or the type itself, without annotations."""
     origin = get_origin(kind)
     if origin is Annotated:
         return plain_types(get_args(kind)[0])
@@ -111,7 +109,7 @@ def plain_types(kind: Any) -> list[Any]:
 
 
 def write(section: Struct, without: Collection[str] = ()) -> Json:
-    """A section as it would be written, every key but those `without` and quiet ones with its value."""
+    """Return a section in the form of the file. Omits the keys in `without`, and quiet keys with default values."""
     written = {}
     for key in keys_of(type(section)).values():
         value = getattr(section, key.field)
@@ -125,7 +123,7 @@ def write_value(key: Key, value: Any) -> Any:
         return None if value is None else key.unit.write(value)
     if key.section is None or value is None:
         return msgspec.to_builtins(value)
-    resolved = getattr(value, "resolved", None)  # of a section that has its own way
+    resolved = getattr(value, "resolved", None)  # a section's own way to write itself
     return write(value) if resolved is None else resolved()
 
 

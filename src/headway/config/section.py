@@ -1,4 +1,4 @@
-"""Strict reading of one section of a file: an unknown key or a wrong value is an error that says where."""
+"""Reads one section of a file strictly: an unknown key or a wrong value is an error that names its place."""
 
 from collections.abc import Collection
 from typing import Any, TypeVar
@@ -13,12 +13,11 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def read(kind: type[S], data: object, where: str, only: Collection[str] | None = None) -> S:
-    """A struct from a mapping, by the declarations of its fields (`headway.config.keys`).
+    """Build a struct from a mapping, using the declarations of its fields (`headway.config.keys`).
 
-    Fields typed `Any` are taken as they are, for the owner of the section to read. A struct may have two methods that
-    are called here: `expand(data, where)` makes a mapping of what may stand for one, `validate(where)` checks keys
-    against each other and returns the section, or another in its place. `only` are the keys that may stand here, where
-    not all may.
+    Fields of type `Any` are not checked here; the owner of the section reads them. The struct may define two hooks:
+    `expand(data, where)` turns a short form into a mapping, and `validate(where)` checks keys against each other and
+    returns the section or a replacement. `only` restricts the keys that are valid here.
     """
     expand = getattr(kind, "expand", None)
     if expand is not None:
@@ -63,7 +62,7 @@ def _convert(key: Key, value: Any, where: str) -> Any:
 
 
 def _read_value(key: Key, value: Any, place: str) -> Any:
-    """A quantity with its unit, or a section: one that is left empty has its defaults."""
+    """Read a quantity with its unit, or a nested section. An empty section has its defaults."""
     if value is None and key.optional:
         return None
     if key.unit is not None:
@@ -83,15 +82,15 @@ def check_range(value: float, low: float, high: float, where: str) -> None:
 def split_kind(
     spec: object, where: str, tag: str, kinds: Collection[str], noun: str, title: str
 ) -> tuple[str, dict[str, Any]]:
-    """The kind that a bare name or a mapping with the key `tag` chooses, and the other keys of the mapping. `noun` and
-    `title` are what errors call the mapping and its kind."""
+    """Return the kind that a name or a mapping with the key `tag` chooses, and the mapping's other keys. Error messages
+    use `noun` and `title`."""
     rest = {tag: spec} if isinstance(spec, str) else spec
     if not isinstance(rest, dict):
         raise HeadwayError(f"{where}: expected a {noun}'s name or a mapping with {tag!r}, got {shown(spec)}.")
     rest = dict(rest)
     name = rest.pop(tag, None)
     if name is None:
-        raise HeadwayError(f"{where}: say {tag!r}, one of {', '.join(kinds)}.")
+        raise HeadwayError(f"{where}: {tag!r} is missing; use one of {', '.join(kinds)}.")
     if not isinstance(name, str) or name not in kinds:
         place = where if isinstance(spec, str) else f"{where}.{tag}"
         raise HeadwayError(f"{place}: no {title} is called {shown(name)}.{suggest(str(name), kinds)}")

@@ -1,8 +1,8 @@
-"""The tables of keys in the documentation, and JSON Schemas, from the declarations of the keys.
+"""Generates JSON Schemas, and the tables of keys in the documentation, from the declarations of the keys.
 
-A page has a table between two comments, of which the first names the struct that declares a section:
+In a page, a table is between two comments. The first one names the struct that declares the section:
 `<!-- keys: scenario.scenario.RouterSpec -->` and `<!-- /keys -->`. `python -m headway.config.tables docs/*.md`
-writes them anew.
+updates all tables.
 """
 
 import re
@@ -20,31 +20,31 @@ from headway.config.wording import PLURALS, limit_text
 from headway.types import Json
 
 BLOCK: Final = re.compile(r"(<!-- keys: (\S+) -->\n).*?(<!-- /keys -->)", re.DOTALL)
-ENDLESS: Final = 10**9  # a bound that only keeps slips out
+ENDLESS: Final = 10**9  # tables omit upper bounds from here on: they only catch typing errors
 HEAD: Final = "| Key | Type | Default | Meaning |\n|---|---|---|---|\n"
 NAMES: Final = {int: "whole number", float: "number", bool: "true or false", str: "text", Any: "any value"}
 
 
 def fill_tables(page: str) -> str:
-    """A page with its tables of keys as they are declared."""
+    """Return a page with its tables of keys updated."""
     return BLOCK.sub(lambda block: f"{block[1]}{key_table(find_section(block[2]))}{block[3]}", page)
 
 
 def find_section(name: str) -> type[Struct]:
-    """A struct by its module within the package and its own name."""
+    """Return the struct with this name, which begins with its module in the package."""
     module, _, struct = name.rpartition(".")
     section: type[Struct] = getattr(import_module(f"headway.{module}"), struct)
     return section
 
 
 def key_table(section: type[Struct]) -> str:
-    """The keys of a section as rows of Markdown: name, type, default and meaning."""
+    """Return a Markdown table of the keys of a section: name, type, default and meaning."""
     rows = [(f"`{key.name}`", type_text(key), default_text(key), key.doc.meaning) for key in keys_of(section).values()]
     return HEAD + "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def type_text(key: Key) -> str:
-    """The type of a key in words: a whole number, 1 to 1,024."""
+    """Describe the type of a key, such as "whole number, 1 to 1,024"."""
     if key.doc.type is not None:
         return key.doc.type
     return key.unit.name if key.unit is not None else _type_text(key.type)
@@ -89,7 +89,7 @@ def default_text(key: Key) -> str:
 
 
 def json_schema(section: type[Struct]) -> Json:
-    """The JSON Schema of a section, as strict as its reading in what keys there are and of which type."""
+    """Return the JSON Schema of a section. It is as strict as `read` about the names and types of keys."""
     keys = keys_of(section).values()
     return {
         "type": "object",

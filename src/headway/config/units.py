@@ -1,4 +1,4 @@
-"""Quantities as people write them: "250ms", "12/s", "50GB/s", "80GB". Time becomes whole picoseconds."""
+"""Parses quantities with units: "250ms", "12/s", "50GB/s", "80GB". Durations become whole picoseconds."""
 
 import re
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ SIZE: Final = {**DECIMAL, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40
 PER: Final = {unit: Fraction(1, seconds) for unit, seconds in SECONDS.items() if unit != "d"}
 
 LONGEST: Final = 40  # characters of a number
-STEEPEST: Final = 30  # powers of ten: beyond them a figure is a slip, and exact arithmetic would never end
-LONGEST_PS: Final = 100 * 86400 * PS_PER_SECOND  # the clock counts picoseconds in 64 bits, which last for 106 days
+STEEPEST: Final = 30  # powers of ten; a larger number is a typing error, and exact arithmetic would take too long
+LONGEST_PS: Final = 100 * 86400 * PS_PER_SECOND  # the clock is a 64-bit count of picoseconds, enough for 106 days
 SLOWEST: Final = Fraction(1, 3_600_000)
 FASTEST: Final = Fraction(10**12)
 LARGEST: Final = 10**18  # bytes
@@ -27,22 +27,23 @@ _NUMBER: Final = r"([0-9][0-9_]*\.?[0-9_]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+)"
 
 
 def _parse(value: object, units: Mapping[str, int | Fraction], before: str = "") -> Fraction | None:
-    """A number and one of the units, with a pattern between them, as a multiple of what the units are given in."""
+    """Return a number with one of the units as a multiple of the base unit, or None. The pattern `before` precedes the
+    unit."""
     match = re.fullmatch(rf"{_NUMBER}\s*{before}({'|'.join(units)})", to_text(value))
     number = exact(match[1].replace("_", "")) if match else None
     return number * units[match[2]] if match and number is not None else None
 
 
 def to_text(value: object) -> str:
-    """A quantity as text; empty for a number that no person would write."""
+    """Return a quantity as text; empty for an integer that is too long for Python to print."""
     try:
         return str(value).strip()
-    except ValueError:  # an integer of more digits than Python writes
+    except ValueError:
         return ""
 
 
 def exact(text: str) -> Fraction | None:
-    """A number of ordinary length and size exactly as it is written, else None."""
+    """Return the exact value of a number; None if it is invalid, too long or too large."""
     mantissa, _, exponent = text.lower().partition("e")
     if len(mantissa) > LONGEST or len(exponent) > LONGEST:
         return None
@@ -53,39 +54,37 @@ def exact(text: str) -> Fraction | None:
 
 
 def duration_ps(value: object, where: str) -> int:
-    """A duration with its unit, in whole picoseconds."""
+    """Parse a duration with its unit into whole picoseconds."""
     return round(fine_duration(value, where))
 
 
 def positive_duration_ps(value: object, where: str) -> int:
-    """A duration with its unit that is longer than nothing, in whole picoseconds."""
+    """Parse a duration greater than zero into whole picoseconds."""
     duration = duration_ps(value, where)
     if duration <= 0:
-        raise HeadwayError(f"{where}: must be longer than nothing, got {shown(value)}.")
+        raise HeadwayError(f"{where}: must be greater than zero, got {shown(value)}.")
     return duration
 
 
 def positive_seconds(value: object, where: str) -> float:
-    """The same in seconds."""
+    """Parse a duration greater than zero into seconds."""
     return positive_duration_ps(value, where) / PS_PER_SECOND
 
 
 def fine_duration(value: object, where: str) -> Fraction:
-    """A duration with its unit, in picoseconds and parts of one."""
+    """Parse a duration with its unit into picoseconds, with fractions."""
     duration = _parse(value, TIME)
     if duration is None:
         raise HeadwayError(
             f"{where}: {shown(value)} is not a duration; write it with its unit, as in 250ms, 1.5s or 5m."
         )
     if duration > LONGEST_PS:
-        raise HeadwayError(
-            f"{where}: must be at most 100d, since the simulated clock ends soon after, got {shown(value)}."
-        )
+        raise HeadwayError(f"{where}: must be at most 100d, the range of the simulated clock, got {shown(value)}.")
     return duration
 
 
 def duration_text(ps: int | None) -> str | None:
-    """A duration in the largest unit that writes it as a whole number."""
+    """Return a duration as a whole number of the largest unit that allows it."""
     if ps is None:
         return None
     for unit, size in (("s", PS_PER_SECOND), ("ms", 10**9), ("us", 10**6), ("ns", 10**3)):
@@ -95,11 +94,11 @@ def duration_text(ps: int | None) -> str | None:
 
 
 def rate(value: object, where: str) -> Fraction:
-    """Events a second, from "40/s", "90/min" or "1200/h"."""
+    """Parse a rate such as "40/s", "90/min" or "1200/h" into events per second."""
     per_second = _parse(value, PER, r"/\s*")
     if per_second is None or per_second <= 0:
         raise HeadwayError(
-            f"{where}: {shown(value)} is not a rate; write it above zero with its unit, as in 40/s or 90/min."
+            f"{where}: {shown(value)} is not a rate; write a positive number with its unit, as in 40/s or 90/min."
         )
     if not SLOWEST <= per_second <= FASTEST:
         raise HeadwayError(f"{where}: must lie between 0.001/h and 1e12/s, got {shown(value)}.")
@@ -119,7 +118,7 @@ def size_bytes(value: object, where: str, least: int = 0) -> int:
 
 
 def bandwidth(value: object, where: str) -> int:
-    """Bytes a second, from "50GB/s"."""
+    """Parse a bandwidth such as "50GB/s" into bytes per second."""
     text = to_text(value)
     if not text.endswith("/s"):
         raise HeadwayError(f"{where}: {shown(value)} is not a bandwidth; write it with its unit, as in 50GB/s.")

@@ -1,4 +1,4 @@
-"""Words for errors: what was expected, what is known, what may have been meant, and what was given, cut to fit."""
+"""Text for error messages: expected types, lists of valid names, suggestions, and shortened values."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -12,18 +12,19 @@ from headway.errors import HeadwayError
 WORDS: Final = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a mapping"}
 PLURALS: Final = {int: "whole numbers", float: "numbers", str: "texts"}
 LONGEST: Final = 100  # characters of a value in a message
-LONGEST_ERROR: Final = 300  # of another error's text
+LONGEST_ERROR: Final = 300  # characters of another error's text
 LIMITS: Final = (("gt", "above"), ("ge", "of at least"), ("lt", "below"), ("le", "of at most"))
 
 
 def cut(text: str, longest: int = LONGEST) -> str:
-    """Text short enough for a sentence, on one line."""
+    """Return a text on one line, shortened to fit into a sentence."""
     text = " ".join(text.splitlines())
     return text if len(text) <= longest else f"{text[:longest]}..."
 
 
 def one_line(error: object, kind: bool = True) -> str:
-    """The text of an exception, or any other, for the end of a sentence; `kind` puts an exception's class first."""
+    """Return the text of an exception or another object for the end of a sentence. With `kind`, the class of an
+    exception comes first."""
     try:
         text = cut(" ".join(str(error).split()).rstrip("."), LONGEST_ERROR)
     except Exception:  # a user's exception whose `__str__` fails
@@ -34,17 +35,13 @@ def one_line(error: object, kind: bool = True) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as a message quotes it: as it would be written, on one line, cut where that is long."""
+    """Return a value as messages quote it: its `repr` on one line, shortened."""
     try:
-        return cut(" ".join(repr(value).splitlines()))
-    except ValueError:  # an integer of more digits than Python writes
-        return "a number of thousands of digits" if isinstance(value, int) else unwritable(value)
+        return cut(repr(value))
     except Exception:
-        return unwritable(value)
-
-
-def unwritable(value: object) -> str:
-    return f"a {type(value).__name__} that cannot be written"
+        if isinstance(value, int):  # too long for Python to print
+            return "a number with thousands of digits"
+        return f"a {type(value).__name__} that cannot be printed"
 
 
 def limit_text(limit: float) -> str:
@@ -52,7 +49,7 @@ def limit_text(limit: float) -> str:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """' Did you mean ...?' with the nearest known word, or the list of what is known."""
+    """Return " Did you mean ...?" with the nearest known word, or else the list of known words."""
     options = list(known)
     near = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
     if near:
@@ -61,7 +58,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def describe_type(kind: Any) -> str:
-    """A type in words: "a whole number of at least 1 or 'auto'"."""
+    """Describe a type: "a whole number of at least 1 or 'auto'"."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
         limits = [
@@ -83,5 +80,5 @@ def describe_type(kind: Any) -> str:
 
 
 def join_words(words: Sequence[str], last: str = "and") -> str:
-    """Words as in a sentence: a, b and c."""
+    """Join words as in a sentence: "a, b and c"."""
     return f" {last} ".join(filter(None, (", ".join(words[:-1]), words[-1])))

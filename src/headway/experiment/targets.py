@@ -150,7 +150,7 @@ def _hint(figure: str) -> str:
 def _milliseconds(value: str, where: str) -> float:
     ps = duration_ps(value, where)
     if ps <= 0:
-        raise HeadwayError(f"{where}: must be longer than nothing, got {shown(value)}.")
+        raise HeadwayError(f"{where}: must be greater than zero, got {shown(value)}.")
     return float(Fraction(ps, PS_PER_MS))
 
 
