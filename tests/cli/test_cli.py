@@ -282,7 +282,7 @@ def test_the_version_and_the_help_are_told(headway: Run) -> None:
 
 
 WRONG: list[tuple[tuple[str, ...], str]] = [
-    (("run", "nowhere.yaml"), "nowhere.yaml: there is no such scenario file"),
+    (("run", "nowhere.yaml"), "nowhere.yaml: there is no scenario file or preset"),
     (("run", "SCENARIO", "--set", "workload.rat=3"), "workload.rat: there is no such key. Did you mean 'rate'?"),
     (("run", "SCENARIO", "--set", "workload.rate=3 parsecs"), "workload.rate: '3 parsecs' is not a rate"),
     (("run", "SCENARIO", "--routing-policy", "leest-loaded"), "Did you mean 'least-loaded'?"),

@@ -156,7 +156,7 @@ def test_faults_strike_places_that_may_be_used_only_later() -> None:
         ({"scaling": {"drain": {"mode": "wiat"}}}, "scaling.drain.mode: expected 'wait' or 'immediate' or 'redirect'"),
         (
             {"scaling": {"drain": {"mode": "redirect", "timeout": "1s"}}},
-            "scaling.drain.timeout: is for 'mode: wait', and",
+            "scaling.drain.timeout: is valid only with 'mode: wait', but",
         ),
         ({"scaling": {"triggers": {"queue": 3}}}, "scaling.triggers.queue: there is no such key. Did you mean 'queue_"),
         ({"scaling": {"triggers": {"attainment": 2}}}, "scaling.triggers.attainment: expected a number"),
@@ -170,11 +170,11 @@ def test_faults_strike_places_that_may_be_used_only_later() -> None:
             {"faults": slow(instance="instance-2")},
             "faults[0].instance: no instance is called 'instance-2'. Did you mean",
         ),
-        ({"faults": slow(factor=None)}, "faults[0].factor: is missing; a slow instance takes so many times as long"),
+        ({"faults": slow(factor=None)}, "faults[0].factor: is missing; a slow instance needs it"),
         ({"faults": slow(factor=0.5)}, "faults[0].factor: expected a number from 1 to 1000, got 0.5."),
         ({"faults": slow(factor=True)}, "faults[0].factor: expected a number from 1 to 1000, got True."),
         ({"faults": slow(factor=float("nan"))}, "faults[0].factor: expected a number from 1 to 1000, got nan."),
-        ({"faults": slow(kind="crash")}, "faults[0].factor: is for 'kind: slow', and the kind is crash."),
+        ({"faults": slow(kind="crash")}, "faults[0].factor: is valid only with 'kind: slow', but the kind is crash."),
         ({"faults": slow(duration="0s")}, "faults[0].duration: must be greater than zero"),
         ({"retries": -1}, "retries: expected a whole number of at least 0"),
         (
@@ -199,7 +199,7 @@ def test_faults_strike_places_that_may_be_used_only_later() -> None:
         ),
         (
             {"cluster": {"deployments": {name: {"instances": 1, "max_replicas": 60_000} for name in "ab"}}},
-            "cluster.deployments: the deployments may have 100,000 instances together at most.",
+            "cluster.deployments: the deployments may have at most 100,000 instances together.",
         ),
     ],
 )

@@ -107,29 +107,29 @@ def test_the_parts_of_a_pair_are_written_out() -> None:
 @pytest.mark.parametrize(
     ("cluster", "told"),
     [
-        ({**APART, "instances": 8}, "cluster.instances: is 8, but prefill and decode have 2 + 1 = 3; make them agree"),
+        ({**APART, "instances": 8}, "cluster.instances: is 8, but prefill and decode have 2 + 1 = 3; make them equal"),
         ({"deployments": {"a": {**APART, "instances": 4}}}, "cluster.deployments.a.instances: is 4, but prefill and"),
-        ({**APART, "decode": None}, "cluster.decode: is missing; say what there is"),
+        ({**APART, "decode": None}, "cluster.decode: is missing; describe these instances"),
         ({**APART, "decode": {"gpu": "h100"}}, "cluster.decode: 'instances' is missing."),
         ({**APART, "decode": 3}, "cluster.decode: expected a mapping, got 3."),
         ({**APART, "prefill": {"instances": 0}}, "cluster.prefill.instances: expected a whole number of at least 1"),
         ({**APART, "prefill": {"instances": 1, "model": "x"}}, "cluster.prefill.model: there is no such key."),
         ({**APART, "prefill": {"instances": 1, "gpu": "x"}}, "cluster.prefill.gpu: no GPU in the table is called 'x'"),
-        ({**APART, "prefill": {"instances": 1, "kv": {"block_tokens": 4}}}, "cluster.prefill.kv.block_tokens: is one"),
-        ({"prefill": {"instances": 2}}, "cluster.prefill: is for 'architecture: disaggregated'; give that as well,"),
-        ({"transfer": {}}, "cluster.transfer: is for 'architecture: disaggregated'; give that as well,"),
+        ({**APART, "prefill": {"instances": 1, "kv": {"block_tokens": 4}}}, "cluster.prefill.kv.block_tokens: must be equal"),
+        ({"prefill": {"instances": 2}}, "cluster.prefill: is valid only with 'architecture: disaggregated'"),
+        ({"transfer": {}}, "cluster.transfer: is valid only with 'architecture: disaggregated'"),
         ({"architecture": "split"}, "cluster.architecture: expected 'monolithic' or 'disaggregated', got 'split'."),
         ({**APART, "transfer": {"latency": "5"}}, "cluster.transfer.latency: '5' is not a duration"),
         ({**APART, "transfer": {"granularity": "page"}}, "cluster.transfer.granularity: expected 'block' or 'chunk'"),
         ({**APART, "transfer": {"bandwith": "5GB/s"}}, "cluster.transfer.bandwith: there is no such key."),
-        ({"deployments": {"a": APART, "a-decode": {}}}, "cluster.deployments.a-decode: the deployment 'a' has"),
+        ({"deployments": {"a": APART, "a-decode": {}}}, "cluster.deployments.a-decode: the decode instances of the"),
         (
             {
                 **APART,
                 "kv": {"tiers": {"storage": {"blocks": 9, "shared": True}}},
                 "decode": {"instances": 1, "kv": {"tiers": {"storage": {"blocks": 8, "shared": True}}}},
             },
-            "cluster.decode.kv.tiers.storage: is one store that prefill and decode share",
+            "cluster.decode.kv.tiers.storage: prefill and decode share this store",
         ),
         (
             {
@@ -137,7 +137,7 @@ def test_the_parts_of_a_pair_are_written_out() -> None:
                 "kv": {"tiers": {"storage": {"blocks": 9, "shared": True}}},
                 "decode": {"instances": 1, "kv": {"eviction": "lfu"}},
             },
-            "cluster.decode.kv.eviction: prefill and decode share the storage store, which has one order",
+            "cluster.decode.kv.eviction: prefill and decode share the storage tier",
         ),
     ],
 )

@@ -274,7 +274,7 @@ def test_a_file_that_is_no_scenario_is_told_by_line(tmp_path: Path, text: str, m
 
 
 def test_a_missing_file_suggests_the_nearest_preset() -> None:
-    with pytest.raises(HeadwayError, match=r"nor a preset of that name\. Did you mean"):
+    with pytest.raises(HeadwayError, match=r"there is no scenario file or preset of this name\. Did you mean"):
         Scenario.load(DEFAULT[:-1])
 
 
@@ -563,7 +563,7 @@ def test_an_option_does_not_hide_a_mistake_in_the_file() -> None:
 
 @pytest.mark.parametrize("name", ["~nosuchuser/x.yaml", "x" * 300])
 def test_a_path_that_cannot_be_looked_at_is_told(name: str) -> None:
-    with pytest.raises(HeadwayError, match=r"cannot be read|there is no such scenario file"):
+    with pytest.raises(HeadwayError, match=r"cannot be read|there is no scenario file"):
         Scenario.load(name)
 
 

@@ -308,7 +308,7 @@ def test_without_an_interval_all_is_as_if_nothing_had_been_said() -> None:
 @pytest.mark.parametrize(
     ("signals", "message"),
     [
-        ({"poll_delay": "5ms"}, "signals.poll_delay: delays what is polled; give 'poll_interval' as well, as in 50ms."),
+        ({"poll_delay": "5ms"}, "signals.poll_delay: needs a poll interval; set 'poll_interval' too, as in 50ms."),
         ({"poll_interval": 50}, "signals.poll_interval: 50 is not a duration; write it with its unit"),
         ({"pol_interval": "50ms"}, "signals.pol_interval: there is no such key. Did you mean 'poll_interval'?"),
     ],

@@ -1,1 +1,1 @@
-"""A scenario: one YAML file and what it describes."""
+"""Scenarios: the YAML files that describe a run."""

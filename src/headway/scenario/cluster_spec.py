@@ -1,4 +1,4 @@
-"""The `cluster:` section: equal instances of one model, or deployments, each of its own model, GPU and limits."""
+"""The `cluster:` section: equal instances of one model, or deployments that each have a model, a GPU and limits."""
 
 from __future__ import annotations
 
@@ -20,67 +20,66 @@ from headway.types import Json
 
 MOST_INSTANCES: Final = 100_000
 LONGEST_NAME: Final = 100
-COMMON: Final = ("block_tokens", "prefix_caching")  # keys of `kv` that hold for the whole cluster
-SCALED: Final = ("min_replicas", "max_replicas", "scaling")  # keys of a pool that is scaled
+COMMON: Final = ("block_tokens", "prefix_caching")  # keys of `kv` that must be equal in the whole cluster
+SCALED: Final = ("min_replicas", "max_replicas", "scaling")  # keys of a pool with an autoscaler
 APART: Final = (*ROLES, "transfer")  # keys of a disaggregated deployment
 Replicas = Annotated[int, Meta(ge=0, le=MOST_INSTANCES)]
 
 
 class Adapters(Struct, frozen=True):
-    """The adapters that an instance can hold at a time, and how long one takes to load."""
+    """The adapter slots of an instance."""
 
-    slots: Annotated[Positive, "adapters that an instance has loaded at most"]
+    slots: Annotated[Positive, "adapters that an instance can hold at a time"]
     load_time_ps: Annotated[
-        Duration,
-        "by which a step is longer for each adapter that a request entering with it needs and the instance has not "
-        "loaded",
+        Duration, "time to load an adapter; the step in which a request enters with a missing adapter is longer by it"
     ]
 
 
 class Engines(Struct, frozen=True):
-    """Equal instances of one model on one kind of GPU. Model and GPU are names in the tables, or their figures."""
+    """Equal instances of one model on one kind of GPU."""
 
-    instances: Annotated[int, Meta(ge=1, le=MOST_INSTANCES), "engines, at the start where they are scaled"] = 8
-    model: Annotated[Any, Doc("a name of the table below, or figures", type="name or mapping")] = "llama-3.1-8b"
-    gpu: Annotated[Any, Doc("a name of the table below, or figures", type="name or mapping")] = "h100"
-    tp: Annotated[int, Meta(ge=1, le=1024), "GPUs of one instance (tensor parallel)"] = 1
+    instances: Annotated[
+        int, Meta(ge=1, le=MOST_INSTANCES), "number of engines; with an autoscaler, the number at the start"
+    ] = 8
+    model: Annotated[Any, Doc("a name from the table below, or figures", type="name or mapping")] = "llama-3.1-8b"
+    gpu: Annotated[Any, Doc("a name from the table below, or figures", type="name or mapping")] = "h100"
+    tp: Annotated[int, Meta(ge=1, le=1024), "GPUs of one instance (tensor parallelism)"] = 1
     max_batch_tokens: Annotated[Positive, "token budget of a step"] = 2048
     max_batch_size: Annotated[Positive, "sequences in a step"] = 256
-    max_queue: Annotated[Positive, "a scale for load scores only; nothing is turned away for it"] = 256
+    max_queue: Annotated[Positive, "scales load scores; it is not a limit, and no request is rejected for it"] = 256
     kv: Annotated[Kv, "the KV cache"] = Kv()
     adapters: Annotated[
-        Adapters | None,
-        Doc("the adapters that an instance holds at a time, below", default="all are there, always"),
-        QUIET,
+        Adapters | None, Doc("the adapter slots of an instance, below", default="all adapters are loaded"), QUIET
     ] = None
-    latency: Annotated[Any, Doc("how long a step takes", default="hardware", type="mapping")] = None
+    latency: Annotated[Any, Doc("the model of step times", default="hardware", type="mapping")] = None
     architecture: Annotated[
-        Literal["monolithic", "disaggregated"], "whether each instance does all, or prompts are computed apart, below"
+        Literal["monolithic", "disaggregated"],
+        "monolithic: each instance prefills and decodes; disaggregated: separate instances prefill, see below",
     ] = "monolithic"
-    prefill: Annotated[Any, Doc("of a disaggregated cluster: those that compute prompts", type="mapping")] = None
-    decode: Annotated[Any, Doc("of a disaggregated cluster: those that generate", type="mapping")] = None
-    transfer: Annotated[Transfer, "of a disaggregated cluster: the way of the KV cache"] = Transfer()
+    prefill: Annotated[Any, Doc("disaggregated only: the instances that compute prompts", type="mapping")] = None
+    decode: Annotated[Any, Doc("disaggregated only: the instances that generate tokens", type="mapping")] = None
+    transfer: Annotated[Transfer, "disaggregated only: how the KV cache is transferred"] = Transfer()
     min_replicas: Annotated[
-        Replicas | None, Doc("how few there may be, where they are scaled", default="`instances`"), QUIET
+        Replicas | None, Doc("fewest instances that the autoscaler may keep", default="`instances`"), QUIET
     ] = None
     max_replicas: Annotated[
-        Replicas | None, Doc("how many there may be, where they are scaled", default="`instances`"), QUIET
+        Replicas | None, Doc("most instances that the autoscaler may start", default="`instances`"), QUIET
     ] = None
     scaling: Annotated[
-        Any, Doc("the autoscaler of this pool", default="that of `policies`", type="name or mapping"), QUIET
+        Any, Doc("the autoscaler of this pool", default="the one in `policies`", type="name or mapping"), QUIET
     ] = None
 
     def bounds(self) -> tuple[int, int]:
-        """The fewest and the most instances that there may be."""
+        """Return the minimum and the maximum number of instances."""
         low = self.instances if self.min_replicas is None else self.min_replicas
         return low, self.instances if self.max_replicas is None else self.max_replicas
 
     def scales(self) -> bool:
-        """Whether it has a key of scaling."""
+        """Whether the section sets any key about scaling."""
         return any(getattr(self, name) is not None for name in SCALED)
 
     def names(self) -> tuple[str, ...]:
-        """The names that clients may use for its model; empty if any name will do."""
+        """Return the names that clients may use for the model; empty if any name is valid."""
         return ()
 
     def shape(self, where: str = "cluster") -> latency.ModelShape:
@@ -97,19 +96,19 @@ class Engines(Struct, frozen=True):
         return latency.build(section, self.shape(where), self.card(where), self.tp, place)
 
     def kv_blocks(self, where: str = "cluster") -> int:
-        """KV blocks of an instance."""
+        """Return the number of KV blocks of an instance."""
         if self.kv.gpu_blocks != "auto":
             return self.kv.gpu_blocks
         size, share = self.kv.block_tokens, self.kv.utilization
         return latency.kv_blocks(self.shape(where), self.card(where), self.tp, size, share, f"{where}.kv")
 
     def halves(self, where: str = "cluster") -> dict[str, Engines]:
-        """The two kinds of instances of a disaggregated deployment, by role; none where each does both."""
+        """Return the prefill and decode instances of a disaggregated deployment by role; empty if it is monolithic."""
         pools: dict[str, Engines] = {}
         for role in ROLES if self.architecture == "disaggregated" else ():
             place = f"{where}.{role}"
             if getattr(self, role) is None:
-                raise HeadwayError(f"{place}: is missing; say what there is, as in {role}: {{instances: 2}}.")
+                raise HeadwayError(f"{place}: is missing; describe these instances, as in {role}: {{instances: 2}}.")
             keys = _keys(getattr(self, role), place, self.kv)
             pools[role] = half = _inherit(Engines, keys, place, self, HALF)
             if "instances" not in keys:
@@ -126,7 +125,7 @@ class Engines(Struct, frozen=True):
         if self.scaling is not None:
             written["scaling"] = registry.explicit("scaling", self.scaling, "cluster.scaling")
         if self.adapters is not None:
-            written["adapters"] = written.pop("adapters")  # the last
+            written["adapters"] = written.pop("adapters")  # moves it to the end
         return written
 
     def explicit_halves(self) -> Json:
@@ -144,18 +143,18 @@ class Engines(Struct, frozen=True):
         return written | {"transfer": write(self.transfer)}
 
 
-# The keys of `prefill` and `decode`; the rest is the deployment's.
+# The keys that `prefill` and `decode` may set.
 HALF: Final = frozenset(Engines.__struct_fields__) - {"model", "architecture", *APART}
 E = TypeVar("E", bound=Engines)
 
 
 class Deployment(Engines, frozen=True):
-    """A pool of instances of one model: its requests, and those that call it by a further name, go there alone."""
+    """A pool of instances of one model. It receives only the requests that ask for one of the model's names."""
 
-    serves: Annotated[tuple[str, ...], "further names that clients call the model by; its own always serves"] = ()
+    serves: Annotated[tuple[str, ...], "more names that clients may use for the model, beside its own name"] = ()
 
     def names(self) -> tuple[str, ...]:
-        """The names that clients may use for its model: that of the table, the one in the file, and `serves`."""
+        """Return the names that clients may use: the one in the table, the one in the file, and `serves`."""
         written = (self.model,) if isinstance(self.model, str) else ()
         return tuple(dict.fromkeys((self.shape().name, *written, *self.serves)))
 
@@ -169,20 +168,19 @@ class Deployment(Engines, frozen=True):
 
 
 class Cluster(Engines, frozen=True):
-    """The section itself. Where it has deployments, its other keys are what these do not give."""
+    """The section itself. If it has deployments, its other keys are their defaults."""
 
     deployments: Annotated[
-        dict[str, Deployment] | None, "names to deployments, below; what stands above is then what these do not give"
+        dict[str, Deployment] | None, "deployments by name, see below; the keys above are then their defaults"
     ] = None
 
     @classmethod
     def read(cls, section: Any, where: str = "cluster") -> Cluster:
-        """Read the section strictly; the first error names its place."""
         keys = _keys(section, where, Kv())
         deployments = keys.pop("deployments", None) if isinstance(keys, dict) else None
         cluster = read(cls, keys, where)
         if deployments is None:
-            return _whole(cluster, keys, where)
+            return _check(cluster, keys, where)
         cluster.latency_model()
         return msgspec.structs.replace(cluster, deployments=_deployments(deployments, cluster))
 
@@ -194,7 +192,7 @@ class Cluster(Engines, frozen=True):
         return list(self.by_name().values())
 
     def instance_ids(self) -> list[str]:
-        """The ids of its instances, including those that scaling may add."""
+        """Return the ids of all instances, including those that an autoscaler may add."""
         ids: list[str] = []
         for name, half in self.scaling_pools().items():
             stem = "instance" if name == "default" and self.deployments is None else name
@@ -202,7 +200,7 @@ class Cluster(Engines, frozen=True):
         return ids
 
     def scaling_pools(self) -> dict[str, Engines]:
-        """The pools of equal instances that are scaled together, by name."""
+        """Return the pools of equal instances by name. An autoscaler scales each of them separately."""
         pools: dict[str, Engines] = {}
         for name, deployment in self.by_name().items():
             before = "" if self.deployments is None else f"{name}-"
@@ -211,18 +209,18 @@ class Cluster(Engines, frozen=True):
         return pools
 
     def by_name(self) -> dict[str, Engines]:
-        """Its deployments by name; where it has none it is one itself."""
+        """Return the deployments by name. A cluster without deployments is itself the deployment `default`."""
         return {"default": self} if self.deployments is None else {**self.deployments}
 
     def default_model(self) -> str:
-        """The model of a request that names none; empty if there are several."""
+        """Return the model of requests that name none; empty if the cluster serves several models."""
         if self.deployments is None:
             return str(self.shape().name)
         models: list[str] = list(dict.fromkeys(deployment.shape().name for deployment in self.deployments.values()))
         return models[0] if len(models) == 1 else ""
 
     def served_models(self) -> list[str] | None:
-        """The names of models that requests may ask for; None where any will do."""
+        """Return the model names that requests may use; None if any name is valid."""
         if self.deployments is None:
             return None
         return list(dict.fromkeys(name for deployment in self.deployments.values() for name in deployment.names()))
@@ -238,7 +236,7 @@ class Cluster(Engines, frozen=True):
 
 
 def _keys(section: Any, where: str, kv: Kv) -> Any:
-    """The section with its `kv` read; keys that it omits are those of the given `kv`."""
+    """Return the section with its `kv` parsed. Keys that `kv` omits are inherited from the argument `kv`."""
     keys = dict(section) if isinstance(section, dict) else {} if section is None else section
     if isinstance(keys, dict) and "kv" in keys:
         own = {} if keys["kv"] is None else keys["kv"]
@@ -248,7 +246,8 @@ def _keys(section: Any, where: str, kv: Kv) -> Any:
 
 
 def _inherit(kind: type[E], keys: Json, where: str, base: Engines, only: Collection[str] | None = None) -> E:
-    """A pool of these keys, and else of what `base` has; a half is none that has halves."""
+    """Return a pool with these keys; it inherits the others from `base`. With `only`, it is a prefill or decode pool,
+    which is monolithic itself."""
     own = read(kind, keys, where, only=only)
     inherited = {name: getattr(base, name) for name in Engines.__struct_fields__}
     if only is not None:
@@ -256,16 +255,17 @@ def _inherit(kind: type[E], keys: Json, where: str, base: Engines, only: Collect
     return kind(**inherited | {key: getattr(own, key) for key in keys})
 
 
-def _whole(pool: E, keys: Json, where: str) -> E:
-    """A deployment, checked whole, with its number of instances; `keys` are those of this place."""
+def _check(pool: E, keys: Json, where: str) -> E:
+    """Check the keys of a deployment against each other, and return it with its total number of instances. `keys` are
+    the keys that the file sets at this place."""
     halves = pool.halves(where)
     parts = {f"{where}.{role}": half for role, half in halves.items()} or {where: pool}
     for place, part in parts.items():
         _check_bounds(part, place)
     for key in APART if not halves else ():
         if keys.get(key) is not None:
-            wrong = "is for 'architecture: disaggregated'"
-            raise HeadwayError(f"{where}.{key}: {wrong}; give that as well, or leave it out.")
+            wrong = "is valid only with 'architecture: disaggregated'"
+            raise HeadwayError(f"{where}.{key}: {wrong}; set that too, or remove this key.")
     for place, part in parts.items():
         part.latency_model(place)
         part.kv_blocks(place)
@@ -275,10 +275,10 @@ def _whole(pool: E, keys: Json, where: str) -> E:
     prefill, decode = (half.instances for half in halves.values())
     if "instances" in keys and pool.instances != prefill + decode:
         wrong = f"is {pool.instances}, but prefill and decode have {prefill} + {decode} = {prefill + decode}"
-        raise HeadwayError(f"{where}.instances: {wrong}; make them agree, or leave it out.")
+        raise HeadwayError(f"{where}.instances: {wrong}; make them equal, or remove this key.")
     most = sum(half.bounds()[1] for half in halves.values())
     if most > MOST_INSTANCES:
-        raise HeadwayError(f"{where}: may have {MOST_INSTANCES:,} instances at most, got {most:,}.")
+        raise HeadwayError(f"{where}: may have at most {MOST_INSTANCES:,} instances, got {most:,}.")
     return msgspec.structs.replace(pool, instances=prefill + decode)
 
 
@@ -295,7 +295,7 @@ def _check_bounds(pool: Engines, where: str) -> None:
 def _check_common(kv: Kv, common: Kv, where: str, right: str) -> None:
     for key in COMMON:
         if getattr(kv, key) != getattr(common, key):
-            raise HeadwayError(f"{where}.kv.{key}: is one for the whole cluster; give it as {right}.{key}.")
+            raise HeadwayError(f"{where}.kv.{key}: must be equal in the whole cluster; set it as {right}.{key}.")
 
 
 def _deployments(sections: Any, cluster: Cluster) -> dict[str, Deployment]:
@@ -303,31 +303,29 @@ def _deployments(sections: Any, cluster: Cluster) -> dict[str, Deployment]:
     if not isinstance(sections, dict) or not sections:
         raise HeadwayError(f"{place}: expected a mapping of names to deployments, got {shown(sections)}.")
     deployments: dict[str, Deployment] = {}
-    shapes: dict[str, tuple[str, latency.ModelShape]] = {}  # by name, with the deployment that has it
+    shapes: dict[str, tuple[str, latency.ModelShape]] = {}  # by model name, with the first deployment that uses it
     for name, section in sections.items():
         if not isinstance(name, str) or not name or len(name) > LONGEST_NAME:
-            raise HeadwayError(f"{place}: {shown(name)} is not a deployment's name; it is a short text, as in chat.")
+            raise HeadwayError(f"{place}: {shown(name)} is not a deployment's name; use a short text, such as chat.")
         where = f"{place}.{cut(name)}"
         keys = _keys(section, where, cluster.kv)
         deployment = _inherit(Deployment, keys, where, cluster)
         _check_common(deployment.kv, cluster.kv, where, "cluster.kv")
-        deployment = _whole(deployment, keys, where)
+        deployment = _check(deployment, keys, where)
         other, shape = shapes.setdefault(deployment.shape().name, (name, deployment.shape()))
         if shape != deployment.shape():
             wrong = f"{shown(shape.name)} is also the model of the deployment {shown(other)}, with other figures"
-            right = "give it a 'name' of its own, and with 'serves' any name that both answer to"
+            right = "give this model another 'name', and list the names that clients use under 'serves'"
             raise HeadwayError(f"{where}.model: {wrong}; {right}.")
         if not all(deployment.serves):
-            raise HeadwayError(
-                f"{where}.serves: expected names that are not empty, got {shown(list(deployment.serves))}."
-            )
+            raise HeadwayError(f"{where}.serves: a name must not be empty, got {shown(list(deployment.serves))}.")
         deployments[name] = deployment
     for name, deployment in deployments.items():
         for role in deployment.halves():
             if f"{name}-{role}" in deployments:
-                wrong = f"the deployment {shown(name)} has instances of that name"
-                raise HeadwayError(f"{place}.{cut(name)}-{role}: {wrong}; call it something else.")
+                wrong = f"the {role} instances of the deployment {shown(name)} have the same name"
+                raise HeadwayError(f"{place}.{cut(name)}-{role}: {wrong}; choose another name.")
     pools = [pool for deployment in deployments.values() for pool in deployment.halves().values() or [deployment]]
     if sum(pool.bounds()[1] for pool in pools) > MOST_INSTANCES:
-        raise HeadwayError(f"{place}: the deployments may have {MOST_INSTANCES:,} instances together at most.")
+        raise HeadwayError(f"{place}: the deployments may have at most {MOST_INSTANCES:,} instances together.")
     return deployments

@@ -1,4 +1,4 @@
-"""The `kv:` section: the blocks of one instance's GPU, and the stores below it."""
+"""The `kv:` section: the KV blocks on the GPU of an instance, and the tiers below the GPU."""
 
 from __future__ import annotations
 
@@ -15,68 +15,69 @@ from headway.latency.links import ProfileName, Speed, fill_link
 from headway.types import Json
 
 Share = Annotated[float, Meta(gt=0, le=1)]
-TIERS: Final = {  # the fastest first, each with its usual link
+TIERS: Final = {  # fastest first, each with the defaults of its link
     "cpu": {"latency": "20us", "bandwidth": "50GB/s"},
     "storage": {"latency": "1ms", "bandwidth": "5GB/s"},
 }
 
 
 class TierSpec(Struct, frozen=True):
-    """A store of KV blocks below the GPU's: how many it holds, and the link to it."""
+    """A store of KV blocks below the GPU, and the link to it."""
 
-    blocks: Annotated[Positive, "what the store holds, for each instance, or in all where it is shared"]
+    blocks: Annotated[Positive, "capacity of the store in blocks: for each instance, or in total if it is shared"]
     bandwidth: Annotated[
         Speed,
         Doc(
-            "of the link to it, both ways together; transfers on it share it equally",
+            "bandwidth of the link, both directions together; concurrent transfers share it equally",
             default="cpu 50GB/s, storage 5GB/s",
         ),
     ]
-    latency_ps: Annotated[Duration, Doc("added to each transfer", default="cpu 20us, storage 1ms")]
-    shared: Annotated[bool, "one store and one link for all instances of the deployment"] = False
+    latency_ps: Annotated[Duration, Doc("latency of each transfer", default="cpu 20us, storage 1ms")]
+    shared: Annotated[bool, "whether all instances of the deployment share one store and one link"] = False
     profile: ProfileName = None
 
 
 class Kv(Struct, frozen=True):
     """The KV cache of one instance."""
 
-    block_tokens: Annotated[int, Meta(ge=1, le=65_536), "tokens of a KV block"] = 16
+    block_tokens: Annotated[int, Meta(ge=1, le=65_536), "tokens per KV block"] = 16
     gpu_blocks: Annotated[
         Positive | Literal["auto"],
-        "blocks of an instance; `auto`: what `utilization` of the memory leaves beside the weights. The resolved "
-        "scenario of a run has the number",
+        "KV blocks of an instance; `auto` computes them from the memory that the weights leave free, up to "
+        "`utilization`. The resolved scenario of a run shows the number",
     ] = "auto"
-    utilization: Annotated[Share, "share of the GPU's memory that the engine may take"] = 0.9
-    prefix_caching: Annotated[bool, "whether blocks are found again"] = True
+    utilization: Annotated[Share, "share of the GPU's memory that the engine may use"] = 0.9
+    prefix_caching: Annotated[bool, "whether requests reuse cached blocks of equal prefixes"] = True
     entry: Annotated[
         Literal["chunk", "prompt"],
-        "what must find room for a waiting request to enter: its first chunk, or its whole prompt "
-        "(vLLM since 2026: scheduler_reserve_full_isl)",
+        "what must fit into the free blocks before a waiting request enters the batch: its first chunk, or its whole "
+        "prompt (vLLM since 2026: scheduler_reserve_full_isl)",
         QUIET,
     ] = "chunk"
     eviction: Annotated[
         Literal["lru", "lfu", "priority"],
-        "which cached content goes first, on the GPU and in the stores below it: the least recently released; the "
-        "least often used, then that; the one whose last user has the lowest priority, then that",
+        "which cached content is evicted first, on the GPU and in the tiers: the least recently released (lru), the "
+        "least often used (lfu), or that of the lowest priority of its last user; lru order decides ties",
     ] = "lru"
-    tiers: Annotated[Any, Doc("stores below the GPU, below", type="mapping")] = None
+    tiers: Annotated[Any, Doc("stores below the GPU, see below", type="mapping")] = None
     offload: Annotated[
         Literal["lazy", "eager", "threshold"],
-        "when content comes down to `tiers`, if there are any: when the GPU evicts it; a copy as soon as it is "
-        "computed; when the GPU is fuller than `offload_level`",
+        "when content moves to the tiers: when the GPU evicts it (lazy), as a copy when it is computed (eager), or "
+        "when the GPU's use exceeds `offload_level` (threshold)",
     ] = "lazy"
     preemption: Annotated[
         Literal["recompute", "swap"],
-        "what becomes of a decoding request that has to yield its blocks: swap puts them into the CPU's memory, where "
-        "there is room, and brings them back",
+        "what happens to the blocks of a preempted decoding request: they are recomputed later, or swapped to the "
+        "CPU tier, if it has room, and loaded again",
     ] = "recompute"
     offload_level: Annotated[
         Share,
-        "of threshold: share of the GPU's blocks, cached ones included, above which the next to be evicted come down",
+        "with threshold: share of the GPU's blocks, cached ones included, above which the GPU offloads content in "
+        "eviction order",
     ] = 0.9
 
     def resolved(self) -> Json:
-        """Keys about tiers are written only if there are tiers."""
+        """Return the section in the form of the file. Keys about tiers are included only if there are tiers."""
         if self.tiers is not None:
             return write(self) | {"tiers": {name: write(tier) for name, tier in self.tiers.items()}}
         eviction = ("eviction",) if self.eviction == "lru" else ()
@@ -84,7 +85,7 @@ class Kv(Struct, frozen=True):
 
     def validate(self, where: str) -> Kv:
         if self.preemption == "swap" and (not isinstance(self.tiers, dict) or "cpu" not in self.tiers):
-            raise HeadwayError(f"{where}.preemption: to swap takes a CPU tier; give 'tiers' with 'cpu'.")
+            raise HeadwayError(f"{where}.preemption: swap needs a CPU tier; add 'cpu' to 'tiers'.")
         if self.tiers is None:
             return self
         if not isinstance(self.tiers, dict):
@@ -98,5 +99,5 @@ class Kv(Struct, frozen=True):
                 tier = read(TierSpec, fill_link(tier, place, TIERS[name]), place)
             tiers[name] = tier
         if not self.prefix_caching:
-            raise HeadwayError(f"{where}.tiers: keep cached prefixes; leave 'prefix_caching' on with them.")
+            raise HeadwayError(f"{where}.tiers: tiers need prefix caching; set 'prefix_caching: true'.")
         return msgspec.structs.replace(self, tiers={name: tiers[name] for name in TIERS if name in tiers} or None)

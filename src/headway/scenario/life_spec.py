@@ -1,4 +1,4 @@
-"""The sections `scaling` and `faults` of a scenario: how the autoscaler is asked and obeyed, and what goes wrong."""
+"""The sections `scaling` and `faults` of a scenario: the autoscaler, starting and stopping instances, and faults."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from headway.errors import HeadwayError
 from headway.types import PS_PER_SECOND, Json
 from headway.workload import durations
 
-FINE: Final = 1000  # a factor is a whole number of thousandths
+FINE: Final = 1000  # factors are rounded to whole thousandths, so that results are equal on every machine
 
 
 def factor(value: Any, where: str) -> Fraction:
-    """How many times as long something takes; in whole thousandths, so that it is the same everywhere."""
+    """Parse a factor by which steps take longer."""
     number = exact(str(value)) if isinstance(value, int | float) and not isinstance(value, bool) else None
     if number is None or not 1 <= number <= 1000:
         raise HeadwayError(f"{where}: expected a number from 1 to 1000, got {shown(value)}.")
@@ -32,7 +32,7 @@ def _thousandths(value: Fraction) -> Fraction:
 
 
 def _distribution(value: Any, where: str) -> Any:
-    """A duration or a distribution of them, as it is written."""
+    """Check a duration or a distribution of durations, and return it unchanged."""
     durations.parse(value, where)
     return value
 
@@ -42,22 +42,23 @@ Durations = Annotated[Any, Unit("duration or distribution", _distribution, to_bu
 
 
 class Warmup(Struct, frozen=True):
-    """An instance that has just come up is slower by a factor that falls from `penalty` to 1."""
+    """The warm-up of a new instance: its steps are longer by a factor that falls from `penalty` to 1."""
 
-    duration_ps: Annotated[PositiveDuration, "from when requests go to it"]
+    duration_ps: Annotated[PositiveDuration, "length of the warm-up, from when the instance receives requests"]
     curve: Annotated[
         Literal["linear", "exponential", "step"],
-        "how the factor falls to 1; exponential is nearly 1/32 of the way up at the end, step falls at the end",
+        "how the factor falls to 1: exponential falls fast at first, by half in each fifth of the time; step stays at "
+        "`penalty` until the end",
     ] = "linear"
-    penalty: Annotated[Factor, "how many times as long steps take at first"] = Fraction(3, 2)
+    penalty: Annotated[Factor, "factor by which steps take longer at first"] = Fraction(3, 2)
     pieces: Annotated[
         int,
         Meta(ge=1, le=1000),
-        "the curve is a step function of so many equal pieces, each with its value in the middle",
+        "number of equal pieces of the curve; the factor is constant in each, with the curve's value at its middle",
     ] = 10
 
     def steps(self) -> list[tuple[int, Fraction]]:
-        """The curve as a step function: each piece has the curve's value at its middle, the last one is 1."""
+        """Return the curve as a step function: (offset, factor) pairs, the last with the factor 1."""
         pieces = 1 if self.curve == "step" else self.pieces
         steps = []
         for piece in range(pieces):
@@ -68,59 +69,65 @@ class Warmup(Struct, frozen=True):
 
 
 class Fault(Struct, frozen=True):
-    """Something that goes wrong with an instance."""
+    """A fault that strikes an instance."""
 
-    at_ps: Annotated[Duration, "when, from the beginning of simulated time"]
-    instance: Annotated[str, "as in instance-3 or chat-decode-0"]
+    at_ps: Annotated[Duration, "when it strikes, in simulated time"]
+    instance: Annotated[str, "id of the instance, such as instance-3 or chat-decode-0"]
     kind: Annotated[
         Literal["crash", "slow", "unreachable"],
-        "all is lost; steps take `factor` times as long; its requests are lost, its cache stays, nothing is sent there",
+        "crash: requests and cache are lost; slow: steps take `factor` times as long; unreachable: requests are lost, "
+        "the cache is kept, and the router sends nothing there",
     ]
-    factor: Annotated[Factor | None, Doc("how many times as long", default="required of slow"), QUIET] = None
+    factor: Annotated[
+        Factor | None, Doc("with slow: how many times as long steps take", default="required with slow"), QUIET
+    ] = None
     duration_ps: Annotated[
-        PositiveDuration | None, Doc("after a crash it then loads and warms up again", default="for good")
+        PositiveDuration | None,
+        Doc("how long it lasts; after a crash, the instance then loads and warms up again", default="for good"),
     ] = None
 
     def validate(self, where: str) -> Fault:
-        if (self.factor is None) == (self.kind == "slow"):
-            missing = "is missing; a slow instance takes so many times as long, as in 3"
-            wrong = missing if self.factor is None else f"is for 'kind: slow', and the kind is {self.kind}"
-            raise HeadwayError(f"{where}.factor: {wrong}.")
+        if self.factor is None and self.kind == "slow":
+            raise HeadwayError(f"{where}.factor: is missing; a slow instance needs it, as in factor: 3.")
+        if self.factor is not None and self.kind != "slow":
+            raise HeadwayError(f"{where}.factor: is valid only with 'kind: slow', but the kind is {self.kind}.")
         return self
 
 
 class Drain(Struct, frozen=True):
-    """How an instance goes that is no longer wanted."""
+    """How an instance that is scaled away stops."""
 
     mode: Annotated[
         Literal["wait", "immediate", "redirect"],
-        "let the requests end; lose them (they fail, or are sent again: `retries`); or let them go on elsewhere, "
-        "computed again",
+        "what happens to its requests: they finish (wait); they are lost, and fail or are retried, see `retries` "
+        "(immediate); or they continue on another instance, which computes them again (redirect)",
     ] = "wait"
-    timeout_ps: Annotated[Duration | None, "with wait: requests that have not ended by then are lost"] = None
+    timeout_ps: Annotated[Duration | None, "with wait: requests that are unfinished after this time are lost"] = None
 
     def validate(self, where: str) -> Drain:
         if self.timeout_ps is not None and self.mode != "wait":
-            raise HeadwayError(f"{where}.timeout: is for 'mode: wait', and the mode is {self.mode}.")
+            raise HeadwayError(f"{where}.timeout: is valid only with 'mode: wait', but the mode is {self.mode}.")
         return self
 
 
 class Scaling(Struct, frozen=True):
-    """How the autoscaler is asked, and how long what it decides takes."""
+    """When the autoscaler decides, and how long instances take to start and stop."""
 
     interval_ps: Annotated[
-        PositiveDuration | None, "it looks at every multiple from the start of the run; null: at triggers alone"
+        PositiveDuration | None,
+        "the autoscaler decides at every multiple of this interval; null: only when a trigger fires",
     ] = 30 * PS_PER_SECOND
-    triggers: Annotated[Triggers | None, "what makes it look in between, below"] = None
+    triggers: Annotated[Triggers | None, "conditions under which it also decides in between, see below"] = None
     window_ps: Annotated[
-        PositiveDuration, "the latencies and attainment that it is shown are of the requests that ended so lately"
+        PositiveDuration, "the autoscaler sees latencies and attainment of the requests that ended within this window"
     ] = 60 * PS_PER_SECOND
-    provisioning: Annotated[Durations, "from the decision until there is a machine"] = "0s"
-    model_load: Annotated[Durations, "from then until the weights are there"] = "0s"
-    warmup: Annotated[Warmup | None, "how much slower an instance is at first, below"] = None
-    drain: Annotated[Drain, "what becomes of the requests of an instance that goes, below"] = Drain()
+    provisioning: Annotated[Durations, "time from the decision until the machine is available"] = "0s"
+    model_load: Annotated[Durations, "time to load the weights, after provisioning"] = "0s"
+    warmup: Annotated[Warmup | None, "how much slower a new instance is at first, see below"] = None
+    drain: Annotated[Drain, "what happens to the requests of an instance that is stopped, see below"] = Drain()
     patience_ps: Annotated[
-        PositiveDuration, "how long a request waits at the router where no instance is up; then it is rejected (503)"
+        PositiveDuration,
+        "how long a request waits at the router if no instance is available; then it is rejected (503)",
     ] = 300 * PS_PER_SECOND
 
 
@@ -138,6 +145,6 @@ def write_faults(faults: tuple[Fault, ...]) -> list[Json]:
 
 
 def _falling(share: Fraction) -> Fraction:
-    """2^(-5·share) by its chord between whole powers: it falls fast at first, to 1/32, and is exact everywhere."""
+    """Return 2^(-5·share), interpolated linearly between whole powers: exact on every machine."""
     whole, rest = divmod(5 * share, 1)
     return Fraction((1 - rest / 2) / 2**whole)

@@ -1,6 +1,6 @@
-"""Changes to a scenario from outside its file: `--set key.path=value`, and the options that name policies.
+"""Changes a scenario from the command line: `--set key.path=value`, and the options that choose policies.
 
-All of them edit the plain mapping before it is validated, so errors are those of the file.
+They change the plain mapping before validation, so that errors read as if the file contained the change.
 """
 
 import copy
@@ -23,7 +23,7 @@ SEEDS = ("workload", "simulation", "jitter")
 
 
 def apply(data: Mapping[str, Any], assignments: Iterable[str], where: str = "--set ") -> Json:
-    """A copy of the mapping with every `key.path=value` applied in order; `where` begins the errors."""
+    """Return a copy of the mapping with every `key.path=value` applied in order. Errors begin with `where`."""
     changed: Json = copy.deepcopy(dict(data))
     for text in assignments:
         path, equals, value = text.partition("=")
@@ -35,7 +35,7 @@ def apply(data: Mapping[str, Any], assignments: Iterable[str], where: str = "--s
 
 
 def put(data: Json, keys: list[str], value: Any, where: str) -> None:
-    """Set one key of a scenario's plain mapping, in place."""
+    """Set one key of a scenario's mapping in place."""
     if keys[0] == "seed" and len(keys) > 1 and isinstance(data.get("seed", 0), int):
         data["seed"] = dict.fromkeys(SEEDS, data.get("seed", 0))
     if keys[0] == "policies" and len(keys) > 2:
@@ -49,7 +49,7 @@ def put(data: Json, keys: list[str], value: Any, where: str) -> None:
 
 
 def _put(holder: Any, keys: list[str], value: Any, where: str) -> None:
-    """Set a value at a path of mappings and lists; mappings that are not there yet are made."""
+    """Set a value at a path of mappings and lists. Missing mappings are created."""
     for depth, key in enumerate(keys[:-1]):
         if isinstance(holder, list):
             holder = holder[_position(holder, key, where)]
@@ -60,7 +60,7 @@ def _put(holder: Any, keys: list[str], value: Any, where: str) -> None:
         if not isinstance(holder, dict | list):
             place = ".".join(keys[: depth + 1])
             raise HeadwayError(
-                f"{where}: {place} is {shown(holder)} and has no keys; give the whole of it, as in {place}={{...}}."
+                f"{where}: {place} is {shown(holder)}, which has no keys; set all of it, as in {place}={{...}}."
             )
     if isinstance(holder, list):
         holder[_position(holder, keys[-1], where)] = value
@@ -75,11 +75,11 @@ def _position(items: list[Any], key: str, where: str) -> int:
 
 
 def _policy(spec: Any, keys: list[str], value: Any, where: str) -> Json:
-    """A policy's mapping with one parameter changed. A new name starts afresh: old parameters mean nothing to it."""
+    """Return a policy's mapping with one parameter changed. A new name drops the parameters of the old policy."""
     if spec is None or isinstance(spec, str):
         spec = {"name": spec} if spec else {}
     if not isinstance(spec, dict):
-        raise HeadwayError(f"{where}: the policy is given as {shown(spec)}; a name or a mapping with 'name' is wanted.")
+        raise HeadwayError(f"{where}: the policy is {shown(spec)}; expected a name or a mapping with 'name'.")
     if keys == ["name"]:
         return spec if absolute(spec.get("name")) == absolute(value) else {"name": value}
     known = {canonical(str(key)): key for key in spec}
@@ -92,7 +92,7 @@ def _policy(spec: Any, keys: list[str], value: Any, where: str) -> Json:
 
 
 def _put_scorer(spec: Json, key: str, keys: list[str], value: Any, where: str) -> None:
-    """`scorers.NAME=weight` or `scorers.NAME.parameter=value`, whichever form the scorers are written in."""
+    """Apply `scorers.NAME=weight` or `scorers.NAME.parameter=value`, in whichever form the scorers are written."""
     if key not in spec and "name" in spec:
         known = {parameter.name: parameter for parameter in find("routing", str(spec["name"]), where).parameters}
         if "scorers" not in known:
@@ -108,19 +108,19 @@ def _put_scorer(spec: Json, key: str, keys: list[str], value: Any, where: str) -
 
 
 def policy_file(path: Path) -> tuple[Json, str | None, list[Json] | None]:
-    """The content of a policy file: a bundle's policies by stage, or `routing-policy` and `routing-scorers`. Its files
-    are found beside it."""
+    """Return the content of a policy file: a bundle's policies by stage, `routing-policy`, and `routing-scorers`.
+    Relative paths in it resolve against its folder."""
     document = read_yaml(path)
     if is_bundle(document):
         bundle = Bundle.read(path)
         policies: Json = absolute(bundle.policies, path.parent)
-        replace(bundle, policies=policies).check(f"{path}: policies")  # so that an error names the file
+        replace(bundle, policies=policies).check(f"{path}: policies")  # errors name the file
         return policies, None, None
     return {}, *policy_config(path, document)
 
 
 def policy_config(path: Path, document: Any) -> tuple[str | None, list[Json] | None]:
-    """The `routing-policy` and `routing-scorers` of a policy file."""
+    """Return `routing-policy` and `routing-scorers` of a policy file."""
     if not isinstance(document, dict):
         raise HeadwayError(f"{path}: expected a bundle, or a mapping with 'routing-policy' and 'routing-scorers'.")
     known = ("routing-policy", "routing-scorers")
@@ -137,10 +137,10 @@ def policy_config(path: Path, document: Any) -> tuple[str | None, list[Json] | N
 
 
 def with_policies(data: Mapping[str, Any], policies: Mapping[str, Any]) -> Json:
-    """A copy of the mapping with these policies, by stage, in place of its own."""
+    """Return a copy of the mapping in which these policies, by stage, replace its own."""
     changed: Json = copy.deepcopy(dict(data))
     own = {} if changed.get("policies") is None else changed["policies"]
-    if isinstance(own, dict) and policies:  # else validation reports it
+    if isinstance(own, dict) and policies:  # validation reports other types
         changed["policies"] = {**own, **policies}
     return changed
 
@@ -148,7 +148,7 @@ def with_policies(data: Mapping[str, Any], policies: Mapping[str, Any]) -> Json:
 def choose_policies(
     data: Mapping[str, Any], policy: str | None = None, scorers: str | None = None, config: Path | None = None
 ) -> Json:
-    """A copy of the mapping with the policies that the options name; options win over the policy file."""
+    """Return a copy of the mapping with the policies that the options choose. Options override the policy file."""
     bundled, name, weights = policy_file(config) if config is not None else ({}, None, None)
     if policy is not None:
         if not policy.strip():

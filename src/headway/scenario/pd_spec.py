@@ -1,4 +1,4 @@
-"""The keys of a disaggregated deployment: what its two kinds of instances do not share, and the way of the KV cache."""
+"""The keys of a disaggregated deployment that describe the transfer of the KV cache from prefill to decode."""
 
 from typing import Annotated, Any, Final, Literal
 
@@ -13,30 +13,31 @@ ROLES: Final = ("prefill", "decode")
 
 
 class Transfer(Struct, frozen=True):
-    """How the KV cache of a prompt goes from the instance that has computed it to the one that generates."""
+    """The transfer of a prompt's KV cache from the prefill instance to the decode instance."""
 
-    latency_ps: Annotated[Duration, "added to each transfer"] = 500_000_000
-    bandwidth: Annotated[Speed, "of the link out of each prefill instance; transfers on it share it equally"] = (
-        50 * 10**9
-    )
+    latency_ps: Annotated[Duration, "latency of each transfer"] = 500_000_000
+    bandwidth: Annotated[
+        Speed, "bandwidth of the link out of each prefill instance; concurrent transfers share it equally"
+    ] = 50 * 10**9
     granularity: Annotated[
         Literal["block", "chunk", "stream"],
-        "what is moved is a multiple of a block, of the prefill side's `max_batch_tokens`, or of a token",
+        "a transfer moves a multiple of a block, of the prefill side's `max_batch_tokens` (chunk), or of a token "
+        "(stream)",
     ] = "block"
-    keep_prefill_copy: Annotated[bool, "whether the prefix cache of the prefill side keeps what was moved"] = False
+    keep_prefill_copy: Annotated[bool, "whether the prefill instance keeps transferred blocks in its cache"] = False
     first_token: Annotated[
         Literal["prefill", "decode"],
-        "the side that delivers the first token: when the prompt is computed, or after the transfer",
+        "which instance returns the first token: prefill, when the prompt is computed, or decode, after the transfer",
     ] = "prefill"
     pipelined: Annotated[
         bool,
-        "whether each chunk of a prompt travels as soon as it is computed, once the decode side has room; else the "
-        "whole at the end",
+        "whether each chunk of a prompt is transferred when it is computed and the decode instance has room; else the "
+        "whole prompt is transferred at the end",
     ] = False
     max_incoming: Annotated[
         Positive | None,
-        "requests that a decode instance may be waiting for, in its queue or on their way; with as many, no further "
-        "prompt for it is begun",
+        "limit on the requests that are queued at a decode instance or in transfer to it; at the limit, prefill "
+        "starts no more prompts for that instance",
     ] = None
     profile: ProfileName = None
 
@@ -49,14 +50,14 @@ class Transfer(Struct, frozen=True):
 
 
 def check_shared(kvs: dict[str, Kv], where: str) -> None:
-    """A store that the instances of a deployment share is one, so both kinds describe it alike."""
+    """Check that prefill and decode describe a shared store in the same way."""
     prefill, decode = (kv.tiers or {} for kv in kvs.values())
     for name in prefill:
         if name not in decode or not (prefill[name].shared or decode[name].shared):
             continue
         if prefill[name] != decode[name]:
-            wrong = f"{where}.decode.kv.tiers.{name}: is one store that prefill and decode share"
-            raise HeadwayError(f"{wrong}; give it once, as {where}.kv.tiers.{name}.")
+            wrong = f"{where}.decode.kv.tiers.{name}: prefill and decode share this store, but describe it differently"
+            raise HeadwayError(f"{wrong}; set it once, as {where}.kv.tiers.{name}.")
         if len({kv.eviction for kv in kvs.values()}) > 1:
-            wrong = f"{where}.decode.kv.eviction: prefill and decode share the {name} store, which has one order"
-            raise HeadwayError(f"{wrong}; give it once, as {where}.kv.eviction.")
+            wrong = f"{where}.decode.kv.eviction: prefill and decode share the {name} tier, which evicts in one order"
+            raise HeadwayError(f"{wrong}; set it once, as {where}.kv.eviction.")

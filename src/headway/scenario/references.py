@@ -1,8 +1,8 @@
-"""The files that a scenario refers to: a trace, lengths, measured steps, a policy's code, a class of the user's own.
+"""Finds the files that a scenario refers to: traces, lengths, measured steps, policy code and the user's classes.
 
-A reference is the value of any key `path` or `file`, of `profile` and `model` where it ends as a file does, and any
-`file.py:Class`, be it a value, a mapping's key or a part of scorers written as text. Reading a document makes them
-absolute, so that its folder is not needed later.
+A reference is the value of any key `path` or `file`; the value of `profile` or `model` if it has the extension of a
+file; and any `file.py:Class`, as a value, as a key of a mapping, or inside scorers written as text. Reading a document
+makes its references absolute, so that its folder is not needed later.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from headway.policies.profile import scorer_list
 
 Change = Callable[[str], str]
 HALVES = (".yaml", ".csv")  # the header and the rows of a BLIS trace
-ENDINGS = {"path": ("",), "file": ("",), "profile": (".yaml", ".yml"), "model": (".json",)}  # of files, by key
+ENDINGS = {"path": ("",), "file": ("",), "profile": (".yaml", ".yml"), "model": (".json",)}  # extensions by key
 
 
 def absolute(value: Any, folder: Path | None = None) -> Any:
-    """A copy of a document whose files go by their whole paths: found from `folder`, or else from the current one.
-    What is found in neither stays as it is written, for whoever opens it to tell."""
+    """Return a copy of a document with absolute file paths. Relative paths resolve against `folder`, or else the
+    current folder. A file that exists in neither stays unchanged; the code that opens it reports the error."""
 
     def find(file: str) -> str:
         try:
@@ -40,16 +40,16 @@ def absolute(value: Any, folder: Path | None = None) -> Any:
 
 
 def replace_by_digests(value: Any) -> Any:
-    """A copy of a document with a digest of their bytes in place of the files it refers to."""
+    """Return a copy of a document in which a digest of its content replaces each file."""
     return _each(value, _digest)
 
 
 def _digest(file: str) -> str:
-    """The digest of a file with the other half of its trace, if any, or of all files of a folder."""
+    """Return the digest of a file, of both files of a BLIS trace, or of all files in a folder."""
     path = Path(file)
     try:
         if path.is_dir():
-            files = {*path.iterdir(), *path.rglob("chunk-*")}  # ServeGen's clients may lie deeper
+            files = {*path.iterdir(), *path.rglob("chunk-*")}  # ServeGen's clients may be in subfolders
             return _digest_all((str(item.relative_to(path)), item) for item in sorted(files))
         if not path.is_file():
             return file
@@ -75,12 +75,12 @@ def _each(value: Any, change: Change, key: object = None) -> Any:
         for name, item in value.items():
             changed = _name(name, change) if isinstance(name, str) else name
             if changed in document:
-                raise HeadwayError(f"{cut(changed)}: stands twice in one mapping, under two names; keep one of them.")
+                raise HeadwayError(f"{cut(changed)}: appears twice in one mapping, as two names; keep one of them.")
             document[changed] = _each(item, change, name)
         return document
     if isinstance(value, list | tuple):
         return [_each(item, change) for item in value]
-    if not isinstance(value, str) or key == "source":  # which is a policy's text, whatever it looks like
+    if not isinstance(value, str) or key == "source":  # the value of `source` is a policy's program text
         return value
     if value.endswith(ENDINGS.get(str(key), ())):
         return change(value)
@@ -93,10 +93,10 @@ def _name(text: str, change: Change) -> str:
 
 
 def _scorers(text: str, change: Change) -> Any:
-    """Scorers as text become a list where a file is among them, since a path may hold any sign that text is cut at."""
+    """Convert scorers from text to a list if they contain a file: its path may contain the separators of the text."""
     if not registry.is_file(text):
         return text
     try:
         return _each(scorer_list(text), change)
-    except HeadwayError:  # the reader reports it at its place
+    except HeadwayError:  # reading the section reports the error
         return text

@@ -1,4 +1,4 @@
-"""One YAML file <-> a validated `Scenario`: everything a run depends on, the policies and seeds included."""
+"""A validated `Scenario` and its YAML form: everything a run depends on, including policies and seeds."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ Policy = Annotated[Any, Doc(type="name or mapping")]
 
 
 class Seeds(Struct, frozen=True):
-    """Separate seeds, so that one may vary while the others stand."""
+    """Separate seeds, so that each can vary while the others stay fixed."""
 
-    workload: Annotated[Seed, "of arrivals, lengths and contents"] = 0
-    simulation: Annotated[Seed, "of policies, routers and scaling"] = 0
-    jitter: Annotated[Seed, "of step times"] = 0
+    workload: Annotated[Seed, "seed of arrivals, lengths and contents"] = 0
+    simulation: Annotated[Seed, "seed of policies, routers and scaling"] = 0
+    jitter: Annotated[Seed, "seed of step times"] = 0
 
     @classmethod
     def expand(cls, value: Any, where: str) -> Any:
-        """A number stands for all of them."""
+        """Use a single number for all seeds."""
         if isinstance(value, dict):
             return value
         if not isinstance(value, int) or isinstance(value, bool):
@@ -57,27 +57,29 @@ class Seeds(Struct, frozen=True):
 
 
 class Policies(Struct, frozen=True):
-    """A policy is a name, or a mapping with `name` and parameters."""
+    """The policy of each stage: a name, or a mapping with `name` and parameters."""
 
-    admission: Annotated[Policy, "which requests are admitted, delayed or rejected"] = DEFAULT_POLICIES["admission"]
-    priority: Annotated[Policy, "how much each request matters"] = DEFAULT_POLICIES["priority"]
-    flow: Annotated[Policy, "the queue at the router, if any: see below"] = DEFAULT_POLICIES["flow"]
-    routing: Annotated[Policy, "where a request goes"] = DEFAULT_POLICIES["routing"]
+    admission: Annotated[Policy, "admits, delays or rejects each request"] = DEFAULT_POLICIES["admission"]
+    priority: Annotated[Policy, "assigns a priority to each request"] = DEFAULT_POLICIES["priority"]
+    flow: Annotated[Policy, "the queue at the router, see below"] = DEFAULT_POLICIES["flow"]
+    routing: Annotated[Policy, "chooses the instance for each request"] = DEFAULT_POLICIES["routing"]
     scheduler: Annotated[
         Policy, "the order within an instance: `fcfs`, `priority`, `sjf`, `shortest-prefill`, `slo-slack`, `fair`"
     ] = DEFAULT_POLICIES["scheduler"]
-    scaling: Annotated[Policy, "replicas of each pool, see [scaling.md](scaling.md)"] = DEFAULT_POLICIES["scaling"]
+    scaling: Annotated[Policy, "sets the replicas of each pool, see [scaling.md](scaling.md)"] = DEFAULT_POLICIES[
+        "scaling"
+    ]
 
     def build(self, stage: str) -> Any:
-        """A fresh policy object of a stage: policies keep state, so every run makes its own."""
+        """Create the policy object of a stage. Policies have state, so every run creates its own."""
         return registry.build(stage, getattr(self, stage), f"policies.{stage}")
 
     def explicit(self, stage: str) -> Json:
-        """The policy's name and every parameter, defaults included."""
+        """Return the name of the policy and all its parameters, including defaults."""
         return _explicit(stage, getattr(self, stage), f"policies.{stage}")
 
     def resolved(self) -> Json:
-        """Every stage, but no flow control and no autoscaler where there is none."""
+        """Return the policies of all stages; without `flow` and `scaling` if they are off."""
         written = {stage: self.explicit(stage) for stage in STAGES}
         for stage in ("flow", "scaling"):
             if written[stage]["name"] == DEFAULT_POLICIES[stage]:
@@ -86,53 +88,53 @@ class Policies(Struct, frozen=True):
 
 
 class SignalSpec(Struct, frozen=True):
-    """How stale the router's reported signals are. Without an interval they are always fresh; without a delay of KV
-    events its prefix indexes hear of no eviction."""
+    """How stale the router's reported signals are."""
 
     poll_interval_ps: Annotated[
         Duration,
-        Doc("the instances are polled at its multiples from 0 on; 0s is none as well", default="none: always fresh"),
+        Doc("the router polls the instances at multiples of this interval; 0s: always fresh", default="always fresh"),
     ] = 0
-    poll_delay_ps: Annotated[Duration, "how much later the router has what was polled"] = 0
+    poll_delay_ps: Annotated[Duration, "delay until the router has the polled values"] = 0
     kv_event_delay_ps: Annotated[
         Duration | None,
-        Doc("how much later the router's prefix index hears what an instance has evicted", default="none: no events"),
+        Doc("delay until the router's prefix indexes learn of an eviction", default="none: they learn of no eviction"),
     ] = None
 
     @classmethod
     def expand(cls, section: Any, where: str) -> Any:
-        """A key that is left empty is as good as left out."""
+        """Drop empty keys, so that they have their defaults."""
         return {k: v for k, v in section.items() if v is not None} if isinstance(section, dict) else section
 
     def validate(self, where: str) -> SignalSpec:
         if self.poll_delay_ps and not self.poll_interval_ps:
-            raise HeadwayError(f"{where}.poll_delay: delays what is polled; give 'poll_interval' as well, as in 50ms.")
+            raise HeadwayError(f"{where}.poll_delay: needs a poll interval; set 'poll_interval' too, as in 50ms.")
         return self
 
     def last_seen(self, now_ps: int) -> int:
-        """The last tick that the router knows of; before the first report it knows them idle, as they were at 0."""
+        """Return the last poll whose values have reached the router. Before the first one, it sees the idle state at
+        time 0."""
         return max(0, (now_ps - self.poll_delay_ps) // self.poll_interval_ps * self.poll_interval_ps)
 
 
 class RouterSpec(Struct, frozen=True):
-    """Equal routers before one cluster. Without an interval they know nothing of each other."""
+    """Equal routers in front of one cluster."""
 
-    count: Annotated[int, Meta(ge=1, le=MOST_ROUTERS), "how many; with 1 the rest says nothing"] = 1
+    count: Annotated[int, Meta(ge=1, le=MOST_ROUTERS), "number of routers; with 1, the other keys have no effect"] = 1
     sync_interval_ps: Annotated[
         PositiveDuration | None,
         Doc(
-            "at its multiples each takes over what the others have counted and where they have sent prompts",
-            default="none: they know nothing of each other",
+            "at multiples of this interval, the routers exchange their counts and the prompts they have sent",
+            default="none: they exchange nothing",
         ),
     ] = None
     spread: Annotated[
         Literal["requests", "sessions"],
-        "what selects the router, by a hash with the simulation's seed: the request, or its session",
+        "what determines the router of a request, by a hash with the simulation seed: the request or its session",
     ] = "requests"
 
     @classmethod
     def expand(cls, value: Any, where: str) -> Any:
-        """A number stands for `count`."""
+        """Use a single number as `count`."""
         if value is None or isinstance(value, dict):
             return value or {}
         if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_ROUTERS:
@@ -141,58 +143,53 @@ class RouterSpec(Struct, frozen=True):
         raise HeadwayError(f"{where}: expected {right}, got {shown(value)}.")
 
     def validate(self, where: str) -> RouterSpec:
-        """With one router the other keys mean nothing."""
         return RouterSpec() if self.count == 1 else self
 
 
 class Scenario(Struct, frozen=True, kw_only=True):
-    """A validated scenario. Make one with `Scenario.load`."""
+    """A validated scenario. Use `Scenario.load` to create one."""
 
-    name: Annotated[str, Doc("what the run is called", default="the file's name")] = "scenario"
+    name: Annotated[str, Doc("name of the run", default="the file's name")] = "scenario"
     seed: Annotated[
         Seeds,
         Doc(
-            "of all random draws; or `workload`, `simulation` and `jitter` apart (each 0 if left out)",
+            "seed of all random draws, or a mapping with `workload`, `simulation` and `jitter` (default 0 each)",
             default="0",
             type="whole number or mapping",
         ),
     ] = Seeds()
-    workload: Annotated[WorkloadSpec, "what arrives"]
+    workload: Annotated[WorkloadSpec, "the requests"]
     cluster: Annotated[
-        Cluster, Unit("mapping", Cluster.read, Cluster.resolved), Doc("what serves it", default="all defaults")
+        Cluster, Unit("mapping", Cluster.read, Cluster.resolved), Doc("the instances", default="all defaults")
     ] = msgspec.field(default_factory=lambda: Cluster.read({}, "cluster"))
-    policies: Annotated[Policies, Doc("who decides", default="all defaults")] = Policies()
-    slo: Annotated[Targets, Doc("what users were promised", default="no targets")] = Targets()
+    policies: Annotated[Policies, Doc("the policy of each stage", default="all defaults")] = Policies()
+    slo: Annotated[Targets, Doc("latency targets", default="no targets")] = Targets()
     leap: Annotated[
         bool | Literal["random-cuts"],
-        "how steps are computed, never what comes out: false walks every step, random-cuts cuts runs at random places",
+        "how the simulator computes steps; results are the same. true: many steps at once; false: each step; "
+        "random-cuts: many at once, split at random places, for tests",
     ] = True
-    warmup: Annotated[
-        Count, "so many requests from the first on are left out of the statistics (never out of the counts)"
-    ] = 0
+    warmup: Annotated[Count, "number of first requests to exclude from the statistics; they still count as requests"] = 0
     horizon_ps: Annotated[
         PositiveDuration | None,
-        Doc("stops the clock; what is then unfinished is `in_flight`", default="none: until all is done"),
+        Doc(
+            "simulated time at which the run stops; unfinished requests are then `in_flight`",
+            default="none: until all requests have ended",
+        ),
     ] = None
-    signals: Annotated[SignalSpec, Doc("how old what the instances report may be", default="always fresh"), QUIET] = (
-        SignalSpec()
-    )
+    signals: Annotated[SignalSpec, Doc("staleness of reported signals", default="always fresh"), QUIET] = SignalSpec()
     routers: Annotated[
         RouterSpec,
-        Doc(
-            "how many routers share the requests, and what they tell each other",
-            default="1",
-            type="whole number or mapping",
-        ),
+        Doc("number of routers, and what they exchange", default="1", type="whole number or mapping"),
         QUIET,
     ] = RouterSpec()
     retries: Annotated[
         int,
         Meta(ge=0, le=100),
-        "how often a request that its instance has lost is sent again, from the beginning; then it has failed",
+        "how often a request is retried, from the beginning, after its instance lost it; then it fails",
         QUIET,
     ] = 0
-    scaling: Annotated[Scaling | None, "how the autoscaler is asked, and how long what it decides takes", QUIET] = None
+    scaling: Annotated[Scaling | None, "when the autoscaler decides, and how instances start and stop", QUIET] = None
     faults: Annotated[
         tuple[Fault, ...],
         Unit("list", read_faults, write_faults),
@@ -202,7 +199,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def expand(cls, data: Any, where: str) -> Any:
-        """A name that is left empty is as good as left out."""
+        """Drop an empty name, so that it has its default."""
         return {key: value for key, value in data.items() if key != "name" or value is not None}
 
     def validate(self, where: str) -> Scenario:
@@ -210,23 +207,24 @@ class Scenario(Struct, frozen=True, kw_only=True):
         _check_faults(self)
         for stage in STAGES:
             self.policies.build(stage)
-        name = (self.name or "scenario").encode(errors="replace").decode()  # a result is in UTF-8
+        name = (self.name or "scenario").encode(errors="replace").decode()  # results are UTF-8
         return msgspec.structs.replace(self, name=name)
 
     @classmethod
     def load(cls, source: Source = DEFAULT, overrides: str | Iterable[str] = ()) -> Scenario:
-        """From a file, a preset's name, a mapping, or another scenario, with `key.path=value` changes on top."""
+        """Load a scenario from a file, a preset's name, a mapping or another scenario, and apply `key.path=value`
+        overrides."""
         if isinstance(source, Scenario) and not overrides:
             return source
         return validate(load_data(source, overrides))
 
     def resolved(self) -> Json:
-        """The scenario with nothing left implicit, in the form that `load` reads; files go by their whole paths."""
+        """Return the scenario with all defaults and absolute paths, in the form that `load` reads."""
         return _absolute(write(self))
 
     def key(self) -> str:
-        """Sixteen hexadecimal digits that stand for this scenario. How it is computed (`leap`) and named is no part,
-        and of the files it refers to only their bytes are, not where they lie."""
+        """Return a digest of the scenario, 16 hexadecimal digits. It ignores `leap`, `name` and the paths of files,
+        but covers their content."""
         facts = {key: value for key, value in self.resolved().items() if key not in ("leap", "name")}
         facts = references.replace_by_digests(facts)
         return blake2b(msgspec.json.encode(facts, order="sorted"), digest_size=8).hexdigest()
@@ -236,12 +234,12 @@ Source = str | Path | Mapping[str, Any] | Scenario
 
 
 def presets() -> list[str]:
-    """The names of the scenarios that come with the package."""
+    """Return the names of the scenarios in the package."""
     return list(documents.presets("scenarios"))
 
 
 def load_data(source: Source, assignments: str | Iterable[str] = ()) -> Json:
-    """The plain mapping of a scenario before it is validated; files it names are found beside it."""
+    """Return the mapping of a scenario before validation. Relative paths in a file resolve against its folder."""
     if isinstance(source, Scenario):
         data: Any = source.resolved()
     elif isinstance(source, Mapping):
@@ -250,7 +248,7 @@ def load_data(source: Source, assignments: str | Iterable[str] = ()) -> Json:
         data = _read(source)
     if not isinstance(data, dict):
         raise HeadwayError(
-            f"{source}: a scenario is a mapping with 'workload' and 'cluster', this is {type(data).__name__}."
+            f"{source}: expected a mapping with 'workload' and 'cluster', got {type(data).__name__}."
         )
     return overrides.apply(data, [assignments] if isinstance(assignments, str) else assignments, "overrides: ")
 
@@ -259,7 +257,7 @@ def _read(source: str | Path) -> Any:
     try:
         path = Path(source).expanduser()
         there = path.is_file()
-    except (OSError, RuntimeError) as error:  # no such user, a name too long, a folder that may not be looked into
+    except (OSError, RuntimeError) as error:  # an unknown user, a name too long, or no permission for the folder
         raise HeadwayError(
             f"{cut(str(source))}: cannot be read ({getattr(error, 'strerror', None) or str(error).rstrip('.')})."
         ) from None
@@ -273,23 +271,23 @@ def _read(source: str | Path) -> Any:
     if text is not None:
         return {"name": str(source), **documents.parse_yaml(text, str(source))}
     if path.is_dir():
-        raise HeadwayError(f"{source}: is a folder; a scenario file is wanted.")
+        raise HeadwayError(f"{source}: is a folder; expected a scenario file.")
     hint = suggest(cut(str(source)), presets())
-    raise HeadwayError(f"{cut(str(source))}: there is no such scenario file, nor a preset of that name.{hint}")
+    raise HeadwayError(f"{cut(str(source))}: there is no scenario file or preset of this name.{hint}")
 
 
 def _absolute(data: Json, folder: Path | None = None) -> Json:
-    """The mapping with its files under their whole paths; a scenario's name is no file, whatever it looks like."""
+    """Return the mapping with absolute file paths. The scenario's name stays, even if it looks like a file."""
     return {key: value if key == "name" else references.absolute(value, folder) for key, value in data.items()}
 
 
 def validate(data: Mapping[str, Any]) -> Scenario:
-    """Read every section strictly; the first error names its place."""
+    """Read every section strictly. Raises an error that names the place of the first mistake."""
     return read(Scenario, _absolute(dict(data)), "")
 
 
 def _check_models(scenario: Scenario) -> None:
-    """If instances serve certain models, every synthetic request must name one of them."""
+    """Check that every synthetic request names a model that the cluster serves."""
     served = scenario.cluster.served_models()
     if served is None:
         return
@@ -298,14 +296,14 @@ def _check_models(scenario: Scenario) -> None:
         place = tenant.places["models"]
         for model in tenant.models:
             if not (model.name or default):
-                wrong = "is missing; the cluster serves several models, so say which, as in"
+                wrong = "is missing; the cluster serves several models; name one of them, as in"
                 raise HeadwayError(f"{place}: {wrong} {{{served[0]}: 1}}. Known: {', '.join(served)}.")
             if model.name and model.name not in served:
                 raise HeadwayError(f"{place}: no deployment serves {shown(model.name)}.{suggest(model.name, served)}")
 
 
 def _check_faults(scenario: Scenario) -> None:
-    """Each is to strike an instance that there may be."""
+    """Check that the instance of every fault exists, or may exist after scaling."""
     known = scenario.cluster.instance_ids() if scenario.faults else []
     for number, fault in enumerate(scenario.faults):
         if fault.instance not in known:
@@ -314,7 +312,7 @@ def _check_faults(scenario: Scenario) -> None:
 
 
 def _explicit(stage: str, spec: Any, where: str) -> Json:
-    """A policy's name and every parameter, those of its parts included."""
+    """Return the name of a policy and all its parameters, including those of its parts."""
     policy = registry.build(stage, spec, where)
     written = registry.explicit(stage, spec, where, policy)
     if "scorers" in written:
@@ -332,7 +330,7 @@ def _explicit(stage: str, spec: Any, where: str) -> Json:
 
 
 def _explicit_part(stage: str, spec: Any, where: str) -> Json:
-    """A scorer, filter or picker with its own defaults written out; a scorer's weight stays as it was given."""
+    """Return a scorer, filter or picker with its defaults. The weight of a scorer stays unchanged."""
     name, values = registry.split(spec, where)
     entry = registry.find(stage, name, where)
     written: Json = {"name": name if registry.is_file(name) else entry.name}

@@ -274,18 +274,18 @@ def test_instances_are_of_their_own_hardware() -> None:
 
 MISTAKES = {
     "cluster.deployments.y-one.instnces=3": "y-one.instnces: there is no such key. Did you mean 'instances'?",
-    "cluster.deployments.y-one.kv={block_tokens: 8}": "y-one.kv.block_tokens: is one for the whole cluster; give it as",
-    "cluster.deployments.y-one.kv={prefix_caching: false}": "y-one.kv.prefix_caching: is one for the whole cluster",
+    "cluster.deployments.y-one.kv={block_tokens: 8}": "y-one.kv.block_tokens: must be equal in the whole cluster; set",
+    "cluster.deployments.y-one.kv={prefix_caching: false}": "y-one.kv.prefix_caching: must be equal in the whole cluster",
     "cluster.deployments.y-one.latency={model: fixd}": "deployments.y-one.latency.model: no latency model is called",
     "cluster.deployments.y-one.model={name: x, layers: 1, hidden: 8, heads: 1, params: 9}": "with other figures; give",
-    "cluster.deployments.y-one.serves=['']": "deployments.y-one.serves: expected names that are not empty",
+    "cluster.deployments.y-one.serves=['']": "deployments.y-one.serves: a name must not be empty",
     "cluster.deployments.y-one=3": "cluster.deployments.y-one: expected a mapping, got 3.",
     "cluster.deployments={}": "cluster.deployments: expected a mapping of names to deployments, got {}.",
     "cluster.deployments={3: {}}": "cluster.deployments: 3 is not a deployment's name",
-    "cluster.deployments.idle.instances=100000": "cluster.deployments: the deployments may have 100,000 instances",
+    "cluster.deployments.idle.instances=100000": "cluster.deployments: the deployments may have at most 100,000 instances",
     "cluster.model=nosuch": "cluster.model: no model in the table is called 'nosuch'",
     "cluster.serves=[a]": "cluster.serves: there is no such key.",
-    "workload.models=null": "workload.models: is missing; the cluster serves several models, so say which, as in {x",
+    "workload.models=null": "workload.models: is missing; the cluster serves several models; name one of them, as in {x",
     "workload.models={wy: 1}": "workload.models: no deployment serves 'wy'. Did you mean 'why'?",
     "workload.tenants={a: {models: {q: 1}}}": "tenants.a.models: no deployment serves 'q'. Known: why, x, y, z.",
 }
