@@ -119,4 +119,4 @@ def test_a_chunk_with_a_wrong_size_breaks_the_answer() -> None:
         upstream, asker = asked()
         upstream.data_received(HEAD + chunk(b"first"))
         upstream.data_received(data)
-        assert asker.told == ["headed 200", "an answer that is no HTTP"]
+        assert asker.told == ["headed 200", "invalid HTTP response"]

@@ -115,7 +115,10 @@ def test_the_parts_of_a_pair_are_written_out() -> None:
         ({**APART, "prefill": {"instances": 0}}, "cluster.prefill.instances: expected a whole number of at least 1"),
         ({**APART, "prefill": {"instances": 1, "model": "x"}}, "cluster.prefill.model: there is no such key."),
         ({**APART, "prefill": {"instances": 1, "gpu": "x"}}, "cluster.prefill.gpu: no GPU in the table is called 'x'"),
-        ({**APART, "prefill": {"instances": 1, "kv": {"block_tokens": 4}}}, "cluster.prefill.kv.block_tokens: must be equal"),
+        (
+            {**APART, "prefill": {"instances": 1, "kv": {"block_tokens": 4}}},
+            "cluster.prefill.kv.block_tokens: must be equal in the whole cluster; set it as cluster.kv.block_tokens.",
+        ),
         ({"prefill": {"instances": 2}}, "cluster.prefill: is valid only with 'architecture: disaggregated'"),
         ({"transfer": {}}, "cluster.transfer: is valid only with 'architecture: disaggregated'"),
         ({"architecture": "split"}, "cluster.architecture: expected 'monolithic' or 'disaggregated', got 'split'."),

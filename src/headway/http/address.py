@@ -1,4 +1,4 @@
-"""Addresses of HTTP servers, read from URLs, and the sockets to them."""
+"""Addresses of HTTP servers."""
 
 import socket
 from typing import Any
@@ -11,14 +11,15 @@ class Address:
     """The parts of a URL such as http://10.0.0.7:8000. Request targets are appended to its path."""
 
     def __init__(self, url: str, where: str) -> None:
+        wrong = HeadwayError(f"{where}: expected a URL such as http://10.0.0.7:8000, got {url!r}.")
         try:
             parts = urlsplit(url)
             port = parts.port
         except ValueError:
-            raise HeadwayError(f"{where}: expected a URL such as http://10.0.0.7:8000, got {url!r}.") from None
+            raise wrong from None
         plain = url.isascii() and url.isprintable() and " " not in url
         if parts.scheme not in ("http", "https") or not parts.hostname or not plain or parts.username is not None:
-            raise HeadwayError(f"{where}: expected a URL such as http://10.0.0.7:8000, got {url!r}.")
+            raise wrong
         self.url = url.rstrip("/")
         self.tls = parts.scheme == "https"
         self.host = parts.hostname
@@ -30,7 +31,7 @@ class Address:
 
 
 def send_at_once(transport: Any) -> None:
-    """Small pieces do not wait for more of them."""
+    """Turn off Nagle's algorithm, so that small writes are sent without delay."""
     sock = transport.get_extra_info("socket")
     if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

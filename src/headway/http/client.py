@@ -1,7 +1,7 @@
-"""The client for requests beside the traffic: metrics pages, health checks, etcd, conformance checks of routers.
+"""The HTTP client for metrics pages, health checks, etcd and conformance checks.
 
-Answers are bounded in time and size, connections are reused, and no proxy is used. The traffic itself goes over
-`upstream`; the load generator has its own connections, which time each piece before it is parsed.
+It bounds answers in time and size, reuses connections and uses no proxy. Client traffic goes through `upstream`. The
+load generator has its own connections, which take the time of each piece before parsing it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class NoAnswer(Exception):
 
     @classmethod
     def because(cls, message: str) -> NoAnswer:
-        """Make the error of a server that cannot serve now."""
+        """Return the error of a server that cannot serve at present."""
         return cls(load_aiohttp().ClientConnectionError(message))
 
     @property
@@ -42,13 +42,13 @@ class NoAnswer(Exception):
 
     @property
     def why(self) -> str:
-        """The reason, in the operating system's words if no connection could be made."""
+        """Return the reason; if no connection could be made, the operating system's message."""
         cause = getattr(self.error, "os_error", None)
         return str(self) if cause is None else one_line(cause, kind=False)
 
 
 class TooLong(Exception):
-    """The answer has more bytes than its reader takes."""
+    """The answer has more bytes than its reader accepts."""
 
 
 class Stream:
@@ -91,7 +91,7 @@ class HttpClient:
         per_host: int = 0,
         redirects: bool = True,
     ) -> None:
-        """`timeout_s` is for a whole answer. At most `per_host` connections are open to one server; 0 sets no limit."""
+        """`timeout_s` limits a whole answer; `per_host` limits the connections to one server (0: no limit)."""
         self.timeout_s, self.headers, self.tls = timeout_s, headers, tls
         self.per_host, self.redirects = per_host, redirects
         self._session: Any = None
@@ -107,7 +107,7 @@ class HttpClient:
             return Answer(stream.status, await stream.read(most_bytes))
 
     async def get_status(self, url: str, headers: Mapping[str, str] | None = None) -> int:
-        """Return the status; the body is not read."""
+        """Return the status without reading the body."""
         async with self.stream("GET", url, headers=headers) as stream:
             return stream.status
 
@@ -124,8 +124,8 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         silence_s: float | None = None,
     ) -> AsyncGenerator[Stream, None]:
-        """An answer that is read as it arrives. With `silence_s` it may last forever, with pauses of at most so long;
-        the client's timeout then covers the connection only."""
+        """Send a request, and yield its answer as a stream. With `silence_s`, the answer may last forever with pauses
+        up to that time; the client's timeout then covers only the connection."""
         aiohttp = load_aiohttp()
         timeout = aiohttp.ClientTimeout(total=self.timeout_s)
         if silence_s is not None:

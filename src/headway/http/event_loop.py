@@ -1,4 +1,4 @@
-"""How a server's event loop runs and ends."""
+"""Runs and stops the event loop of a server."""
 
 import asyncio
 import signal

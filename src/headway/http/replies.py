@@ -23,7 +23,7 @@ class ErrorDetail(Struct):
 
 
 class ErrorReply(Struct):
-    """The body of an error, as OpenAI's API has it."""
+    """The body of an error in OpenAI's API."""
 
     error: ErrorDetail
 
@@ -53,10 +53,10 @@ def error_body(status: int, message: str, code: str | None = None) -> bytes:
 
 
 def error_event(message: str) -> bytes:
-    """An error event that ends a broken stream: one chunk, and the last chunk."""
+    """Return the error event that ends a broken stream, and the last chunk."""
     return chunk(b"data: " + error_body(502, message, "upstream_lost") + b"\n\n") + b"0\r\n\r\n"
 
 
 def chunk(data: bytes) -> bytes:
-    """Frame data as one chunk; no data gives none, since an empty chunk would end the body."""
+    """Frame data as one chunk. Empty data gives no chunk: an empty chunk would end the body."""
     return b"%x\r\n%b\r\n" % (len(data), data) if data else b""

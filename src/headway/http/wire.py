@@ -1,4 +1,4 @@
-"""A client's connection: HTTP/1.1 on asyncio's transport, with limits on sizes, counts and times."""
+"""Client connections: HTTP/1.1 on asyncio's transport, with limits on sizes, counts and times."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ from headway.http.address import send_at_once
 from headway.http.replies import error_body, head_of
 
 Fields = list[tuple[bytes, bytes]]
-PIPELINED: Final = 4  # requests that may wait on one connection; reading pauses beyond them
-STRANGERS: Final = 64 * 1024  # bytes of a body that are read before its key is checked
-LINGER_S: Final = 5.0  # a refused client may keep sending for so long, so that it reads the reason
+PIPELINED: Final = 4  # requests that may wait on one connection; at this number, reading pauses
+STRANGERS: Final = 64 * 1024  # bytes of a body that are read before the key is checked
+LINGER_S: Final = 5.0  # time for a refused client to stop sending and read the reason
 MANY_FIELDS: Final = "the request has too many header fields"
+LONG_HEAD: Final = "the head of the request is too long"
+NO_UPGRADE: Final = "the connection cannot be upgraded"
 log = logging.getLogger("headway.gateway")
 
 
 class Limits(Struct, frozen=True):
-    """Limits of one client, unless said otherwise."""
+    """Limits on clients and their requests."""
 
-    head_bytes: Annotated[int, Meta(ge=256, le=2**20), "of the head of a request"] = 32 * 1024
+    head_bytes: Annotated[int, Meta(ge=256, le=2**20), "size of the head of a request"] = 32 * 1024
     fields: Annotated[int, INTERNAL] = 100
-    body_bytes: Annotated[Positive, "of its body"] = 32 * 1024 * 1024
-    head_s: Annotated[PositiveSeconds, "to send a head, from its first byte or from the connection's beginning"] = 10.0
-    body_s: Annotated[PositiveSeconds, "to send a body"] = 60.0
-    idle_s: Annotated[PositiveSeconds, "between requests"] = 75.0
-    unsent_bytes: Annotated[int, INTERNAL] = 256 * 1024  # of an answer that a slow client has not taken
-    unread_s: Annotated[PositiveSeconds, "a client may read nothing of what waits for it"] = 60.0
-    connections: Annotated[Positive, "of all clients together"] = 16_384
-    held_bytes: Annotated[Positive, "of all bodies that arrive or whose requests are under way"] = 1 << 30
+    body_bytes: Annotated[Positive, "size of the body of a request"] = 32 * 1024 * 1024
+    head_s: Annotated[PositiveSeconds, "time to send a head, from its first byte or the start of the connection"] = 10.0
+    body_s: Annotated[PositiveSeconds, "time to send a body"] = 60.0
+    idle_s: Annotated[PositiveSeconds, "idle time between requests on a connection"] = 75.0
+    unsent_bytes: Annotated[int, INTERNAL] = 256 * 1024  # buffered bytes of an answer to a slow client
+    unread_s: Annotated[PositiveSeconds, "time for which a client may read nothing of its answer"] = 60.0
+    connections: Annotated[Positive, "open connections of all clients together"] = 16_384
+    held_bytes: Annotated[Positive, "size of all bodies in memory: those that arrive, and those in flight"] = 1 << 30
 
 
 class Incoming(Struct):
-    """A request as it arrived."""
 
     method: bytes
     target: bytes
@@ -51,7 +52,7 @@ class Incoming(Struct):
 
 
 class Answering(Protocol):
-    """A request that is being answered."""
+    """An exchange that answers a request."""
 
     over: bool
 
@@ -60,30 +61,30 @@ class Answering(Protocol):
     def overdue(self, now: float) -> None: ...
 
     def hold(self) -> None:
-        """The client does not read for now."""
+        """Pause, because the client does not read."""
 
     def go_on(self) -> None: ...
 
 
 class Host(Protocol):
-    """The server that a client's requests are for."""
+    """The server that accepts the connections."""
 
     limits: Limits
     clients: dict[ClientConnection, None]
-    held_bytes: int  # of their bodies
+    held_bytes: int  # size of all request bodies
     draining: bool
 
     @property
     def seconds(self) -> Callable[[], float]: ...
 
     def begin(self, client: ClientConnection, incoming: Incoming) -> None:
-        """Answer the request, or give the client an `exchange` that will."""
+        """Answer the request, or set `client.exchange` to an exchange that will answer it."""
 
     def check_sender(self, named: dict[bytes, bytes]) -> tuple[int, str] | None:
-        """Return the status and reason of a refusal if the sender of this head may not send requests."""
+        """Return the status and reason of the refusal if this sender may not send requests, else None."""
 
     def count_refusal(self, status: int) -> None:
-        """Count an answer that the connection itself gave."""
+        """Count an answer that the connection itself sent."""
 
 
 class ClientConnection(asyncio.Protocol):
@@ -92,11 +93,11 @@ class ClientConnection(asyncio.Protocol):
         self.exchange: Answering | None = None
         self.waiting: deque[Incoming] = deque()
         self.parser: Any = httptools.HttpRequestParser(self)
-        self.stage = "idle"  # idle, head or body: what is being waited for
-        self.since = 0.0
+        self.stage = "idle"  # what it waits for: idle (a request), head or body
+        self.since = 0.0  # when the stage began
         self.paused = self.closing = self.beginning = False
-        self.refusal: tuple[int, str] | None = None  # sent after the answers that are due
-        self.stuck: tuple[int, float] | None = None  # bytes that the client leaves unread, and since when
+        self.refusal: tuple[int, str] | None = None  # to send after the pending answers
+        self.stuck: tuple[int, float] | None = None  # bytes that the client has not read, and since when
         self.transport: Any = None
         self.head_bytes = 0
         self.loose = 0  # bytes of framing since the last content of a body
@@ -105,8 +106,8 @@ class ClientConnection(asyncio.Protocol):
         self.named: dict[bytes, bytes] = {}
         self.target = b""
         self.body: list[bytes] = []
-        self.held = 0  # bytes of its bodies
-        self.answering_bytes = 0  # bytes of the body that is being answered
+        self.held = 0  # bytes of all its bodies in memory
+        self.answering_bytes = 0  # bytes of the body of the current request
 
     # --- the transport -----------------------------------------------------------------------------------------------
 
@@ -142,20 +143,20 @@ class ClientConnection(asyncio.Protocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self.refuse(400, "the connection cannot be upgraded")
+            self.refuse(400, NO_UPGRADE)
         except httptools.HttpParserCallbackError as error:
             if not isinstance(error.__context__, Refused):
                 raise
             self.refuse(error.__context__.status, str(error.__context__))
         except httptools.HttpParserError:
-            self.refuse(400, "the request is no HTTP/1.1")
+            self.refuse(400, "the request is not valid HTTP/1.1")
         if self.stage == "head":
             if self.head_bytes > self.host.limits.head_bytes:
-                self.refuse(431, "the head of the request is too long")
+                self.refuse(431, LONG_HEAD)
             elif len(self.fields) > self.host.limits.fields:
                 self.refuse(431, MANY_FIELDS)
         elif self.stage == "body" and self.loose > self.host.limits.head_bytes:
-            self.refuse(431, "the framing of the request's body is too long")
+            self.refuse(431, "the chunk framing of the body is too long")
 
     def pause_writing(self) -> None:
         self.paused = True
@@ -170,14 +171,14 @@ class ClientConnection(asyncio.Protocol):
             self._next()
 
     def answer(self, incoming: Incoming, status: int, body: bytes, fields: tuple[tuple[str, str], ...] = ()) -> None:
-        """Send a whole answer to a request, which ends it."""
+        """Send a complete answer, and finish the request."""
         head = head_of(status, len(body), fields, close=not incoming.keep_alive)
         self.transport.writelines([head] if incoming.method == b"HEAD" else [head, body])
         self.finish(incoming.keep_alive)
 
     def refuse(self, status: int, why: str, linger: bool = True) -> None:
-        """Answer, after the answers that are due, and end the connection. Closing at once could reset it while the
-        client still sends, before the client has read the answer."""
+        """Send an error after the pending answers, and close the connection. Closing at once could reset it while the
+        client still sends and has not read the answer."""
         if self.closing:
             return
         if self.exchange is not None or self.waiting:
@@ -211,14 +212,14 @@ class ClientConnection(asyncio.Protocol):
         if len(fields) > limits.fields:
             raise Refused(431, MANY_FIELDS)
         if self.head_bytes > limits.head_bytes and sum(len(a) + len(b) for a, b in fields) > limits.head_bytes:
-            raise Refused(431, "the head of the request is too long")
+            raise Refused(431, LONG_HEAD)
         self.head_fields, self.fields, self.named = fields, [], dict(fields)
         named = self.named
         if b"upgrade" in named:
-            raise Refused(400, "the connection cannot be upgraded")
+            raise Refused(400, NO_UPGRADE)
         length = named.get(b"content-length", b"")
         if length.isdigit() and int(length) > limits.body_bytes:
-            raise Refused(413, f"a body has at most {limits.body_bytes:,} bytes")
+            raise Refused(413, f"the body is larger than {limits.body_bytes:,} bytes")
         if b"expect" in named and named[b"expect"].lower() == b"100-continue" and self.exchange is None:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self.stage, self.since, self.head_bytes, self.loose = "body", host.seconds(), 0, 0
@@ -232,10 +233,10 @@ class ClientConnection(asyncio.Protocol):
         self.held += size
         host.held_bytes += size
         if self.head_bytes > host.limits.body_bytes:
-            raise Refused(413, f"a body has at most {host.limits.body_bytes:,} bytes")
+            raise Refused(413, f"the body is larger than {host.limits.body_bytes:,} bytes")
         if host.held_bytes > host.limits.held_bytes:
-            raise Refused(503, "the gateway holds as many bytes of requests as it may")
-        if before <= STRANGERS < self.head_bytes:  # an unknown sender must not fill memory
+            raise Refused(503, "the gateway has reached its limit on bytes of request bodies")
+        if before <= STRANGERS < self.head_bytes:  # clients without a valid key must not fill the memory
             refusal = host.check_sender(self.named)
             if refusal is not None:
                 raise Refused(*refusal)
@@ -262,7 +263,7 @@ class ClientConnection(asyncio.Protocol):
     # --- the exchange ------------------------------------------------------------------------------------------------
 
     def finish(self, keep: bool) -> None:
-        """The current request has its answer."""
+        """End the current request after its answer, and continue with the next one."""
         host = self.host
         self.exchange = None
         self.since = host.seconds()
@@ -278,8 +279,8 @@ class ClientConnection(asyncio.Protocol):
             self.refuse(*self.refusal)
 
     def _next(self) -> None:
-        """Begin waiting requests one after the other, unless the client does not read its answers. A request that is
-        answered at once calls this again; the outer call then continues."""
+        """Begin waiting requests one by one, unless the client does not read its answers. A request that is answered
+        immediately calls this again; the outer call then continues."""
         if self.beginning:
             return
         self.beginning = True
@@ -291,21 +292,21 @@ class ClientConnection(asyncio.Protocol):
                 self.transport.resume_reading()
             try:
                 self.host.begin(self, incoming)
-            except Exception:  # of a policy, for example: only this client gets an error
-                log.exception("a request could not be begun")
+            except Exception:  # from a policy, for example: only this client gets an error
+                log.exception("failed to begin a request")
                 self.fail()
         self.beginning = False
 
     def fail(self) -> None:
-        """Answer 500: the fault is the server's own."""
+        """Answer 500 after an internal error."""
         exchange, self.exchange = self.exchange, None
         self.waiting.clear()
         if exchange is not None and not exchange.over:
             exchange.client_gone()
-        self.refuse(500, "the gateway has failed at this request")
+        self.refuse(500, "internal error in the gateway")
 
     def overdue(self, now: float) -> None:
-        """Called periodically: end what has taken too long."""
+        """Close the connection, or end the request, if it has exceeded its time limit. Called periodically."""
         limits = self.host.limits
         if (self.paused or self.closing) and self._stalls(now):
             self.transport.abort()
@@ -320,7 +321,7 @@ class ClientConnection(asyncio.Protocol):
                 self.closing = True
                 self.transport.close()
         elif now - self.since > (limits.head_s if self.stage == "head" else limits.body_s):
-            self.refuse(408, "the request took too long to come", linger=False)
+            self.refuse(408, "the request did not arrive in time", linger=False)
 
     def _stalls(self, now: float) -> bool:
         """Whether the client has read nothing for too long."""

@@ -169,7 +169,9 @@ class Scenario(Struct, frozen=True, kw_only=True):
         "how the simulator computes steps; results are the same. true: many steps at once; false: each step; "
         "random-cuts: many at once, split at random places, for tests",
     ] = True
-    warmup: Annotated[Count, "number of first requests to exclude from the statistics; they still count as requests"] = 0
+    warmup: Annotated[
+        Count, "number of first requests to leave out of the statistics; they still count as requests"
+    ] = 0
     horizon_ps: Annotated[
         PositiveDuration | None,
         Doc(
