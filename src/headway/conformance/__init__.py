@@ -1,1 +1,1 @@
-"""What any router before OpenAI engines should do, tried with emulated engines behind it."""
+"""Conformance checks for any router in front of OpenAI-compatible engines, run with emulated engines."""

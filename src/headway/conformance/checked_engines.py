@@ -1,4 +1,5 @@
-"""The engines behind the router that is tried: emulated, in a thread of this process, so that what they get is seen."""
+"""The emulated engines behind the router under test. They run in a thread of this process, so that the checks can see
+the requests that they receive."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from headway.emulator.faults import Fault
 from headway.emulator.host import Host, Settings
 from headway.experiment.engines import engine_room
 
-STEP_MS: Final = 40  # of a step, long enough to tell tokens apart
+STEP_MS: Final = 40  # step time, long enough to distinguish tokens by their arrival times
 LATENCY: Final = {"model": "fixed", "decode_tokens_per_s": 1000 // STEP_MS, "prefill_tokens_per_s": 200_000}
 CALL_S: Final = 30.0
 
@@ -24,7 +25,7 @@ class Engines:
             "cluster": {"instances": count, "latency": LATENCY},
         }
         setup, scheduler = engine_room(scenario)
-        self.ended: list[tuple[str, str]] = []  # engines and how a request ended there
+        self.ended: list[tuple[str, str]] = []  # for each ended request: the engine, and how the request ended
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -49,11 +50,15 @@ class Engines:
         return self.host.replicas[0].model
 
     def counts(self) -> list[int]:
-        """Requests that each engine has got."""
+        """Return the number of requests that each engine has received."""
         return [replica.instance.stats.requests for replica in self.host.replicas]
 
+    def gains(self, before: list[int]) -> list[int]:
+        """Return how many requests each engine has received since `before`, an earlier result of `counts`."""
+        return [new - old for old, new in zip(before, self.counts(), strict=True)]
+
     def strike(self, mode: Any, engine: int | None = None, **more: Any) -> None:
-        """Make something wrong, with one engine or with all."""
+        """Inject a fault into one engine or into all."""
 
         async def run() -> None:
             for index, replica in enumerate(self.host.replicas):
@@ -68,7 +73,7 @@ class Engines:
         self.until(lambda: all(replica.server is not None for replica in self.host.replicas), CALL_S)
 
     def until(self, holds: Callable[[], bool], seconds: float) -> bool:
-        """Whether it comes to hold in time."""
+        """Wait until a condition holds. Return False if it does not hold in time."""
         end = time.monotonic() + seconds
         while not holds():
             if time.monotonic() > end:

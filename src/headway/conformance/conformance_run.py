@@ -1,4 +1,4 @@
-"""Starts engines and, given a command, the router in front of them; then runs the checks."""
+"""Starts the engines and, if a command is given, the router in front of them; then runs the checks."""
 
 import os
 import re
@@ -9,8 +9,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final
 
@@ -28,12 +28,13 @@ from headway.types import Json
 
 ENGINES: Final = 3
 START_S: Final = 90.0
-KEY_ENV: Final = "HEADWAY_CONFORMANCE_KEY"  # of the admin API, which is not used here
+KEY_ENV: Final = "HEADWAY_CONFORMANCE_KEY"  # holds the key of the gateway's admin API
 OWN: Final = "{python} -m headway.cli serve {config}"
+SIGNS: Final = {PASSED: "✓", FAILED: "✗"}
 
 
 class Report(Struct):
-    router: str  # how it was started, or where it is
+    router: str  # its command or URL
     findings: list[Finding]
 
     @property
@@ -57,8 +58,8 @@ def conformance(
     say: Callable[[str], None] = lambda _: None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """`start` is a command with {engines}, {port}, {metrics_port}, {config} or {python} in it; without a URL and a
-    command it is Headway's own gateway that is tried."""
+    """Check a router: the one at `url`, the one that the command `start` starts, or else Headway's own gateway. The
+    command may contain {engines}, {port}, {metrics_port}, {config} and {python}."""
     if metrics is not None:
         Address(metrics, "--metrics")  # raises before anything is started
     if url is not None:
@@ -66,31 +67,34 @@ def conformance(
     behind = Engines(engines, *listen)
     try:
         for address in behind.urls:
-            say(f"an engine at {address}")
+            say(f"engine at {address}")
         if url is not None and start is None:
             router = Router(url, model or behind.model, key)
             say(f"waiting until the router at {url} serves a request")
             if not wait_until_up(router, START_S):
                 raise HeadwayError(f"{url}: serves no request; point the router at the engines above.")
             return Report(url, run_checks(Bench(router, behind, metrics), progress))
-        return _start_and_check(start or OWN, url, behind, model, metrics, key, progress)
+        command, port, metrics_port = start or OWN, free_port(), free_port()
+        if "{metrics_port}" in command or "{config}" in command:
+            metrics = metrics or f"http://127.0.0.1:{metrics_port}/metrics"
+        router = Router(url or f"http://127.0.0.1:{port}", model or behind.model, key)
+        with _started(command, router, behind, port, metrics_port):
+            return Report(command, run_checks(Bench(router, behind, metrics), progress))
     finally:
         behind.stop()
 
 
-def _start_and_check(
-    command: str,
-    url: str | None,
-    behind: Engines,
-    model: str | None,
-    metrics: str | None,
-    key: str | None,
-    progress: Callable[[int, int], None] | None,
-) -> Report:
-    port, metrics_port = free_port(), free_port()
+@contextmanager
+def _started(command: str, router: Router, behind: Engines, port: int, metrics_port: int) -> Iterator[None]:
+    """Run the router's command for the block, which begins when the router serves requests."""
     with tempfile.TemporaryDirectory(prefix="headway-conformance-") as folder:
-        config = Path(folder, "gateway.yaml")
-        config.write_bytes(msgspec.json.encode(own_config(behind, port, metrics_port)))
+        config = Path(folder, "gateway.yaml")  # for Headway's own gateway, with its defaults
+        gateway = {
+            "listen": f"127.0.0.1:{port}",
+            "backends": {f"e{number}": address for number, address in enumerate(behind.urls)},
+            "admin": {"listen": f"127.0.0.1:{metrics_port}", "key_env": KEY_ENV, "open_metrics": True},
+        }
+        config.write_bytes(msgspec.json.encode(gateway))
         values = {
             "engines": " ".join(behind.urls),
             "port": port,
@@ -98,28 +102,25 @@ def _start_and_check(
             "config": config,
             "python": sys.executable,
         }
-        if "{metrics_port}" in command or "{config}" in command:
-            metrics = metrics or f"http://127.0.0.1:{metrics_port}/metrics"
-        with Path(folder, "words").open("w+") as words:
-            process = _run(fill_in(command, values), words)
+        with Path(folder, "output").open("w+") as output:
+            process = _run(fill_in(command, values), output)
             try:
-                router = Router(url or f"http://127.0.0.1:{port}", model or behind.model, key)
                 if not wait_until_up(router, START_S, lambda: process.poll() is None):
-                    words.seek(0)
-                    last = (words.read().strip().splitlines() or ["it said nothing"])[-1]
+                    output.seek(0)
+                    last = (output.read().strip().splitlines() or ["it wrote no output"])[-1]
                     raise HeadwayError(f"--start: the router serves no request: {last[-300:]}")
-                return Report(command, run_checks(Bench(router, behind, metrics), progress))
+                yield
             finally:
                 _end(process)
 
 
 def fill_in(command: str, values: dict[str, object]) -> list[str]:
-    """The command's words; only the places that are known are filled in."""
+    """Return the words of the command with its known placeholders replaced."""
     text = re.sub(r"\{(\w+)\}", lambda match: str(values.get(match[1], match[0])), command)
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise HeadwayError(f"--start: is no command: {error}.") from None
+        raise HeadwayError(f"--start: is not a valid command: {error}.") from None
     if not words:
         raise HeadwayError("--start: is empty; give the router's command, with {engines} and {port} in it.")
     return words
@@ -136,7 +137,7 @@ def _run(words: list[str], output: IO[str]) -> subprocess.Popen[bytes]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """It, and whatever it has started."""
+    """Stop the router and the processes that it has started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -144,24 +145,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait(10)
 
 
-def own_config(behind: Engines, port: int, metrics_port: int) -> Json:
-    """A file of Headway's gateway, as it comes: with its own defaults."""
-    return {
-        "listen": f"127.0.0.1:{port}",
-        "backends": {f"e{number}": address for number, address in enumerate(behind.urls)},
-        "admin": {"listen": f"127.0.0.1:{metrics_port}", "key_env": KEY_ENV, "open_metrics": True},
-    }
-
-
 def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
-
-
-# What a router does and does not, as a page for people.
-
-SIGNS = {PASSED: "✓", FAILED: "✗"}
 
 
 def conformance_report(report: Report) -> RenderableType:

@@ -1,4 +1,4 @@
-"""The checks. Each asks the router something, looks at what the engines and the client saw, and says what it found."""
+"""The checks. Each sends requests to the router, and judges by what the engines and the client received."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Final
 from msgspec import Struct
 
 from headway.conformance.checked_engines import STEP_MS, Engines
-from headway.conformance.router_client import Answer, Router, get, text
+from headway.conformance.router_client import Router, get, text
 
 PASSED, FAILED, UNKNOWN = "passed", "failed", "not checked"
-SHEDS: Final = 12
-GONE_S: Final = 4.0  # that an engine is gone
-ARRIVE_S: Final = 10.0  # that a request may take to reach an engine
-COUNT_S: Final = 1.5  # that a router's page of metrics may be behind
-COLD: Final = 8  # prompts for each engine
-MOST_COLD: Final = 12
+SHEDS: Final = 12  # requests that the overload check sends
+GONE_S: Final = 4.0  # how long an engine is down
+ARRIVE_S: Final = 10.0  # time for a request to reach an engine
+COUNT_S: Final = 1.5  # delay of a router's metrics page
+COLD: Final = 8  # cold prompts per engine
+MOST_COLD: Final = 12  # cold prompts that one engine may receive
 TURNED_AWAY: Final = re.compile(r"reject|shed|refus|fail|error|exhaust|overload")
 STATUS: Final = re.compile(r"429|50[0-9]|5xx")
-BESIDE: Final = re.compile(r"_bucket|retries_total")  # attempts are no requests
+BESIDE: Final = re.compile(r"_bucket|retries_total")  # metrics that do not count requests
 VALUES: Final = re.compile(r'="([^"]*)"')
 
 
@@ -35,45 +35,43 @@ class Finding(Struct):
 
 
 class Bench(Struct):
-    """What a check has at hand."""
+    """The router and the engines under test."""
 
     router: Router
     engines: Engines
     metrics: str | None = None  # URL of the router's Prometheus page
 
-    def served_by(self, ask: Callable[[], Answer]) -> int | None:
-        """The engine that got the request; None where none did."""
+    def served_by(self, prompt: str, api: str = "chat") -> int | None:
+        """Send a request, and return the engine that received it; None if no engine did."""
         before = self.engines.counts()
-        ask()
-        after = self.engines.counts()
-        gained = [index for index, (old, new) in enumerate(zip(before, after, strict=True)) if new > old]
-        return gained[-1] if gained else None
+        self.router.ask(prompt, 2, api)
+        gains = self.engines.gains(before)
+        return gains.index(max(gains)) if any(gains) else None
 
 
 def affinity(bench: Bench, api: str) -> tuple[str, str]:
-    """Prompts that begin alike go where the first of them went."""
+    """Check that prompts with the same beginning go to the same engine."""
     homes: dict[int, int | None] = {}
-    hits = whole = 0
+    hits = repeats = 0
     for turn in range(4):
         for group in range(6):
-            prompt = text(f"{api} group {group}") + f" and question {turn}"
-            target = bench.served_by(lambda prompt=prompt: bench.router.ask(prompt, 2, api))  # type: ignore[misc]
+            target = bench.served_by(text(f"{api} group {group}") + f" and question {turn}", api)
             if turn:
-                whole += 1
+                repeats += 1
                 hits += target is not None and target == homes[group]
             homes[group] = target
     used = len({home for home in homes.values() if home is not None})
-    detail = f"{hits} of {whole} went where the last with the same beginning went; engines in use: {used}"
-    return (PASSED if hits >= 0.9 * whole else FAILED), detail
+    detail = f"{hits} of {repeats} went to the engine of the last prompt with the same prefix; engines in use: {used}"
+    return (PASSED if hits >= 0.9 * repeats else FAILED), detail
 
 
 def cold_spread(bench: Bench) -> tuple[str, str]:
-    """Prompts that no engine has cached, one at a time, do not all go to one engine."""
+    """Check that uncached prompts, sent one at a time, do not all go to one engine."""
     before = bench.engines.counts()
     prompts = COLD * len(before)
     for number in range(prompts):
         bench.router.ask(text(f"cold {number}"), 1)
-    requests = [new - old for old, new in zip(before, bench.engines.counts(), strict=True)]
+    requests = bench.engines.gains(before)
     detail = f"{prompts} cold prompts, one at a time: engines got {', '.join(map(str, requests))}"
     return (PASSED if max(requests) <= MOST_COLD and min(requests) > 0 else FAILED), detail
 
@@ -81,20 +79,20 @@ def cold_spread(bench: Bench) -> tuple[str, str]:
 def first_token(bench: Bench) -> tuple[str, str]:
     answer = bench.router.ask(text("first token"), 20)
     if not answer.pieces:
-        return FAILED, f"no content came (status {answer.status})"
+        return FAILED, f"no content arrived (status {answer.status})"
     spread = 1000 * (answer.pieces[-1][0] - answer.pieces[0][0])
     expected = (answer.tokens - 1) * STEP_MS
-    detail = f"the first of 20 tokens came {spread:.0f} ms before the last; the engine made them over {expected} ms"
+    detail = f"the first of 20 tokens came {spread:.0f} ms before the last; the engine generated them in {expected} ms"
     return (PASSED if answer.tokens >= 20 and spread >= 0.7 * expected else FAILED), detail
 
 
 def one_by_one(bench: Bench) -> tuple[str, str]:
     answer = bench.router.ask(text("one by one"), 20)
-    times = [at for at, _ in answer.pieces]
-    gaps = [1000 * (later - at) for at, later in pairwise(times)]
+    gaps = [1000 * (later - at) for (at, _), (later, _) in pairwise(answer.pieces)]
     apart = f", {median(gaps):.0f} ms apart" if gaps else ""
-    detail = f"{answer.tokens} tokens came in {len(times)} pieces{apart}; the engine makes one every {STEP_MS} ms"
-    return (PASSED if len(times) >= 16 else FAILED), detail
+    pieces = len(answer.pieces)
+    detail = f"{answer.tokens} tokens came in {pieces} pieces{apart}; the engine generates one every {STEP_MS} ms"
+    return (PASSED if pieces >= 16 else FAILED), detail
 
 
 def cancel(bench: Bench) -> tuple[str, str]:
@@ -108,26 +106,26 @@ def cancel(bench: Bench) -> tuple[str, str]:
         return any(how == "abandoned" for _, how in bench.engines.ended[ended:])
 
     if bench.engines.until(abandoned, 5.0):
-        return PASSED, f"the engine heard of it, {time.monotonic() - begun:.1f} s after the request"
+        return PASSED, f"the engine noticed it {time.monotonic() - begun:.1f} s after the request"
     bench.engines.until(lambda: len(bench.engines.ended) > ended, 20.0)
-    return FAILED, "the engine went on generating for nobody"
+    return FAILED, "the engine continued to generate after the client had left"
 
 
 def engine_dies(bench: Bench) -> tuple[str, str]:
-    """A stream whose engine dies must not look complete."""
+    """Check that a stream does not look complete if its engine dies."""
     engines = bench.engines
     with ThreadPoolExecutor(1) as pool:
         before = engines.counts()
         reply = pool.submit(bench.router.ask, text("engine dies"), 60)
-        engines.until(lambda: engines.counts() != before, ARRIVE_S)
-        struck = next((at for at, (old, new) in enumerate(zip(before, engines.counts(), strict=True)) if new > old), 0)
+        engines.until(lambda: any(engines.gains(before)), ARRIVE_S)
+        gains = engines.gains(before)
         time.sleep(8 * STEP_MS / 1000)
-        engines.strike("crash", struck, seconds=GONE_S)
+        engines.strike("crash", gains.index(max(gains)), seconds=GONE_S)
         answer = reply.result()
     engines.wait_until_back()
     if not answer.tokens:
         return FAILED, f"no answer began (status {answer.status})"
-    end = "an error event" if answer.error else "a broken connection" if not answer.whole else "an end like any other"
+    end = "an error event" if answer.error else "a broken connection" if not answer.whole else "a normal end"
     if answer.tokens >= 60:
         end = "all its tokens"
     honest = answer.tokens >= 60 or ((answer.error or not answer.whole) and not answer.complete)
@@ -135,20 +133,19 @@ def engine_dies(bench: Bench) -> tuple[str, str]:
 
 
 def others_serve(bench: Bench) -> tuple[str, str]:
-    """While an engine is gone, whatever the router may still believe of it, clients are served."""
+    """Check that the other engines serve clients while one engine is down, even before the router notices."""
     engines, prompt = bench.engines, text("goes on")
-    struck = bench.served_by(lambda: bench.router.ask(prompt, 2))
-    engines.strike("crash", struck or 0, seconds=GONE_S)
+    engines.strike("crash", bench.served_by(prompt) or 0, seconds=GONE_S)
     after = [bench.router.ask(f"{prompt} question {number}", 2) for number in range(6)]
     served = sum(answer.status == 200 and answer.tokens == 2 for answer in after)
     engines.wait_until_back()
     statuses = ", ".join(map(str, sorted({answer.status for answer in after})))
-    detail = f"{served} of 6 requests for a prompt of the engine that had gone were served (status {statuses})"
+    detail = f"{served} of 6 requests with a prefix cached on the lost engine were served (status {statuses})"
     return (PASSED if served == 6 else FAILED), detail
 
 
 def overload(bench: Bench) -> tuple[str, str]:
-    """When all engines refuse, the client gets a refusal too, and soon."""
+    """Check that clients soon get an error status when all engines refuse requests."""
     bench.engines.strike("503")
     begun = time.monotonic()
     try:
@@ -166,15 +163,15 @@ def overload(bench: Bench) -> tuple[str, str]:
 
 
 def count_refusals(bench: Bench) -> tuple[str, str]:
-    """What is turned away is in the router's metrics."""
+    """Check that the router's metrics count rejected requests."""
     if bench.metrics is None:
-        return UNKNOWN, "no page of metrics was named"
+        return UNKNOWN, "no metrics page was given"
     before = dict(series(get(bench.metrics)[1]))
     overload(bench)
     time.sleep(COUNT_S)
     status, page = get(bench.metrics)
     if status != 200:
-        return FAILED, f"{bench.metrics} has no page of metrics (status {status})"
+        return FAILED, f"{bench.metrics} is not a metrics page (status {status})"
     grown: dict[str, float] = {}
     for name, value in series(page):
         if turned_away(name):
@@ -182,14 +179,14 @@ def count_refusals(bench: Bench) -> tuple[str, str]:
             grown[metric] = grown.get(metric, 0.0) + value - before.get(name, 0.0)
     counters = [name for name, by in grown.items() if by >= SHEDS]
     if not counters:
-        return FAILED, f"{SHEDS} requests were turned away, and no counter of such grew by as many"
+        return FAILED, f"{SHEDS} requests were rejected, but no counter of rejections grew by {SHEDS} or more"
     shortest = min(counters, key=len)
     return PASSED, f"{shortest} grew by {grown[shortest]:g}"
 
 
 def turned_away(name: str) -> bool:
-    """Whether a series counts such requests, by its own name or by what a label says; whose engine it is says nothing,
-    nor does a label that others have too."""
+    """Whether a series counts rejected requests, judged by its name and the values of its labels. URLs of engines are
+    ignored."""
     metric, _, labels = name.partition("{")
     if BESIDE.search(metric):
         return False

@@ -1,4 +1,4 @@
-"""Asks the router as a plain client does, and notes when each piece of the answer comes."""
+"""A plain client of the router, which records when each piece of an answer arrives."""
 
 import asyncio
 import json
@@ -19,10 +19,10 @@ PLAIN: Final = {"accept-encoding": "identity"}
 
 class Answer(Struct):
     status: int = 0
-    pieces: list[tuple[float, int]] = []  # when content came, and how many tokens of it
+    pieces: list[tuple[float, int]] = []  # arrival time and number of tokens of each piece
     complete: bool = False  # the stream ended with [DONE]
     error: bool = False  # it has an error event
-    whole: bool = False  # HTTP's own end has come
+    whole: bool = False  # the HTTP body is complete
     fields: dict[str, str] = {}
 
     @property
@@ -30,7 +30,7 @@ class Answer(Struct):
         return sum(count for _, count in self.pieces)
 
     def hear(self, lines: bytes) -> None:
-        """Whole lines of it have come."""
+        """Record whole lines that have arrived."""
         count = len(CONTENT.findall(lines))
         if count:
             self.pieces.append((time.monotonic(), count))
@@ -39,14 +39,12 @@ class Answer(Struct):
 
 
 class Router:
-    """Where the router is."""
-
     def __init__(self, url: str, model: str, key: str | None = None) -> None:
         self.address = Address(url.rstrip("/").removesuffix("/v1"), "URL")
         self.model, self.key = model, key
 
     def ask(self, prompt: str, tokens: int = 4, api: str = "chat", leave_after: int | None = None) -> Answer:
-        """A stream of so many tokens. `leave_after` so many the client goes."""
+        """Request a stream of tokens. The client disconnects after `leave_after` tokens."""
         body: Json = {"model": self.model, "max_tokens": tokens, "stream": True, "ignore_eos": True}
         if api == "chat":
             path, body["messages"] = "/v1/chat/completions", [{"role": "user", "content": prompt}]
@@ -65,7 +63,7 @@ class Router:
                 answer.status, answer.fields = stream.status, stream.fields
                 await self._read(stream, answer, leave_after)
         except NoAnswer:
-            pass  # the answer is what has come so far
+            pass  # the answer is what has arrived so far
         finally:
             await client.close()
         return answer
@@ -82,12 +80,12 @@ class Router:
 
 
 def text(seed: Any, words: int = 600) -> str:
-    """A prompt that begins like no other."""
+    """Return a prompt that shares no prefix with prompts of other seeds."""
     return f"case {seed} " + " ".join(f"{seed}-{number % 7}" for number in range(words))
 
 
 def get(url: str, seconds: float = 5.0) -> tuple[int, str]:
-    """Status and text of a page; status 0 without an answer."""
+    """Return the status and text of a page; the status is 0 if there is no answer."""
     return asyncio.run(_get(Address(url, "--metrics").root, seconds))
 
 
@@ -103,7 +101,7 @@ async def _get(url: str, seconds: float) -> tuple[int, str]:
 
 
 def wait_until_up(router: Router, seconds: float, alive: Any = lambda: True) -> bool:
-    """Until a request is served."""
+    """Wait until the router serves a request. Return False if it does not in time, or `alive` returns False."""
     end = time.monotonic() + seconds
     while time.monotonic() < end and alive():
         if router.ask("are you there", 1).status == 200:
