@@ -53,7 +53,7 @@ def test_nothing_is_left_after_a_storm() -> None:
         for replica in one.host.replicas:
             instance, told = replica.instance, replica.publisher.published
             one.do(partial(check_instance, instance))
-            assert instance.cache.held == 0 and instance.count_queued() == 0
+            assert instance.cache.held == 0 and instance.scheduler.count_queued() == 0
             assert all(
                 has_block(instance.cache.pieces.get(key), block) for key, known in told.items() for block in known
             )

@@ -138,8 +138,8 @@ def test_a_policy_that_raises_ends_the_run_with_name_request_and_what_it_said(tm
 @pytest.mark.parametrize(
     ("method", "answer", "value"),
     [
-        ("first", "None", "Line.first must return one of those that wait at the instance, got None"),
-        ("first", "nan", "Line.first must return one of those that wait at the instance, got nan"),
+        ("first", "None", "Line.first must return a ticket that waits at the instance, got None"),
+        ("first", "nan", "Line.first must return a ticket that waits at the instance, got nan"),
         ("order", "running[1:]", "Line.order must return the running requests, each once, got ["),
         ("order", "running + running[:1]", "Line.order must return the running requests, each once, got ["),
         ("order", "nan", "Line.order must return the running requests, each once, got nan"),

@@ -67,7 +67,7 @@ def test_a_wrong_answer_of_the_policy_names_the_request_and_the_instance() -> No
     jobs = [new_job(7), new_job(8)]
     for job in jobs:
         queue.add(job, 0, 0.0, NO_PRIORITY.hints)
-    with pytest.raises(HeadwayError, match=r"first must return one of those that wait .* at request 7 on engine-0"):
+    with pytest.raises(HeadwayError, match=r"first must return a ticket that waits .* at request 7 on engine-0"):
         queue.first()
     with pytest.raises(HeadwayError, match="order must return the running requests, each once"):
         queue.sort(jobs)

@@ -581,9 +581,9 @@ def test_what_a_scheduler_must_not_answer_is_told() -> None:
 
     place = r", at request 0 on instance-0\.$"
     for answers, sentence in (
-        ({"first": None}, r"^policies.scheduler: Wrong.first must return one of those that wait .*, got None" + place),
-        ({"first": 7}, r"first must return one of those that wait at the instance, got 7" + place),
-        ({"first": []}, r"first must return one of those that wait at the instance, got \[\]" + place),
+        ({"first": None}, r"^policies.scheduler: Wrong.first must return a ticket that waits .*, got None" + place),
+        ({"first": 7}, r"first must return a ticket that waits at the instance, got 7" + place),
+        ({"first": []}, r"first must return a ticket that waits at the instance, got \[\]" + place),
         ({"order": []}, r"Wrong.order must return the running requests, each once, got \[\]" + place),
         ({"chunk": 0}, r"Wrong.chunk must return a number of tokens, at least 1, or None, got 0" + place),
         ({"chunk": 2.5}, r"got 2\.5" + place),
@@ -617,7 +617,7 @@ def test_one_queue_for_two_instances_is_told() -> None:
         def queue(self) -> Shared:
             return self
 
-    with pytest.raises(HeadwayError, match="must return one of those that wait at the instance"):
+    with pytest.raises(HeadwayError, match="must return a ticket that waits at the instance"):
         headway.simulate(SCENARIO, scheduler=Shared())
 
 

@@ -67,7 +67,7 @@ class EmulatedMetrics:
 
     def moment(self) -> Moment:
         instance = self.instance
-        stats, running, queued = instance.stats, len(instance.batch.running), instance.count_queued()
+        stats, running, queued = instance.stats, len(instance.batch.running), instance.scheduler.count_queued()
         tokens = stats.prompt_tokens, stats.cached_tokens
         return Moment(running, queued, instance.cache.held, *tokens, stats.preemptions)
 

@@ -1,6 +1,6 @@
-"""The adapters (LoRA) that one instance has loaded, in its slots.
+"""The adapters (LoRA) that an instance has loaded into its slots.
 
-A running request's adapter stays; of those that nobody uses the one goes first whose last request entered longest ago.
+An adapter of a running request stays loaded. If a slot is needed, the least recently entered unused adapter is evicted.
 """
 
 from headway.errors import InvariantError
@@ -11,18 +11,18 @@ class Adapters:
 
     def __init__(self, slots: int, load_ps: int) -> None:
         self.slots = slots
-        self.load_ps = load_ps  # that one takes to load
-        self.users: dict[str, int] = {}  # running requests of each that is loaded, in order of the last one's entry
-        self.used = 0  # adapters with any
-        self.loaded = 0  # how often one was
-        self.loading_ps = 0  # what the next step takes longer
+        self.load_ps = load_ps  # time to load one adapter
+        self.users: dict[str, int] = {}  # running requests by loaded adapter, in order of the last entry
+        self.used = 0  # adapters with running requests
+        self.loaded = 0  # loads so far
+        self.loading_ps = 0  # time that loads add to the next step
 
     def has_room(self, name: str | None) -> bool:
-        """Whether a request with this adapter, or with none, can enter."""
+        """Whether a request with this adapter (None: without one) can enter the batch."""
         return name is None or name in self.users or self.used < self.slots
 
     def enter(self, name: str | None) -> bool:
-        """It enters. True if its adapter had to be loaded."""
+        """Count a request that enters the batch. Return whether its adapter had to be loaded."""
         if name is None:
             return False
         users = self.users
@@ -33,21 +33,17 @@ class Adapters:
         self.used += 1
         if count < 0:
             if len(users) == self.slots:
-                del users[self.idle()]
+                idle = next((adapter for adapter, running in users.items() if not running), None)
+                if idle is None:
+                    raise InvariantError("An adapter must be loaded, but running requests use all slots.")
+                del users[idle]
             self.loaded += 1
             self.loading_ps += self.load_ps
         users[name] = 1
         return count < 0
 
-    def idle(self) -> str:
-        """Who gives up its slot."""
-        for name, count in self.users.items():
-            if not count:
-                return name
-        raise InvariantError("An adapter was to be loaded, and all slots are in use.")
-
     def leave(self, name: str | None) -> None:
-        """It no longer runs."""
+        """Count a request that leaves the batch."""
         if name is None:
             return
         self.users[name] -= 1
@@ -58,14 +54,14 @@ class Adapters:
         return tuple(sorted(self.users))
 
     def take_loading(self) -> int:
-        """How much longer the step lasts that is about to begin."""
+        """Return the time that loads add to the next step, and reset it."""
         loading_ps, self.loading_ps = self.loading_ps, 0
         return loading_ps
 
     def check(self, running: list[str]) -> None:
-        """Conservation: every running request's adapter is there, and counts those that use it."""
+        """Check that every adapter of a running request is loaded, and that the counts are right."""
         counts = dict.fromkeys(self.users, 0)
         for name in running:
             counts[name] = counts.get(name, 0) + 1
         if counts != self.users or len(counts) > self.slots:
-            raise InvariantError(f"Loaded adapters {self.users} in {self.slots} slots; running requests use {counts}.")
+            raise InvariantError(f"{self.slots} slots hold the adapters {self.users}, but requests use {counts}.")

@@ -1,4 +1,4 @@
-"""The batch of an instance: the requests that run, and the decoding set, whose requests advance in lockstep."""
+"""The batch of an instance: its running requests, and the subset that decodes, one token per step each."""
 
 from heapq import heapify, heappush
 
@@ -9,15 +9,15 @@ class Batch:
     def __init__(self, block_tokens: int) -> None:
         self.block_tokens = block_tokens
         self.running: dict[Job, Job] = {}  # in order of entry
-        self.entered = 0  # how many ever entered, for their order
-        self.partial: Job | None = None  # the request in the middle of its prefill
-        self.steps = 0  # steps ended so far
+        self.entered = 0  # requests that have ever entered
+        self.partial: Job | None = None  # the request whose prefill is unfinished
+        self.steps = 0  # steps that have ended
         # the decoding set
         self.decodes = 0
-        self.counted = 0  # those of them that are in the statistics
-        self.context = 0  # their known tokens, summed
-        # How many decodes take a block at the steps equal to this modulo the block size; twice, so that a stretch of
-        # steps is always one slice.
+        self.counted = 0  # decodes that count in the statistics
+        self.context = 0  # sum of their known tokens
+        # Decodes that take a new block at a step, by step modulo the block size. Stored twice, so that consecutive
+        # steps are always one slice.
         self.phases = [0] * (2 * block_tokens)
         self.ending: list[tuple[int, int, Job]] = []  # heap of decodes by (last step, order)
 
@@ -26,7 +26,7 @@ class Batch:
         self.running[job] = job
 
     def start_decoding(self, job: Job) -> None:
-        """Put a request whose prefill has ended into the decoding set."""
+        """Add a request to the decoding set after its prefill."""
         size = self.block_tokens
         job.decoding_from = self.steps - job.generated
         job.ends_at_step = job.decoding_from + job.output_tokens
@@ -38,7 +38,7 @@ class Batch:
         self.phases[phase + size] += 1
 
     def stop_decoding(self, job: Job) -> None:
-        """Take a request out of the decoding set, with the tokens that it has generated."""
+        """Remove a request from the decoding set, and update its tokens and blocks."""
         size = self.block_tokens
         job.generated = self.steps - job.decoding_from
         computed = job.computed = job.request.prompt_tokens + job.generated - 1
@@ -51,16 +51,15 @@ class Batch:
         self.phases[phase + size] -= 1
 
     def expect_end(self, job: Job) -> None:
-        """A decode will end by itself."""
         heappush(self.ending, (job.ends_at_step, job.order, job))
 
     def forget_end(self, job: Job) -> None:
-        """A decode stops before its end."""
+        """Cancel the expected end of a request that stops earlier."""
         self.ending = [entry for entry in self.ending if entry[2] is not job]
         heapify(self.ending)
 
     def decode_blocks(self, begun: int, steps: int) -> int:
-        """Blocks that the decodes take in the `steps` steps after so many, earlier runs included."""
+        """Return the blocks that the decodes take in `steps` steps, if `begun` steps have begun before."""
         size = self.block_tokens
         phase = begun % size
         return self.decodes * (steps // size) + sum(self.phases[phase : phase + steps % size])

@@ -1,4 +1,4 @@
-"""Instances come and go: faults strike, the autoscaler looks and is obeyed, instances get ready, drain and stop."""
+"""Starts, drains and stops instances, on decisions of the autoscaler and because of faults."""
 
 from __future__ import annotations
 
@@ -16,44 +16,42 @@ from headway.types import NEVER, REPLICAS, SERVING, STARTING, Request
 if TYPE_CHECKING:
     from headway.sim.dispatcher import Dispatcher
 
-REACHED = (*SERVING, "draining")  # states in which it has requests
+REACHED = (*SERVING, "draining")  # states in which an instance has requests
 
 
 class Capacity:
     def __init__(
         self, dispatcher: Dispatcher, setup: LifeSetup, autoscaler: Autoscaler | None, queues: bool = False
     ) -> None:
-        """`queues`: requests may wait in a queue of the router's."""
+        """`queues`: whether requests may wait in a queue at the router."""
         self.dispatcher = dispatcher
         self.setup = setup
         self.lifecycle = Lifecycle(setup, dispatcher.recorder)
         self.losses = Losses(dispatcher, setup.retries)
         dispatcher.capacity, dispatcher.losses = self, self.losses
-        self.autoscaler = autoscaler  # None where all pools keep their size
+        self.autoscaler = autoscaler  # None if all pools keep their size
         self.next_ps = NEVER
-        self.waiting = False  # whether the autoscaler knows of requests that wait at the router
-        # Whether there may be something to do at any instant: a trigger, or requests that wait at the router.
+        self.waiting = False  # whether the autoscaler has counted requests that wait at the router
+        # Whether triggers or requests at the router may require a check at any instant.
         self.watchful = autoscaler is not None and (autoscaler.triggers is not None or queues)
 
     def start(self, now: int) -> None:
-        """The run begins."""
-        dispatcher = self.dispatcher
         self.lifecycle.start(now)
         if self.autoscaler is not None:
             self.autoscaler.start(now)
         while (fault := self.lifecycle.struck_before(now)) is not None:
             self.strike(now, fault)
         self.set_next()
-        dispatcher.set_timer()
+        self.dispatcher.set_timer()
 
     def is_due(self, now: int) -> bool:
-        """Whether anything may be due at this instant."""
+        """Whether `manage` may have something to do at this instant."""
         if self.next_ps == now or self.watchful or any(map(self.losses.idle, self.lifecycle.draining)):
             return True
         return self.autoscaler is not None and (self.waiting or bool(self.dispatcher.held))
 
     def is_deserted(self) -> bool:
-        """Nobody is there to be served."""
+        """Whether no request is at the router or at an instance."""
         return not self.dispatcher.held and all(map(self.losses.idle, range(len(self.losses.bound))))
 
     def close(self, now: int) -> None:
@@ -68,14 +66,14 @@ class Capacity:
             self.next_ps = min(self.next_ps, self.autoscaler.next_ps)
 
     def manage(self, now: int) -> None:
-        """All that is due at this instant, after the requests that ended at it: faults, then the autoscaler's look and
-        what follows from it, then what instances get into. Nothing more happens once nobody is there to be served."""
+        """Process everything that is due at this instant, after the requests that ended: first faults, then decisions
+        of the autoscaler, then planned state changes of instances."""
         while (fault := self.lifecycle.strikes(now)) is not None:
             self.strike(now, fault)
         if self.autoscaler is not None:
             self.look(now, self.autoscaler)
         while (change := self.lifecycle.due(now)) is not None:
-            self.get_into(now, *change)
+            self.change_as_planned(now, *change)
         for index in self.lifecycle.draining[:]:
             if self.losses.idle(index):
                 self.stop(now, self.lifecycle.places[index])
@@ -84,7 +82,7 @@ class Capacity:
         self.dispatcher.set_timer()
 
     def in_vain(self, now: int, request: Request) -> None:
-        """A request has waited at the router as long as one may, or as its client would."""
+        """Tell the autoscaler that a request waited at the router until it was rejected or its client gave up."""
         if self.autoscaler is not None:
             could = self.dispatcher.control.pools_of(request)
             pools = [number for number, pool in enumerate(self.setup.pools) if pool.view_pool in could]
@@ -93,7 +91,7 @@ class Capacity:
     # --- the autoscaler ----------------------------------------------------------------------------------------
 
     def count_waiting(self, now: int) -> None:
-        """The load that the autoscaler sees has the requests that wait at the router, for as long as they do."""
+        """Add the requests that wait at the router to the load that the autoscaler sees."""
         if self.autoscaler is None:
             return
         self.waiting = False
@@ -118,8 +116,8 @@ class Capacity:
                 dispatcher.recorder.scaled.append(record)
 
     def resize(self, now: int, pool: PoolSetup, target: int) -> int:
-        """Bring instances, or drain some, until a pool has so many; how many it then has. Those that drain still have
-        their GPUs, so that there may be no place for others yet."""
+        """Start or drain instances until a pool has `target` replicas, and return how many it has. Draining instances
+        keep their GPUs, so that a pool may have no free place yet."""
         lifecycle = self.lifecycle
         count = lifecycle.count(pool)
         while count < target and (place := lifecycle.free(pool)) is not None:
@@ -131,7 +129,8 @@ class Capacity:
         return count
 
     def least_needed(self, pool: PoolSetup) -> Place:
-        """Who goes first: those that nobody is sent to, then whoever has the fewest requests; of equals the last."""
+        """Return the instance to drain: one that does not serve, else the one with the fewest requests; on a tie, the
+        one with the highest index."""
         bound = self.losses.bound
         here = [place for place in self.lifecycle.of(pool) if place.state in REPLICAS]
         return min(here, key=lambda place: (place.state in SERVING, len(bound[place.index]), -place.index))
@@ -140,7 +139,7 @@ class Capacity:
 
     def change(self, now: int, place: Place, state: str) -> None:
         dispatcher = self.dispatcher
-        if dispatcher.signals.vary:  # the policies will hear of it, and may look
+        if dispatcher.signals.vary:  # policies that observe the change may read signals
             dispatcher.signals.refresh(now)
         self.lifecycle.change(now, place, state)
         dispatcher.control.instance_changed(now, place.index, state)
@@ -149,8 +148,8 @@ class Capacity:
         self.change(now, place, "provisioning")
         self.lifecycle.plan(now + place.provisioning(), place, "loading")
 
-    def get_into(self, now: int, place: Place, state: str) -> None:
-        """The next state that was planned for an instance."""
+    def change_as_planned(self, now: int, place: Place, state: str) -> None:
+        """Move an instance to the next state that was planned for it."""
         lifecycle, warmup = self.lifecycle, self.setup.scaling.warmup
         if state == "loading":
             self.change(now, place, "loading")
@@ -158,26 +157,26 @@ class Capacity:
         elif state == "warming":
             place.warm_at = now if warmup is None else now + warmup.duration_ps
             if warmup is not None:
-                self.dispatcher.instances[place.index].warm(now, warmup.steps())
+                self.dispatcher.instances[place.index].planner.warm(now, warmup.steps())
             self.serve(now, place)
         elif state == "ready":
             self.serve(now, place)
-        else:  # it has had time enough to drain
+        else:  # the time limit for draining is over
             self.losses.empty(now, place.index, False, f"{self.name(place)} was stopped before the request had ended")
             self.stop(now, place)
 
     def serve(self, now: int, place: Place) -> None:
-        """It takes requests, at first perhaps more slowly."""
+        """Let an instance receive requests; while it warms up, it is slower."""
         if now < place.warm_at:
             self.change(now, place, "warming")
             self.lifecycle.plan(place.warm_at, place, "ready")
         else:
             self.change(now, place, "ready")
-        if self.dispatcher.held:  # some of them may have waited for an instance
+        if self.dispatcher.held:  # some requests may have waited for an instance
             self.dispatcher.follow(now, self.dispatcher.control.wake)
 
     def drain(self, now: int, place: Place) -> None:
-        """It gets no more requests; what becomes of those that it has goes by the mode."""
+        """Send no more requests to an instance. The drain mode determines what happens to those that it has."""
         drain = self.setup.scaling.drain
         if place.state in STARTING:
             self.stop(now, place)
@@ -194,12 +193,11 @@ class Capacity:
             self.lifecycle.plan(now + drain.timeout_ps, place, "stopped")
 
     def stop(self, now: int, place: Place) -> None:
-        """It is gone, with all it had."""
         self.cool(now, place)
         self.change(now, place, "stopped")
 
     def cool(self, now: int, place: Place) -> None:
-        """What it had cached is gone, and nobody hears any more of what it evicted before."""
+        """Clear the instance's cache, and drop the KV events that it has not yet sent."""
         cool(self.dispatcher.instances[place.index], now)
         if self.dispatcher.signals.kv_events is not None:
             self.dispatcher.signals.kv_events.forget(place.index)
@@ -210,7 +208,7 @@ class Capacity:
     # --- faults ------------------------------------------------------------------------------------------------
 
     def strike(self, now: int, fault: FaultSetup) -> None:
-        """An instance that is not there is not struck."""
+        """Apply a fault, unless the instance is stopped."""
         place = self.lifecycle.places[fault.instance]
         if place.state == "stopped" or (fault.kind == "unreachable" and place.state not in REACHED):
             return
@@ -226,9 +224,10 @@ class Capacity:
             self.cut_off(now, place, fault.duration_ps)
 
     def crash(self, now: int, place: Place, duration_ps: int | None) -> None:
-        """Everything there is lost. It comes back after a time, or never; then it is replaced if it has to be."""
+        """Lose all requests and the cache. The instance restarts after the duration; without one, the pool replaces it
+        if it falls below its minimum."""
         was = place.state
-        self.change(now, place, "stopped")  # before its requests are sent again
+        self.change(now, place, "stopped")  # before its requests are retried
         self.losses.empty(now, place.index, False, f"{self.name(place)} crashed")
         self.cool(now, place)
         if was == "draining":
@@ -240,7 +239,7 @@ class Capacity:
             self.resize(now, place.pool, max(self.lifecycle.count(place.pool), place.pool.minimum))
 
     def cut_off(self, now: int, place: Place, duration_ps: int | None) -> None:
-        """It cannot be reached for a time. Its requests are lost, what it has cached is not."""
+        """Make an instance unreachable for a time. It loses its requests, but keeps its cache."""
         was = place.state
         self.change(now, place, "unreachable")
         self.losses.empty(now, place.index, False, f"{self.name(place)} could not be reached")

@@ -1,4 +1,4 @@
-"""What becomes of a request at each kind of event, between router, instances and traffic."""
+"""Moves requests between traffic, router and instances as events happen."""
 
 from __future__ import annotations
 
@@ -25,27 +25,28 @@ if TYPE_CHECKING:
 
 
 class Deadlines:
-    """When clients give up: the deadlines of requests that have not ended."""
+    """The deadlines of requests, after which their clients give up."""
 
     __slots__ = ("heap", "jobs", "recorder")
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self.heap: list[tuple[int, int]] = []  # when, and which request
-        self.jobs: dict[int, tuple[int, Job]] = {}  # where those of them are that came to an instance, by request
+        self.heap: list[tuple[int, int]] = []  # (deadline, request)
+        self.jobs: dict[int, tuple[int, Job]] = {}  # by request: its instance and job, once it is at an instance
 
     def add(self, deadline_ps: int, row: int) -> None:
         heappush(self.heap, (deadline_ps, row))
 
     def next_ps(self) -> int:
-        """The first; those of requests that have ended are forgotten, lest the clock run on for nothing."""
+        """Return the first deadline of a request in flight. Drops those of ended requests, so that the clock does not
+        continue for them."""
         heap, outcome = self.heap, self.recorder.outcome
         while heap and outcome[heap[0][1]] != IN_FLIGHT:
             heappop(heap)
         return heap[0][0] if heap else NEVER
 
     def take(self) -> int:
-        """The request of the first; there is one."""
+        """Remove the first deadline, and return its request."""
         return heappop(self.heap)[1]
 
 
@@ -58,7 +59,7 @@ class Dispatcher:
         control: ControlPlane | Routers,
         signals: Signals,
     ) -> None:
-        self.warmup = warmup  # requests that are not in the statistics
+        self.warmup = warmup  # first requests, which do not count in the statistics
         self.cluster = cluster
         self.clock = clock
         self.control = control
@@ -68,15 +69,15 @@ class Dispatcher:
         self.instances = cluster.instances
         self.handovers = Handovers(cluster, clock)
         self.deadlines = Deadlines(self.recorder)
-        self.capacity: Capacity | None = None  # where instances come and go
+        self.capacity: Capacity | None = None  # if instances start and stop during the run
         self.losses: Losses | None = None
-        self.held: dict[int, Planned] = {}  # those that admission put off, or that wait in the router's queue
-        self.timer = NEVER  # when a held request comes up again or has waited too long, or a client gives up
-        self.listener: Traffic | None = None  # where the traffic goes by what becomes of its requests
-        self.refused: list[Request] = []  # those that ended and never came to an instance, until it has heard
+        self.held: dict[int, Planned] = {}  # requests at the router: delayed, queued, or waiting for an instance
+        self.timer = NEVER  # when a held request is decided again or has waited too long, or a client gives up
+        self.listener: Traffic | None = None  # set if the traffic depends on how its requests end
+        self.refused: list[Request] = []  # requests that ended at the router and were not yet reported to the listener
 
     def arrive(self, now: int, planned: Planned) -> None:
-        """A request comes: what the router decides of it, and its way to the instance."""
+        """Let the router decide about a new request, and send it to its instance."""
         request, recorder = planned.request, self.recorder
         row = request.id
         recorder.record_arrival(now, request)
@@ -91,21 +92,21 @@ class Dispatcher:
         elif isinstance(answer, Reject):
             self.turn_away(now, request, REJECTED, answer.reason)
         else:
-            self.held[row] = planned  # the router has it, or will ask again, or waits for an instance
+            self.held[row] = planned
             if answer is QUEUED:
                 recorder.admitted_ps[row] = now
         if answer is None or request.deadline_ps is not None:
             self.set_timer()
 
     def pump(self, now: int) -> None:
-        """What becomes of the requests in the router's queue."""
+        """Send what the router can send from its queue."""
         self.follow(now, self.control.pump)
         if self.capacity is not None:
             self.capacity.count_waiting(now)
         self.set_timer()
 
     def follow(self, now: int, ask: Callable[[int], Decision | None]) -> None:
-        """Carry out what the router decides of requests that wait, one by one, since each may fill an instance."""
+        """Carry out the router's decisions about waiting requests one by one, since each may fill an instance."""
         while True:
             if self.signals.vary:
                 self.signals.refresh(now)
@@ -118,7 +119,7 @@ class Dispatcher:
         row, admitted, losses = request.id, self.recorder.admitted_ps, self.losses
         if admitted[row] < 0 and isinstance(answer, Flight | Queued):
             admitted[row] = now
-        if answer is None or isinstance(answer, Queued):  # it waits on
+        if answer is None or isinstance(answer, Queued):  # it continues to wait
             return
         planned = self.held.pop(row)
         if not isinstance(answer, Flight):
@@ -133,7 +134,6 @@ class Dispatcher:
             self.send(now, planned, answer)
 
     def send(self, now: int, planned: Planned, flight: Flight) -> None:
-        """A request goes to its instance."""
         request = planned.request
         counted = request.id >= self.warmup
         job = Job(request, planned.output_tokens, planned.output_key, self.block_tokens, counted)
@@ -144,7 +144,7 @@ class Dispatcher:
         row = request.id
         index = flight.view.index
         recorder.instance[row] = index
-        first = self.losses is None or recorder.routed_ps[row] < 0  # else it has been elsewhere, and goes on here
+        first = self.losses is None or recorder.routed_ps[row] < 0  # False if it continues here after another instance
         if first:
             recorder.routed_ps[row] = now
             recorder.predicted_tokens[row] = flight.cached
@@ -180,13 +180,13 @@ class Dispatcher:
         self.clock.note_change(index, before, instance.enqueue(job, now, flight.priority, flight.hints))
 
     def never_fits(self, now: int, job: Job, tokens: int, instance: Instance) -> None:
-        """A request would have to hold so many tokens at a time: it is turned away."""
+        """Reject a request that needs more tokens in the KV cache than an instance has."""
         needed = -(-tokens // self.block_tokens)
         self.end(now, job.row, REJECTED, f"needs {needed} KV blocks, {instance.view.id} has {instance.cache.total}")
         self.cluster.ended.append(job)
 
     def pass_on(self, now: int) -> None:
-        """Requests whose prompts have been computed, or a first chunk of them, go on to the instances that generate, by
+        """Pass requests whose prompt, or its first chunk, has been computed on to their decode instances, in order of
         request."""
         handed = self.cluster.handed
         if len(handed) > 1:
@@ -207,23 +207,23 @@ class Dispatcher:
         handed.clear()
 
     def deliver(self, now: int) -> None:
-        """Blocks arrive that requests wait for."""
+        """Deliver the blocks that arrive now to the requests that wait for them."""
         for load in self.cluster.links.take_arrived(now):
             self.handovers.on_loaded(now, load)
 
     def ring(self, now: int) -> None:
-        """What was held back comes up again, and clients whose deadline this is give up, each by request."""
+        """Decide again about held requests, and end requests whose deadline is now, each in order of request."""
         if self.held:
             self.follow(now, self.control.wake)
         while self.deadlines.next_ps() == now:
             row = self.deadlines.take()
-            if self.signals.vary:  # the policies will hear of it, and may look
+            if self.signals.vary:  # policies that observe the end may read signals
                 self.signals.refresh(now)
             self.give_up(now, row)
         self.set_timer()
 
     def give_up(self, now: int, row: int) -> None:
-        """A client does not wait any longer; a last token that comes at this instant is in time."""
+        """End a request at its deadline. If its last token arrives at this instant, it is in time."""
         whereabouts = self.deadlines.jobs.get(row)
         if whereabouts is None:
             self.control.give_up(row)
@@ -245,7 +245,7 @@ class Dispatcher:
             self.timer = self.capacity.next_ps
 
     def turn_away(self, now: int, request: Request, outcome: int, reason: str = "") -> None:
-        """A request ends that never came to an instance."""
+        """End a request that is not at an instance."""
         if self.capacity is not None and outcome == TIMED_OUT:
             self.capacity.in_vain(now, request)
         self.end(now, request.id, outcome, reason)
@@ -259,14 +259,14 @@ class Dispatcher:
             self.recorder.reasons[row] = reason
 
     def complete(self, now: int) -> None:
-        """The router hears of the requests that ended at this instant, in order of arrival, and the traffic does."""
+        """Report the requests that ended at this instant to the router and the traffic, in order of arrival."""
         recorder, control, deadlined, listener = self.recorder, self.control, self.deadlines.jobs, self.listener
         ended = self.cluster.ended
         if len(ended) > 1:
             ended.sort(key=by_row)
         for job in ended:
             row = job.row
-            if (handover := job.handover or job.awaits) is not None:  # it ended before it had come through
+            if (handover := job.handover or job.awaits) is not None:  # it ended before its transfer was complete
                 handover.end()
             if self.losses is not None and not self.losses.on_ended(job):
                 continue
@@ -284,7 +284,7 @@ class Dispatcher:
             self.set_timer()
 
     def tell_refused(self, now: int) -> None:
-        """The traffic hears of the requests that ended and never came to an instance."""
+        """Report the requests that ended at the router to the traffic."""
         assert self.listener is not None
         for request in self.refused:
             self.listener.on_ended(request, now, False)

@@ -1,4 +1,4 @@
-"""What an instance writes down as it goes: the gaps between tokens, and the changes of its batch."""
+"""Logs of an instance: the gaps between tokens, and the changes of its batch."""
 
 from array import array
 from struct import Struct
@@ -10,15 +10,15 @@ from headway.sim.job import Job
 from headway.sim.leap import Run
 from headway.views.instance import InstanceView
 
-GAP_FIELDS = 4  # of an entry
-ENTRY = Struct("4q").pack  # several times as fast as to extend an array by four numbers
+GAP_FIELDS = 4  # fields of an entry
+ENTRY = Struct("4q").pack  # several times faster than extending an array by four numbers
 
 
 class GapLog:
-    """The gaps between tokens: an entry a run, and one for each gap that a preemption tore open.
+    """The gaps between tokens: one entry per run, and one for each gap that a preemption caused.
 
-    Entries are (first, increment, steps, weight), as in `Recorder.gaps`. The weight is the number of decodes that
-    are in the statistics; what a request added is taken back if it never completes.
+    Entries are (first, increment, steps, weight), as in `Recorder.gaps`. The weight is the number of decodes that count
+    in the statistics. If a request never completes, its share of the weights is subtracted again.
     """
 
     __slots__ = ("resumed", "runs")
@@ -28,20 +28,20 @@ class GapLog:
         self.resumed = array("q")
 
     def resume(self, job: Job, now: int) -> None:
-        """The first token after a preemption."""
+        """Log the gap before the first token after a preemption."""
         resumed = self.resumed
         place = len(resumed)
         resumed.frombytes(ENTRY(now - job.last_token_ps, 0, 1, job.counted))
         job.gaps.append((resumed, place, place + GAP_FIELDS))
 
     def close(self, job: Job, last_token_ps: int) -> None:
-        """A request stops decoding before its end: its stretch of the log ends here."""
+        """End a request's part of the log because it stops decoding before its end."""
         job.last_token_ps = last_token_ps
         job.gaps.append((self.runs, job.log_from, len(self.runs)))
 
 
 def take_back(job: Job) -> None:
-    """Remove a request's gaps, once: it was not completed, so it is not in the statistics; or it starts again."""
+    """Remove the gaps of a request that did not complete, or that starts again, from the statistics."""
     if job.counted:
         for log, start, end in job.gaps:
             for place in range(start + GAP_FIELDS - 1, end, GAP_FIELDS):
@@ -50,18 +50,18 @@ def take_back(job: Job) -> None:
 
 
 class BatchLog:
-    """How the batch of an instance changes over time, told only where it does: a cut of a run leaves no trace."""
+    """The changes of an instance's batch over time. Steps without a change, as after a cut of a run, leave no entry."""
 
     __slots__ = ("batch", "entered", "events", "run", "running", "view")
 
     def __init__(self, view: InstanceView, batch: Batch, run: Run, events: list[BatchRecord | KvMove]) -> None:
         self.view, self.batch, self.run = view, batch, run
         self.events = events
-        self.entered = 0  # how many ever had when it was told last
-        self.running = 0  # how many it had then
+        self.entered = 0  # requests that had ever entered at the last entry
+        self.running = 0  # running requests at the last entry
 
     def note(self, now: int) -> None:
-        """A step begins."""
+        """Log the batch of a step that begins, if it has changed."""
         batch, view = self.batch, self.view
         running = batch.running
         if batch.entered == self.entered and len(running) == self.running:

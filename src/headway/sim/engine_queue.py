@@ -1,4 +1,4 @@
-"""The queue of an instance: who waits, in the order that the scheduling policy gives them."""
+"""The queue of an instance, in the order of its scheduling policy."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -17,13 +17,12 @@ class EngineQueue:
         self.name = name  # of the instance
         self.policy = queue_of(scheduler)
         self.chunk = getattr(self.policy, "chunk", None)
-        self.ended = getattr(self.policy, "ended", None)  # the policy wants to hear who has left for good
+        self.ended = getattr(self.policy, "ended", None)  # the policy's callback for requests that leave for good
         self.waiting: dict[Ticket, Job] = {}
-        self.arrived = 0  # how many ever came
-        self.refused: Ticket | None = None  # the first in order that last was found to lack blocks or a slot
+        self.arrived = 0  # requests that have ever arrived
+        self.refused: Ticket | None = None  # the first in order, if it could not enter for lack of blocks or a slot
 
     def add(self, job: Job, now: int, priority: float, hints: Hints) -> None:
-        """A request comes to the instance."""
         self.arrived += 1
         ticket = job.ticket = Ticket(job.request, priority, now, self.arrived, hints)
         self.waiting[ticket] = job
@@ -32,37 +31,36 @@ class EngineQueue:
             self.limit_chunk(job)
 
     def first(self) -> Job:
-        """The next in order; there is one."""
+        """Return the next request in order. The queue must not be empty."""
         ticket = self.policy.first()
         try:
             return self.waiting[ticket]
         except (KeyError, TypeError):
-            right = "first must return one of those that wait at the instance"
+            right = "first must return a ticket that waits at the instance"
             raise self.mistake(right, ticket, next(iter(self.waiting))) from None
 
     def take(self, job: Job) -> None:
-        """The first in order leaves: its turn has come."""
+        """Remove the first request in order, whose turn has come."""
         self.policy.take()
         del self.waiting[job.ticket]
 
     def remove(self, job: Job) -> None:
-        """Any of them leaves."""
         self.policy.remove(job.ticket)
         del self.waiting[job.ticket]
 
     def put_back(self, job: Job) -> None:
-        """A request that had to yield waits again."""
+        """Queue a preempted request again."""
         self.waiting[job.ticket] = job
         self.policy.put_back(job.ticket)
         if self.chunk is not None:
             self.limit_chunk(job)
 
     def is_refused(self) -> bool:
-        """Whether the first in order was refused, and nothing has changed since that might let it enter."""
+        """Whether the first request in order was refused, and nothing has changed since then that may let it enter."""
         return self.refused is not None and (not self.waiting or self.policy.first() is self.refused)
 
     def limit_chunk(self, job: Job) -> None:
-        """The policy says how large a chunk may be, whenever a request begins to wait."""
+        """Ask the policy for the largest chunk of a request that begins to wait."""
         assert self.chunk is not None
         most = self.chunk(job.ticket)
         if most is None:
@@ -72,7 +70,7 @@ class EngineQueue:
         job.chunk = most
 
     def sort(self, running: Iterable[Job]) -> list[Job]:
-        """The running requests as the policy would keep them."""
+        """Return the running requests in the policy's order; the last one is preempted first."""
         jobs = {job.ticket: job for job in running}
         order = self.policy.order(list(jobs))
         try:
@@ -84,6 +82,6 @@ class EngineQueue:
         return ranked
 
     def mistake(self, right: str, answer: object, ticket: Ticket) -> HeadwayError:
-        """What is wrong with a policy's answer, and a request that it is about."""
+        """Return the error for a wrong answer of the policy about a request."""
         place = f"at request {ticket.request.id} on {self.name}"
         return HeadwayError(f"policies.scheduler: {type(self.policy).__name__}.{right}, got {shown(answer)}, {place}.")

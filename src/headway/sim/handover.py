@@ -1,8 +1,8 @@
-"""A request whose prompt one instance computes and whose answer another one generates: the way of its KV blocks.
+"""The handover of a request from the instance that computes its prompt to the instance that generates its answer.
 
-The blocks stay with the instance that computed them until the last byte has arrived at the other, which takes them when
-it has room; the request waits for that as long as it must. From then on they are the other's alone. Where transfers are
-pipelined, each chunk of the prompt may travel as soon as it is computed.
+The transfer starts when the decode instance has room; until then, the request waits. The prefill instance keeps the
+blocks until the last byte has arrived; then the decode instance alone owns them. If transfers are pipelined, each chunk
+of the prompt is sent when it is computed.
 """
 
 from headway.sim.job import Job
@@ -11,14 +11,14 @@ from headway.sim.setup import TransferSetup
 
 
 class Incoming:
-    """The requests that one instance is to get from others and has not got: beyond a limit these wait."""
+    """The number of requests in handover to one decode instance, and its limit."""
 
     __slots__ = ("blocked", "count", "limit")
 
     def __init__(self, limit: int | None) -> None:
         self.limit = limit
         self.count = 0
-        self.blocked: dict[int, None] = {}  # instances where the next in order waits for it
+        self.blocked: dict[int, None] = {}  # prefill instances whose next request waits for the limit
 
     def full(self) -> bool:
         return self.limit is not None and self.count >= self.limit
@@ -51,29 +51,29 @@ class Handover:
         transfer: TransferSetup,
         incoming: Incoming,
     ) -> None:
-        self.source = source  # the request as the one instance has it
-        self.target = target  # and as the other has
-        self.prefill = prefill  # the instances
-        self.decode = decode
+        self.source = source  # the job at the prefill instance
+        self.target = target  # the job at the decode instance
+        self.prefill = prefill  # index of the prefill instance
+        self.decode = decode  # index of the decode instance
         self.link = link
         self.transfer = transfer
         self.incoming = incoming
-        self.begun = False  # the other instance has heard of it
-        self.begun_ps = -1  # when it had room for it, and the transfer began
+        self.begun = False  # the request is queued at the decode instance
+        self.begun_ps = -1  # when the decode instance had room and the transfer began
         self.computed = False  # the prompt is computed
-        self.load: Load | None = None  # once the other instance has room for it
-        self.goal = 0  # the link's progress at which the last of its chunks leaves, of those that have started
-        self.sent = 0  # tokens of the prompt that the other instance has, or that are on their way
+        self.load: Load | None = None  # set once the decode instance has room
+        self.goal = 0  # the link's progress at which the last chunk sent so far leaves it
+        self.sent = 0  # prompt tokens that the decode instance has or that are in transfer
 
     def end(self) -> None:
-        """It is over, for either of the two; each would keep the other in memory until garbage is collected."""
+        """Break the reference cycle between the two jobs, so that memory is freed without the garbage collector."""
         self.source.handover = None
         if self.target.awaits is self:
             self.target.awaits = None
 
     def send(self, now: int, links: Links) -> None:
-        """What is computed of the prompt and has not gone goes. Part of a grain goes with the rest of it, so that
-        nothing goes twice; once all is computed the other instance waits for the last byte."""
+        """Send the computed tokens that have not been sent yet: whole grains, or all once the prompt is computed. Then
+        the decode instance waits for the last byte."""
         transfer = self.transfer
         grain = transfer.grain_tokens
         if self.computed:

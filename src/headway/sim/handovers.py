@@ -1,4 +1,4 @@
-"""What the instances that compute prompts and those that generate have to tell each other."""
+"""Carries out handovers between prefill and decode instances."""
 
 from headway.sim.clock import Clock
 from headway.sim.handover import Handover, Incoming
@@ -13,11 +13,11 @@ class Handovers:
     def __init__(self, cluster: SimulatedCluster, clock: Clock) -> None:
         self.cluster = cluster
         self.clock = clock
-        self.incoming: dict[int, Incoming] = {}  # by instance, what it is to get from others
-        self.bound: list[dict[int, Job]] | None = None  # requests at each instance, where those come and go
+        self.incoming: dict[int, Incoming] = {}  # by decode instance
+        self.bound: list[dict[int, Job]] | None = None  # requests by instance, if instances start and stop
 
     def split(self, job: Job, prefill: int, decode: int) -> tuple[Job, Instance]:
-        """A request whose prompt one instance computes for another: what it is at the first of them."""
+        """Create the job of a request at its prefill instance, and return it with that instance."""
         cluster = self.cluster
         instance = cluster.instances[prefill]
         transfer = instance.transfer
@@ -36,14 +36,13 @@ class Handovers:
         return source, instance
 
     def on_prompt_computed(self, now: int, handover: Handover) -> None:
-        """A prompt has been computed."""
         target = handover.target
         self.cluster.recorder.handed_ps[target.row] = now
         target.generated = int(handover.transfer.first_token)
         target.last_token_ps = now
 
     def pass_on(self, now: int, handover: Handover, priority: float, hints: Hints) -> None:
-        """A prompt has been computed, or its first chunk: the instance that generates hears of it."""
+        """Queue a request at its decode instance, after its prompt or the first chunk of it has been computed."""
         instance = self.cluster.instances[handover.decode]
         handover.begun = True
         handover.incoming.count += 1
@@ -51,7 +50,7 @@ class Handovers:
         self.clock.note_change(handover.decode, before, instance.enqueue(handover.target, now, priority, hints))
 
     def on_loaded(self, now: int, load: Load) -> None:
-        """The blocks that a request waited for have come, unless it has given up."""
+        """Deliver the blocks of a load, unless its request has given up."""
         cluster, handover = self.cluster, load.job.awaits
         instance = cluster.instances[load.instance]
         if load.job not in instance.loader.loading:
@@ -66,7 +65,7 @@ class Handovers:
             handover.end()
 
     def let_go(self, now: int, handover: Handover) -> None:
-        """The instance that has computed a prompt for another need not keep it."""
+        """Free the blocks of a prompt at the prefill instance."""
         instance = self.cluster.instances[handover.prefill]
         before = instance.run.end
         self.clock.note_change(handover.prefill, before, instance.let_go(handover.source, now))
@@ -74,7 +73,7 @@ class Handovers:
             self.bound[handover.prefill].pop(handover.source.row, None)
 
     def on_received(self, now: int, incoming: Incoming) -> None:
-        """An instance has got a request from another, or will not; those that wait for that may go on."""
+        """Count a handover that has ended, and let prefill instances continue that waited for the limit."""
         incoming.count -= 1
         if incoming.blocked and not incoming.full():
             blocked = sorted(incoming.blocked)
@@ -86,11 +85,11 @@ class Handovers:
                 self.clock.note_change(index, before, instance.nudge(now))
 
     def on_given_up(self, now: int, job: Job) -> None:
-        """The client of a request has gone; `job` is what it was at the instance where it was last."""
+        """Free what a request holds at its other instance after its client has given up; `job` is its last job."""
         if job.awaits is not None:
             self.let_go(now, job.awaits)
             self.on_received(now, job.awaits.incoming)
-        elif job.handover is not None and job.handover.begun:  # it was going on in chunks
+        elif job.handover is not None and job.handover.begun:  # a pipelined transfer
             handover = job.handover
             instance = self.cluster.instances[handover.decode]
             before = instance.run.end

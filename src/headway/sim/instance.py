@@ -1,14 +1,12 @@
-"""One serving engine: continuous batching over a paged KV cache, advanced run by run; what reaches it from outside.
+"""One serving engine: continuous batching over a paged KV cache, advanced run by run.
 
-An instance has a queue, a batch, a run, the run's blocks in a KV cache, a loader of blocks from elsewhere, a scheduler
-that forms each step and a planner that says how often it repeats. What happens inside a run (tokens, blocks, gaps)
-follows from the run's formula and is settled when it ends or when somebody looks.
+A scheduler forms each step, and a planner computes how often it repeats: these steps are a run. Tokens, blocks and gaps
+inside a run follow from its formula. They are computed when the run ends, or earlier if something reads them.
 
-Requests come, their clients give up, blocks arrive from elsewhere or are not wanted there any more. Each of these may
-cut the run that is under way at the next step boundary, if somebody may enter or has to leave then.
+Events from outside may cut the current run at the next step boundary: a request arrives, a client gives up, or blocks
+arrive. The instance cuts the run only if a request may enter or must leave the batch there.
 """
 
-from collections.abc import Sequence
 from fractions import Fraction
 from heapq import heappop
 from random import Random
@@ -61,7 +59,6 @@ class Instance:
         self.size = block_tokens
         self.transfer = engine.transfer
         self.stats = new_stats(view, engine)
-        # its parts
         self.cache = new_cache(view, engine)
         self.tiers = None if tiers is None else Tiers(self.cache, tiers, links, engine, recorder)
         slots = view.adapter_slots
@@ -88,27 +85,26 @@ class Instance:
             gated=slots is not None or (engine.transfer is not None and engine.transfer.spec.max_incoming is not None),
         )
         self.planner = RunPlanner(self.run, self.batch, self.blocks, self.adapters, engine.latency, walks, cuts)
-        # requests that are neither in the queue nor in the batch alone
         self.expiring: list[Job] = []  # running requests whose clients have given up during the run
-        self.handing: dict[Job, None] = {}  # prompts computed for others that have not got them yet
-        # what it leaves
-        self.first_tokens = first_tokens  # of runs ended at this instant, on any instance
+        self.handing: dict[Job, None] = {}  # requests in handover whose prompts are computed here
+        # lists of this instant that all instances share
+        self.first_tokens = first_tokens
         self.ended = ended
-        self.handed = handed  # requests whose prompts, or first chunks of them, are computed and go on elsewhere
+        self.handed = handed  # requests whose prompt, or its first chunk, is computed for another instance
         self.log = self.gaps.runs.frombytes
-        self.batches: BatchLog | None = None  # where it is to be told how the batch changes
-        self.busy_from = -1  # when it last became busy; -1 when idle
-        self.windows: tuple[BusyWindow, ...] = ()  # where somebody asks how busy it was
+        self.batches: BatchLog | None = None  # set if changes of the batch are recorded
+        self.busy_from = -1  # when it last became busy; -1 if idle
+        self.windows: tuple[BusyWindow, ...] = ()  # set if a policy reads `busy` or `watts`
         self.idle_watts = engine.idle_watts
         self.span_watts = engine.busy_watts - engine.idle_watts
-        self.tick = NEVER  # the first that has not been written down, where the signals are polled
+        self.tick = NEVER  # the first tick that `history` has not recorded; NEVER if nothing is polled
         self.history: History
 
     # --- a run begins and ends ---------------------------------------------------------------------------------
 
     def begin(self, now: int) -> int:
-        """Form the next step and plan how often it repeats. Returns when that run ends; -1 if there is nothing to do,
-        or if a run is under way."""
+        """Form the next step and plan how often it repeats. Return when that run ends; -1 if there is nothing to do, or
+        if a run is under way."""
         if self.run.end >= 0:
             return -1
         if now >= self.tick:
@@ -132,8 +128,8 @@ class Instance:
         return self.planner.plan(now, once)
 
     def finish_run(self, now: int) -> None:
-        """The run's last step ends: count its tokens, emit first tokens, let go what is finished."""
-        if now > self.tick:  # a tick at this very instant sees the step ended
+        """End the run: count its tokens, report first tokens, release finished requests."""
+        if now > self.tick:  # a tick at this instant sees the state after the step
             self.history.record(self, now - 1)
         run, batch, blocks = self.run, self.batch, self.blocks
         length, held = run.length, self.cache.held
@@ -150,7 +146,7 @@ class Instance:
                 self.log_resumed()
             else:
                 self.log(ENTRY(run.first, run.increment, length, batch.counted))
-            if length > 1 and batch.partial is not None:  # the cache gets the blocks of earlier steps first
+            if length > 1 and batch.partial is not None:  # the blocks of earlier steps become hits first
                 job, want = run.chunks[0]
                 blocks.offer(job, (job.computed + want * (length - 1)) // self.size)
         if self.expiring:
@@ -165,12 +161,12 @@ class Instance:
             blocks.reported_to = NEVER
 
     def log_resumed(self) -> None:
-        """The gaps of a run with whose first step some go on to decode: theirs before its token are longer."""
+        """Log the gaps of a run in which preempted requests resume: their first gap is longer."""
         run, resuming = self.run, self.scheduler.resuming
         first, increment, later, others = run.first, run.increment, run.length - 1, self.batch.counted
         for job in resuming:
             others -= job.counted
-            if later or job not in self.expiring:  # else its token is wasted
+            if later or job not in self.expiring:  # otherwise its token is wasted
                 self.gaps.resume(job, run.start + first)
         self.log(ENTRY(first, increment, 1, others))
         if later:
@@ -178,7 +174,7 @@ class Instance:
         resuming.clear()
 
     def advance(self, job: Job, tokens: int, now: int) -> None:
-        """A prefill moves on; with its last token the next output token comes."""
+        """Advance the prefill of a request. When it ends, the request generates its next token."""
         batch = self.batch
         job.computed += tokens
         self.blocks.offer(job, job.computed // self.size)
@@ -197,7 +193,7 @@ class Instance:
             return
         if job is batch.partial:
             batch.partial = None
-        self.queue.refused = None  # with this prompt's blocks for hits it may need fewer
+        self.queue.refused = None  # with this prompt's blocks as hits, the refused request may need fewer
         if self.cache.stored is not None:
             self.cache.note(job.holds)
             self.scheduler.stirred = True
@@ -218,7 +214,7 @@ class Instance:
             batch.expect_end(job)
 
     def count_prefill(self, job: Job, computed: int) -> None:
-        """Prompt tokens are counted the first time they are computed."""
+        """Count prompt tokens that are computed for the first time."""
         prompt = job.request.prompt_tokens
         total = computed if computed < prompt else prompt
         if total > job.prefilled and not job.withdrawn:
@@ -226,13 +222,13 @@ class Instance:
             job.prefilled = total
 
     def count_ended(self, job: Job, now: int) -> None:
-        """Count the prompt tokens of the steps that have ended by now, where the run goes on."""
+        """Count the prompt tokens of the steps of the current run that have ended."""
         run = self.run
         if run.end >= 0 and job is self.batch.partial:
             self.count_prefill(job, job.computed + run.chunks[0][1] * run.count_ended(now))
 
     def leave(self, job: Job) -> None:
-        """The last token has come."""
+        """Finish a request that has generated its last token."""
         self.scheduler.stop_decoding(job)
         self.scheduler.release(job)
         self.view.running = len(self.batch.running)
@@ -242,7 +238,7 @@ class Instance:
         self.ended.append(job)
 
     def hand_over(self, job: Job, now: int) -> None:
-        """The prompt is computed; the request goes on elsewhere, and its blocks stay here until they are there."""
+        """Hand over a request whose prompt is computed. Its blocks stay here until they have arrived."""
         assert job.handover is not None
         if job.handover.transfer.first_token:
             self.recorder.first_token_ps[job.row] = now
@@ -256,14 +252,14 @@ class Instance:
         self.handed.append(job)
 
     def drop_decodes(self) -> None:
-        """Requests whose clients gave up during the step that has just ended; its token is wasted."""
+        """Drop the decodes whose clients gave up during the step that has just ended; its token is wasted."""
         for job in self.expiring:
             if job.ends_at_step >= 0:
                 self.drop(job, wasted=1)
         self.expiring.clear()
 
     def drop(self, job: Job, wasted: int = 0) -> None:
-        """A running request ends before its last token; those of the steps that have ended count, or all but some."""
+        """End a running request before its last token. Its generated tokens count, except the `wasted` ones."""
         batch = self.batch
         if job.ends_at_step >= 0:
             self.scheduler.stop_decoding(job)
@@ -284,7 +280,7 @@ class Instance:
         self.ended.append(job)
 
     def rest(self, now: int) -> None:
-        """Nothing is left to do."""
+        """End the current busy period."""
         if self.busy_from >= 0:
             self.stats.busy_ps += now - self.busy_from
             for window in self.windows:
@@ -292,31 +288,27 @@ class Instance:
             self.busy_from = -1
 
     def settle_stores(self, now: int) -> None:
-        """The stores below the GPU hear of what has changed since they were settled."""
+        """Apply the changes since the last call to the stores below the GPU."""
         if self.scheduler.stirred:
             self.scheduler.stirred = False
             if self.tiers is not None:
                 self.tiers.settle(now)
 
-    # --- the way of a request ----------------------------------------------------------------------------------
+    # --- events from outside; those that return a bool return whether a step can begin at this instant ----------
 
     def enqueue(self, job: Job, now: int, priority: float, hints: Hints) -> bool:
-        """A request arrives. True if a step can begin at this instant."""
+        """Add a request to the queue."""
         if now >= self.tick:
             self.history.record(self, now)
         queue = self.queue
         queue.add(job, now, priority, hints)
-        self.view.queued = self.count_queued() if self.loader.active else len(queue.waiting)
+        self.view.queued = self.scheduler.count_queued() if self.loader.active else len(queue.waiting)
         return self.run.end < 0 or self.cut_to_enter(now)
 
-    def count_queued(self) -> int:
-        """Requests here that are not in the batch."""
-        return self.scheduler.count_queued()
-
     def cut_to_enter(self, now: int) -> bool:
-        """End the run at the next boundary if a waiting request might enter the batch there. It cannot while a prefill
-        is unfinished, while the batch is full, or while the first in order is the request that last lacked blocks or a
-        slot for its adapter. In these cases the run ends by itself at the change that lets it enter."""
+        """End the run at the next boundary if a waiting request might enter the batch there. It cannot enter while a
+        prefill is unfinished, the batch is full, or the first in order still lacks blocks or an adapter slot. In these
+        cases, the run ends by itself at the change that lets the request enter."""
         if self.batch.partial is not None or len(self.batch.running) >= self.view.max_batch_size:
             return False
         if self.queue.refused is not None and not self.loader.ready and self.queue.is_refused():
@@ -324,15 +316,15 @@ class Instance:
         return self.cut(now)
 
     def cut(self, now: int) -> bool:
-        """End the run at the first step boundary at or after this instant. True if that is now."""
+        """End the run at the first step boundary at or after this instant. Return whether that is now."""
         if self.run.cut(now):
             self.finish_run(now)
             return True
         return False
 
     def expire(self, job: Job, now: int) -> bool:
-        """The client of a request gives up. A waiting one goes at once; a running one at the first step boundary, and
-        the token that a step brings after this instant is wasted. True if a step can begin at this instant."""
+        """End a request whose client gives up: a waiting one now, a running one at the next step boundary. A token that
+        the current step still generates is wasted."""
         if now >= self.tick:
             self.history.record(self, now)
         if job not in self.batch.running:
@@ -351,22 +343,21 @@ class Instance:
         return True
 
     def withdraw(self, job: Job, now: int) -> None:
-        """A request that is not in the batch goes."""
         if job.ticket in self.queue.waiting:
             self.queue.remove(job)
             self.loader.drop_swapped(job, now)
         else:
             self.forget_load(job, now)
-        self.view.queued = self.count_queued()
+        self.view.queued = self.scheduler.count_queued()
 
     def nudge(self, now: int) -> bool:
-        """Somebody may enter who could not. True if a step can begin at this instant."""
+        """Check again whether a waiting request can enter."""
         if not self.queue.waiting and not self.loader.ready:
             return False
         return self.run.end < 0 or self.cut_to_enter(now)
 
     def forget_load(self, job: Job, now: int) -> None:
-        """What a request waits for, or has loaded, is not wanted any more; what is on its way comes for nobody."""
+        """Free the blocks of a request that loads, or has loaded, its blocks."""
         self.blocks.settle(now)
         self.blocks.note_peak()
         held = self.cache.held
@@ -377,7 +368,7 @@ class Instance:
         self.settle_stores(now)
 
     def on_loaded(self, job: Job, now: int) -> bool:
-        """The blocks that a request waits for have come. True if a step can begin at this instant."""
+        """Make a request ready whose blocks have arrived."""
         if now >= self.tick:
             self.history.record(self, now)
         self.blocks.settle(now)
@@ -387,8 +378,7 @@ class Instance:
         return self.run.end < 0 or self.cut_to_enter(now)
 
     def let_go(self, job: Job, now: int) -> bool:
-        """What was computed for another instance is there, or is not wanted any more. True if a step can begin at this
-        instant."""
+        """Free a prompt that was computed for another instance, after its transfer or if it is not needed any more."""
         if now >= self.tick:
             self.history.record(self, now)
         self.blocks.settle(now)
@@ -404,7 +394,7 @@ class Instance:
         return self.nudge(now)
 
     def part_with(self, job: Job, now: int) -> list[Stretch]:
-        """A prompt that was computed for another instance leaves; what goes of the cached content with it."""
+        """Release a prompt that was computed for another instance. Return the cached content that is removed."""
         del self.handing[job]
         self.cache.now = now
         if self.transfer is not None and not self.transfer.spec.keep_prefill_copy:
@@ -412,14 +402,8 @@ class Instance:
         self.cache.release(job.holds, job.blocks)
         return []
 
-    # --- how fast it is ----------------------------------------------------------------------------------------
-
-    def warm(self, now: int, pieces: Sequence[tuple[int, Fraction]]) -> None:
-        """It has just come up, and is slower for a time."""
-        self.planner.warm(now, pieces)
-
     def slow(self, now: int, factor: Fraction, until: int) -> bool:
-        """It is slower from the next step on. True if that can begin at this instant."""
+        """Slow the instance down from the next step on."""
         self.planner.slow(now, factor, until)
         return self.run.end >= 0 and self.cut(now)
 

@@ -1,4 +1,4 @@
-"""What ends everything on an instance: it is emptied, loses its cache, is stopped by the horizon, or is checked."""
+"""Ends the work of an instance: empties it, clears its cache, stops it at the horizon, and checks its invariants."""
 
 from headway.sim.engine_logs import take_back
 from headway.sim.instance import Instance
@@ -8,8 +8,8 @@ from headway.types import NEVER
 
 
 def vacate(instance: Instance, now: int) -> list[Job]:
-    """All requests are gone at this instant, by order of arrival here: the steps that have ended count, that which
-    is under way is lost. What was cached stays."""
+    """Remove all requests, and return them in order of arrival. Steps that have ended count; the current step is lost.
+    The cache keeps its content."""
     if now >= instance.tick:
         instance.history.record(instance, now)
     instance.blocks.settle(now)
@@ -48,11 +48,11 @@ def vacate(instance: Instance, now: int) -> list[Job]:
 
 
 def halt(instance: Instance, now: int) -> int:
-    """The run under way stops. When the last of its steps that count has ended."""
+    """Stop the current run, and return when its last complete step ended."""
     run, batch = instance.run, instance.batch
     if run.end < 0 or instance.cut(now):
         return now
-    ended = run.length - 1  # the step after these is under way
+    ended = run.length - 1  # `cut` leaves the current step as the last one
     instance.blocks.take_to(run.length)
     instance.blocks.note_peak()
     instance.cache.release([], batch.decode_blocks(batch.steps + ended, 1))
@@ -69,14 +69,14 @@ def halt(instance: Instance, now: int) -> int:
 
 
 def cool(instance: Instance, now: int) -> None:
-    """The instance is empty, and whatever it had cached is gone; its replacement starts healthy."""
+    """Clear the caches of an empty instance. Its replacement starts healthy."""
     if now >= instance.tick:
         instance.history.record(instance, now)
     instance.planner.replace(now)
     cache, evicted = instance.cache, instance.cache.evicted
     cache.now = now
     cache.evict(cache.idle)
-    cache.evicted = evicted  # it was not for want of room
+    cache.evicted = evicted  # evictions count only if they were caused by lack of room
     if cache.spilt is not None:
         cache.spilt.clear()
     if cache.stored is not None:
@@ -93,11 +93,11 @@ def cool(instance: Instance, now: int) -> None:
 
 
 def stop_instance(instance: Instance, now: int) -> None:
-    """The horizon: count what the steps ended by now have generated; requests in flight leave no gaps behind."""
+    """Stop at the horizon: count the tokens of the steps that have ended, and remove the gaps of requests in flight."""
     run, batch, loader = instance.run, instance.batch, instance.loader
     if run.end >= 0:
-        begun = run.count_begun(now + 1)  # a step that begins at the horizon has begun; none of them has ended but
-        instance.blocks.take_to(begun)  # those before the last
+        begun = run.count_begun(now + 1)  # includes a step that begins at the horizon; all but the last have ended
+        instance.blocks.take_to(begun)
         instance.blocks.note_peak()
         instance.blocks.taken_steps = 1
         batch.steps += begun - 1
@@ -114,10 +114,10 @@ def stop_instance(instance: Instance, now: int) -> None:
 
 
 def check_instance(instance: Instance) -> None:
-    """Conservation: what the requests say they hold is what the cache says is held."""
+    """Check that the blocks of the requests add up to the blocks that the cache counts as held."""
     private = 0
     batch, loader = instance.batch, instance.loader
-    begun = instance.blocks.taken_steps if instance.run.end >= 0 else 0  # steps whose tokens are not counted
+    begun = instance.blocks.taken_steps if instance.run.end >= 0 else 0  # steps whose tokens are not yet counted
     for job in batch.running:
         blocks = job.blocks
         if job.ends_at_step >= 0:

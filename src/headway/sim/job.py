@@ -1,4 +1,4 @@
-"""A request inside the simulator, with the truth that no policy may see: how long its output will be."""
+"""A request inside the simulator, with its true output length, which policies must not see."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class Job:
         "withdrawn",
     )
 
-    ticket: Ticket  # what the scheduler sees of it, from its arrival at the instance on
+    ticket: Ticket  # the scheduler's view of it, set when it arrives at the instance
 
     # set when it enters the batch
     blocks: int  # held
     cached_to: int  # full blocks offered to the cache so far
     computed: int  # tokens in the KV cache, as of the last scheduling change
     # set when it begins to decode
-    decoding_from: int  # the instance's step count at which it would have generated nothing yet
+    decoding_from: int  # the instance's step count minus the generated tokens
     log_from: int  # where its gaps begin in the instance's log
     # set when it stops before its end, or its prompt has been computed elsewhere
     last_token_ps: int
@@ -64,30 +64,30 @@ class Job:
     def __init__(self, request: Request, output_tokens: int, output_key: int, block_tokens: int, counted: bool) -> None:
         self.request = request
         self.row = request.id
-        self.known = request.prompt_tokens  # tokens to have in the KV cache before the next one can be generated
-        self.runs: Runs = request.path.blocks(block_tokens)  # of the known tokens
+        self.known = request.prompt_tokens  # tokens that must be in the KV cache before it can generate the next one
+        self.runs: Runs = request.path.blocks(block_tokens)  # the blocks of the known tokens
         self.output_tokens = output_tokens
-        self.output_key = output_key  # what it generates is called
-        self.counted = counted  # in the statistics, i.e. not a warm-up request
-        self.chunk = WHOLE  # most prompt tokens in one step, by the scheduler
+        self.output_key = output_key  # the key of its generated tokens
+        self.counted = counted  # whether it counts in the statistics, i.e. is not a warm-up request
+        self.chunk = WHOLE  # the scheduler's limit on prompt tokens in one step
         self.expired = False  # its client has given up
-        self.lost = False  # its instance has, and it is not sent again
-        self.withdrawn = False  # the request goes on elsewhere; what is left of it here has no outcome
+        self.lost = False  # its instance was lost, and it is not retried
+        self.withdrawn = False  # the request continues at another instance, so this job has no outcome
         self.started = False  # its turn at the instance has come
-        self.resumes = False  # once its blocks have come, it goes on to decode
-        self.handover: Handover | None = None  # where its prompt is computed for another instance
-        self.pipelined = False  # then each chunk of it may go there as soon as it is computed
-        self.awaits: Handover | None = None  # where its blocks come from another instance, until they are here
-        self.swapped = 0  # blocks of it that wait in a store below the GPU's
-        self.prefilled = 0  # prompt tokens computed or found cached, once and for all
+        self.resumes = False  # it continues to decode once its blocks have arrived
+        self.handover: Handover | None = None  # set if its prompt is computed here for another instance
+        self.pipelined = False  # whether each chunk may be sent there when it is computed
+        self.awaits: Handover | None = None  # set until its blocks have arrived from another instance
+        self.swapped = 0  # its blocks that are swapped out to a store below the GPU
+        self.prefilled = 0  # prompt tokens that were computed or cached at least once
         self.generated = 0  # as of the last scheduling change
-        self.gaps: list[tuple[array[int], int, int]] = []  # its stretches of logs, but for the one that it is in
-        self.holds: list[Hold] = []  # those of its blocks that are shared content
+        self.gaps: list[tuple[array[int], int, int]] = []  # its parts of the logs, except the current one
+        self.holds: list[Hold] = []  # its blocks that are shared content
         self.order = 0  # of entry into the batch; 0 before the first
-        self.ends_at_step = -1  # the instance's step count at which the last token comes; -1 unless decoding
+        self.ends_at_step = -1  # the instance's step count at its last token; -1 unless it decodes
 
     def suspend(self, block_tokens: int) -> None:
-        """After a preemption by which nothing computed was lost."""
+        """Prepare to continue after a swap, which loses nothing that was computed."""
         self.known = self.request.prompt_tokens + self.generated - 1
         self.computed = self.known
         self.cached_to = self.known // block_tokens
@@ -95,7 +95,7 @@ class Job:
         self.ends_at_step = -1
 
     def rewind(self, block_tokens: int) -> None:
-        """After a preemption: everything known so far has to be computed again, the generated tokens too."""
+        """Prepare to compute all known tokens again after a preemption, including the generated ones."""
         prompt_tokens = self.request.prompt_tokens
         self.known = prompt_tokens + self.generated
         self.computed = 0

@@ -300,7 +300,7 @@ class Simulation:
         """The horizon has come, or nothing is left to happen."""
         cluster, traffic, recorder = self.cluster, self.traffic, self.recorder
         self.ended_ps = self.clock.now
-        busy = any(instance.batch.running or instance.count_queued() for instance in cluster.instances)
+        busy = any(instance.batch.running or instance.scheduler.count_queued() for instance in cluster.instances)
         if traffic.next_ps != NEVER or self.dispatcher.held or busy:
             self.stop()
         recorder.not_issued = traffic.not_issued
