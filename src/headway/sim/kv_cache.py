@@ -1,13 +1,13 @@
-"""One instance's KV cache: paged blocks, prefix sharing by reference count, LRU over what nobody holds.
+"""The KV cache of an instance: paged blocks, prefix sharing with reference counts, LRU eviction of unused content.
 
-Content is named by (key, block): the key of the run that a block's last token lies in, and the block's place in its
-sequence. Blocks of one key that share a fate are one *piece*, so that the cost is per touched run, not per block:
+Content is named by (key, block): the key of the run that contains the block's last token, and the block's position in
+its sequence. Adjacent blocks of one key with the same state are one *piece*, so that the cost is per run, not per block:
 
-    held    blocks that some request holds: pieces with holders, and private blocks (counted, not listed)
-    idle    cached blocks without a holder: pieces in the LRU, oldest first; the tail of a piece goes before its head
+    held    blocks that requests hold: pieces with holders, and private blocks, which are only counted
+    idle    cached blocks without a holder: pieces in the LRU, evicted oldest first, each from its tail
     empty   the rest
 
-A request's blocks are released tail first, so a sequence's tail is always evicted before its head.
+A request releases its blocks tail first, so that the tail of a sequence is always evicted before its head.
 """
 
 from collections import OrderedDict
@@ -30,15 +30,15 @@ class KvCache:
         self.idle = 0
         self.evicted = 0
         self.releases = 0
-        self.log: list[Eviction] | None = None  # where somebody wants to know
-        self.now = 0  # for the log
-        self.spilt: list[Stretch] | None = None  # what was evicted, where it goes into another store
-        self.stored: list[Stretch] | None = None  # what was computed or used last, where it is copied
+        self.log: list[Eviction] | None = None  # evictions, if they are reported
+        self.now = 0  # time of the entries in the log
+        self.spilt: list[Stretch] | None = None  # evicted content, if it moves to another store
+        self.stored: list[Stretch] | None = None  # content computed or used, if it is copied to another store
         self.pieces: dict[int, Piece] = {}  # first piece by key
-        self.lru: OrderedDict[Piece, int] = OrderedDict()  # how many were released before, itself included
+        self.lru: OrderedDict[Piece, int] = OrderedDict()  # idle pieces with the number of their release
 
     def match(self, runs: Runs, limit: int) -> int:
-        """How many leading blocks are cached, at most `limit`."""
+        """Return how many leading blocks are cached, at most `limit`."""
         at = 0
         for key, end in runs:
             piece = self.pieces.get(key)
@@ -63,7 +63,8 @@ class KvCache:
         return False
 
     def idle_in(self, runs: Runs, hits: int) -> int:
-        """How many of the first `hits` blocks nobody holds: they are free, but not for the taking."""
+        """Return how many of the first `hits` blocks are idle. They are free, but the request that hits them needs
+        them."""
         count = start = 0
         for key, end in runs:
             stop = min(end, hits)
@@ -78,8 +79,8 @@ class KvCache:
         return count
 
     def goes_tail_first(self, runs: Runs, hits: int) -> bool:
-        """Whether eviction would take those of the first `hits` blocks that nobody holds from the tail on. It does,
-        unless content was computed twice at a time and its first copy, which others do not hold, was released early."""
+        """Whether eviction would take the idle ones of the first `hits` blocks from the tail. It does, unless two
+        requests computed the same content at once and the first copy was released early."""
         newer = self.releases + 1
         for key, end in runs:
             piece = self.pieces.get(key)
@@ -95,7 +96,7 @@ class KvCache:
         return True
 
     def hold(self, runs: Runs, hits: int, priority: float = 0.0) -> list[Hold]:
-        """Give the first `hits` blocks one more holder, whose priority this is."""
+        """Add a holder with this priority to the first `hits` blocks."""
         holds = []
         start = 0
         for key, end in runs:
@@ -120,7 +121,7 @@ class KvCache:
         for place, piece in enumerate(chain):
             if piece.start >= stop or piece.end <= start:
                 continue
-            if piece.end > stop:  # the back keeps its holders and its place in the LRU, the front becomes a piece
+            if piece.end > stop:  # the back keeps its holders and its position in the LRU; the front is a new piece
                 front = Piece(key, piece.start, stop, piece.holders, None, piece.level)
                 piece.start = stop
                 chain.insert(place, front)
@@ -137,7 +138,7 @@ class KvCache:
         self._store(key, chain)
 
     def add(self, key: int, start: int, end: int, holds: list[Hold], priority: float = 0.0) -> None:
-        """Computed blocks become hits, each unless its content is cached already; the caller's holds grow by those."""
+        """Cache computed blocks, except those whose content is cached already, and append them to `holds`."""
         first = self.pieces.get(key)
         if first is None:
             self.pieces[key] = Piece(key, start, end, 1)
@@ -167,58 +168,50 @@ class KvCache:
         self._store(key, sorted(chain + fresh, key=_start))
 
     def take(self, count: int) -> None:
-        """Private blocks for a request: empty ones first, then the least recently released."""
+        """Take private blocks for a request: empty blocks first, then evicted ones."""
         self.held += count
         over = self.held + self.idle - self.total
         if over > 0:
             self.evict(over)
 
     def evict(self, count: int) -> None:
-        """The blocks that are next become empty."""
+        """Evict idle blocks in order."""
         self.idle -= count
         self.evicted += count
         lru, spilt = self.lru, self.spilt
         while count > 0:
             piece = self.next_out()
-            key = piece.key
-            size = piece.end - piece.start
-            if size > count:
-                piece.end -= count
-                if self.log is not None:
-                    self.log.append((self.now, key, piece.end))
-                if spilt is not None:
-                    stretch = (key, piece.end, piece.end + count, piece.level)
-                    if spilt and spilt[-1][0] == key:
-                        follow(spilt, stretch)
-                    else:
-                        spilt.append(stretch)
-                return
-            count -= size
-            del lru[piece]
-            if self.log is not None:
-                self.log.append((self.now, key, piece.start))
-            if spilt is not None:
-                if spilt and spilt[-1][0] == key:
-                    follow(spilt, (key, piece.start, piece.end, piece.level))
-                else:
-                    spilt.append((key, piece.start, piece.end, piece.level))
-            if piece.next is None and self.pieces[key] is piece:
-                del self.pieces[key]
+            key, start, end = piece.key, piece.start, piece.end
+            if end - start > count:
+                start = piece.end = end - count
             else:
-                self._store(key, [other for other in self._chain(key) if other is not piece])
+                del lru[piece]
+                if piece.next is None and self.pieces[key] is piece:
+                    del self.pieces[key]
+                else:
+                    self._store(key, [other for other in self._chain(key) if other is not piece])
+            count -= end - start
+            if self.log is not None:
+                self.log.append((self.now, key, start))
+            if spilt is not None:
+                last = spilt[-1] if spilt else None
+                if last is not None and last[0] == key and last[1] == end and last[3] == piece.level:
+                    spilt[-1] = (key, start, last[2], piece.level)
+                else:
+                    spilt.append((key, start, end, piece.level))
 
     def next_out(self) -> Piece:
-        """What is evicted next, from its tail on."""
+        """Return the piece that is evicted next, from its tail."""
         return next(iter(self.lru))
 
     def note(self, holds: list[Hold]) -> None:
-        """Content was computed or used, and is to be copied."""
+        """Note content that was computed or used, so that it is copied to another store."""
         assert self.stored is not None
         self.stored.extend((key, start, end, 0.0) for key, start, end in reversed(holds))
 
     def release(self, holds: list[Hold], blocks: int, removed: list[Stretch] | None = None) -> None:
-        """A request gives up its `blocks`, tail first: what it alone held of cached content becomes idle, its private
-        blocks become empty. Where a list is given, what would become idle goes there and becomes empty too."""
+        """Release the `blocks` of a request, tail first. Cached content without another holder becomes idle, private
+        blocks become empty. If `removed` is given, that content is appended to it and becomes empty instead."""
         pieces = self.pieces
         if self.stored is not None:
             self.note(holds)
@@ -268,7 +261,6 @@ class KvCache:
                     removed.append((key, piece.start, piece.end, piece.level))
                 else:
                     self.idle += piece.end - piece.start
-                    # Neighbours in the LRU too: one piece.
                     if idle is not None and idle.start == piece.end and idle.level == piece.level:
                         idle.start = piece.start
                     else:
@@ -280,7 +272,7 @@ class KvCache:
         self._store(key, parts[::-1])
 
     def remove(self, holds: list[Hold], blocks: int) -> list[Stretch]:
-        """A request gives up its `blocks`, and what it alone held of cached content is cached no longer; this is it."""
+        """Release the `blocks` of a request. Remove cached content without another holder, and return it."""
         removed: list[Stretch] = []
         self.release(holds, blocks, removed)
         removed.reverse()
@@ -297,7 +289,7 @@ class KvCache:
         return chain
 
     def _store(self, key: int, chain: list[Piece]) -> None:
-        """Link the pieces of a key again; neighbours with equally many holders and of one level become one."""
+        """Link the pieces of a key. Merge neighbours with the same number of holders and the same level."""
         last: Piece | None = None
         for piece in chain:
             if last is None:
@@ -314,13 +306,13 @@ class KvCache:
             last.next = None
 
     def check(self, private: int) -> None:
-        """Held + idle + empty = total, told from the pieces themselves and the requests' private blocks."""
+        """Check the counts of held and idle blocks against the pieces and the requests' private blocks."""
         held = idle = 0
         for key in self.pieces:
             at = -1
             for piece in self._chain(key):
                 if piece.start < at or piece.end <= piece.start or (piece.holders == 0) != (piece in self.lru):
-                    raise InvariantError(f"KV piece {key}:{piece.start}-{piece.end} is out of order.")
+                    raise InvariantError(f"The KV piece {key}:{piece.start}-{piece.end} is out of order.")
                 at = piece.end
                 if piece.holders:
                     held += piece.end - piece.start
@@ -329,18 +321,8 @@ class KvCache:
         if held + private != self.held or idle != self.idle or self.held + self.idle > self.total or private < 0:
             raise InvariantError(
                 f"KV blocks do not add up: {self.held} held, {self.idle} idle of {self.total}; "
-                f"pieces say {held} and {idle}, requests hold {private} of their own."
+                f"the pieces have {held} and {idle}, and requests hold {private} private blocks."
             )
-
-
-def follow(before: list[Stretch], stretch: Stretch) -> None:
-    """What goes next: where it lies just before the last that went, the two are one."""
-    if before:
-        key, start, end, level = before[-1]
-        if stretch[0] == key and stretch[2] == start and stretch[3] == level:
-            before[-1] = (key, stretch[1], end, level)
-            return
-    before.append(stretch)
 
 
 def _start(piece: Piece) -> int:

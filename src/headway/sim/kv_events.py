@@ -1,11 +1,11 @@
-"""What the instances tell the router's prefix indexes: the content that they have evicted, some time later.
+"""KV events: the instances report evictions to the router's prefix indexes, with a delay.
 
-An eviction inside a run carries the time at which the step that caused it began. It is settled, and told if it is long
-enough ago, before a policy looks; what one instance tells touches no other's part of an index, so the order within
-each instance is all that counts.
+The time of an eviction inside a run is the begin of the step that caused it. Before a policy reads an index, all
+evictions that are at least `delay` old are applied to it. Events of different instances are independent, so that only
+the order within each instance matters.
 
-An instance with stores below its GPU tells where content has moved, and when it has left the last of them, at its
-scheduling changes, when the stores are settled. A store that instances share tells what comes and goes itself.
+An instance with stores below its GPU reports moves of content between them at its scheduling changes. A shared store
+reports its own changes.
 """
 
 from headway.policies.prefix_index import PrefixIndex
@@ -20,11 +20,11 @@ class KvEvents:
     def __init__(self, instances: list[Instance], indexes: list[PrefixIndex], block_tokens: int, delay: int) -> None:
         self.instances = instances
         self.indexes = indexes
-        self.block_tokens = block_tokens  # the engines'
+        self.block_tokens = block_tokens  # block size of the engines
         self.delay = delay
         self.logs: list[list[Eviction]] = []
-        self.moves: list[tuple[int, list[Move]]] = []  # of the instances that have stores
-        users: dict[Tier, list[int]] = {}  # of what is shared
+        self.moves: list[tuple[int, list[Move]]] = []  # for each instance with stores: its index and log
+        users: dict[Tier, list[int]] = {}  # instances by shared store
         for instance in instances:
             log: list[Eviction] = []
             if instance.tiers is None:
@@ -35,13 +35,13 @@ class KvEvents:
                     if tier.shared:
                         users.setdefault(tier, []).append(instance.view.index)
             self.logs.append(log)
-        self.shared: list[tuple[list[Change], list[SharedStore]]] = []  # what each tells, and who hears it
+        self.shared: list[tuple[list[Change], list[SharedStore]]] = []  # for each shared store: its log and readers
         for tier, owners in users.items():
             tier.log = []
             self.shared.append((tier.log, [index.share(owners, tier.name) for index in indexes]))
 
     def tell(self, now: int) -> None:
-        """The indexes hear of every eviction at least `delay` ago; of none at this instant, where steps begin last."""
+        """Apply every event that is at least `delay` old to the indexes, but none of this instant: steps begin last."""
         before = now - self.delay + 1 if self.delay else now
         for index, moves in self.moves:
             if moves and moves[0][0] < before:
@@ -56,7 +56,7 @@ class KvEvents:
                 self.apply(instance.view.index, log, before)
 
     def forget(self, index: int) -> None:
-        """An instance is gone, and nobody believes that it has anything; what it has not told yet concerns nobody."""
+        """Drop the pending events of an instance that has stopped."""
         self.logs[index].clear()
         for owner, moves in self.moves:
             if owner == index:
@@ -64,7 +64,7 @@ class KvEvents:
 
     def apply(self, index: int, log: list[Eviction], before: int) -> None:
         count = 0
-        ends: dict[int, int] = {}  # of what is left of each run
+        ends: dict[int, int] = {}  # by key: where the content that is left ends
         for at, key, end in log:
             if at >= before:
                 break

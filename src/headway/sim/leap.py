@@ -1,7 +1,7 @@
-"""The run: a stretch of steps with the same decoding set and the same chunks, whose times follow from a formula.
+"""A run: consecutive steps with the same decoding set and the same chunks, whose times follow from a formula.
 
-Step j of it lasts `first + j * increment` picoseconds. A run is planned to the first boundary at which anything can
-change, and cut where something comes sooner.
+Step j of a run takes `first + j * increment` picoseconds. A run is planned up to the first step boundary at which
+anything can change. An earlier event cuts it.
 """
 
 from math import isqrt
@@ -14,8 +14,8 @@ def duration(first: int, increment: int, steps: int) -> int:
 
 
 def steps_begun(first: int, increment: int, elapsed: int) -> int:
-    """How many steps begin in the first `elapsed` > 0 picoseconds; the last of them ends then or later."""
-    steps = -(-elapsed // first)  # right where steps do not grow, else too many
+    """Return how many steps begin in the first `elapsed` > 0 picoseconds; the last of them ends then or later."""
+    steps = -(-elapsed // first)  # exact if `increment` is 0, otherwise an upper bound
     before = steps - 1
     if increment and before and before * first + increment * (before * (before - 1) // 2) >= elapsed:
         slope = 2 * first - increment
@@ -37,21 +37,22 @@ class Run:
         self.chunks: list[tuple[Job, int]] = []  # prefill in each step: the request and its tokens
 
     def boundary(self, steps: int) -> int:
-        """When so many steps have ended."""
+        """Return when `steps` steps have ended."""
         return self.start + duration(self.first, self.increment, steps)
 
     def count_begun(self, at: int) -> int:
-        """How many steps began before `at`."""
+        """Return how many steps began before `at`."""
         steps = steps_begun(self.first, self.increment, at - self.start)
         return steps if steps < self.length else self.length
 
     def count_ended(self, at: int) -> int:
-        """How many steps have ended by `at`."""
+        """Return how many steps have ended by `at`."""
         begun = self.count_begun(at)
         return begun if self.boundary(begun) == at else begun - 1
 
     def cut(self, now: int) -> bool:
-        """End at the first boundary at or after this instant, if the plan goes further. True if that is now."""
+        """End at the first boundary at or after this instant, unless the plan ends earlier. Return whether that is
+        now."""
         if self.length == 1:
             return False
         steps = steps_begun(self.first, self.increment, now - self.start)

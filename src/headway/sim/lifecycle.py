@@ -1,9 +1,9 @@
-"""How the instances of a cluster come and go: the states that each goes through, and when.
+"""The states of the instances, and the timetable of their changes.
 
     stopped -> provisioning -> loading -> warming -> ready -> draining -> stopped
 
-Places are numbered like the instances. A place that is stopped may be used again, by an instance that has nothing
-cached. Here is the timetable; what becomes of requests when an instance goes is the cluster's.
+Each place has the index of its instance. A stopped place can be used again; the new instance has an empty cache.
+`Losses` handles the requests of instances that stop.
 """
 
 from collections.abc import Callable
@@ -16,18 +16,16 @@ from headway.types import NEVER, REPLICAS
 
 
 class Place:
-    """Where an instance may stand."""
-
     __slots__ = ("drawn", "held_from", "held_ps", "index", "loading", "pool", "provisioning", "state", "warm_at")
 
     def __init__(self, index: int, pool: PoolSetup, setup: LifeSetup) -> None:
         self.index = index
         self.pool = pool
         self.state = "stopped"
-        self.drawn = 0  # which of the timetable's entries for it holds
-        self.warm_at = 0  # when it has warmed up, or will have
-        self.held_from = -1
-        self.held_ps = 0
+        self.drawn = 0  # number of the valid entry for it in the timetable; 0 if there is none
+        self.warm_at = 0  # when its warm-up ends
+        self.held_from = -1  # since when it is paid for; -1 while it is stopped
+        self.held_ps = 0  # time that was paid for before that
         self.provisioning: Callable[[], int] = setup.provisioning(stream(setup.seed, f"provisioning.{index}"))
         self.loading: Callable[[], int] = setup.loading(stream(setup.seed, f"loading.{index}"))
 
@@ -39,15 +37,15 @@ class Lifecycle:
         self.places = [
             Place(pool.first + number, pool, setup) for pool in setup.pools for number in range(pool.maximum)
         ]
-        self.heap: list[tuple[int, int, int, str]] = []  # when, which place, number of the entry, what becomes of it
+        self.heap: list[tuple[int, int, int, str]] = []  # timetable: time, place, number of the entry, next state
         self.numbered = 0
-        self.faults = sorted(setup.faults, key=when)
-        self.fault = 0  # the next of them
-        self.draining: list[int] = []  # those that wait for their requests to end
+        self.faults = sorted(setup.faults, key=lambda fault: fault.at_ps)
+        self.fault = 0  # position of the next fault
+        self.draining: list[int] = []  # instances that wait for their requests to end
         self.next_ps = NEVER
 
     def start(self, now: int) -> None:
-        """The run begins: the first instances of each pool have been there for long."""
+        """Begin the run with the initial instances of each pool ready."""
         for place in self.places:
             if place.index - place.pool.first < place.pool.initial:
                 self.change(now, place, "ready")
@@ -55,10 +53,8 @@ class Lifecycle:
                 self.recorder.states.append(StateChange(now, place.index, place.state))
         self.set_next()
 
-    # --- the timetable -----------------------------------------------------------------------------------------
-
     def change(self, now: int, place: Place, state: str) -> None:
-        """An instance gets into a state; what was planned for it is void."""
+        """Change the state of an instance, and cancel what was planned for it."""
         if place.held_from < 0 and state != "stopped":
             place.held_from = now
         if state == "stopped" and place.held_from >= 0:
@@ -71,14 +67,14 @@ class Lifecycle:
         self.recorder.states.append(StateChange(now, place.index, state))
 
     def plan(self, at: int, place: Place, state: str) -> None:
-        """What it will get into, and when, unless something else happens."""
+        """Plan the next state of an instance. Any change before that cancels the plan."""
         self.numbered += 1
         place.drawn = self.numbered
         heappush(self.heap, (at, place.index, self.numbered, state))
         self.set_next()
 
     def due(self, now: int) -> tuple[Place, str] | None:
-        """The next instance that gets into another state at this instant."""
+        """Return the next planned change of this instant, if any."""
         self.set_next()
         if self.heap and self.heap[0][0] == now:
             _, index, _, state = heappop(self.heap)
@@ -87,7 +83,7 @@ class Lifecycle:
         return None
 
     def struck_before(self, now: int) -> FaultSetup | None:
-        """The next fault from before the run that has not passed by the time at which it begins, as of then."""
+        """Return the next fault from before the run that still lasts when the run begins, with its remaining time."""
         while self.fault < len(self.faults) and self.faults[self.fault].at_ps < now:
             fault = self.faults[self.fault]
             self.fault += 1
@@ -97,7 +93,7 @@ class Lifecycle:
         return None
 
     def strikes(self, now: int) -> FaultSetup | None:
-        """The next fault of this instant."""
+        """Return the next fault of this instant, if any."""
         if self.fault < len(self.faults) and self.faults[self.fault].at_ps == now:
             self.fault += 1
             self.set_next()
@@ -112,22 +108,17 @@ class Lifecycle:
         if self.fault < len(self.faults):
             self.next_ps = min(self.next_ps, self.faults[self.fault].at_ps)
 
-    # --- who is there ------------------------------------------------------------------------------------------
-
     def of(self, pool: PoolSetup) -> list[Place]:
         return self.places[pool.first : pool.first + pool.maximum]
 
-    def count(self, pool: PoolSetup, states: tuple[str, ...] = REPLICAS) -> int:
-        return sum(place.state in states for place in self.of(pool))
+    def count(self, pool: PoolSetup) -> int:
+        """Return the number of replicas of a pool."""
+        return sum(place.state in REPLICAS for place in self.of(pool))
 
     def free(self, pool: PoolSetup) -> Place | None:
-        """A place for one instance more: the first."""
+        """Return the first place of a pool without an instance, if any."""
         return next((place for place in self.of(pool) if place.state == "stopped"), None)
 
     def held_time(self, place: Place, now: int) -> int:
-        """How long the place has been paid for."""
+        """Return how long the place has been paid for."""
         return place.held_ps + (now - place.held_from if place.held_from >= 0 else 0)
-
-
-def when(fault: FaultSetup) -> int:
-    return fault.at_ps

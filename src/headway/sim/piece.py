@@ -1,4 +1,4 @@
-"""A piece of cached content: neighbouring blocks that share a fate."""
+"""A piece of cached content: adjacent blocks with the same state."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ class Piece(Struct, eq=False, gc=False):
     start: int
     end: int
     holders: int
-    next: Piece | None = None  # the next piece of the same key, further down the sequence
-    level: float = 0  # the lowest is evicted first, of equals the least recently released
+    next: Piece | None = None  # the next piece of the same key in the sequence
+    level: float = 0  # the lowest level is evicted first; LRU order decides ties

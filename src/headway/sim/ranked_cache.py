@@ -1,8 +1,7 @@
-"""KV caches that do not go by recency alone: content has a *level*, and what has the lowest goes first, of equals the
-least recently released.
+"""KV caches that evict by level: content with the lowest *level* first; LRU order decides ties.
 
-    lfu        the level is how many requests have used the content: the one that computed it, those that found it
-    priority   it is the priority of the request that began to use it last
+    lfu        the level is the number of requests that have used the content, including the one that computed it
+    priority   the level is the priority of the last request that began to use the content
 """
 
 from heapq import heapify, heappop, heappush
@@ -10,7 +9,7 @@ from heapq import heapify, heappop, heappush
 from headway.sim.kv_cache import Hold, KvCache, Runs
 from headway.sim.piece import Piece
 
-SPARE = 64  # entries of no use that the heap may have, beside as many as there are of use
+SPARE = 64  # stale entries that the heap may have in addition to one per valid entry
 
 
 class RankedCache(KvCache):
@@ -18,9 +17,9 @@ class RankedCache(KvCache):
 
     def __init__(self, total: int, counts: bool) -> None:
         super().__init__(total)
-        self.counts = counts  # uses; else priorities count
-        self.levels: list[tuple[float, int, Piece]] = []  # heap of what is in the LRU, and of what no longer is
-        self.ranked_to = 0  # releases that it knows of
+        self.counts = counts  # whether levels are use counts; otherwise they are priorities
+        self.levels: list[tuple[float, int, Piece]] = []  # heap of the pieces in the LRU, with stale entries
+        self.ranked_to = 0  # number of the last release in the heap
 
     def hold(self, runs: Runs, hits: int, priority: float = 0.0) -> list[Hold]:
         holds = super().hold(runs, hits, priority)
@@ -34,10 +33,10 @@ class RankedCache(KvCache):
         for _, first, last in holds[known:]:
             self.lift(key, first, last, 1.0 if self.counts else priority)
         if 0 < known < len(holds) and holds[known - 1][0] == key and holds[known - 1][2] == holds[known][1]:
-            holds[known - 1 : known + 1] = [(key, holds[known - 1][1], holds[known][2])]  # as if computed at once
+            holds[known - 1 : known + 1] = [(key, holds[known - 1][1], holds[known][2])]  # merge adjacent holds
 
     def lift(self, key: int, start: int, end: int, level: float, further: bool = False) -> None:
-        """The blocks, as far as requests hold them, get this level, or so much `further` a level."""
+        """Set the level of those blocks that requests hold; with `further`, add to it."""
         parts: list[Piece] = []
         for piece in self._chain(key):
             if piece.start >= end or piece.end <= start or not piece.holders:
@@ -62,7 +61,7 @@ class RankedCache(KvCache):
 
     def next_out(self) -> Piece:
         lru, levels = self.lru, self.levels
-        for piece in reversed(lru):  # those released since the last look are the last in the LRU
+        for piece in reversed(lru):  # pieces released since the last call are at the end of the LRU
             if lru[piece] <= self.ranked_to:
                 break
             heappush(levels, (piece.level, lru[piece], piece))
