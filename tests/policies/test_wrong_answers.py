@@ -203,7 +203,7 @@ def test_an_index_of_impossible_size_is_told(tmp_path: Path, figures: str) -> No
 def test_figures_that_are_too_large_in_sum_over_the_routers_are_told(tmp_path: Path) -> None:
     body = BODIES["routing"] + "    def metrics(self):\n        return {'big': 1.7e308}\n"
     (tmp_path / "own.py").write_text(HEAD + "class Own:\n" + body.replace("{answer}", "Route('instance-0')"))
-    with pytest.raises(HeadwayError, match=r"^policies: 'big', added up over the routers, is too large a number\.$"):
+    with pytest.raises(HeadwayError, match=r"^policies: the sum of 'big' over the routers is too large a number\.$"):
         headway.simulate({**SCENARIO, "routers": 2}, routing=f"{tmp_path}/own.py:Own")
 
 

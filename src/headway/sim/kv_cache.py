@@ -1,7 +1,7 @@
 """The KV cache of an instance: paged blocks, prefix sharing with reference counts, LRU eviction of unused content.
 
 Content is named by (key, block): the key of the run that contains the block's last token, and the block's position in
-its sequence. Adjacent blocks of one key with the same state are one *piece*, so that the cost is per run, not per block:
+its sequence. Adjacent blocks of one key in the same state are one *piece*, so that the cost is per run, not per block:
 
     held    blocks that requests hold: pieces with holders, and private blocks, which are only counted
     idle    cached blocks without a holder: pieces in the LRU, evicted oldest first, each from its tail

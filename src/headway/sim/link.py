@@ -1,8 +1,8 @@
-"""A link between stores of KV blocks, whose bandwidth the transfers on it share equally.
+"""A link between stores of KV blocks. Concurrent transfers share its bandwidth equally.
 
-A transfer's bytes go over the link first, the more slowly the more others do, and arrive a fixed latency later. Time is
-settled only when a transfer starts or somebody waits for its end: `progress` is how long each has had the whole link
-to itself since the beginning, in fine units, so that who is further by its own length than at its start is through.
+The last byte of a transfer leaves the link, and arrives a fixed latency later. State is updated only when a transfer
+starts or a request waits for its end. `progress` is the link time that each transfer has received since the beginning,
+in fine units. A transfer leaves when progress has grown by the time that it needs alone.
 """
 
 from bisect import insort
@@ -12,48 +12,47 @@ from heapq import heappop, heappush
 from headway.sim.job import Job
 from headway.types import NEVER, PS_PER_SECOND
 
-FINE = 40  # bits of a picosecond
-LOST = 1 << 20  # more than progress has lost by rounding down, which must not cost a whole picosecond
+FINE = 40  # fractional bits of a picosecond in `progress`
+LOST = 1 << 20  # exceeds the rounding error of `progress`, which must not add a picosecond
 
 
 class Load:
-    """Blocks of one request on their way to the instance that waits for them."""
+    """Blocks of one request that are loaded to the instance where it waits."""
 
     __slots__ = ("awaited", "end", "instance", "job", "left", "links", "start")
 
     def __init__(self, instance: int, job: Job, start: int, end: int) -> None:
         self.instance = instance
         self.job = job
-        self.start = start  # its first block
-        self.end = end  # and the one after its last
+        self.start = start  # first block
+        self.end = end  # the block after the last one
         self.left = 0  # transfers that have not arrived
-        self.links: list[int] = []  # that they go over
-        self.awaited = True  # until the request gives up
+        self.links: list[int] = []  # the links of the transfers
+        self.awaited = True  # False after the request has given up
 
 
 class Link:
     def __init__(self, bandwidth: int, latency_ps: int) -> None:
         self.bandwidth = bandwidth  # bytes a second
         self.latency_ps = latency_ps
-        self.leaving: list[int] = []  # the progress at which the last byte of each transfer leaves, in order
-        self.awaited: list[tuple[int, int, Load]] = []  # heap of those that somebody waits for
-        self.under_way: deque[tuple[int, Load]] = deque()  # when they arrive
+        self.leaving: list[int] = []  # the progress at which each transfer leaves, in order
+        self.awaited: list[tuple[int, int, Load]] = []  # heap of the transfers that requests wait for
+        self.under_way: deque[tuple[int, Load]] = deque()  # transfers that have left the link: (arrival, load)
         self.progress = 0
-        self.since = 0  # when it was settled
-        self.clear_ps = 0  # when its last byte leaves, where one transfer has it to itself
-        self.numbered = 0  # that somebody waited for; where they leave together they keep their order
-        self.next_ps = NEVER  # when the first arrives that somebody waits for, if `sure`; else the earliest it can
-        self.sure = True  # nothing that delays it has started since that was worked out
-        self.busy_ps = 0  # with bytes on it
+        self.since = 0  # time of the last update
+        self.clear_ps = 0  # when the link becomes idle, if it has only one transfer
+        self.numbered = 0  # awaited transfers so far; the number keeps the order of those that leave together
+        self.next_ps = NEVER  # the next awaited arrival if `sure`, otherwise a lower bound of it
+        self.sure = True  # no transfer has started since `next_ps` was computed
+        self.busy_ps = 0  # time with transfers on it
         self.moved_bytes = 0
 
     def start(self, now: int, amount: int, load: Load | None = None, after: int = 0) -> int:
-        """A transfer of so many bytes begins; it takes at least a picosecond. Somebody may wait for it, and for earlier
-        ones, the last of which leaves at the progress `after`; nobody does for what is stored away. The progress at
-        which it leaves."""
+        """Start a transfer, and return the progress at which it leaves. If a `load` waits for it, the load also waits
+        for earlier transfers, which leave by the progress `after`. A transfer takes at least one picosecond."""
         leaving = self.leaving
         alone_ps = -(-amount * PS_PER_SECOND // self.bandwidth) or 1
-        if self.clear_ps <= now and not self.awaited:  # as `settle` would find; most have the link to themselves
+        if self.clear_ps <= now and not self.awaited:  # the link is idle, as in most cases: a short form of `settle`
             if leaving:
                 self.progress = leaving.pop()
                 self.busy_ps += self.clear_ps - self.since
@@ -73,7 +72,8 @@ class Link:
         return goal
 
     def take_arrived(self, now: int) -> list[Load]:
-        """What arrives at this instant, in the order in which the last bytes left; called at `next_ps`."""
+        """Return the loads that arrive at this instant, in the order in which they left the link. Called at
+        `next_ps`."""
         self.settle(now)
         loads = []
         while self.under_way and self.under_way[0][0] == now:
@@ -82,7 +82,7 @@ class Link:
         return loads
 
     def settle(self, now: int) -> None:
-        """Let everything leave whose last byte has left by now."""
+        """Update progress, and remove the transfers that have left by now."""
         leaving = self.leaving
         if leaving:
             awaited, at, progress = self.awaited, self.since, self.progress
@@ -117,7 +117,7 @@ class Link:
             self.next_ps = self.leaves(awaited[0][0]) + self.latency_ps if awaited else NEVER
 
     def leaves(self, last: int) -> int:
-        """When a last byte leaves whose transfer has such a goal, if nothing is added: stage by stage, as `settle`."""
+        """Return when the transfer with the goal `last` leaves if no other transfer starts, computed as in `settle`."""
         at, progress, left = self.since, self.progress, len(self.leaving)
         for goal in self.leaving:
             if goal > last:
@@ -129,34 +129,34 @@ class Link:
 
 
 class Links:
-    """All links of a cluster, and when something arrives next on any of them: not before `next_ps`. What starts only
-    delays what is on its way, so when that arrives is worked out when it may be what happens next."""
+    """All links of a cluster. Nothing arrives on any of them before `next_ps`. New transfers can only delay others, so
+    that exact arrival times are computed only when an arrival may be the next event."""
 
     __slots__ = ("heap", "links", "next_ps")
 
     def __init__(self) -> None:
         self.links: list[Link] = []
-        self.heap: list[tuple[int, int]] = []  # when, which; an entry that its link no longer has is stale
+        self.heap: list[tuple[int, int]] = []  # (arrival, link); an entry that differs from its link's is stale
         self.next_ps = NEVER
 
     def add(self, bandwidth: int, latency_ps: int) -> int:
-        """A new link's number."""
+        """Add a link, and return its number."""
         self.links.append(Link(bandwidth, latency_ps))
         return len(self.links) - 1
 
     def start(self, now: int, number: int, amount: int, load: Load, after: int = 0) -> None:
-        """One begins that somebody waits for."""
+        """Start a transfer that a load waits for."""
         link = self.links[number]
         before = link.next_ps
         link.start(now, amount, load, after)
         load.links.append(number)
-        if link.next_ps < before:  # then it is its first entry that counts
+        if link.next_ps < before:
             heappush(self.heap, (link.next_ps, number))
             if link.next_ps < self.next_ps:
                 self.next_ps = link.next_ps
 
     def make_sure(self, now: int) -> None:
-        """If `next_ps` is no later than now, it is when something arrives."""
+        """Compute exact arrival times until `next_ps` is exact or later than now."""
         heap = self.heap
         while heap and heap[0][0] <= now and not self.links[heap[0][1]].sure:
             _, number = heappop(heap)
@@ -165,7 +165,7 @@ class Links:
             self._drop_stale()
 
     def forget(self, load: Load) -> None:
-        """Nobody waits for it any more; what is on its way goes on, but its arrival is no event."""
+        """Stop waiting for a load. Its transfers continue, but their arrival is not an event."""
         load.awaited = False
         for number in load.links:
             self.links[number].set_next()
@@ -173,7 +173,7 @@ class Links:
         self._drop_stale()
 
     def take_arrived(self, now: int) -> list[Load]:
-        """The loads whose last transfer arrives at this instant, by link; called at `next_ps`."""
+        """Return the loads whose last transfer arrives at this instant, in order of link. Called at `next_ps`."""
         loads: list[Load] = []
         while self.heap and self.heap[0][0] == now:
             _, number = heappop(self.heap)

@@ -1,8 +1,7 @@
-"""Requests of an instance whose blocks are on their way to it: they hold their place in memory and wait.
+"""Loads the blocks of requests from stores below the GPU, or from another instance.
 
-A request whose prompt lies in a store below the GPU's does not compute it again. When its turn comes it takes blocks
-for what is to be loaded and leaves the queue; the others go on meanwhile. Once all has arrived it is ready, and enters
-the batch before anybody who waits.
+When the turn of such a request comes, it leaves the queue and takes GPU blocks for what it loads; other requests
+continue meanwhile. When all its blocks have arrived, it is ready, and enters the batch before waiting requests.
 """
 
 from headway.sim.handover import Handover
@@ -21,14 +20,14 @@ class Loader:
         self.cache = blocks.cache
         self.size = blocks.size
         self.links = links
-        self.tiers = tiers  # where there are any
-        self.active = active  # whether blocks come from elsewhere
-        self.places: list[Place] = []  # of what the request whose turn has come can load from the stores
-        self.loading: dict[Job, Load] = {}  # what each of them waits for
-        self.ready: list[Job] = []  # those whose blocks have come, in that order
+        self.tiers = tiers
+        self.active = active  # whether requests may load blocks
+        self.places: list[Place] = []  # stores of the blocks that the request whose turn has come can load
+        self.loading: dict[Job, Load] = {}
+        self.ready: list[Job] = []  # requests whose blocks have arrived, in that order
 
     def reach(self, job: Job, hits: int) -> int:
-        """Where the blocks end that a request whose turn has come can load."""
+        """Return the end of the blocks that a request can load, now that its turn has come."""
         if job.awaits is not None:
             return -(-job.known // self.size)
         if job.swapped:
@@ -39,7 +38,7 @@ class Loader:
         return self.places[-1][2] if self.places else hits
 
     def load(self, job: Job, hits: int, end: int, now: int) -> None:
-        """Load a request's blocks up to `end`, but for those that are here."""
+        """Start to load a request's blocks up to `end`, except the `hits` on the GPU."""
         if hits:
             job.holds = self.cache.hold(job.runs, hits, job.ticket.priority)
         self.cache.take(end - hits)
@@ -59,7 +58,7 @@ class Loader:
             self.tiers.load(now, load, self.places)
 
     def fetch(self, handover: Handover, load: Load, now: int) -> None:
-        """The blocks come from the instance that computes the prompt, as far as it has."""
+        """Start the transfer from the prefill instance, as far as it has computed the prompt."""
         handover.load = load
         load.left = 1
         handover.sent = load.start * self.size
@@ -67,12 +66,12 @@ class Loader:
         handover.send(now, self.links)
 
     def swap_out(self, job: Job) -> None:
-        """A decode that has to yield keeps what it has computed in the store below, if that has room."""
+        """Swap out the blocks of a preempted decode, if the store has room."""
         if self.tiers is not None and self.tiers.swap_out(self.cache.now, job):
             job.swapped = job.blocks
 
     def arrive(self, job: Job, now: int) -> None:
-        """What a request waited for is here."""
+        """Make a request ready whose blocks have all arrived."""
         load = self.loading.pop(job)
         start, end = load.start, load.end
         self.ready.append(job)
@@ -92,7 +91,7 @@ class Loader:
         self.tiers.on_loaded(now, job, start, end)
 
     def drop(self, job: Job, now: int) -> None:
-        """A request that waits for blocks, or is ready, gives up its own; what is on its way comes for nobody."""
+        """Free the blocks of a request that loads or is ready. Transfers under way continue without effect."""
         if job in self.loading:
             self.links.forget(self.loading.pop(job))
             if self.tiers is not None:
@@ -104,6 +103,6 @@ class Loader:
         self.cache.release(job.holds, job.blocks)
 
     def drop_swapped(self, job: Job, now: int) -> None:
-        """What a request that had to yield has in a store below is not wanted any more."""
+        """Free the swapped-out blocks of a request."""
         if job.swapped and self.tiers is not None:
             self.tiers.end_swap(now, job)

@@ -1,7 +1,7 @@
-"""What becomes of requests when the instance goes that has them.
+"""Handles the requests of an instance that stops.
 
-Where it is emptied in good order they are routed again and go on, after everything known so far has been computed again
-elsewhere. Where it is lost they are sent again from the beginning, as often as that is allowed, or have failed.
+If the instance redirects them, the router routes them again and they continue on another instance, which computes all
+their known tokens again. If it loses them, they are retried from the beginning, up to the limit, or fail.
 """
 
 from __future__ import annotations
@@ -21,80 +21,70 @@ from headway.workload.traffic import Planned
 if TYPE_CHECKING:
     from headway.sim.dispatcher import Dispatcher
 
-MOST_REDIRECTS: Final = 1000  # of one request; who is moved more often would never be done
+MOST_REDIRECTS: Final = 1000  # of one request; with more, it would never end
 APART = ("prefill_instance", "handed_ps", "transfer_ps", "transferred_ps")
-AFRESH = (
-    "routed_ps",
-    "started_ps",
-    "first_token_ps",
-    "enqueued_ps",
-    *APART,
-)
+AFRESH = ("routed_ps", "started_ps", "first_token_ps", "enqueued_ps", *APART)  # columns that a retry resets
 
 
 class Losses:
     def __init__(self, dispatcher: Dispatcher, retries: int) -> None:
         self.dispatcher = dispatcher
         self.retries = retries
-        # Requests by instance, as they are there; one whose prompt is computed apart may be at two of them.
+        # Jobs by instance and request; a request in handover is at two instances.
         self.bound: list[dict[int, Job]] = [{} for _ in dispatcher.instances]
         dispatcher.handovers.bound = self.bound
         self.moving: dict[int, Job] = {}  # requests that have left an instance and wait for another
 
-    # --- who is where ------------------------------------------------------------------------------------------
-
     def on_sent(self, now: int, job: Job, flight: Flight) -> None:
-        """A request goes to an instance. What goes on there has its prompt computed there, too."""
+        """Note the instance of a request. A request that has generated tokens also prefills there."""
         if flight.prefill is not None and job.generated:
             self.dispatcher.control.on_handed(now, job.row)
         self.bound[flight.view.index][job.row] = job
 
     def split(self, source: Job) -> None:
-        """Its prompt is computed on another instance; if that delivers its only token, it never comes to the first."""
+        """Note the prefill instance of a request. If that generates the only token, no decode instance is involved."""
         row, recorder = source.row, self.dispatcher.recorder
         if source.handover is None:
             self.bound[recorder.instance[row]].pop(row)
         self.bound[recorder.prefill_instance[row]][row] = source
 
     def on_ended(self, job: Job) -> bool:
-        """A request has ended. False if that is only what was left of it on one instance, and it goes on elsewhere."""
+        """Forget a request that has ended. Return False if only this job has ended and the request continues."""
         if job.withdrawn:
             return False
         row, recorder = job.row, self.dispatcher.recorder
         self.bound[recorder.instance[row]].pop(row, None)
         self.bound[recorder.prefill_instance[row]].pop(row, None)
-        if recorder.outcome[row] == REJECTED:  # by the last instance that it came to, which has generated nothing of it
+        if recorder.outcome[row] == REJECTED:  # by its last instance, before it generated a token there
             recorder.output_tokens[row] = job.generated
             self.dispatcher.instances[recorder.instance[row]].stats.output_tokens += job.generated
             take_back(job)
         return True
 
     def idle(self, index: int) -> bool:
-        """Nobody is at an instance, nor is it in the step that rids it of what has gone on elsewhere."""
+        """Whether an instance has no requests, not even a withdrawn one in its current step."""
         return not self.bound[index] and not self.dispatcher.instances[index].batch.running
 
     def stop(self) -> None:
-        """The horizon: requests in flight leave no gaps behind, nor do those that wait for another instance."""
+        """Stop at the horizon: remove the gaps of requests that wait for another instance."""
         for row, job in self.moving.items():
             take_back(job)
             self.dispatcher.recorder.output_tokens[row] = job.generated
 
-    # --- an instance goes --------------------------------------------------------------------------------------
-
     def empty(self, now: int, index: int, redirect: bool, why: str) -> None:
-        """Everything leaves an instance, by request."""
+        """Redirect or lose all requests of an instance, in order of request."""
         dispatcher = self.dispatcher
         instance = dispatcher.instances[index]
         vacate(instance, now)
         bound, self.bound[index] = self.bound[index], {}
         for row in sorted(bound):
             job = bound[row]
-            # Its client has gone, and it has ended with the step under way, or will where its prompt is computed.
+            # If its client has given up, it ends with the current step, here or at its prefill instance.
             if job.expired or (job.awaits is not None and job.awaits.source.expired):
                 continue
             where = index
             handover = job.handover or job.awaits
-            if handover is not None:  # the request as it would have gone on, with what is done of its prompt
+            if handover is not None:  # continue with the decode job and the prefill done so far
                 self.leave_other(now, index, job, handover)
                 source, job, where = handover.source, handover.target, handover.decode
                 job.started, job.prefilled = source.started, source.prefilled
@@ -105,7 +95,7 @@ class Losses:
                 self.lose(now, where, job, why)
 
     def leave_other(self, now: int, index: int, job: Job, handover: Handover) -> None:
-        """What is left of a request on the other of its two instances."""
+        """Remove a request in handover from the other one of its two instances."""
         dispatcher = self.dispatcher
         if index == handover.prefill or handover.computed:
             dispatcher.handovers.on_given_up(now, job)
@@ -122,14 +112,13 @@ class Losses:
         self.bound[handover.decode].pop(job.row, None)
 
     def redirect(self, now: int, index: int, job: Job) -> None:
-        """It goes on elsewhere."""
         dispatcher, row = self.dispatcher, job.row
         flight = dispatcher.control.flight(row)
         dispatcher.control.on_finished(now, row, REDIRECTED, 0)
         dispatcher.recorder.redirects[row] += 1
         if dispatcher.recorder.redirects[row] > MOST_REDIRECTS:
-            wrong = f"request {row} had to leave {MOST_REDIRECTS:,} instances, and none of them got it done"
-            right = "let the autoscaler change its mind less often, or let requests end, with 'drain: {mode: wait}'"
+            wrong = f"request {row} was redirected more than {MOST_REDIRECTS:,} times without completing"
+            right = "scale less often, or let requests finish with 'drain: {mode: wait}'"
             raise HeadwayError(f"scaling: {wrong}; {right}.")
         if not job.generated:
             for column in APART:
@@ -141,7 +130,7 @@ class Losses:
         self.again(now, job, Priority(flight.priority, flight.hints))
 
     def lose(self, now: int, index: int, job: Job, why: str) -> None:
-        """It is sent again from the beginning, or has failed."""
+        """Retry a request from the beginning, or let it fail."""
         dispatcher, row, recorder = self.dispatcher, job.row, self.dispatcher.recorder
         dispatcher.instances[index].stats.output_tokens += job.generated
         take_back(job)
@@ -162,7 +151,7 @@ class Losses:
         self.again(now, fresh, Priority(flight.priority, flight.hints))
 
     def again(self, now: int, job: Job, priority: Priority) -> None:
-        """It is routed once more, or waits for an instance to come up."""
+        """Route a request again. If no instance is available, it waits."""
         dispatcher, request = self.dispatcher, job.request
         dispatcher.deadlines.jobs.pop(job.row, None)
         if dispatcher.signals.vary:
@@ -179,12 +168,12 @@ class Losses:
             self.go_on(now, job, answer)
 
     def go_on(self, now: int, job: Job, flight: Flight) -> None:
-        if job.generated:  # elsewhere, and that is among what it has generated at its end
+        if job.generated:  # on other instances; the last one counts all tokens at the end
             self.dispatcher.instances[flight.view.index].stats.output_tokens -= job.generated
         self.dispatcher.put(now, job, flight)
 
     def drop(self, row: int) -> None:
-        """The client of a request that waits for another instance gives up, or it is turned away."""
+        """Forget a request that waits for another instance and is rejected, or whose client gives up."""
         job = self.moving.pop(row, None)
         if job is not None:
             take_back(job)

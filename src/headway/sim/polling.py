@@ -1,8 +1,8 @@
-"""What pollers have seen: the reported values of an instance as of a tick that has passed.
+"""Polled signals: the reported values of an instance at past ticks.
 
-Nothing is scheduled per tick. Before an instance changes for the first time after a tick, it writes down what it was,
-with the formula of its run; whoever looks later works the tick's values out from that, or, where nothing has changed
-since, from the instance itself. A tick sees what is there after the steps that end at its instant, before all else.
+No event is scheduled per tick. Before an instance first changes after a tick, it records its state and the formula of
+its run. A later reader computes the tick's values from that record, or from the instance if it has not changed. A tick
+sees the state after the steps that end at its instant, and before any other event.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Moment:
-    """An instance as it was, for the ticks up to `last`: until then only its run went on."""
+    """The recorded state of an instance, valid for the ticks up to `last`: until then, only its run advances."""
 
     __slots__ = (
         "adapters",
@@ -51,10 +51,10 @@ class Moment:
         self.running = instance.view.running
         self.adapters = instance.view.adapters
         self.busy_from = instance.busy_from
-        self.busy_ps = instance.stats.busy_ps  # in the busy times that had ended
+        self.busy_ps = instance.stats.busy_ps  # of the busy periods that had ended
         self.held = instance.cache.held
         self.hit_rate = 0.0 if (hits := instance.scheduler.hits) is None else hits.share()
-        self.length = 0  # steps of the run; 0 between runs
+        self.length = 0  # of the run in steps; 0 between runs
         if kv and instance.run.end >= 0:
             self.copy_run(instance)
 
@@ -65,7 +65,7 @@ class Moment:
         self.first = run.first
         self.increment = run.increment
         self.steps = batch.steps
-        self.taken_steps = blocks.taken_steps  # steps whose blocks are in `held`
+        self.taken_steps = blocks.taken_steps  # steps whose blocks `held` includes
         self.decodes = batch.decodes
         self.size = batch.block_tokens
         self.phases = batch.phases[:]
@@ -76,7 +76,7 @@ class Moment:
             self.own = job.blocks
 
     def kv_used(self, tick: int) -> int:
-        """Blocks held at the tick, before any step that begins then."""
+        """Return the blocks held at the tick, before any step that begins then."""
         if not self.length:
             return self.held
         begun, counted = steps_begun(self.first, self.increment, tick - self.start), self.taken_steps
@@ -95,18 +95,18 @@ class Moment:
 
 
 class History:
-    """One instance's moments that a poller may still ask for."""
+    """The moments of one instance that a reader may still need."""
 
     __slots__ = ("interval", "kv", "moments", "oldest")
 
     def __init__(self, polling: SignalSpec, kv: bool) -> None:
         self.interval = polling.poll_interval_ps
-        self.oldest = polling.poll_interval_ps + polling.poll_delay_ps  # nobody asks for a tick that is so long ago
+        self.oldest = polling.poll_interval_ps + polling.poll_delay_ps  # older ticks are never read
         self.kv = kv
         self.moments: deque[Moment] = deque()
 
     def record(self, instance: Instance, to: int) -> None:
-        """The instance is about to change; the ticks up to `to` see it as it is."""
+        """Record the instance before it changes, for the ticks up to `to`."""
         moments = self.moments
         while moments and moments[0].last <= to - self.oldest:
             moments.popleft()
@@ -115,7 +115,7 @@ class History:
         instance.tick = last + self.interval
 
     def at(self, instance: Instance, tick: int) -> Moment:
-        """The instance as a tick saw it. Ticks are asked for in order."""
+        """Return the instance's state at a tick. Calls must be in order of ticks."""
         moments = self.moments
         while moments:
             if moments[0].last >= tick:
@@ -125,9 +125,9 @@ class History:
 
 
 class Gauge(History):
-    """How full the GPU of an instance is over time, without anything scheduled for it: samples are worked out from the
-    formula of the run that they fall into, before the instance changes. It takes the place of the instance's history,
-    which goes on behind it where the signals are polled."""
+    """Samples of an instance's KV use over time. They are computed from the formula of the run before the instance
+    changes, without scheduled events. The gauge replaces the instance's history, and forwards to it if signals are
+    polled."""
 
     __slots__ = ("polled", "polled_tick", "samples")
 

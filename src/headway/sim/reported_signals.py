@@ -1,11 +1,11 @@
-"""What the router is told of the instances: the reported fields of their views.
+"""Maintains the reported fields of the instance views that the router reads.
 
-Either all is fresh: queue and batch are written by the instances as they change, and what varies with time inside a run
-(KV use, utilisation, power) is worked out when a decision is about to be taken. Or the instances are polled: each then
-has a view of its own, and the router's shows what was true at the last tick it knows of.
+If signals are fresh, the instances write queue and batch as they change; values that vary inside a run (KV use, busy
+share, power) are computed before each decision. If signals are polled, each instance has a view of its own, and the
+router's view shows the values of the last tick that has reached it.
 
-What varies is kept only where the policies say that they read it; else it is taken off the views, so that nobody reads
-a value that is not kept true.
+A value that varies is maintained only if a policy declares that it reads it. Other values are hidden, so that reading
+one raises an error.
 """
 
 from collections import deque
@@ -17,7 +17,7 @@ from headway.scenario.scenario import SignalSpec
 from headway.sim.instance import Instance
 from headway.sim.kv_events import KvEvents
 from headway.sim.polling import History
-from headway.sim.recent_values import BusyWindow, HitRate, MoveRate, PastWindow, Ticks
+from headway.sim.recent_values import BusyWindow, HitRate, MoveRate, Ticks
 from headway.sim.run_blocks import report_kv
 from headway.sim.tiers import Tiers
 from headway.types import PS_PER_SECOND
@@ -32,7 +32,7 @@ class Signals:
     """Fresh signals."""
 
     def __init__(self, instances: list[Instance], policies: list[Any], scalers: Sequence[Any] = ()) -> None:
-        """`scalers` are autoscalers: of what they alone read, KV use is worked out only when they look."""
+        """`scalers` are autoscalers: if only they read KV use, it is computed only when they decide."""
         decides = [name for policy in policies for name in entry_of(policy).reported]
         reads = decides + [name for policy in scalers for name in entry_of(policy).reported]
         self.instances = instances
@@ -43,32 +43,29 @@ class Signals:
         self.hits = "hit_rate" in reads
         maintained = {*reads, *(("busy", "watts") if self.power else ())}
         self.unwanted = [name for name in REPORTED if name not in maintained and not SIGNALS[name].always]
-        self.tiers: list[tuple[Tiers, int]] = []  # those of which somebody wants to know, and whose they are
+        self.tiers: list[tuple[Tiers, int]] = []  # stores whose signals are read, with the index of their instance
         if any(name in reads for name in TIER_SIGNALS):
             self.tiers = [(each.tiers, index) for index, each in enumerate(instances) if each.tiers is not None]
         for tiers, _ in self.tiers:
             tiers.down, tiers.up = MoveRate(), MoveRate()
         self.vary = "kv_used" in decides or self.power or bool(self.tiers)
         self.polled = False
-        self.kv_events: KvEvents | None = None  # where the router's prefix indexes hear of evictions
-        self.origin = -1  # the first decision
+        self.kv_events: KvEvents | None = None  # set if the router's prefix indexes learn of evictions
+        self.origin = -1  # time of the first decision
         for instance in instances:
             instance.blocks.reports = self.kv
             if self.power:
                 instance.windows = (BusyWindow(BUSY_WINDOW), BusyWindow(WATTS_WINDOW))
             if self.hits:
                 instance.scheduler.hits = HitRate()
-            self.strip(instance.view)
-
-    def strip(self, view: InstanceView) -> None:
-        view.hide(*self.unwanted)
+            instance.view.hide(*self.unwanted)
 
     def hear(self, kv_events: KvEvents) -> None:
         self.kv_events = kv_events
         self.vary = True
 
     def refresh(self, now: int) -> None:
-        """Make every reported field that is read true at `now`, and tell the indexes what is due."""
+        """Update every reported field that is read, and apply due KV events to the indexes."""
         if self.kv_events is not None:
             self.kv_events.tell(now)
         if self.kv:
@@ -79,7 +76,7 @@ class Signals:
             self.refresh_power(now)
 
     def show_tiers(self, view: InstanceView, tiers: Tiers, at: int, before: int, tick: int | None) -> None:
-        """What the stores of an instance have in use now, or had at a tick, and what moved before an instant."""
+        """Write the use of an instance's stores, now or at a tick, and the rates of moves before an instant."""
         unwanted = self.unwanted
         if "tier_used" not in unwanted:
             view.tier_used = {
@@ -95,22 +92,23 @@ class Signals:
             view.reload_rate = tiers.up.rate(at, before)
 
     def refresh_power(self, now: int) -> None:
-        """Means over the last 5 s (utilisation) and 30 s (power), or since the first decision where that is less."""
+        """Write means over the last 5 s (busy share) and 30 s (power), or since the first decision if that is
+        shorter."""
         if self.origin < 0:
             self.origin = now
         origin = self.origin
         for instance in self.instances:
             short, long = instance.windows
-            view, busy_from = instance.view, instance.busy_from
-            view.busy = short.share(origin, now, busy_from)
-            view.watts = instance.idle_watts + instance.span_watts * long.share(origin, now, busy_from)
+            view, ended_ps, busy_from = instance.view, instance.stats.busy_ps, instance.busy_from
+            view.busy = short.share(origin, now, ended_ps, busy_from)
+            view.watts = instance.idle_watts + instance.span_watts * long.share(origin, now, ended_ps, busy_from)
 
     def on_routed(self, now: int, view: InstanceView) -> None:
-        """A router sent a request to an instance, whose queue says so."""
+        """Do nothing: the instance's queue shows the request."""
 
 
 class PolledSignals(Signals):
-    """Signals as of the last tick that the router knows of, in `views`; those of the instances are not the router's."""
+    """Polled signals: `views` are the router's, and show the last tick that has reached it."""
 
     def __init__(
         self,
@@ -124,27 +122,22 @@ class PolledSignals(Signals):
         self.vary = self.polled = True
         self.views = views
         self.polling = polling
-        self.due = -1  # when the router knows of another tick
-        self.recent: deque[tuple[int, InstanceView]] = deque()  # what was routed since the last tick it knows of
+        self.due = -1  # when the values of the next tick reach the router
+        self.recent: deque[tuple[int, InstanceView]] = deque()  # requests routed since the last tick that is shown
         self.histories: list[History] = []
-        self.windows: list[tuple[PastWindow, PastWindow]] = []
         for tiers, _ in self.tiers:
             for tier in tiers.tiers:
                 if tier.polled is None:
                     tier.polled = Ticks(polling.poll_interval_ps)
         for instance, view in zip(instances, views, strict=True):
-            instance.blocks.reports = False  # no run is looked at before somebody asks
+            instance.blocks.reports = False  # KV use is computed only for ticks
             instance.tick = 0
             instance.history = History(polling, self.kv)
             self.histories.append(instance.history)
-            if self.power:
-                windows = (PastWindow(BUSY_WINDOW), PastWindow(WATTS_WINDOW))
-                instance.windows = windows
-                self.windows.append(windows)
-            self.strip(view)
+            view.hide(*self.unwanted)
 
     def refresh(self, now: int) -> None:
-        """Show the last tick that is known by `now`."""
+        """Show the values of the last tick that has reached the router."""
         if self.kv_events is not None:
             self.kv_events.tell(now)
         if now < self.due:
@@ -170,13 +163,12 @@ class PolledSignals(Signals):
             if self.hits:
                 view.hit_rate = was.hit_rate
             if self.power:
-                short, long = self.windows[index]
-                ended_ps, busy_from = was.busy_ps, was.busy_from
-                view.busy = short.share_at(self.origin, tick, ended_ps, busy_from)
-                share = long.share_at(self.origin, tick, ended_ps, busy_from)
+                short, long = instance.windows
+                view.busy = short.share(self.origin, tick, was.busy_ps, was.busy_from)
+                share = long.share(self.origin, tick, was.busy_ps, was.busy_from)
                 view.watts = instance.idle_watts + instance.span_watts * share
 
     def on_routed(self, now: int, view: InstanceView) -> None:
-        """A router, whose view this is, sent a request to an instance; no tick up to this instant has seen it."""
+        """Count a request that a router has sent and that no tick so far includes; `view` is that router's."""
         view.routed_since_report += 1
         self.recent.append((now, view))

@@ -1,11 +1,10 @@
-"""Several routers before one cluster: to the event loop they are one control plane, and each request has its router.
+"""Several routers in front of one cluster. To the event loop they are one control plane.
 
-Each is a control plane of its own: own counts on views of its own, own policies, prefix indexes, queue, requests put
-off and random streams. Where they exchange what they know, each takes over at every multiple T of the interval what the
-others had counted by the events before T: its views then show its own count as it is and the others' as of T, and its
-prefix indexes learn where the others have sent prompts. Nothing is scheduled: that is done before the first instant at
-or after T at which anything happens, and until then nothing has changed. Only where requests wait in a router's queue
-is the exchange an instant of its own: what a router hears may open its queue.
+Each router has its own control plane: views, counts, policies, prefix indexes, queue, delayed requests and random
+streams. If the routers synchronise, each learns at every multiple T of the interval what the others had counted before
+T: its views then show its own current counts plus the others' counts as of T, and its prefix indexes learn where the
+others have sent prompts. The exchange runs before the first event at or after T, because nothing changes in between.
+Only if requests wait in a router's queue is the exchange an event itself, since it may let the router send them.
 """
 
 from collections.abc import Callable
@@ -26,7 +25,7 @@ from headway.views.instance import REPORTED, SHARED, InstanceView
 
 
 def streams(rng: Callable[[str], Random], router: int) -> Callable[[str], Random]:
-    """The random streams of a router; the first has those that it would have alone."""
+    """Return the random streams of a router. The first router has the streams of a single router."""
     return partial(draw_stream, rng, router) if router else rng
 
 
@@ -35,61 +34,56 @@ def draw_stream(rng: Callable[[str], Random], router: int, name: str) -> Random:
 
 
 class Routers:
-    """What the event loop asks of a control plane, done by the router whose request it is."""
+    """Forwards the calls of the event loop to the router of each request."""
 
     def __init__(self, spec: RouterSpec, seed: int, planes: list[ControlPlane], signals: Signals) -> None:
         self.sync_ps = spec.sync_interval_ps
         self.by_session = spec.spread == "sessions"
         self.seed = seed
         self.planes = planes
-        self.cluster = planes[0].cluster  # of the router that has looked last
-        self.flow = planes[0].flow  # all of them have one, or none
+        self.cluster = planes[0].cluster  # of the router that was called last
+        self.flow = planes[0].flow  # set for all routers or for none
         self.observers = planes[0].observers
         self.indexes: list[PrefixIndex] = [index for plane in planes for index in plane.indexes]
         self.views: list[list[InstanceView]] = [list(plane.views.values()) for plane in planes]
         self.home: list[int] = []  # the router of each request
-        self.pumped = 0  # the router whose queue is being looked through
-        # What is reported stands on a board; a router copies it to its views before it looks.
+        self.pumped = 0  # the router whose queue `pump` is at
+        # Reported signals are on a board. A router copies them to its views before it decides.
         self.signals = signals
         self.board = signals.views
         self.reported = ("observed_at", *[name for name in REPORTED if hasattr(self.board[0], name)])
-        self.copied: list[int | None] = [-1] * len(planes)  # the report that each has copied
-        # What the others had counted by the last exchange: by name, router and instance.
+        self.copied: list[int | None] = [-1] * len(planes)  # time of the report that each router has copied
+        # Counts of the other routers at the last exchange, by name, router and instance.
         self.foreign: dict[str, list[list[int]]] = {name: [[0] * len(views) for views in self.views] for name in SHARED}
-        self.changed: dict[int, None] = {}  # instances of which any of them has counted anything since
-        self.touches: list[tuple[int, int, Path]] = []  # router, instance and prompt, since then
+        self.changed: dict[int, None] = {}  # instances whose counts have changed since the last exchange
+        self.touches: list[tuple[int, int, Path]] = []  # (router, instance, prompt) since the last exchange
         self.sync_at = NEVER if self.sync_ps is None else self.sync_ps
 
-    # --- which router ------------------------------------------------------------------------------------------
-
     def choose(self, request: Request) -> int:
-        """By a hash, so that it is nobody's draw."""
-        if self.by_session and request.session is not None:
-            drawn = stable(self.seed, request.tenant, request.session)
-        else:
-            drawn = stable(self.seed, request.id)
-        return drawn % len(self.planes)
+        """Return the router of a request, by a hash: no random stream is used."""
+        sender = (request.tenant, request.session) if self.by_session and request.session is not None else (request.id,)
+        return stable(self.seed, *sender) % len(self.planes)
 
     def counts(self) -> list[int]:
-        """How many requests came to each router."""
+        """Return how many requests each router has received."""
         requests = [0] * len(self.planes)
         for router in self.home:
             requests[router] += 1
         return requests
 
     def looking(self, router: int) -> ControlPlane:
-        """A router that is about to look, with what is reported on its views."""
+        """Return a router's control plane with the reported signals copied to its views, before it decides."""
         plane = self.planes[router]
         self.cluster = plane.cluster
         at = self.board[0].observed_at
-        if at is None or at != self.copied[router]:  # without a date they are as of now
+        if at is None or at != self.copied[router]:  # None: the signals are fresh
             self.copied[router] = at
             for source, view in zip(self.board, self.views[router], strict=True):
                 for name in self.reported:
                     setattr(view, name, getattr(source, name))
         return plane
 
-    # --- the way of a request ----------------------------------------------------------------------------------
+    # --- requests ----------------------------------------------------------------------------------------------
 
     def arrive(self, now_ps: int, request: Request) -> Answer:
         router = self.choose(request)
@@ -99,7 +93,8 @@ class Routers:
         return answer
 
     def wake(self, now_ps: int) -> Decision | None:
-        """By request among those that admission delayed, whichever router did; then by router."""
+        """Decide again about one waiting request: first those that admission delayed, in order of request over all
+        routers; then the others, in order of router."""
         turns = [
             (turn, router)
             for router, plane in enumerate(self.planes)
@@ -114,14 +109,14 @@ class Routers:
         return decision
 
     def pump(self, now_ps: int) -> Decision | None:
-        """By router, then in the order of its queue."""
+        """Send one request from the queues, in order of router and then of its queue."""
         while self.pumped < len(self.planes):
             router = self.pumped
             if self.planes[router].waiting.queued:
                 plane = self.looking(router)
                 decision = plane.pump(now_ps)
                 if decision is not None:
-                    if not plane.waiting.queued:  # it will not be asked again
+                    if not plane.waiting.queued:  # `pump` is not called for it again
                         plane.waiting.set_next()
                     self.note_sent(router, decision[1])
                     return decision
@@ -169,7 +164,7 @@ class Routers:
         self.hearing(request_id).on_finished(now_ps, request_id, outcome, output_tokens)
 
     def hearing(self, request_id: int) -> ControlPlane:
-        """The router of a request, whose policies may look when they hear of it, and which counts it."""
+        """Return the control plane of a request's router, before it counts an event that its policies may observe."""
         router = self.home[request_id]
         flight = self.planes[router].flight(request_id)
         self.changed[flight.view.index] = None
@@ -184,7 +179,7 @@ class Routers:
 
     def instance_changed(self, now_ps: int, index: int, state: str) -> None:
         self.board[index].state = state
-        if state == "stopped":  # what it was sent is not there any more
+        if state == "stopped":  # its cache is lost
             self.touches = [touch for touch in self.touches if touch[1] != index]
         for router, plane in enumerate(self.planes):
             if self.observers:
@@ -208,20 +203,20 @@ class Routers:
             plane.check(self.foreign["inflight"][router])
 
     def metrics(self) -> dict[str, float]:
-        """What the policies report of themselves, added up in order of the routers."""
+        """Return the metrics of the policies, summed over the routers in order."""
         totals: dict[str, float] = {}
         for plane in self.planes:
             for name, value in plane.metrics().items():
                 totals[name] = totals.get(name, 0.0) + value
                 if not isfinite(totals[name]):
-                    raise HeadwayError(f"policies: {shown(name)}, added up over the routers, is too large a number.")
+                    raise HeadwayError(f"policies: the sum of {shown(name)} over the routers is too large a number.")
         return totals
 
     # --- what they tell each other -----------------------------------------------------------------------------
 
     def sync(self, now_ps: int) -> None:
-        """The exchange that is due by this instant, at which nothing has been counted yet. Of several the first: by
-        the others nothing had changed."""
+        """Run the exchange that is due, before anything is counted at this instant. If several are due, only the first
+        one runs: nothing has changed by the others."""
         assert self.sync_ps is not None
         tick = self.sync_at
         self.sync_at = now_ps // self.sync_ps * self.sync_ps + self.sync_ps
@@ -238,7 +233,7 @@ class Routers:
         self.changed.clear()
 
     def exchange_touches(self, tick: int) -> None:
-        """The indexes learn of what was sent, after the evictions that they hear of by then."""
+        """Let the indexes learn of sent prompts, after the KV events that are due by then."""
         if not self.touches:
             return
         if self.signals.kv_events is not None:

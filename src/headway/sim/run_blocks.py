@@ -1,7 +1,7 @@
-"""The KV blocks of an instance's run: each step takes some, and nobody counts them before somebody looks.
+"""The KV blocks that the steps of a run take, computed from the run's formula only when needed.
 
-What the steps have taken, and what of a prompt they have computed, follows from the run's formula. It is settled when
-the run ends, when the cache is read or changed, and, where the router reads KV use, before each of its decisions.
+The cache is updated when the run ends and when something else reads or changes the cache. If the router reads KV use,
+it is also computed before each decision.
 """
 
 from collections.abc import Sequence
@@ -23,19 +23,19 @@ class RunBlocks:
         self.caching = caching
         self.size = batch.block_tokens
         self.phases = batch.phases
-        # Where prompts are computed for others, blocks for the whole of one are taken as it enters: what is ready for
-        # another instance keeps its blocks until that has room, so nobody may need more to get done.
+        # A prefill instance takes the blocks of a whole prompt when it enters. Finished prompts keep their blocks until
+        # the decode instance has room; if a running prompt then needed more blocks, it could wait forever.
         self.reserves = view.role == "prefill"
         self.taken_steps = 0  # steps of the run whose blocks are taken
         self.peak = 0  # most blocks held
-        # the last look at KV use, where somebody looks
-        self.reports = True
-        self.looked = 0  # steps begun by then, earlier runs included
-        self.reported_to = NEVER  # until when it stays true: the next step begins; between runs the cache says it all
-        self.next_step = 0  # how long that step lasts
+        # the last report of KV use
+        self.reports = True  # whether KV use is reported
+        self.looked = 0  # steps begun at the last report, earlier runs included
+        self.reported_to = NEVER  # until when the report is valid: the begin of the next step, or NEVER between runs
+        self.next_step = 0  # duration of that step
 
     def chunk_blocks(self, steps: int) -> int:
-        """Blocks of the unfinished prefill once `steps` steps of the run have begun."""
+        """Return the blocks of the unfinished prefill once `steps` steps of the run have begun."""
         job, want = self.run.chunks[0]
         return job.blocks if self.reserves else -(-(job.computed + want * steps) // self.size)
 
@@ -60,7 +60,7 @@ class RunBlocks:
                     cache.take(count)
 
     def take_dated(self, first_step: int, steps: int, own: int) -> None:
-        """Step by step, so that each eviction has its time; `own` are the blocks of the unfinished prefill so far."""
+        """Take blocks step by step, so that each eviction has its time; `own` are the unfinished prefill's blocks."""
         cache, run, size, ended = self.cache, self.run, self.size, self.batch.steps
         cache.now = run.boundary(first_step)
         length = run.first + run.increment * first_step
@@ -76,7 +76,8 @@ class RunBlocks:
             length += run.increment
 
     def settle(self, at: int) -> None:
-        """Bring the cache up to `at`: blocks of the steps begun before, prompt blocks of the steps ended by then."""
+        """Update the cache to time `at`: take blocks for the steps begun before it, and cache the prompt blocks of the
+        steps ended by then."""
         run = self.run
         if run.end >= 0 and run.length > 1:
             self.take_to(run.count_begun(at))
@@ -85,12 +86,12 @@ class RunBlocks:
                 self.offer(job, (job.computed + want * run.count_ended(at)) // self.size)
 
     def settle_evictions(self, before: int) -> None:
-        """Take the blocks of the steps begun before an instant, if that may evict anything. A run is under way."""
+        """Take the blocks of the current run's steps begun before an instant, if that may evict anything."""
         run, batch, cache = self.run, self.batch, self.cache
         if before > run.start and (left := run.length - self.taken_steps):
             most = batch.decodes * (left // self.size + 1)
             if batch.partial is not None:
-                most += self.view.max_batch_tokens * left  # a token takes a block at most
+                most += self.view.max_batch_tokens * left  # a token takes at most one block
             if cache.held + cache.idle + most > cache.total:
                 self.take_to(run.count_begun(before))
 
@@ -98,10 +99,8 @@ class RunBlocks:
         if self.cache.held > self.peak:
             self.peak = self.cache.held
 
-    # --- content -----------------------------------------------------------------------------------------------
-
     def offer(self, job: Job, end: int) -> None:
-        """The blocks up to `end` are computed: they become hits, unless their content is cached already."""
+        """Cache the computed blocks up to `end`, except those whose content is cached already."""
         start = job.cached_to
         if end <= start or not self.caching:
             return
@@ -114,20 +113,19 @@ class RunBlocks:
                 self.cache.add(run, start, stop, job.holds, job.ticket.priority)
                 start = stop
 
-    # --- how long a run may be ---------------------------------------------------------------------------------
-
     def repeats(self, job: Job, want: int) -> bool:
-        """Whether a chunk is followed by one of its size: the prefill does not end with it, and none of its content is
-        cached already, since then the order of eviction and computation would matter."""
+        """Whether an equal chunk follows: the prefill does not end with this one, and none of its content is cached
+        already. Otherwise the order of eviction and computation would matter."""
         if job.computed + want >= job.known:
             return False
         return not (self.caching and self.cache.cached_beyond(job.runs, job.cached_to))
 
     def affordable(self, steps: int) -> int:
-        """The most steps, up to `steps`, whose blocks are all there; the step after goes through the scheduler."""
+        """Return the largest number of steps, up to `steps`, for which there are enough blocks. The scheduler handles
+        the step after them."""
         if self.affords(steps):
             return steps
-        low, high = 1, steps  # low is affordable, high is not
+        low, high = 1, steps  # enough blocks for low, not for high
         while high - low > 1:
             middle = (low + high) // 2
             if self.affords(middle):
@@ -137,7 +135,7 @@ class RunBlocks:
         return low
 
     def affords(self, steps: int) -> bool:
-        """Whether the blocks of the run's steps after the first are there."""
+        """Whether there are enough blocks for the run's steps after the first."""
         batch = self.batch
         count = batch.decode_blocks(batch.steps + 1, steps - 1)
         if batch.partial is not None:
@@ -146,8 +144,8 @@ class RunBlocks:
 
 
 def report_kv(each: Sequence[RunBlocks], at: int) -> None:
-    """Tell every view how many blocks are held at `at`, before any step that begins then. Called at every decision, so
-    it goes on from the last look: usually only a few steps have begun since."""
+    """Write the blocks held at `at`, before any step that begins then, to every view. Called at every decision, so it
+    continues from the last report: usually only a few steps have begun since."""
     for blocks in each:
         since = blocks.reported_to
         if since >= at:
@@ -158,7 +156,7 @@ def report_kv(each: Sequence[RunBlocks], at: int) -> None:
             used = blocks.phases[looked % blocks.size]
         else:
             size = blocks.size
-            further = (at - since - 1) // step  # steps begun since, after the first; too many where steps grow
+            further = (at - since - 1) // step  # steps begun after the first one; too many if steps grow
             passed = further * step + increment * (further * (further - 1) // 2)
             if since + passed >= at:
                 further = steps_begun(step, increment, at - since) - 1

@@ -1,4 +1,4 @@
-"""How long the next step of an instance lasts, and how many like it follow before anything can change."""
+"""Plans runs: the duration of the next step, and how often it repeats before anything can change."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -14,20 +14,20 @@ from headway.types import NEVER
 
 
 class Pace:
-    """How fast an instance computes: a step function of time, by which steps take longer while it warms up or ails."""
+    """The speed of an instance over time: a step function of factors for warm-up and faults."""
 
     __slots__ = ("model", "models", "slowed", "warming")
 
     def __init__(self, model: LatencyModel) -> None:
         self.model = model
         self.models: dict[Fraction, LatencyModel] = {}
-        self.warming: list[tuple[int, Fraction]] = []  # from when on which factor holds, in order
-        self.slowed: list[tuple[int, Fraction]] = []  # until when it is slower, and by which factor
+        self.warming: list[tuple[int, Fraction]] = []  # (begin, factor) in order
+        self.slowed: list[tuple[int, Fraction]] = []  # (end, factor) of slow faults
 
     def at(self, now: int) -> tuple[LatencyModel, int]:
-        """The model of a step that begins now, and until when it holds."""
+        """Return the latency model of a step that begins now, and until when it is valid."""
         factor, until = Fraction(1), NEVER
-        for since, own in self.warming:  # the last of them is 1
+        for since, own in self.warming:  # the last factor is 1
             if since > now:
                 until = since
                 break
@@ -59,15 +59,15 @@ class RunPlanner:
         self.batch = batch
         self.blocks = blocks
         self.adapters = adapters
-        self.walks = walks  # plan single steps
-        self.cuts = cuts  # cut runs at random places, to show that a cut leaves no trace
+        self.walks = walks  # whether each run is a single step
+        self.cuts = cuts  # set to cut runs at random places, which tests that a cut changes nothing
         self.pace = Pace(latency)
-        self.paced_until = NEVER  # how long the step times hold
+        self.paced_until = NEVER  # until when `step_times` is valid
         self.step_times = latency.run
 
     def plan(self, now: int, once: bool) -> int:
-        """Plan the run that begins now with the step that has been formed; `once`: it does not repeat. Returns when the
-        run ends."""
+        """Plan the run that begins now with the step that was formed, and return when it ends. With `once`, the step
+        does not repeat."""
         if now >= self.paced_until:
             model, self.paced_until = self.pace.at(now)
             self.step_times = model.run
@@ -79,7 +79,7 @@ class RunPlanner:
             shape = [(want, job.computed)] if alone else [(want, job.computed) for job, want in chunks]
             first, increment, steps = self.step_times(decodes, batch.context, shape)
             if alone and not job.pipelined and blocks.repeats(job, want):
-                # A prefill that uses up the budget and does not end repeats; nothing else can enter meanwhile.
+                # A prefill that uses the whole budget and does not end repeats; no other request can enter meanwhile.
                 steps = min(steps, (job.known - job.computed - 1) // want)
             else:
                 steps = 1
@@ -95,7 +95,7 @@ class RunPlanner:
                 steps = left
             if chunks or decodes * (steps // blocks.size + 1) > cache.total - cache.held:
                 steps = blocks.affordable(steps)
-            if self.paced_until < NEVER:  # a step takes the factor in force when it begins
+            if self.paced_until < NEVER:  # a step has the factor that is valid when it begins
                 steps = min(steps, steps_begun(first, increment, self.paced_until - now))
             if self.cuts is not None:
                 steps = self.cuts.randint(1, steps)
@@ -113,23 +113,22 @@ class RunPlanner:
         return end
 
     def warm(self, now: int, pieces: Sequence[tuple[int, Fraction]]) -> None:
-        """From now on the instance warms up."""
+        """Begin a warm-up with these (offset, factor) pieces."""
         self.pace.warming = [(now + offset, factor) for offset, factor in pieces]
         self.paced_until = now
 
     def slow(self, now: int, factor: Fraction, until: int) -> None:
-        """From the next step on the instance is slower."""
         self.pace.slowed.append((until, factor))
         self.paced_until = now
 
     def heal(self, now: int) -> Fraction:
-        """From the next step on the instance is as fast as it should be; by what factor it was slower."""
+        """End all slow faults from the next step on, and return the product of their factors."""
         factor = prod((own for _, own in self.pace.slowed), start=Fraction(1))
         self.pace.slowed.clear()
         self.paced_until = now
         return factor
 
     def replace(self, now: int) -> None:
-        """Another instance takes the place, which is neither warming up nor slow."""
+        """Reset the speed for a new instance at this place."""
         self.pace = Pace(self.pace.model)
         self.paced_until = now

@@ -1,15 +1,15 @@
-"""A value over time as samples on a fixed grid, whose width follows from how long it has been watched alone."""
+"""Samples of a value over time on a fixed grid. The interval depends only on the observed time."""
 
 from collections.abc import Callable
 
 from headway.types import PS_PER_SECOND
 
-FINEST_PS = PS_PER_SECOND // 10  # from sample to sample at first: a few steps
-MOST = 200  # samples; then every other one goes, so that there are 100 at least
+FINEST_PS = PS_PER_SECOND // 10  # the first interval: a few steps
+MOST = 200  # samples; at this number, every other one is dropped
 
 
 class Samples:
-    """The value at the multiples of `interval_ps` after `origin`, each as the instant left it."""
+    """The value at multiples of `interval_ps` after `origin`, each after the events of its instant."""
 
     __slots__ = ("interval_ps", "origin", "values")
 
@@ -19,7 +19,7 @@ class Samples:
         self.values: list[int] = []
 
     def through(self, last: int, value_at: Callable[[int], int]) -> int:
-        """Those that are due up to `last`; when the next one is."""
+        """Take the samples that are due up to `last`, and return when the next one is due."""
         values, interval_ps = self.values, self.interval_ps
         at = self.origin + len(values) * interval_ps
         while at <= last:
@@ -35,7 +35,7 @@ class Samples:
         self.interval_ps *= 2
 
     def until(self, now: int, value: int) -> None:
-        """It was so much from the last call on, and may change now."""
+        """Record the value since the last call, before it changes now."""
         values = self.values
         while self.origin + len(values) * self.interval_ps < now:
             values.append(value)

@@ -1,4 +1,4 @@
-"""A cluster ready to run: its engines, each with what it is made of, and what they have in common."""
+"""The inputs of a simulation: the engines, and what they have in common."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -16,20 +16,20 @@ from headway.views.instance import InstanceView
 
 
 class TransferSetup(Struct, frozen=True):
-    """How KV blocks move from an instance that computes prompts to those that generate."""
+    """The transfer of KV blocks from a prefill instance to decode instances."""
 
     spec: Transfer
     token_bytes: int
-    grain_tokens: int  # what is moved is a multiple of these
+    grain_tokens: int  # a transfer moves a multiple of this
 
     @property
     def first_token(self) -> bool:
-        """Whether the instance that computes the prompt delivers the first token."""
+        """Whether the prefill instance returns the first token."""
         return self.spec.first_token == "prefill"
 
 
 class EngineSetup(Struct):
-    """One instance: how the router sees it at first, and what drives it."""
+    """One instance: its initial view, its latency model, and its figures."""
 
     view: InstanceView
     latency: LatencyModel
@@ -37,42 +37,42 @@ class EngineSetup(Struct):
     busy_watts: float = 0.0
     gpus: int = 1
     usd_per_gpu_hour: float = 0.0
-    adapter_load_ps: int = 0  # where the view has slots for adapters
+    adapter_load_ps: int = 0  # used if the view has adapter slots
     kv: Kv = Kv()
     block_bytes: int = 0
-    transfer: TransferSetup | None = None  # where it may compute prompts for others
+    transfer: TransferSetup | None = None  # set for prefill instances
 
 
 class PoolSetup(Struct):
-    """Equal instances that are scaled together. They have the places from `first` on, `maximum` of them."""
+    """Equal instances that are scaled together. They have `maximum` places, from index `first`."""
 
     id: str
-    view_pool: str  # that the views of its instances name: a deployment
+    view_pool: str  # the deployment that the views of its instances name
     first: int
     initial: int
     minimum: int
     maximum: int
-    scaling: Any  # its policy
+    scaling: Any  # its scaling policy
 
 
 class FaultSetup(Struct):
     at_ps: int
     instance: int
     kind: str  # crash, slow, unreachable
-    duration_ps: int | None = None  # None: for good
-    factor: Fraction = Fraction(1)  # of slow
+    duration_ps: int | None = None  # None: permanent
+    factor: Fraction = Fraction(1)  # for kind slow
 
 
 class LifeSetup(Struct):
-    """How instances come and go."""
+    """How instances start, stop and fail."""
 
     pools: list[PoolSetup]
-    provisioning: Callable[[Random], Callable[[], int]]  # makers of draws, in ps
+    provisioning: Callable[[Random], Callable[[], int]]  # makes a function that draws durations in ps
     loading: Callable[[Random], Callable[[], int]]
-    seed: int  # of those
+    seed: int  # of these draws
     scaling: Scaling = Scaling()
     faults: list[FaultSetup] = []
-    retries: int = 0  # how often a request that its instance has lost is sent again
+    retries: int = 0  # retries of a request that its instance has lost
 
 
 class ClusterSetup(Struct):
@@ -85,9 +85,9 @@ class ClusterSetup(Struct):
     jitter_seed: int = 0
     signals: SignalSpec = SignalSpec()
     routers: RouterSpec = RouterSpec()
-    router_seed: int = 0  # of which router a request goes to
-    life: LifeSetup | None = None  # None: the instances are all there, from beginning to end
-    trace: str = "minimal"  # what is written down beside the requests: or "decisions", or "full"
+    router_seed: int = 0  # for the choice of a request's router
+    life: LifeSetup | None = None  # None: all instances run from beginning to end
+    trace: str = "minimal"  # what is recorded besides the requests: "minimal", "decisions" or "full"
 
     @property
     def views(self) -> list[InstanceView]:
