@@ -14,5 +14,5 @@ def test_a_run_beyond_the_last_picosecond_is_refused(rate: float) -> None:
         "workload": {"requests": 3, "rate": "1/s", "prompt_tokens": 10, "output_tokens": 50},
         "cluster": {"instances": 1, "latency": {"model": "fixed", "decode_tokens_per_s": rate}},
     }
-    with pytest.raises(HeadwayError, match="beyond 106 days of simulated time"):
+    with pytest.raises(HeadwayError, match="exceeds 106 days of simulated time"):
         headway.simulate(scenario)

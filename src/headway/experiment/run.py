@@ -132,7 +132,7 @@ def run_prepared(
         result._key = prepared.scenario.key
     result.trace = trace
     result.decisions = None if log is None else log.decisions(result.requests)
-    result.series = simulation.series()
+    result.series = simulation.cluster.series()
     return result
 
 

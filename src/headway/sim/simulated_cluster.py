@@ -1,4 +1,4 @@
-"""The simulated cluster: its instances, the links and stores that they share, and what they leave when a run ends."""
+"""The simulated cluster: its instances, the links and stores that they share, and its statistics."""
 
 from array import array
 from copy import copy
@@ -26,13 +26,13 @@ class SimulatedCluster:
         self.setup = setup
         self.block_tokens = setup.block_tokens
         self.recorder = Recorder(ROWS_AHEAD)
-        self.first_tokens: list[Job] = []  # requests that got it at this instant
+        self.first_tokens: list[Job] = []  # requests whose first token was generated at this instant
         self.ended: list[Job] = []  # requests that ended at this instant
-        self.handed: list[Job] = []  # requests whose prompts, or first chunks of them, go on elsewhere now
+        self.handed: list[Job] = []  # requests whose prompt, or its first chunk, is ready for handover now
         self.links = Links()
-        self.outgoing: dict[int, int] = {}  # the link of each instance that computes prompts for others
-        self.gauges: dict[int, Gauge] = {}  # of the GPUs, of those that have stores below or all
-        self.shared: dict[tuple[str, str], Tier] = {}  # stores by pool and name
+        self.outgoing: dict[int, int] = {}  # link by prefill instance
+        self.gauges: dict[int, Gauge] = {}  # KV use by instance, for instances with stores; if traced, for all
+        self.shared: dict[tuple[str, str], Tier] = {}  # shared stores by pool and name
         self.instances = [self.build_instance(engine, scheduler) for engine in setup.engines]
 
     def build_instance(self, engine: EngineSetup, scheduler: Any) -> Instance:
@@ -57,7 +57,7 @@ class SimulatedCluster:
         )
 
     def build_tiers(self, engine: EngineSetup) -> list[Tier] | None:
-        """The stores below an instance's GPU."""
+        """Create the stores below an instance's GPU."""
         if engine.kv.tiers is None:
             return None
         tiers = []
@@ -72,7 +72,7 @@ class SimulatedCluster:
         return tiers
 
     def start_tracing(self, now: int) -> None:
-        """Record from now on how full GPUs and stores are, and what else `trace` asks for."""
+        """Begin to sample the use of GPUs and stores, and to record what `trace` requires."""
         trace = self.setup.trace
         if trace == "full":
             self.recorder.events = []
@@ -86,7 +86,7 @@ class SimulatedCluster:
                 instance.batches = BatchLog(instance.view, instance.batch, instance.run, self.recorder.events)
 
     def cached_tokens(self, request: Request, now: int) -> list[int]:
-        """Tokens of the prompt that each instance has cached now: the oracle's answer."""
+        """Return the prompt tokens that each instance has cached now, for oracle policies."""
         size = self.setup.block_tokens
         runs, limit = request.path.blocks(size), (request.prompt_tokens - 1) // size
         for instance in self.instances:
@@ -100,14 +100,13 @@ class SimulatedCluster:
         return tokens
 
     def stop(self, horizon: int) -> None:
-        """The horizon stops the run."""
         for index, gauge in self.gauges.items():
             gauge.record(self.instances[index], horizon)
         for instance in self.instances:
             stop_instance(instance, horizon)
 
     def gather(self, now: int) -> None:
-        """Collect what the instances and the links leave, once the run is over."""
+        """Collect the statistics of instances and links at the end of the run."""
         gaps = self.recorder.gaps = array("q")
         for index, gauge in self.gauges.items():
             gauge.record(self.instances[index], now)
@@ -135,7 +134,7 @@ class SimulatedCluster:
             stats.link_busy_ps = link.busy_ps
 
     def series(self) -> list[Series]:
-        """How full each GPU was over time, where that was traced."""
+        """Return the KV use of each GPU over time, if it was traced."""
         if self.setup.trace == "minimal":
             return []
         return [

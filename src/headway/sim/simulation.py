@@ -1,11 +1,15 @@
-"""One run: workload, control plane and instances, joined by a loop over instants.
+"""One run: a loop over instants that connects workload, control plane and instances.
 
-At one instant: (a) all step ends, by instance; (b) first tokens reach the router, then arrivals are admitted and
-routed, then what admission put off until now comes up again, then clients whose deadline this is give up, then what
-ended at this instant reaches the router, each by request; where the router has a queue of its own, those that have
-waited too long leave it, the oldest first, then requests are sent in the queue's order, then what is beyond its
-capacity is turned away, the newest first; and what follows from all this at once goes the same way again; (c) step
-begins, by instance. Every reader at t sees the steps ended at or before t.
+The phases of one instant:
+
+(a) Steps end, in order of instance.
+(b) Each in order of request: the router learns of first tokens; arrivals are admitted and routed; delayed requests are
+    decided again; clients whose deadline is now give up; the router learns of requests that have ended. If the router
+    has a queue: requests that have waited too long leave it, oldest first; the router sends requests in the queue's
+    order; requests beyond its capacity are rejected, newest first. Immediate consequences repeat this phase.
+(c) Steps begin, in order of instance.
+
+Every reader at time t sees the steps that ended at or before t.
 """
 
 import gc
@@ -24,7 +28,6 @@ from headway.policies.context import Context, Estimator
 from headway.policies.flow import NoFlow
 from headway.policies.registry import entry_of
 from headway.results.recorder import IN_FLIGHT, InstanceStats, Recorder
-from headway.results.records import Series
 from headway.sim.capacity import Capacity
 from headway.sim.clock import INDEX_BITS, MASK, Clock
 from headway.sim.dispatcher import Dispatcher, by_row
@@ -37,15 +40,15 @@ from headway.types import NEVER, Request
 from headway.workload.traffic import Traffic
 
 PROGRESS_EVERY = 1000  # arrivals
-LAST = (1 << 63) - 1  # the columns' last picosecond
+LAST = (1 << 63) - 1  # the last picosecond of the simulated clock
 TOO_LONG = (
-    "The run would go on beyond 106 days of simulated time, where the clock ends; "
-    "shorten it with 'horizon', or look at the figures of the latency model and of the links."
+    "The run exceeds 106 days of simulated time, the range of the clock. "
+    "Set 'horizon' to stop it earlier, or check the latency model and the bandwidths of the links."
 )
-COLLECT_AFTER = 200_000  # objects more; a run makes many that live long, and hardly ever a circle of them
+COLLECT_AFTER = 200_000  # new objects between garbage collections; a run creates many objects but hardly any cycles
 
 Phase = Callable[[int], None]  # takes the instant
-Progress = Callable[[int, int], None]  # takes the last request that came, and the instant
+Progress = Callable[[int, int], None]  # takes the last request that arrived, and the instant
 
 
 @contextmanager
@@ -82,11 +85,11 @@ class Simulation:
         further: Sequence[Sequence[Any]] = (),
         autoscaler: Autoscaler | None = None,
     ) -> None:
-        """`further` has the stages of the routers after the first: admission, priority, routing and flow. `journals`
-        hear of the decisions of each router; `forced` are those that are taken out of the policies' hands."""
+        """`further` has the stages of the other routers: admission, priority, routing and flow. `journals` record the
+        decisions of each router. `forced` are decisions that replace those of the policies."""
         self.setup = setup
         self.started_ps = self.ended_ps = 0
-        self.eventful = False  # something has happened now after which the router's queue and the autoscaler look
+        self.eventful = False  # an event of this instant concerns the router's queue or the autoscaler
         self.queues = flow is not None and not isinstance(flow, NoFlow)
         self.cluster = SimulatedCluster(setup, scheduler)
         self.recorder = self.cluster.recorder
@@ -114,7 +117,7 @@ class Simulation:
             instances, indexes = self.cluster.instances, self.control.indexes
             self.signals.hear(KvEvents(instances, indexes, setup.block_tokens, kv_event_delay_ps))
         self.dispatcher = Dispatcher(setup.warmup, self.cluster, self.clock, self.control, self.signals)
-        self.capacity: Capacity | None = None  # where instances come and go
+        self.capacity: Capacity | None = None  # if instances start and stop during the run
         if setup.life is not None:
             self.capacity = Capacity(self.dispatcher, setup.life, autoscaler, self.queues)
 
@@ -125,7 +128,6 @@ class Simulation:
         return PolledSignals(instances, stages, setup.views, setup.signals, scalers)
 
     def cached_tokens(self, request: Request) -> list[int]:
-        """Tokens of the prompt that each instance has cached now: the oracle's answer."""
         return self.cluster.cached_tokens(request, self.clock.now)
 
     # --- the loop ----------------------------------------------------------------------------------------------
@@ -161,9 +163,9 @@ class Simulation:
                     begins.append(index)
                 end = ends[0] >> INDEX_BITS
             if not begins and arrival != now and dispatcher.timer != now and links.next_ps != now:
-                continue  # a run that was cut would have ended now
+                continue  # the heap entry of a run that was cut
             clock.now = now
-            # (b) everything else, with its consequences, until nothing is left
+            # (b) all other events and their immediate consequences
             for prepare in preparations:
                 prepare(now)
             if first_tokens:
@@ -203,17 +205,17 @@ class Simulation:
             self.capacity.start(self.started_ps)
 
     def first_transfer(self, now: int) -> int:
-        """When the next block arrives over a link, if that is before now; else now."""
+        """Return when the next blocks arrive over a link, if that is before now; otherwise now."""
         links = self.cluster.links
         links.make_sure(now)
         return links.next_ps if links.next_ps < now else now
 
     def is_deserted(self) -> bool:
-        """Whether nobody is there to be served, so that what instances do is of no interest."""
+        """Whether no request is left, so that further changes of instances do not matter."""
         return self.capacity is not None and self.capacity.is_deserted()
 
     def choose_preparations(self) -> list[Phase]:
-        """What precedes what the router is told at an instant; nothing in a plain run."""
+        """Return the phases before the router's phases of an instant; a simple run has none."""
         phases: list[Phase] = []
         if self.routers is not None:
             phases.append(self.sync_routers)
@@ -224,18 +226,18 @@ class Simulation:
         return phases
 
     def choose_reactions(self) -> list[Phase]:
-        """What follows, and may bring on more at the same instant; nothing in a plain run."""
+        """Return the phases after them, which may cause more events at the same instant; a simple run has none."""
         phases: list[Phase] = []
         if self.capacity is not None:
             phases.append(self.manage_capacity)
         if self.queues:
             phases.append(self.pump_queue)
         if self.traffic.listens:
-            phases.append(self.tell_refusals)
+            phases.append(self.dispatcher.tell_refused)
         return phases
 
     def is_quiet(self, now: int) -> bool:
-        """Whether nothing more happens at this instant before steps begin."""
+        """Whether no event is left at this instant before steps begin."""
         if self.traffic.next_ps == now or self.dispatcher.timer == now:
             return False
         return not (self.eventful and self.cluster.ended)
@@ -243,25 +245,24 @@ class Simulation:
     # --- phases of an instant ----------------------------------------------------------------------------------
 
     def sync_routers(self, now: int) -> None:
-        """The routers exchange what they have counted, where that is due."""
         routers = self.routers
         if routers is not None and now >= routers.sync_at:
             routers.sync(now)
 
     def note_events(self, now: int) -> None:
-        """Find out whether anything has happened after which the router's queue or the autoscaler looks."""
+        """Determine whether any event of this instant concerns the router's queue or the autoscaler."""
         cluster = self.cluster
         news = bool(cluster.first_tokens or cluster.ended)
         self.eventful = news or now in (self.traffic.next_ps, self.dispatcher.timer, cluster.links.next_ps)
 
     def refresh_for_observers(self, now: int) -> None:
-        """A policy may look when it hears of something."""
+        """Update the signals that policies may read when they observe an event."""
         cluster = self.cluster
         if cluster.first_tokens or cluster.ended or cluster.handed:
             self.signals.refresh(now)
 
     def tell_first_tokens(self, now: int) -> None:
-        """The router hears of the requests that got their first token, by request."""
+        """Report first tokens to the router, in order of request."""
         first_tokens, control = self.cluster.first_tokens, self.control
         if len(first_tokens) > 1:
             first_tokens.sort(key=by_row)
@@ -270,7 +271,6 @@ class Simulation:
         first_tokens.clear()
 
     def take_arrivals(self, now: int) -> None:
-        """Requests come."""
         traffic = self.traffic
         while traffic.next_ps == now:
             planned = traffic.take()
@@ -279,25 +279,18 @@ class Simulation:
                 self.progress(planned.request.id, now)
 
     def manage_capacity(self, now: int) -> None:
-        """Instances come and go."""
         assert self.capacity is not None
         if self.eventful and self.capacity.is_due(now):
             self.capacity.manage(now)
 
     def pump_queue(self, now: int) -> None:
-        """The router sends what it can from its queue."""
         if self.eventful:
             self.dispatcher.pump(now)
-
-    def tell_refusals(self, now: int) -> None:
-        """The traffic hears of the requests that ended without coming to an instance."""
-        if self.dispatcher.refused:
-            self.dispatcher.tell_refused(now)
 
     # --- the end -----------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """The horizon has come, or nothing is left to happen."""
+        """Stop at the horizon, or after the last event, and check the results."""
         cluster, traffic, recorder = self.cluster, self.traffic, self.recorder
         self.ended_ps = self.clock.now
         busy = any(instance.batch.running or instance.scheduler.count_queued() for instance in cluster.instances)
@@ -310,13 +303,12 @@ class Simulation:
         if self.capacity is not None:
             self.capacity.close(self.ended_ps)
         if self.setup.horizon_ps is None and IN_FLIGHT in recorder.outcome:
-            raise InvariantError("The run has ended, and requests are in flight although no horizon stopped it.")
+            raise InvariantError("The run has ended without a horizon, but requests are still in flight.")
         cluster.gather(self.ended_ps)
         self.control.check()
         self.policy_metrics = self.control.metrics()
 
     def stop(self) -> None:
-        """The horizon stops the run."""
         horizon = self.horizon
         if self.setup.horizon_ps is None:
             raise HeadwayError(TOO_LONG)
@@ -331,6 +323,3 @@ class Simulation:
     @property
     def stats(self) -> list[InstanceStats]:
         return self.cluster.stats
-
-    def series(self) -> list[Series]:
-        return self.cluster.series()
