@@ -1,9 +1,9 @@
-"""Who computes in the next step of an instance: blocks for those that run, entries while sequences, tokens, blocks and
-adapters allow, and who yields where blocks do not suffice.
+"""Forms the next step of an instance: gives blocks to running requests, preempts requests if there are not enough
+blocks, and admits waiting requests within the limits on sequences, tokens, blocks and adapters.
 
-Every running request gets at least one token in each step, because one enters only while budget is left. Hence all
-decodes advance in lockstep. Nobody enters beside an unfinished prefill, also where the scheduler's limit on its chunks
-leaves budget unused; so only the newest running request can be in the middle of its prefill.
+Every running request computes at least one token in each step, because a request enters only while budget is left.
+Hence all decodes advance together. No request enters beside an unfinished prefill, even if the scheduler's limit on
+chunks leaves budget unused. Hence only the newest running request can have an unfinished prefill.
 """
 
 from headway.results.recorder import InstanceStats, Recorder
@@ -51,14 +51,15 @@ class StepScheduler:
         self.gaps = gaps
         self.max_batch_tokens = view.max_batch_tokens
         self.max_batch_size = view.max_batch_size
-        self.whole_prompts = whole_prompts  # whether one enters only where all its prompt finds room, if not at once
-        self.gated = gated  # whether a request may have to wait for something else than blocks and its turn
-        self.resuming: list[Job] = []  # those that go on to decode with the first step of the run
-        self.stirred = False  # a scheduling change since the stores were settled
-        self.hits: HitRate | None = None  # where somebody asks for it
+        self.whole_prompts = whole_prompts  # whether a request enters only if there is room for its whole prompt
+        self.gated = gated  # whether requests may also have to wait for adapter slots or the limit on handovers
+        self.resuming: list[Job] = []  # requests that resume decoding in the first step of the run
+        self.stirred = False  # whether a scheduling change happened since the stores were updated
+        self.hits: HitRate | None = None  # set if a policy reads it
 
     def form_step(self, now: int) -> bool:
-        """Choose the requests of the next step. True if the step after it may differ although nothing else changes."""
+        """Choose the requests of the next step. Return whether the step after it may differ even if nothing else
+        changes."""
         batch, cache = self.batch, self.cache
         self.run.chunks = []
         once = shut = False
@@ -70,7 +71,7 @@ class StepScheduler:
             else:
                 once = True
                 self.make_room(0)
-        # After a preemption nobody enters, unless the batch is empty: loaded requests that are ready hold blocks too.
+        # After a preemption no request enters, unless the batch is empty: requests that are ready hold blocks too.
         if (self.queue.waiting or self.loader.ready) and not (shut or (once and batch.running)):
             once = self.admit(now)
             view = self.view
@@ -79,24 +80,24 @@ class StepScheduler:
         return once
 
     def count_queued(self) -> int:
-        """Requests that are not in the batch."""
+        """Return the number of requests that are not in the batch."""
         return len(self.queue.waiting) + len(self.loader.loading) + len(self.loader.ready)
 
     def stir(self) -> None:
-        """A change after which somebody may enter who could not."""
+        """Note a change that may let a refused request enter."""
         self.stirred = True
         self.queue.refused = None
 
-    # --- those that run ----------------------------------------------------------------------------------------
+    # --- running requests --------------------------------------------------------------------------------------
 
     def schedule_partial(self, job: Job) -> tuple[bool, bool]:
-        """Blocks for the decodes' next tokens and the next chunk of the unfinished prefill. Whether somebody had to be
-        preempted for them, and whether the prefill goes on after it, so that nobody else enters."""
+        """Take blocks for the next tokens of the decodes and the next chunk of the unfinished prefill. Return whether a
+        request was preempted, and whether the prefill continues after the step, so that no other request enters."""
         cache, batch, reserves = self.cache, self.batch, self.blocks.reserves
         left = job.known - job.computed
         want = min(left, self.max_batch_tokens - batch.decodes, job.chunk)
         short = False
-        if batch.decodes or not reserves:  # else it has its blocks, and nobody needs any
+        if batch.decodes or not reserves:  # otherwise it already has all its blocks
             blocks = job.blocks if reserves else -(-(job.computed + want) // self.size)
             need = batch.phases[batch.steps % self.size] + blocks - job.blocks
             short = need > cache.total - cache.held
@@ -111,7 +112,7 @@ class StepScheduler:
         return short, want < left
 
     def make_room(self, partial_blocks: int) -> None:
-        """Blocks request by request in the scheduler's order; the last in it is preempted while they do not suffice."""
+        """Take blocks request by request in the scheduler's order. While there are not enough, preempt the last one."""
         cache, batch, size = self.cache, self.batch, self.size
         order = self.queue.sort(batch.running)
         served = 0
@@ -132,7 +133,7 @@ class StepScheduler:
             served += 1
 
     def preempt(self, job: Job) -> None:
-        """The request loses its blocks, goes back into the queue and will be computed again, or loaded."""
+        """Take the blocks of a request and queue it again, to be recomputed or loaded later."""
         batch = self.batch
         if job is batch.partial:
             batch.partial = None
@@ -159,14 +160,14 @@ class StepScheduler:
         self.queue.put_back(job)
 
     def stop_decoding(self, job: Job) -> None:
-        """A request leaves the decoding set; its generated blocks become hits."""
+        """Remove a request from the decoding set, and cache its generated blocks."""
         self.batch.stop_decoding(job)
         end = job.computed // self.size
         if end > job.cached_to and self.blocks.caching:
             self.cache.add(job.output_key, job.cached_to, end, job.holds, job.ticket.priority)
 
     def release(self, job: Job, keeps_blocks: bool = False) -> None:
-        """A request leaves the batch, and what it holds is free, unless it goes on elsewhere with its blocks."""
+        """Remove a request from the batch, and release its blocks unless a handover needs them."""
         if not keeps_blocks:
             self.cache.release(job.holds, job.blocks)
         del self.batch.running[job]
@@ -175,12 +176,12 @@ class StepScheduler:
         if self.adapters is not None:
             self.adapters.leave(job.request.adapter)
 
-    # --- those that enter --------------------------------------------------------------------------------------
+    # --- waiting requests --------------------------------------------------------------------------------------
 
     def admit(self, now: int) -> bool:
-        """Waiting requests enter in order while sequences, tokens, blocks and adapters allow; not called where a prompt
-        goes on after the step. True if the first of those that stay might enter at the next although nothing else
-        changes."""
+        """Admit waiting requests in order, within the limits on sequences, tokens, blocks and adapters. Not called if a
+        prefill continues after the step. Return whether the first request that stays might enter at the next step even
+        if nothing else changes."""
         batch, loader, queue = self.batch, self.loader, self.queue
         budget = self.max_batch_tokens - batch.decodes
         if self.run.chunks:
@@ -213,8 +214,8 @@ class StepScheduler:
             need = -(-known // size) if self.whole_prompts else blocks
             room = cache.total - cache.held
             if need > room and need - hits > room - cache.idle_in(job.runs, hits):
-                # As its hits are evicted it needs fewer blocks at once, but each eviction also takes a free one: it
-                # stays shut out for the run, unless one eviction can cost it several hits.
+                # If a decode evicts one of its hits, its chunk ends one block earlier, but the decode has also taken a
+                # free block. So it cannot enter during the run, unless one eviction can cost it several hits.
                 queue.refused = job.ticket
                 return not loads and not cache.goes_tail_first(job.runs, hits)
             queue.take(job)
@@ -237,7 +238,7 @@ class StepScheduler:
         return False
 
     def is_shut_out(self, job: Job) -> bool:
-        """Whether its adapter finds no room, or the instance that it is to go on to may not be about to get more."""
+        """Whether there is no slot for its adapter, or its decode instance has reached the limit on handovers."""
         if self.adapters is not None and not self.adapters.has_room(job.request.adapter):
             return True
         if job.handover is None or not job.handover.incoming.full():
@@ -246,12 +247,12 @@ class StepScheduler:
         return True
 
     def load_adapter(self, job: Job, adapters: Adapters) -> None:
-        """A request enters, with its adapter."""
         if adapters.enter(job.request.adapter):
             self.view.adapters = adapters.names()
 
     def admit_load(self, job: Job, hits: int, end: int, now: int) -> bool:
-        """A request's turn has come, and its blocks up to `end` are to be loaded first, if there is room for them."""
+        """Start to load the blocks of a request up to `end`, now that its turn has come. Return False if there is no
+        room."""
         cache = self.cache
         if job.swapped:
             hits = 0
@@ -269,7 +270,7 @@ class StepScheduler:
         return True
 
     def take_turn(self, job: Job, cached: int, now: int) -> None:
-        """A request's turn has come, with so many of its tokens cached."""
+        """Record that a request's turn has come, with `cached` tokens in the cache."""
         if not job.started:
             job.started = True
             self.recorder.started_ps[job.row] = now
@@ -283,7 +284,8 @@ class StepScheduler:
             job.prefilled = cached
 
     def resume(self, job: Job) -> None:
-        """It goes on to decode in the next step: the gap before its token is longer, so its own begin after it."""
+        """Resume decoding in the next step. The gap before that token is longer and logged separately, so the request's
+        part of the log begins after it."""
         job.resumes = False
         job.log_from = len(self.gaps.runs) + GAP_FIELDS
         self.batch.enter(job)
@@ -293,8 +295,8 @@ class StepScheduler:
         self.stirred = True
 
     def admit_ready(self, budget: int) -> int:
-        """Those whose blocks have come enter before others. The tokens that are left in the step; none if one of them
-        has to wait."""
+        """Admit requests whose blocks have been loaded, before others. Return the tokens left in the step; 0 if one of
+        them has to wait."""
         cache, adapters, ready, reserves = self.cache, self.adapters, self.loader.ready, self.blocks.reserves
         while ready and budget > 0:
             job = ready[0]
@@ -323,8 +325,8 @@ class StepScheduler:
         return budget
 
     def yield_to(self, need: int) -> bool:
-        """Nobody runs, and the first that is ready lacks blocks which the others that are ready hold: the last of them
-        goes back into the queue, lest they wait for each other."""
+        """If no request runs, and the first ready request lacks blocks that other ready requests hold, queue the last
+        ones again: otherwise they would wait for each other forever."""
         cache, ready = self.cache, self.loader.ready
         while not self.batch.running and len(ready) > 1 and need > cache.total - cache.held:
             job = ready[-1]

@@ -1,10 +1,9 @@
-"""A store of KV content below the GPU's cache: nobody computes there, so nobody holds anything. It keeps what was put
-there last; beyond its capacity the oldest goes first, and of what came together the tail before the head. Where content
-has a level (see `ranked_cache`), what has the lowest goes first, of equals the oldest.
+"""A store of KV content below the GPU. Its blocks have no holders. If it is full, it evicts the content that was put
+there least recently, tails before heads. If content has levels (see `ranked_cache`), it evicts the lowest level first.
 
-Content is named as in the cache: by (key, block). Blocks of one key that came together have a number in common; they
-are one span, or several where some of them came again later or were taken out. Who goes next is read from what came,
-in order: what has come again since, or was taken out, is passed over when its turn is there.
+Content is named by (key, block), as in the cache. Blocks of one key that were put together have the same number. They
+form one span, or several if some of them were put again later or removed. Eviction reads the spans in the order in
+which they were put, and skips entries that are stale because their blocks were put again or removed.
 """
 
 from bisect import bisect_left, bisect_right
@@ -16,10 +15,10 @@ from headway.errors import InvariantError
 from headway.sim.kv_cache import Stretch
 from headway.types import NEVER
 
-SPARE = 64  # entries of no use that the order may have, beside three for each that is of use
+SPARE = 64  # stale entries that the order may have in addition to three per valid entry
 
-# First block, end block, number, when it came, level, key. Not declared so: compiled, a tuple of known length is a
-# value and made anew wherever it is read, and this is to be the same one. What is read from it is declared instead.
+# First block, end block, number, time of the put, level, key. Declared without a length: mypyc copies tuples of known
+# length at each read, but spans are compared by identity. The code declares the types of the fields that it reads.
 Span = tuple[Any, ...]
 
 
@@ -30,16 +29,16 @@ class Store:
         self.blocks = blocks
         self.used = 0
         self.came = 0  # the last number
-        self.spans: dict[int, list[Span]] = {}  # by key, in order
-        self.ranked = ranked  # whether levels count
-        self.order: deque[Span] = deque()  # as they came, and some that are gone
-        self.levels: list[tuple[float, int, Span]] = []  # heap of the same instead, where levels count
-        self.most = SPARE  # entries of either before those that are gone are dropped
+        self.spans: dict[int, list[Span]] = {}  # by key, in order of blocks
+        self.ranked = ranked  # whether levels matter
+        self.order: deque[Span] = deque()  # spans in order of puts, some of them stale
+        self.levels: list[tuple[float, int, Span]] = []  # heap of spans, used instead of `order` if levels matter
+        self.most = SPARE  # entries in `order` or `levels` before stale ones are dropped
 
-    # --- what is here ----------------------------------------------------------------------------------------
+    # --- reads -----------------------------------------------------------------------------------------------
 
     def covered_to(self, key: int, at: int) -> int:
-        """Where the blocks of a key end that are here without a gap from `at` on."""
+        """Return the end of the blocks of a key that are stored without a gap from `at`."""
         spans = self.spans.get(key)
         if spans is None:
             return at
@@ -51,7 +50,7 @@ class Store:
         return at
 
     def within(self, key: int, start: int, end: int) -> list[Span]:
-        """What is here of these blocks, in order."""
+        """Return the spans of these blocks that are stored, in order."""
         spans = self.spans.get(key)
         if spans is None:
             return []
@@ -66,12 +65,12 @@ class Store:
         return inside
 
     def first_in(self, key: int, start: int, end: int) -> int:
-        """The first of the blocks of a key from `start` to `end` that is here, or `end`."""
+        """Return the first stored block of a key from `start` to `end`, or `end`."""
         inside = self.within(key, start, end)
         return inside[0][0] if inside else end
 
     def younger(self, content: list[Stretch], at: int) -> int:
-        """How many of the blocks came after `at`."""
+        """Return how many of the blocks were put after time `at`."""
         count = 0
         for key, start, end, _ in content:
             spans = self.spans.get(key)
@@ -83,14 +82,14 @@ class Store:
         return count
 
     def parts_of(self, key: int, start: int, end: int) -> list[Stretch]:
-        """What is here of these blocks, by level, in order."""
+        """Return the stored parts of these blocks with their levels, in order."""
         return [(key, first, last, level) for first, last, _, _, level, _ in self.within(key, start, end)]
 
-    # --- what comes ------------------------------------------------------------------------------------------
+    # --- writes ----------------------------------------------------------------------------------------------
 
     def put(self, content: list[Stretch], at: int) -> int:
-        """The blocks become the most recent ones, each stretch more recent than the one before. How many of them were
-        not here."""
+        """Store the blocks as the most recent ones, each stretch more recent than the one before. Return how many of
+        them were not stored yet."""
         fresh = 0
         known, order, number = self.spans, self.order, self.came
         for key, start, end, level in content:
@@ -103,12 +102,12 @@ class Store:
                 fresh += end - start
                 continue
             first = spans[0]
-            if end <= first[0]:  # what is evicted goes from the tail on
+            if end <= first[0]:  # content arrives from its tail on, as it is evicted
                 spans.insert(0, span)
                 fresh += end - start
-            elif first[0] == start and first[1] == end:  # it is here as it comes
+            elif first[0] == start and first[1] == end:  # the same blocks again
                 spans[0] = span
-            elif first[0] < start and first[1] == end:  # of what is here the tail comes first
+            elif first[0] < start and first[1] == end:  # the tail of the same blocks again
                 spans[0:1] = [(first[0], start, *first[2:]), span]
             else:
                 fresh += end - start - _replace(spans, start, end, [span])
@@ -121,8 +120,8 @@ class Store:
         return fresh
 
     def touch(self, content: list[Stretch], counts: bool, since: int) -> int:
-        """The blocks, all of which are here, become the most recent ones, but came when they came. Where uses count
-        they have been used once more, else they have the new level. How many came after `since`."""
+        """Make stored blocks the most recent ones, but keep the times of their puts. If levels are use counts, add one;
+        otherwise set the new level. Return how many of the blocks were put after `since`."""
         order, ranked = self.order, self.ranked
         young = 0
         first: int
@@ -131,7 +130,7 @@ class Store:
         for key, start, end, level in content:
             spans = self.spans[key]
             place = len(spans) if spans[-1][0] < end else _end(spans, end)
-            while place:  # the head is the most recent
+            while place:  # from the tail, so that the head becomes the most recent
                 place -= 1
                 first, last, _, at, uses, _ = spans[place]
                 if last <= start:
@@ -152,7 +151,7 @@ class Store:
         return young
 
     def _rank(self) -> None:
-        """What has come goes by its level."""
+        """Move new entries to the heap of levels."""
         levels = self.levels
         for span in self.order:
             heappush(levels, (span[4], span[2], span))
@@ -161,8 +160,8 @@ class Store:
             self._tidy()
 
     def _tidy(self) -> None:
-        """Nothing is kept in order that is gone, where there is more than four for each key that is here. The order
-        stays the same object, since this happens while others go through it."""
+        """Drop stale entries if there are more than four entries per stored key. `order` stays the same object, since
+        callers have references to it."""
         self.most = 4 * len(self.spans) + SPARE
         if len(self.order) + len(self.levels) <= self.most:
             return
@@ -174,10 +173,8 @@ class Store:
         heapify(self.levels)
         self.most = 4 * len(here) + SPARE
 
-    # --- what goes -------------------------------------------------------------------------------------------
-
     def discard(self, key: int, start: int, end: int) -> None:
-        """Take the blocks out, as far as they are here."""
+        """Remove those of the blocks that are stored."""
         spans = self.spans.get(key)
         if spans is None:
             return
@@ -196,14 +193,14 @@ class Store:
         self.used = 0
 
     def overflow(self) -> list[Stretch]:
-        """Take out what goes beyond the capacity, in the order in which it goes."""
+        """Evict what exceeds the capacity, and return it in order of eviction."""
         evicted: list[Stretch] = []
         over = self.used - self.blocks
         if over <= 0:
             return evicted
         self.used = self.blocks
         known, order = self.spans, self.order
-        before = -1  # the key of what went last
+        before = -1  # key of the last evicted stretch
         start: int
         end: int
         number: int
@@ -218,10 +215,10 @@ class Store:
             if spans[-1] is not span:
                 if (len(spans) == 1 and spans[0][2] != number) or (place := _last(spans, span)) < 0:
                     continue
-                order.appendleft(span)  # there may be more of it
+                order.appendleft(span)  # other parts of the same put may remain
                 start, end = spans[place][:2]
             over -= end - start
-            if over < 0:  # the head stays
+            if over < 0:  # the head remains
                 left = spans[place] = (start, start - over, number, at, level, key)
                 start -= over
                 if place < 0:
@@ -240,8 +237,8 @@ class Store:
         return evicted
 
     def check(self) -> None:
-        """What the spans say is what is used, no block twice, each will go some time, and no more than there is room
-        for."""
+        """Check that the spans add up to the used blocks within the capacity, do not overlap, and have entries in the
+        eviction order."""
         used = 0
         entries = {span[2]: span for span in self.order}
         entries.update({number: span for _, number, span in self.levels})
@@ -256,23 +253,23 @@ class Store:
                 used += end - start
         if used != self.used or used > self.blocks:
             raise InvariantError(
-                f"A store's blocks do not add up: {self.used} used of {self.blocks}, spans say {used}."
+                f"A store's blocks do not add up: {self.used} used of {self.blocks}, but its spans have {used}."
             )
 
 
 def _place(spans: list[Span], at: int) -> int:
-    """The first that ends after `at`."""
+    """Return the position of the first span that ends after `at`."""
     place = bisect_right(spans, (at, NEVER))
     return place - 1 if place and spans[place - 1][1] > at else place
 
 
 def _end(spans: list[Span], end: int) -> int:
-    """The first that begins at `end` or after it."""
+    """Return the position of the first span that begins at `end` or later."""
     return len(spans) if not spans or spans[-1][0] < end else bisect_left(spans, (end,))
 
 
 def _last(spans: list[Span], came: Span) -> int:
-    """The place of the last span that is left of what came, or -1."""
+    """Return the position of the last remaining span of a put, or -1."""
     place = _end(spans, came[1]) - 1
     while place >= 0 and spans[place][2] != came[2]:
         place = place - 1 if spans[place][0] > came[0] else -1
@@ -280,9 +277,11 @@ def _last(spans: list[Span], came: Span) -> int:
 
 
 def _replace(spans: list[Span], start: int, end: int, new: list[Span]) -> int:
-    """Put what is new in the place of the blocks from `start` to `end`. How many of those were here."""
+    """Replace the blocks from `start` to `end` by new spans, and return how many of them were stored."""
     low, high = _place(spans, start), _end(spans, end)
-    replaced = _size(spans[low:high])
+    replaced = 0
+    for span in spans[low:high]:
+        replaced += span[1] - span[0]
     if low < high:
         head, tail = spans[low], spans[high - 1]
         if head[0] < start:
@@ -293,10 +292,3 @@ def _replace(spans: list[Span], start: int, end: int, new: list[Span]) -> int:
             new = [*new, (end, *tail[1:])]
     spans[low:high] = new
     return replaced
-
-
-def _size(spans: list[Span]) -> int:
-    count = 0
-    for span in spans:
-        count += span[1] - span[0]
-    return count

@@ -1,4 +1,4 @@
-"""A store of KV content below the GPU with the link to it, and what it leaves behind: counts, and its use over time."""
+"""A tier: a store of KV content below the GPU, the link to it, and its statistics."""
 
 from __future__ import annotations
 
@@ -16,39 +16,37 @@ if TYPE_CHECKING:
     from headway.sim.tiers import Tiers
 
 
-Change = tuple[int, int, int, int, bool]  # when, key, first block, end block; whether it came, else it went
+Change = tuple[int, int, int, int, bool]  # time, key, first block, end block, whether it was put (or evicted)
 
 
 class Tier:
-    """One store of one instance, or of several (`shared`), and the link to it."""
-
     def __init__(self, name: str, blocks: int, link: int, shared: bool, ranked: bool = False) -> None:
         self.name = name
         self.level = TIERS.index(name)
         self.store = Store(blocks, ranked)
         self.link = link
-        self.shared = shared
-        # blocks
-        self.stored = 0  # that came down
-        self.loaded = 0  # that went up
-        self.thrashed = 0  # that went up within THRASH_PS after they had come down
-        self.swapped = 0  # of requests that had to yield, at present
-        self.lent = 0  # of which the GPU has the room already, since they move up at present
-        self.noted = 0  # in use at present, as last noted
+        self.shared = shared  # whether several instances use it
+        # counts of blocks
+        self.stored = 0  # moved down to it
+        self.loaded = 0  # moved up from it
+        self.thrashed = 0  # moved up within THRASH_PS after they had moved down
+        self.swapped = 0  # of swapped-out requests, now
+        self.lent = 0  # moving up now: the GPU has taken blocks for them, but the store still has them
+        self.noted = 0  # in use, as of the last note
         self.peak = 0
-        self.filled = 0  # blocks x ps
-        self.since = 0  # when it was settled
-        self.hits = 0  # that requests loaded when their turn first came
-        self.samples: Samples | None = None  # of its use, from the beginning of the run on
-        self.polled: Ticks | None = None  # what pollers have seen of it, where there are any
+        self.filled = 0  # integral of the use, in blocks x ps
+        self.since = 0  # time of the last update of `filled`
+        self.hits = 0  # loaded by requests when their turn first came
+        self.samples: Samples | None = None  # of its use over the run
+        self.polled: Ticks | None = None  # its use at ticks, if signals are polled
         self.users: list[Tiers] = []
-        self.log: list[Change] | None = None  # of what it has, where somebody wants to know and it is shared
+        self.log: list[Change] | None = None  # changes of its content, if it is shared and they are reported
 
     def count_used(self) -> int:
         return max(0, self.store.used - self.lent) + self.swapped
 
     def note(self, now: int) -> None:
-        """The store may have changed; one that is full stays so, whatever comes and goes."""
+        """Record the use of the store if it has changed."""
         used = self.store.used - self.lent
         used = used + self.swapped if used > 0 else self.swapped
         if used != self.noted:
@@ -58,7 +56,7 @@ class Tier:
                 self.peak = used
 
     def settle(self, now: int) -> None:
-        """Before what is noted changes."""
+        """Update the statistics of the use up to now."""
         self.filled += self.noted * (now - self.since)
         if self.samples is not None:
             self.samples.until(now, self.noted)
@@ -67,12 +65,10 @@ class Tier:
         self.since = now
 
     def tell(self, now: int, content: list[Stretch], came: bool) -> None:
-        """Whoever wants to know."""
         assert self.log is not None
         self.log.extend((now, key, start, end, came) for key, start, end, _ in content)
 
     def stats(self, owner: str, link: Link, block_tokens: int, now: int) -> TierStats:
-        """At the end of a run."""
         link.settle(now)
         self.settle(now)
         assert self.samples is not None

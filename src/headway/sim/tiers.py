@@ -1,11 +1,11 @@
-"""The stores below an instance's GPU, and what moves between them.
+"""The tiers below an instance's GPU, and the moves of content between them.
 
-What happens there is decided only at scheduling changes (a request enters, leaves, yields or gives up, or its blocks
-have arrived), never inside a run: what the GPU's cache has evicted, or stored, is noted and settled at the next change.
+Moves happen only at scheduling changes (a request enters, leaves, is preempted or gives up, or its blocks arrive), not
+inside a run. Until the next change, the GPU's cache notes what it has evicted or stored.
 
-    lazy        what the GPU evicts moves down; what is loaded moves up again: the stores add to each other
-    threshold   the same, but the GPU gives up its least recent content already above a level of use
-    eager       what is computed is copied down at once; a load leaves the copy: the larger store counts
+    lazy        evicted content moves down and loads move it up again, so that the capacities add up
+    threshold   the same, but the GPU evicts its least recent content above a level of use
+    eager       computed content is copied down at once and loads keep the copy, so that the larger store counts
 """
 
 from headway.errors import InvariantError
@@ -21,9 +21,9 @@ from headway.sim.setup import EngineSetup
 from headway.sim.tier import Tier
 from headway.types import PS_PER_SECOND
 
-THRASH_PS = PS_PER_SECOND  # what is loaded so soon after it was stored away need not have gone
-Place = tuple[Tier, int, int]  # the fastest store that has them, first block, end block
-Move = tuple[int, int, int, int, int]  # when, key, first block, from which level to which; to the GPU: the end block
+THRASH_PS = PS_PER_SECOND  # content that is loaded so soon after its offload counts as thrashing
+Place = tuple[Tier, int, int]  # the fastest store that has the blocks, first block, end block
+Move = tuple[int, int, int, int, int]  # time, key, first block (for a move to the GPU: end block), source, target
 
 
 class Tiers:
@@ -31,14 +31,14 @@ class Tiers:
         self, cache: KvCache, tiers: list[Tier], links: Links, engine: EngineSetup, recorder: Recorder
     ) -> None:
         self.cache = cache
-        self.tiers = tiers  # the fastest first
+        self.tiers = tiers  # fastest first
         self.links = links
         self.index = engine.view.index
         self.recorder = recorder
         self.block_bytes = engine.block_bytes
         self.eager = engine.kv.offload == "eager"
         self.swaps = engine.kv.preemption == "swap"
-        self.level = cache.total  # blocks that the GPU keeps
+        self.level = cache.total  # most blocks that the GPU may have in use or cached
         if engine.kv.offload == "threshold":
             self.level = int(engine.kv.offload_level * cache.total)
         if self.eager:
@@ -48,31 +48,29 @@ class Tiers:
         self.counts = engine.kv.eviction == "lfu"
         for tier in tiers:
             tier.users.append(self)
-        # what it leaves
-        self.lent: dict[Job, list[tuple[Tier, int]]] = {}  # room that blocks on their way up leave in the stores
-        self.began: dict[Job, int] = {}  # when those that wait for blocks began to
-        self.waits: list[int] = []  # how long others have
-        self.log: list[Move] | None = None  # where somebody wants to know what lies where
-        self.down: MoveRate | None = None  # blocks that went down from the GPU, and up to it, where somebody asks
+        self.lent: dict[Job, list[tuple[Tier, int]]] = {}  # extra capacity of the stores for blocks that move up
+        self.began: dict[Job, int] = {}  # when each loading request began to wait
+        self.waits: list[int] = []  # durations of waits that have ended
+        self.log: list[Move] | None = None  # moves of content, if they are reported
+        self.down: MoveRate | None = None  # rates of moves from and to the GPU, if a policy reads them
         self.up: MoveRate | None = None
 
     def hear(self) -> list[Move]:
-        """Where everything that moves will be written down."""
+        """Begin to log moves, and return the log."""
         self.log = []
         if self.cache.spilt is None:
             self.cache.spilt = []
         return self.log
 
-    # --- up --------------------------------------------------------------------------------------------------
+    # --- loads -----------------------------------------------------------------------------------------------
 
     def match(self, runs: Runs, start: int, limit: int) -> int:
-        """Where the blocks end that lie in some store without a gap from `start` on, at most `limit`."""
+        """Return the end of the blocks that the stores have without a gap from `start`, at most `limit`."""
         places = self.places(runs, start, limit)
         return places[-1][2] if places else start
 
     def places(self, runs: Runs, start: int, limit: int) -> list[Place]:
-        """Where the blocks from `start` on lie without a gap, at most up to `limit`: in the fastest store that has
-        them."""
+        """Return the fastest store of each block from `start` without a gap, at most up to `limit`."""
         lying: list[Place] = []
         last: Tier | None = None
         at = since = start
@@ -88,13 +86,13 @@ class Tiers:
                     if spans is None:
                         continue
                     first = spans[0]
-                    if first[0] <= at and to <= first[1]:  # as a rule
+                    if first[0] <= at and to <= first[1]:  # the most frequent case
                         break
                     covered = tier.store.covered_to(key, at)
                     if covered > at:
                         to = min(covered, to)
                         break
-                    to = tier.store.first_in(key, at, to)  # from there on it is this one that has them
+                    to = tier.store.first_in(key, at, to)  # from there on, this store has them
                 else:
                     if last is not None:
                         lying.append((last, since, at))
@@ -111,7 +109,7 @@ class Tiers:
         return lying
 
     def load(self, now: int, load: Load, places: list[Place]) -> None:
-        """The blocks of a request begin to move up."""
+        """Start to load the blocks of a request."""
         job = load.job
         self.began[job] = now
         if self.up is not None:
@@ -124,9 +122,9 @@ class Tiers:
                 self.recorder.loaded_from[job.row] = max(tier.level, self.recorder.loaded_from[job.row])
             if self.recorder.events is not None:
                 self.tell_move(now, "reload", tier, last - first, job.row)
-            if self.eager or tier.shared:  # it was used
+            if self.eager or tier.shared:  # the copy stays
                 thrashed = tier.store.touch(content, self.counts, now - THRASH_PS)
-            else:  # it moves
+            else:
                 thrashed = tier.store.younger(content, now - THRASH_PS)
                 tier.lent += last - first
                 tier.store.blocks += last - first
@@ -139,7 +137,7 @@ class Tiers:
             self.links.start(now, tier.link, (last - first) * self.block_bytes, load)
 
     def on_loaded(self, now: int, job: Job, start: int, end: int) -> None:
-        """They have arrived: where stores add to each other, each block lies in one of them."""
+        """Remove loaded blocks from the stores, unless they keep copies."""
         self.waits.append(now - self.began.pop(job))
         if self.log is not None or self.counts:
             content = stretches(job.runs, start, end)
@@ -159,14 +157,14 @@ class Tiers:
         self.take_back(now, job)
 
     def take_back(self, now: int, job: Job) -> None:
-        """A load has ended, or nobody wants it any more: the stores are as large as before."""
+        """Take the extra capacity for a load back from the stores, after its end or cancellation."""
         for tier, count in self.lent.pop(job, ()):
             tier.lent -= count
             tier.store.blocks -= count
             self.spill(now, tier)
 
     def spill(self, now: int, tier: Tier) -> None:
-        """What a store has no room for any more goes into the next."""
+        """Move what exceeds the capacity of a store to the next store."""
         content = tier.store.overflow()
         tier.note(now)
         if self.log is not None:
@@ -174,19 +172,19 @@ class Tiers:
         self.put(self.tiers[self.tiers.index(tier) + 1 :], now, content)
 
     def count_on(self, content: list[Stretch]) -> None:
-        """What was loaded goes on counting its uses where the store has left off."""
+        """Copy the use counts of loaded content from the stores to the GPU's cache."""
         cache = self.cache
         assert isinstance(cache, RankedCache)
         for tier in reversed(self.tiers):
-            own = 0 if self.eager or tier.shared else 1  # where the copy stays it has counted this use
+            own = 0 if self.eager or tier.shared else 1  # a copy that stays has already counted this use
             for key, first, last, _ in content:
                 for _, left, right, count in tier.store.parts_of(key, first, last):
                     cache.lift(key, left, right, count + own)
 
-    # --- who had to yield ----------------------------------------------------------------------------------------
+    # --- swapped requests ----------------------------------------------------------------------------------------
 
     def swap_out(self, now: int, job: Job) -> bool:
-        """The blocks of a request that has to yield come down as they are, if the first store can hold them."""
+        """Swap the blocks of a preempted request out to the first store. Return False if it has no room."""
         tier = self.tiers[0]
         if not self.swaps or job.blocks > tier.store.blocks - tier.lent:
             return False
@@ -201,7 +199,6 @@ class Tiers:
         return True
 
     def swap_in(self, now: int, load: Load) -> None:
-        """They begin to move up again."""
         job = load.job
         load.left = 1
         if self.recorder.events is not None:
@@ -212,7 +209,7 @@ class Tiers:
         self.links.start(now, self.tiers[0].link, job.swapped * self.block_bytes, load)
 
     def end_swap(self, now: int, job: Job) -> None:
-        """They have arrived, or nobody wants them any more."""
+        """Free the swapped-out blocks of a request, after they were loaded or if they are not needed any more."""
         tier = self.tiers[0]
         tier.store.blocks += job.swapped
         tier.swapped -= job.swapped
@@ -221,10 +218,10 @@ class Tiers:
         if job in self.began:
             self.waits.append(now - self.began.pop(job))
 
-    # --- down ------------------------------------------------------------------------------------------------
+    # --- offload ---------------------------------------------------------------------------------------------
 
     def settle(self, now: int) -> None:
-        """A scheduling change: what the GPU's cache has let go, or stored, since the last one comes down."""
+        """Offload what the GPU's cache has evicted, or stored, since the last scheduling change."""
         cache = self.cache
         if self.eager:
             assert cache.stored is not None
@@ -251,14 +248,14 @@ class Tiers:
             cache.spilt.clear()
 
     def come_down(self, now: int, content: list[Stretch]) -> None:
-        """Content of the GPU comes into the stores."""
+        """Put content of the GPU into the stores, and count the blocks for the offload rate."""
         stored = self.tiers[0].stored
         self.put(self.tiers, now, content)
         if self.down is not None and (fresh := self.tiers[0].stored - stored):
             self.down.add(now, fresh)
 
     def put(self, tiers: list[Tier], now: int, content: list[Stretch]) -> None:
-        """Content comes into the first of the stores, and what that loses into the next."""
+        """Put content into the first store, and what that evicts into the next."""
         for tier in tiers:
             if not content:
                 break
@@ -281,28 +278,24 @@ class Tiers:
                 self.links.links[tier.link].start(now, fresh * self.block_bytes)
 
     def clear(self, now: int) -> None:
-        """The instance's own stores lose all they have; those that others read too keep it."""
+        """Clear the stores that are not shared."""
         for tier in self.tiers:
             if not tier.shared:
                 tier.store.clear()
                 tier.note(now)
 
-    # --- what it leaves ----------------------------------------------------------------------------------------
+    # --- records -----------------------------------------------------------------------------------------------
 
     def stats(self, id: str, pool: str, block_tokens: int, now: int) -> list[TierStats]:
-        """At the end of a run."""
         links = self.links.links
         return [tier.stats(pool if tier.shared else id, links[tier.link], block_tokens, now) for tier in self.tiers]
 
-    # --- what is told of it ------------------------------------------------------------------------------------
-
     def tell_move(self, now: int, kind: str, tier: Tier, blocks: int, row: int) -> None:
-        """Where events are written down."""
         assert self.recorder.events is not None
         self.recorder.events.append(KvMove(now, self.index, kind, tier.name, blocks, row))
 
     def tell_places(self, now: int, content: list[Stretch]) -> None:
-        """Copies of what the GPU has let go lie where they lie, if there are any."""
+        """Log which store still has a copy of content that left the GPU, if any."""
         if self.log is None:
             return
         for key, start, end, _ in content:
@@ -318,7 +311,7 @@ class Tiers:
             self.log.extend(reversed(moves))
 
     def tell_lost(self, now: int, tier: Tier, content: list[Stretch]) -> None:
-        """A store loses content to the next one, or for good; that concerns all who use it."""
+        """Log content that a store evicts, for every instance that uses the store."""
         if tier.log is not None:
             tier.tell(now, content, False)
         for user in tier.users if content else ():
@@ -330,17 +323,16 @@ class Tiers:
             user.log.extend((now, key, start, tier.level, target) for key, start, _, _ in content)
 
     def check(self) -> None:
-        """Conservation: what each store says it has is what lies there."""
         for tier in self.tiers:
-            if tier.users[0] is not self:  # a store that is shared is looked through once
+            if tier.users[0] is not self:  # a shared store is checked only once
                 continue
             tier.store.check()
             if tier.swapped < 0 or tier.lent < 0:
-                raise InvariantError(f"The tier {tier.name} keeps {tier.swapped} blocks of requests that had to yield.")
+                raise InvariantError(f"The tier {tier.name} has {tier.swapped} swapped and {tier.lent} lent blocks.")
 
 
 def stretches(runs: Runs, start: int, end: int, level: float = 0.0) -> list[Stretch]:
-    """The blocks from `start` to `end` by key, the last first, so that the head is the most recent."""
+    """Return the blocks from `start` to `end` by key, last first, so that the head becomes the most recent."""
     content: list[Stretch] = []
     first = 0
     for key, last in runs:
