@@ -76,7 +76,7 @@ def measure(case: str, repeats: int) -> dict[str, Any]:
         before = time.process_time()
         simulation = prepared.simulation()
         recorder = simulation.run(OpenLoop(planned))
-        summarise(recorder, simulation.stats, run_facts(loaded, simulation))
+        summarise(recorder, simulation.cluster.stats, run_facts(loaded, simulation))
         best = min(best, time.process_time() - before)
         peak = peak or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {

@@ -105,7 +105,7 @@ def measure(case: str, requests: int, repeats: int) -> Json:
         simulation = prepared.simulation()
         recorder = simulation.run(traffic)
         between = time.process_time()
-        summarise(recorder, simulation.stats, run_facts(loaded[number % 2], simulation))
+        summarise(recorder, simulation.cluster.stats, run_facts(loaded[number % 2], simulation))
         times.append((between - before, time.process_time() - before))
     return {
         "case": case,

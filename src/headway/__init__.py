@@ -76,60 +76,14 @@ _NAMES_BY_MODULE = {
 }
 _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
 
-__all__ = [
-    "ADMIT",
-    "Admit",
-    "Bounds",
-    "Bundle",
-    "Calibration",
-    "ClusterView",
-    "Comparison",
-    "Context",
-    "Controls",
-    "Delay",
-    "Event",
-    "Finished",
-    "FirstToken",
-    "HeadwayError",
-    "InstanceView",
-    "InvariantError",
-    "LoadSample",
-    "Path",
-    "Plan",
-    "PoolView",
-    "Priority",
-    "Reject",
-    "Request",
-    "Result",
-    "Route",
-    "Routed",
-    "Scale",
-    "Scenario",
-    "Scorecard",
-    "Sweep",
-    "Ticket",
-    "Validation",
-    "__version__",
-    "calibrate",
-    "calibrate_run",
-    "check_policy",
-    "compare",
-    "controls",
-    "convert_trace",
-    "counterfactuals",
-    "evolve",
-    "explain",
-    "hardware",
-    "inspect_trace",
-    "latency",
-    "plan",
-    "policy",
-    "preview",
-    "simulate",
-    "summarize",
-    "sweep",
-    "validate",
-]
+__all__ = ["__version__", "evolve", "latency"]
+__all__ += ["HeadwayError", "InvariantError"]
+__all__ += ["Comparison", "Controls", "Plan", "Sweep", "Validation", "compare", "controls", "plan", "simulate", "sweep"]
+__all__ += ["calibrate", "calibrate_run", "check_policy", "counterfactuals", "explain", "hardware", "validate"]
+__all__ += ["Calibration", "Result", "Scenario", "convert_trace", "inspect_trace", "preview", "summarize"]
+__all__ += ["Bounds", "Bundle", "Context", "Ticket", "policy"]
+__all__ += ["ADMIT", "Admit", "Delay", "Path", "Priority", "Reject", "Request", "Route", "Scale", "Scorecard"]
+__all__ += ["ClusterView", "Event", "Finished", "FirstToken", "InstanceView", "LoadSample", "PoolView", "Routed"]
 
 
 def __getattr__(name: str) -> Any:

@@ -57,7 +57,7 @@ def run(
             )
         )
         facts = run_facts(prepared.scenario, simulation)
-        found.append(headway.Result.of(prepared.resolved, recorder, simulation.stats, facts))
+        found.append(headway.Result.of(prepared.resolved, recorder, simulation.cluster.stats, facts))
     assert found[0].summary() == found[1].summary() == found[2].summary()
     assert dict(found[0].requests) == dict(found[1].requests) == dict(found[2].requests)
     return found[0]

@@ -108,7 +108,7 @@ def run(
     made = registry.build("scheduler", scheduler, "") if isinstance(scheduler, (str, dict)) else scheduler
     routing = registry.build("routing", "round-robin", "")
     simulation = Simulation(setup, Patient(put_off), priority, routing, made, Random, None)  # type: ignore[arg-type]
-    return simulation.run(OpenLoop(requests)), simulation.stats
+    return simulation.run(OpenLoop(requests)), simulation.cluster.stats
 
 
 def entries(*arguments: Any, **options: Any) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from headway.http.address import Address
-from headway.http.client import HttpClient, NoAnswer, Stream
+from headway.http.client import HttpClient, NoAnswer
 from headway.types import Json
 
 CONTENT: Final = re.compile(rb'"(?:content|text)": ?"[^"]')
@@ -61,22 +61,19 @@ class Router:
         try:
             async with client.stream("POST", url, body, fields, WAIT_S) as stream:
                 answer.status, answer.fields = stream.status, stream.fields
-                await self._read(stream, answer, leave_after)
+                rest = b""
+                async for data in stream.pieces():
+                    lines, _, rest = (rest + data).rpartition(b"\n")
+                    answer.hear(lines)
+                    if leave_after is not None and answer.tokens >= leave_after:
+                        return answer
+                answer.hear(rest)
+                answer.whole = True
         except NoAnswer:
             pass  # the answer is what has arrived so far
         finally:
             await client.close()
         return answer
-
-    async def _read(self, stream: Stream, answer: Answer, leave_after: int | None) -> None:
-        rest = b""
-        async for data in stream.pieces():
-            lines, _, rest = (rest + data).rpartition(b"\n")
-            answer.hear(lines)
-            if leave_after is not None and answer.tokens >= leave_after:
-                return
-        answer.hear(rest)
-        answer.whole = True
 
 
 def text(seed: Any, words: int = 600) -> str:

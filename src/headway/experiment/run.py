@@ -127,7 +127,7 @@ def run_prepared(
     with policy_guard(prepared.policies.values()):
         simulation, traffic = prepared.simulation(log, explain, forced), prepared.traffic()
         recorder = simulation.run(traffic, progress)
-    result = Result.of(prepared.resolved, recorder, simulation.stats, run_facts(prepared.scenario, simulation))
+    result = Result.of(prepared.resolved, recorder, simulation.cluster.stats, run_facts(prepared.scenario, simulation))
     if not prepared.own:
         result._key = prepared.scenario.key
     result.trace = trace

@@ -33,7 +33,7 @@ class NoAnswer(Exception):
 
     @classmethod
     def because(cls, message: str) -> NoAnswer:
-        """Return the error of a server that cannot serve at present."""
+        """Return the error of a server that cannot serve now."""
         return cls(load_aiohttp().ClientConnectionError(message))
 
     @property

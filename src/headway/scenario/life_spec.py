@@ -7,13 +7,13 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct, to_builtins
 
-from headway.config.keys import QUIET, Doc, Duration, PositiveDuration, Unit, write
+from headway.config.keys import QUIET, Doc, Duration, PositiveDuration, Unit
 from headway.config.section import read
 from headway.config.units import exact
 from headway.config.wording import shown
 from headway.control.autoscaler import Triggers
 from headway.errors import HeadwayError
-from headway.types import PS_PER_SECOND, Json
+from headway.types import PS_PER_SECOND
 from headway.workload import durations
 
 FINE: Final = 1000  # factors are rounded to whole thousandths, so that results are equal on every machine
@@ -83,7 +83,7 @@ class Fault(Struct, frozen=True):
     ] = None
     duration_ps: Annotated[
         PositiveDuration | None,
-        Doc("how long it lasts; after a crash, the instance then loads and warms up again", default="for good"),
+        Doc("how long it lasts; after a crash, the instance then loads and warms up again", default="permanent"),
     ] = None
 
     def validate(self, where: str) -> Fault:
@@ -138,10 +138,6 @@ def read_faults(section: Any, where: str) -> tuple[Fault, ...]:
         right = "a list, as in [{at: 60s, instance: instance-3, kind: crash, duration: 2m}]"
         raise HeadwayError(f"{where}: expected {right}, got {shown(section)}.")
     return tuple(read(Fault, fault, f"{where}[{number}]") for number, fault in enumerate(section))
-
-
-def write_faults(faults: tuple[Fault, ...]) -> list[Json]:
-    return [write(fault) for fault in faults]
 
 
 def _falling(share: Fraction) -> Fraction:

@@ -23,7 +23,7 @@ from headway.policies.registry import DEFAULT_POLICIES
 from headway.results.recorder import Targets
 from headway.scenario import overrides, references
 from headway.scenario.cluster_spec import Cluster
-from headway.scenario.life_spec import Fault, Scaling, read_faults, write_faults
+from headway.scenario.life_spec import Fault, Scaling, read_faults
 from headway.scenario.pd_spec import ROLES
 from headway.types import Json
 from headway.workload.spec import WorkloadSpec
@@ -110,11 +110,6 @@ class SignalSpec(Struct, frozen=True):
             raise HeadwayError(f"{where}.poll_delay: needs a poll interval; set 'poll_interval' too, as in 50ms.")
         return self
 
-    def last_seen(self, now_ps: int) -> int:
-        """Return the last poll whose values have reached the router. Before the first one, it sees the idle state at
-        time 0."""
-        return max(0, (now_ps - self.poll_delay_ps) // self.poll_interval_ps * self.poll_interval_ps)
-
 
 class RouterSpec(Struct, frozen=True):
     """Equal routers in front of one cluster."""
@@ -194,7 +189,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     scaling: Annotated[Scaling | None, "when the autoscaler decides, and how instances start and stop", QUIET] = None
     faults: Annotated[
         tuple[Fault, ...],
-        Unit("list", read_faults, write_faults),
+        Unit("list", read_faults, lambda faults: [write(fault) for fault in faults]),
         Doc("instances that crash, are slow or cannot be reached", default="none"),
         QUIET,
     ] = ()

@@ -1,1 +1,1 @@
-"""The simulator: an event loop, instances with KV caches, and what the router is told of them."""
+"""The simulator: an event loop, instances with KV caches, and the signals that they report to the router."""

@@ -34,9 +34,6 @@ class Deadlines:
         self.heap: list[tuple[int, int]] = []  # (deadline, request)
         self.jobs: dict[int, tuple[int, Job]] = {}  # by request: its instance and job, once it is at an instance
 
-    def add(self, deadline_ps: int, row: int) -> None:
-        heappush(self.heap, (deadline_ps, row))
-
     def next_ps(self) -> int:
         """Return the first deadline of a request in flight. Drops those of ended requests, so that the clock does not
         continue for them."""
@@ -44,10 +41,6 @@ class Deadlines:
         while heap and outcome[heap[0][1]] != IN_FLIGHT:
             heappop(heap)
         return heap[0][0] if heap else NEVER
-
-    def take(self) -> int:
-        """Remove the first deadline, and return its request."""
-        return heappop(self.heap)[1]
 
 
 class Dispatcher:
@@ -82,7 +75,7 @@ class Dispatcher:
         row = request.id
         recorder.record_arrival(now, request)
         if request.deadline_ps is not None:
-            self.deadlines.add(request.deadline_ps, row)
+            heappush(self.deadlines.heap, (request.deadline_ps, row))
         if self.signals.vary:
             self.signals.refresh(now)
         answer = self.control.arrive(now, request)
@@ -216,7 +209,7 @@ class Dispatcher:
         if self.held:
             self.follow(now, self.control.wake)
         while self.deadlines.next_ps() == now:
-            row = self.deadlines.take()
+            row = heappop(self.deadlines.heap)[1]
             if self.signals.vary:  # policies that observe the end may read signals
                 self.signals.refresh(now)
             self.give_up(now, row)

@@ -17,7 +17,7 @@ class EngineQueue:
         self.name = name  # of the instance
         self.policy = queue_of(scheduler)
         self.chunk = getattr(self.policy, "chunk", None)
-        self.ended = getattr(self.policy, "ended", None)  # the policy's callback for requests that leave for good
+        self.ended = getattr(self.policy, "ended", None)  # the policy's callback for requests that have ended
         self.waiting: dict[Ticket, Job] = {}
         self.arrived = 0  # requests that have ever arrived
         self.refused: Ticket | None = None  # the first in order, if it could not enter for lack of blocks or a slot

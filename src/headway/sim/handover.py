@@ -25,22 +25,6 @@ class Incoming:
 
 
 class Handover:
-    __slots__ = (
-        "begun",
-        "begun_ps",
-        "computed",
-        "decode",
-        "goal",
-        "incoming",
-        "link",
-        "load",
-        "prefill",
-        "sent",
-        "source",
-        "target",
-        "transfer",
-    )
-
     def __init__(
         self,
         source: Job,

@@ -8,12 +8,18 @@ An instance with stores below its GPU reports moves of content between them at i
 reports its own changes.
 """
 
+from bisect import bisect_left
+from operator import itemgetter
+from typing import TypeVar
+
 from headway.policies.prefix_index import PrefixIndex
 from headway.policies.shared_store import SharedStore
 from headway.sim.instance import Instance
 from headway.sim.kv_cache import Eviction
 from headway.sim.tier import Change, Tier
 from headway.sim.tiers import Move
+
+Entry = TypeVar("Entry", bound=tuple[int, ...])
 
 
 class KvEvents:
@@ -63,35 +69,21 @@ class KvEvents:
                 moves.clear()
 
     def apply(self, index: int, log: list[Eviction], before: int) -> None:
-        count = 0
         ends: dict[int, int] = {}  # by key: where the content that is left ends
-        for at, key, end in log:
-            if at >= before:
-                break
-            count += 1
+        for _, key, end in take_before(log, before):
             if end < ends.get(key, end + 1):
                 ends[key] = end
-        del log[:count]
         for belief in self.indexes:
             for key, end in ends.items():
                 belief.remove(index, key, end * self.block_tokens // belief.block_tokens)
 
     def apply_moves(self, index: int, moves: list[Move], before: int) -> None:
-        count = 0
-        for at, key, block, source, target in moves:
-            if at >= before:
-                break
-            count += 1
+        for _, key, block, source, target in take_before(moves, before):
             for belief in self.indexes:
                 belief.move(index, key, block * self.block_tokens // belief.block_tokens, source, target)
-        del moves[:count]
 
     def apply_changes(self, changes: list[Change], beliefs: list[SharedStore], before: int) -> None:
-        count = 0
-        for at, key, start, end, came in changes:
-            if at >= before:
-                break
-            count += 1
+        for _, key, start, end, came in take_before(changes, before):
             for belief, index in zip(beliefs, self.indexes, strict=True):
                 size = index.block_tokens
                 first = start * self.block_tokens // size
@@ -99,4 +91,11 @@ class KvEvents:
                     belief.put(key, first, end * self.block_tokens // size)
                 else:
                     belief.lose(key, first, -(-end * self.block_tokens // size))
-        del changes[:count]
+
+
+def take_before(log: list[Entry], before: int) -> list[Entry]:
+    """Remove and return the entries before an instant. Entries begin with their time, in order."""
+    count = bisect_left(log, before, key=itemgetter(0))
+    entries = log[:count]
+    del log[:count]
+    return entries

@@ -118,7 +118,3 @@ class Lifecycle:
     def free(self, pool: PoolSetup) -> Place | None:
         """Return the first place of a pool without an instance, if any."""
         return next((place for place in self.of(pool) if place.state == "stopped"), None)
-
-    def held_time(self, place: Place, now: int) -> int:
-        """Return how long the place has been paid for."""
-        return place.held_ps + (now - place.held_from if place.held_from >= 0 else 0)

@@ -67,9 +67,8 @@ class Losses:
 
     def stop(self) -> None:
         """Stop at the horizon: remove the gaps of requests that wait for another instance."""
-        for row, job in self.moving.items():
-            take_back(job)
-            self.dispatcher.recorder.output_tokens[row] = job.generated
+        for row in [*self.moving]:
+            self.drop(row)
 
     def empty(self, now: int, index: int, redirect: bool, why: str) -> None:
         """Redirect or lose all requests of an instance, in order of request."""

@@ -1,8 +1,8 @@
 """Maintains the reported fields of the instance views that the router reads.
 
 If signals are fresh, the instances write queue and batch as they change; values that vary inside a run (KV use, busy
-share, power) are computed before each decision. If signals are polled, each instance has a view of its own, and the
-router's view shows the values of the last tick that has reached it.
+share, power) are computed before each decision. If signals are polled, instances and router have separate views, and
+the router's view shows the values of the last tick that has reached it.
 
 A value that varies is maintained only if a policy declares that it reads it. Other values are hidden, so that reading
 one raises an error.
@@ -144,9 +144,9 @@ class PolledSignals(Signals):
             return
         if self.origin < 0:
             self.origin = now
-        polling = self.polling
-        tick = polling.last_seen(now)
-        self.due = tick + polling.poll_interval_ps + polling.poll_delay_ps
+        interval, delay = self.polling.poll_interval_ps, self.polling.poll_delay_ps
+        tick = max(0, (now - delay) // interval * interval)
+        self.due = tick + interval + delay
         recent = self.recent
         while recent and recent[0][0] < tick:
             recent.popleft()[1].routed_since_report -= 1

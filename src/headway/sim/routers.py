@@ -215,9 +215,10 @@ class Routers:
     # --- what they tell each other -----------------------------------------------------------------------------
 
     def sync(self, now_ps: int) -> None:
-        """Run the exchange that is due, before anything is counted at this instant. If several are due, only the first
+        """Run the exchange if it is due, before anything is counted at this instant. If several are due, only the first
         one runs: nothing has changed by the others."""
-        assert self.sync_ps is not None
+        if now_ps < self.sync_at or self.sync_ps is None:
+            return
         tick = self.sync_at
         self.sync_at = now_ps // self.sync_ps * self.sync_ps + self.sync_ps
         if not self.changed:

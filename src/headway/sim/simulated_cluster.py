@@ -113,8 +113,11 @@ class SimulatedCluster:
         for instance in self.instances:
             check_instance(instance)
             if (tiers := instance.tiers) is not None:
-                view = instance.view
-                instance.stats.tiers = tiers.stats(view.id, view.pool, self.block_tokens, now)
+                view, links = instance.view, self.links.links
+                instance.stats.tiers = [
+                    tier.stats(view.pool if tier.shared else view.id, links[tier.link], self.block_tokens, now)
+                    for tier in tiers.tiers
+                ]
                 instance.stats.load_waits_ps = tiers.waits
                 gauge = self.gauges[view.index]
                 instance.stats.kv_samples = gauge.samples.values

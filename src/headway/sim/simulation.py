@@ -27,7 +27,7 @@ from headway.errors import HeadwayError, InvariantError
 from headway.policies.context import Context, Estimator
 from headway.policies.flow import NoFlow
 from headway.policies.registry import entry_of
-from headway.results.recorder import IN_FLIGHT, InstanceStats, Recorder
+from headway.results.recorder import IN_FLIGHT, Recorder
 from headway.sim.capacity import Capacity
 from headway.sim.clock import INDEX_BITS, MASK, Clock
 from headway.sim.dispatcher import Dispatcher, by_row
@@ -140,7 +140,7 @@ class Simulation:
         return self.recorder
 
     def run_instants(self, traffic: Traffic) -> None:
-        cluster, clock, dispatcher = self.cluster, self.clock, self.dispatcher
+        cluster, clock, dispatcher, capacity = self.cluster, self.clock, self.dispatcher, self.capacity
         links, first_tokens, handed, ended = cluster.links, cluster.first_tokens, cluster.handed, cluster.ended
         moves_blocks = bool(links.links)
         preparations, reactions = self.choose_preparations(), self.choose_reactions()
@@ -151,8 +151,10 @@ class Simulation:
             if dispatcher.timer < now:
                 now = dispatcher.timer
             if moves_blocks and links.next_ps <= now:
-                now = self.first_transfer(now)
-            if now > horizon or (arrival == NEVER and self.is_deserted()):
+                links.make_sure(now)
+                if links.next_ps < now:
+                    now = links.next_ps
+            if now > horizon or (arrival == NEVER and capacity is not None and capacity.is_deserted()):
                 break
             # (a) step ends
             while end == now:
@@ -204,21 +206,11 @@ class Simulation:
         if self.capacity is not None:
             self.capacity.start(self.started_ps)
 
-    def first_transfer(self, now: int) -> int:
-        """Return when the next blocks arrive over a link, if that is before now; otherwise now."""
-        links = self.cluster.links
-        links.make_sure(now)
-        return links.next_ps if links.next_ps < now else now
-
-    def is_deserted(self) -> bool:
-        """Whether no request is left, so that further changes of instances do not matter."""
-        return self.capacity is not None and self.capacity.is_deserted()
-
     def choose_preparations(self) -> list[Phase]:
         """Return the phases before the router's phases of an instant; a simple run has none."""
         phases: list[Phase] = []
         if self.routers is not None:
-            phases.append(self.sync_routers)
+            phases.append(self.routers.sync)
         if self.queues or self.capacity is not None:
             phases.append(self.note_events)
         if self.signals.vary and self.control.observers:
@@ -243,11 +235,6 @@ class Simulation:
         return not (self.eventful and self.cluster.ended)
 
     # --- phases of an instant ----------------------------------------------------------------------------------
-
-    def sync_routers(self, now: int) -> None:
-        routers = self.routers
-        if routers is not None and now >= routers.sync_at:
-            routers.sync(now)
 
     def note_events(self, now: int) -> None:
         """Determine whether any event of this instant concerns the router's queue or the autoscaler."""
@@ -312,14 +299,10 @@ class Simulation:
         horizon = self.horizon
         if self.setup.horizon_ps is None:
             raise HeadwayError(TOO_LONG)
-        if self.routers is not None and horizon >= self.routers.sync_at:
+        if self.routers is not None:
             self.routers.sync(horizon)
         self.ended_ps = horizon
         self.cluster.stop(horizon)
         if self.capacity is not None:
             self.capacity.losses.stop()
         self.traffic.stop()
-
-    @property
-    def stats(self) -> list[InstanceStats]:
-        return self.cluster.stats

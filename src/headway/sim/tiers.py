@@ -10,7 +10,7 @@ inside a run. Until the next change, the GPU's cache notes what it has evicted o
 
 from headway.errors import InvariantError
 from headway.policies.prefix_index import GONE, GPU
-from headway.results.recorder import Recorder, TierStats
+from headway.results.recorder import Recorder
 from headway.results.records import KvMove, Thrash
 from headway.sim.job import Job
 from headway.sim.kv_cache import KvCache, Runs, Stretch
@@ -241,10 +241,7 @@ class Tiers:
             if self.log is not None:
                 level = self.tiers[0].level
                 self.log.extend((now, key, start, GPU, level) for key, start, _, _ in cache.spilt)
-            if self.down is not None:
-                self.come_down(now, cache.spilt)
-            else:
-                self.put(self.tiers, now, cache.spilt)
+            self.come_down(now, cache.spilt)
             cache.spilt.clear()
 
     def come_down(self, now: int, content: list[Stretch]) -> None:
@@ -285,10 +282,6 @@ class Tiers:
                 tier.note(now)
 
     # --- records -----------------------------------------------------------------------------------------------
-
-    def stats(self, id: str, pool: str, block_tokens: int, now: int) -> list[TierStats]:
-        links = self.links.links
-        return [tier.stats(pool if tier.shared else id, links[tier.link], block_tokens, now) for tier in self.tiers]
 
     def tell_move(self, now: int, kind: str, tier: Tier, blocks: int, row: int) -> None:
         assert self.recorder.events is not None

@@ -148,7 +148,7 @@ def check(scenario: Scenario, sessions: list[dict[str, Any]] | None = None) -> R
     right = expected(done) | stores_expected(done)
     for leap in LEAPS:
         simulation = engine(scenario, leap, come())
-        got = found(simulation.recorder, simulation.stats) | stores_found(simulation)
+        got = found(simulation.recorder, simulation.cluster.stats) | stores_found(simulation)
         wrong = {name: (got[name], value) for name, value in right.items() if got[name] != value}
         assert not wrong, f"leap {leap}: (engine, reference) differ in {wrong}"
     return done

@@ -197,7 +197,7 @@ class Tokens(Part):
             )
 
     def over(self) -> None:
-        recorder, stats = self.simulation.recorder, self.simulation.stats
+        recorder, stats = self.simulation.recorder, self.simulation.cluster.stats
         for row, tokens in enumerate(recorder.output_tokens):
             self.check_record(row)
             demand(
