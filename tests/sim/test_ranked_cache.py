@@ -234,5 +234,5 @@ def test_a_store_loses_the_lowest_level_first(blocks: int, actions: list[tuple[s
         else:
             store.discard(key, start, start + length)
         assert store.used == len(plain)
-        parts = [((k, at), one) for k, first, end, one in store.parts_of(key, 0, 99) for at in range(first, end)]
+        parts = [((key, at), span[4]) for span in store.within(key, 0, 99) for at in range(*span[:2])]
         assert parts == sorted((name, one) for one, name in plain if name[0] == key)

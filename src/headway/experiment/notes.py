@@ -79,7 +79,8 @@ def note_missed_faults(scenario: Scenario, summaries: Iterable[Mapping[str, Any]
 
 def moves_prefixes(cluster: Cluster) -> bool:
     """Whether prompts are computed apart, and nothing of them stays there."""
-    return any(pool.architecture == "disaggregated" and not pool.transfer.keep_prefill_copy for pool in cluster.pools())
+    pools = cluster.by_name().values()
+    return any(pool.architecture == "disaggregated" and not pool.transfer.keep_prefill_copy for pool in pools)
 
 
 def pairs_by_prefix(spec: Any) -> bool:

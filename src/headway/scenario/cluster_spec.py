@@ -186,10 +186,7 @@ class Cluster(Engines, frozen=True):
 
     def disaggregated(self) -> bool:
         """Whether any deployment is disaggregated."""
-        return any(pool.architecture == "disaggregated" for pool in self.pools())
-
-    def pools(self) -> list[Engines]:
-        return list(self.by_name().values())
+        return any(deployment.architecture == "disaggregated" for deployment in self.by_name().values())
 
     def instance_ids(self) -> list[str]:
         """Return the ids of all instances, including those that an autoscaler may add."""
@@ -214,16 +211,13 @@ class Cluster(Engines, frozen=True):
 
     def default_model(self) -> str:
         """Return the model of requests that name none; empty if the cluster serves several models."""
-        if self.deployments is None:
-            return str(self.shape().name)
-        models: list[str] = list(dict.fromkeys(deployment.shape().name for deployment in self.deployments.values()))
-        return models[0] if len(models) == 1 else ""
+        models: set[str] = {deployment.shape().name for deployment in self.by_name().values()}
+        return models.pop() if len(models) == 1 else ""
 
     def served_models(self) -> list[str] | None:
         """Return the model names that requests may use; None if any name is valid."""
-        if self.deployments is None:
-            return None
-        return list(dict.fromkeys(name for deployment in self.deployments.values() for name in deployment.names()))
+        names = dict.fromkeys(name for deployment in self.by_name().values() for name in deployment.names())
+        return list(names) or None
 
     def resolved(self) -> Json:
         if self.deployments is None:

@@ -121,7 +121,8 @@ class Capacity:
         lifecycle = self.lifecycle
         count = lifecycle.count(pool)
         while count < target and (place := lifecycle.free(pool)) is not None:
-            self.provision(now, place)
+            self.change(now, place, "provisioning")
+            lifecycle.plan(now + place.provisioning(), place, "loading")
             count += 1
         while count > target:
             self.drain(now, self.least_needed(pool))
@@ -143,10 +144,6 @@ class Capacity:
             dispatcher.signals.refresh(now)
         self.lifecycle.change(now, place, state)
         dispatcher.control.instance_changed(now, place.index, state)
-
-    def provision(self, now: int, place: Place) -> None:
-        self.change(now, place, "provisioning")
-        self.lifecycle.plan(now + place.provisioning(), place, "loading")
 
     def change_as_planned(self, now: int, place: Place, state: str) -> None:
         """Move an instance to the next state that was planned for it."""

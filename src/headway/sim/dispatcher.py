@@ -188,10 +188,13 @@ class Dispatcher:
             handover, row = source.handover, source.row
             assert handover is not None
             if handover.computed:
+                target = handover.target
                 self.control.on_handed(now, row)
                 if row in self.deadlines.jobs:
-                    self.deadlines.jobs[row] = (handover.decode, handover.target)
-                self.handovers.on_prompt_computed(now, handover)
+                    self.deadlines.jobs[row] = (handover.decode, target)
+                self.recorder.handed_ps[row] = now
+                target.generated = int(handover.transfer.first_token)
+                target.last_token_ps = now
             if handover.load is not None:
                 handover.send(now, self.cluster.links)
             elif not handover.begun:

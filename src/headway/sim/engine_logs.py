@@ -71,9 +71,7 @@ class BatchLog:
             if job.order <= self.entered:
                 break
             rows.append(job.row)
-        tokens = 0
-        for _, want in self.run.chunks:
-            tokens += want
+        tokens = sum(want for _, want in self.run.chunks)
         self.events.append(BatchRecord(now, view.index, rows[::-1], len(running), view.queued, tokens))
         self.entered = batch.entered
         self.running = len(running)

@@ -35,12 +35,6 @@ class Handovers:
         cluster.instances[decode].stats.requests += 1
         return source, instance
 
-    def on_prompt_computed(self, now: int, handover: Handover) -> None:
-        target = handover.target
-        self.cluster.recorder.handed_ps[target.row] = now
-        target.generated = int(handover.transfer.first_token)
-        target.last_token_ps = now
-
     def pass_on(self, now: int, handover: Handover, priority: float, hints: Hints) -> None:
         """Queue a request at its decode instance, after its prompt or the first chunk of it has been computed."""
         instance = self.cluster.instances[handover.decode]

@@ -43,7 +43,7 @@ def vacate(instance: Instance, now: int) -> list[Job]:
         instance.view.kv_used = instance.cache.held
         instance.blocks.reported_to = NEVER
     instance.rest(now)
-    jobs.sort(key=by_arrival)
+    jobs.sort(key=lambda job: job.ticket.number)
     return jobs
 
 
@@ -131,7 +131,3 @@ def check_instance(instance: Instance) -> None:
         instance.tiers.check()
     if instance.adapters is not None:
         instance.adapters.check([job.request.adapter for job in batch.running if job.request.adapter is not None])
-
-
-def by_arrival(job: Job) -> int:
-    return job.ticket.number

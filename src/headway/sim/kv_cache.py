@@ -81,15 +81,15 @@ class KvCache:
     def goes_tail_first(self, runs: Runs, hits: int) -> bool:
         """Whether eviction would take the idle ones of the first `hits` blocks from the tail. It does, unless two
         requests computed the same content at once and the first copy was released early."""
-        newer = self.releases + 1
+        last: tuple[float, int] | None = None
         for key, end in runs:
             piece = self.pieces.get(key)
             while piece is not None and piece.start < hits:
                 if piece.holders == 0:
-                    released = self.lru[piece]
-                    if released >= newer:
+                    place = (piece.level, self.lru[piece])
+                    if last is not None and place >= last:
                         return False
-                    newer = released
+                    last = place
                 piece = piece.next
             if end >= hits:
                 break
@@ -165,7 +165,7 @@ class KvCache:
         if at < end:
             fresh.append(Piece(key, at, end, 1))
         holds.extend((key, piece.start, piece.end) for piece in fresh)
-        self._store(key, sorted(chain + fresh, key=_start))
+        self._store(key, sorted(chain + fresh, key=lambda piece: piece.start))
 
     def take(self, count: int) -> None:
         """Take private blocks for a request: empty blocks first, then evicted ones."""
@@ -323,7 +323,3 @@ class KvCache:
                 f"KV blocks do not add up: {self.held} held, {self.idle} idle of {self.total}; "
                 f"the pieces have {held} and {idle}, and requests hold {private} private blocks."
             )
-
-
-def _start(piece: Piece) -> int:
-    return piece.start

@@ -22,29 +22,6 @@ if TYPE_CHECKING:
 class Moment:
     """The recorded state of an instance, valid for the ticks up to `last`: until then, only its run advances."""
 
-    __slots__ = (
-        "adapters",
-        "busy_from",
-        "busy_ps",
-        "chunk",
-        "computed",
-        "decodes",
-        "first",
-        "held",
-        "hit_rate",
-        "increment",
-        "last",
-        "length",
-        "own",
-        "phases",
-        "queued",
-        "running",
-        "size",
-        "start",
-        "steps",
-        "taken_steps",
-    )
-
     def __init__(self, instance: Instance, last: int, kv: bool) -> None:
         self.last = last
         self.queued = instance.view.queued

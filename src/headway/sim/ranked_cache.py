@@ -72,18 +72,3 @@ class RankedCache(KvCache):
         while lru.get(levels[0][2]) != levels[0][1]:
             heappop(levels)
         return levels[0][2]
-
-    def goes_tail_first(self, runs: Runs, hits: int) -> bool:
-        before: tuple[float, int] | None = None
-        for key, end in runs:
-            piece = self.pieces.get(key)
-            while piece is not None and piece.start < hits:
-                if piece.holders == 0:
-                    place = (piece.level, self.lru[piece])
-                    if before is not None and place >= before:
-                        return False
-                    before = place
-                piece = piece.next
-            if end >= hits:
-                break
-        return True

@@ -8,7 +8,6 @@ Only if requests wait in a router's queue is the exchange an event itself, since
 """
 
 from collections.abc import Callable
-from functools import partial
 from math import isfinite
 from random import Random
 
@@ -26,11 +25,7 @@ from headway.views.instance import REPORTED, SHARED, InstanceView
 
 def streams(rng: Callable[[str], Random], router: int) -> Callable[[str], Random]:
     """Return the random streams of a router. The first router has the streams of a single router."""
-    return partial(draw_stream, rng, router) if router else rng
-
-
-def draw_stream(rng: Callable[[str], Random], router: int, name: str) -> Random:
-    return rng(f"router-{router}.{name}")
+    return (lambda name: rng(f"router-{router}.{name}")) if router else rng
 
 
 class Routers:
@@ -82,8 +77,6 @@ class Routers:
                 for name in self.reported:
                     setattr(view, name, getattr(source, name))
         return plane
-
-    # --- requests ----------------------------------------------------------------------------------------------
 
     def arrive(self, now_ps: int, request: Request) -> Answer:
         router = self.choose(request)
@@ -144,8 +137,6 @@ class Routers:
                 earliest = plane.next_ps
         return earliest
 
-    # --- what happened -----------------------------------------------------------------------------------------
-
     def on_first_token(self, now_ps: int, request_id: int) -> None:
         self.hearing(request_id).on_first_token(now_ps, request_id)
 
@@ -153,12 +144,7 @@ class Routers:
         return self.planes[self.home[request_id]].flight(request_id)
 
     def on_handed(self, now_ps: int, request_id: int) -> Flight:
-        router = self.home[request_id]
-        flight = self.planes[router].flight(request_id)
-        if flight.prefill is not None:
-            self.changed[flight.prefill.index] = None
-        plane = self.looking(router) if self.observers else self.planes[router]
-        return plane.on_handed(now_ps, request_id)
+        return self.hearing(request_id).on_handed(now_ps, request_id)
 
     def on_finished(self, now_ps: int, request_id: int, outcome: str, output_tokens: int) -> None:
         self.hearing(request_id).on_finished(now_ps, request_id, outcome, output_tokens)
@@ -174,8 +160,6 @@ class Routers:
 
     def give_up(self, request_id: int) -> bool:
         return self.planes[self.home[request_id]].give_up(request_id)
-
-    # --- instances that come and go --------------------------------------------------------------------------------
 
     def instance_changed(self, now_ps: int, index: int, state: str) -> None:
         self.board[index].state = state
@@ -211,8 +195,6 @@ class Routers:
                 if not isfinite(totals[name]):
                     raise HeadwayError(f"policies: the sum of {shown(name)} over the routers is too large a number.")
         return totals
-
-    # --- what they tell each other -----------------------------------------------------------------------------
 
     def sync(self, now_ps: int) -> None:
         """Run the exchange if it is due, before anything is counted at this instant. If several are due, only the first

@@ -65,11 +65,6 @@ def collecting_seldom() -> Iterator[None]:
 class Simulation:
     """One run. `run` may be called once."""
 
-    traffic: Traffic
-    progress: Progress | None
-    horizon: int
-    policy_metrics: dict[str, float]
-
     def __init__(
         self,
         setup: ClusterSetup,
@@ -95,7 +90,12 @@ class Simulation:
         self.recorder = self.cluster.recorder
         self.clock = Clock(self.cluster.instances)
         stages = [admission, priority, routing, *([] if flow is None else [flow])]
-        self.signals = self.build_signals(stages, () if autoscaler is None else autoscaler.policies)
+        instances, scalers = self.cluster.instances, () if autoscaler is None else autoscaler.policies
+        self.signals = (
+            PolledSignals(instances, stages, setup.views, setup.signals, scalers)
+            if setup.signals.poll_interval_ps
+            else Signals(instances, stages, scalers)
+        )
         planes: list[ControlPlane] = []
         truth = self.cached_tokens if any(entry_of(policy).oracle for policy in stages) else None
         for number, own in enumerate([stages, *further]):
@@ -114,18 +114,12 @@ class Simulation:
         self.control: ControlPlane | Routers = self.routers or planes[0]
         kv_event_delay_ps = setup.signals.kv_event_delay_ps
         if kv_event_delay_ps is not None and self.control.indexes:
-            instances, indexes = self.cluster.instances, self.control.indexes
-            self.signals.hear(KvEvents(instances, indexes, setup.block_tokens, kv_event_delay_ps))
+            events = KvEvents(instances, self.control.indexes, setup.block_tokens, kv_event_delay_ps)
+            self.signals.hear(events)
         self.dispatcher = Dispatcher(setup.warmup, self.cluster, self.clock, self.control, self.signals)
         self.capacity: Capacity | None = None  # if instances start and stop during the run
         if setup.life is not None:
             self.capacity = Capacity(self.dispatcher, setup.life, autoscaler, self.queues)
-
-    def build_signals(self, stages: list[Any], scalers: Sequence[Any]) -> Signals:
-        setup, instances = self.setup, self.cluster.instances
-        if not setup.signals.poll_interval_ps:
-            return Signals(instances, stages, scalers)
-        return PolledSignals(instances, stages, setup.views, setup.signals, scalers)
 
     def cached_tokens(self, request: Request) -> list[int]:
         return self.cluster.cached_tokens(request, self.clock.now)

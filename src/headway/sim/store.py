@@ -35,8 +35,6 @@ class Store:
         self.levels: list[tuple[float, int, Span]] = []  # heap of spans, used instead of `order` if levels matter
         self.most = SPARE  # entries in `order` or `levels` before stale ones are dropped
 
-    # --- reads -----------------------------------------------------------------------------------------------
-
     def covered_to(self, key: int, at: int) -> int:
         """Return the end of the blocks of a key that are stored without a gap from `at`."""
         spans = self.spans.get(key)
@@ -80,12 +78,6 @@ class Store:
                 if came > at:
                     count += last - first
         return count
-
-    def parts_of(self, key: int, start: int, end: int) -> list[Stretch]:
-        """Return the stored parts of these blocks with their levels, in order."""
-        return [(key, first, last, level) for first, last, _, _, level, _ in self.within(key, start, end)]
-
-    # --- writes ----------------------------------------------------------------------------------------------
 
     def put(self, content: list[Stretch], at: int) -> int:
         """Store the blocks as the most recent ones, each stretch more recent than the one before. Return how many of

@@ -62,8 +62,6 @@ class Tiers:
             self.cache.spilt = []
         return self.log
 
-    # --- loads -----------------------------------------------------------------------------------------------
-
     def match(self, runs: Runs, start: int, limit: int) -> int:
         """Return the end of the blocks that the stores have without a gap from `start`, at most `limit`."""
         places = self.places(runs, start, limit)
@@ -178,10 +176,8 @@ class Tiers:
         for tier in reversed(self.tiers):
             own = 0 if self.eager or tier.shared else 1  # a copy that stays has already counted this use
             for key, first, last, _ in content:
-                for _, left, right, count in tier.store.parts_of(key, first, last):
+                for left, right, _, _, count, _ in tier.store.within(key, first, last):
                     cache.lift(key, left, right, count + own)
-
-    # --- swapped requests ----------------------------------------------------------------------------------------
 
     def swap_out(self, now: int, job: Job) -> bool:
         """Swap the blocks of a preempted request out to the first store. Return False if it has no room."""
@@ -217,8 +213,6 @@ class Tiers:
         job.swapped = 0
         if job in self.began:
             self.waits.append(now - self.began.pop(job))
-
-    # --- offload ---------------------------------------------------------------------------------------------
 
     def settle(self, now: int) -> None:
         """Offload what the GPU's cache has evicted, or stored, since the last scheduling change."""
@@ -280,8 +274,6 @@ class Tiers:
             if not tier.shared:
                 tier.store.clear()
                 tier.note(now)
-
-    # --- records -----------------------------------------------------------------------------------------------
 
     def tell_move(self, now: int, kind: str, tier: Tier, blocks: int, row: int) -> None:
         assert self.recorder.events is not None
