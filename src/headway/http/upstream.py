@@ -21,9 +21,7 @@ MOST_FREE: Final = 256  # connections kept open to one engine
 LAST_CHUNK: Final = b"0\r\n\r\n"
 FRAMING: Final = (b"content-length", b"transfer-encoding")
 # Header fields that apply to one connection and are not forwarded.
-HOP: Final = frozenset(
-    b"connection keep-alive proxy-connection te trailer upgrade proxy-authorization expect".split()
-)
+HOP: Final = frozenset(b"connection keep-alive proxy-connection te trailer upgrade proxy-authorization expect".split())
 OURS: Final = frozenset((b"host", *FRAMING, *HOP))
 OURS_AND_KEY: Final = OURS | {b"authorization"}
 INVALID_HTTP: Final = "invalid HTTP response"

@@ -41,7 +41,6 @@ class Limits(Struct, frozen=True):
 
 
 class Incoming(Struct):
-
     method: bytes
     target: bytes
     fields: Fields

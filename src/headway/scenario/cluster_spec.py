@@ -151,7 +151,7 @@ E = TypeVar("E", bound=Engines)
 class Deployment(Engines, frozen=True):
     """A pool of instances of one model. It receives only the requests that ask for one of the model's names."""
 
-    serves: Annotated[tuple[str, ...], "more names that clients may use for the model, beside its own name"] = ()
+    serves: Annotated[tuple[str, ...], "more names that clients may use for the model, in addition to its own"] = ()
 
     def names(self) -> tuple[str, ...]:
         """Return the names that clients may use: the one in the table, the one in the file, and `serves`."""

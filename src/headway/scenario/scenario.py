@@ -66,9 +66,7 @@ class Policies(Struct, frozen=True):
     scheduler: Annotated[
         Policy, "the order within an instance: `fcfs`, `priority`, `sjf`, `shortest-prefill`, `slo-slack`, `fair`"
     ] = DEFAULT_POLICIES["scheduler"]
-    scaling: Annotated[Policy, "sets the replicas of each pool, see [scaling.md](scaling.md)"] = DEFAULT_POLICIES[
-        "scaling"
-    ]
+    scaling: Annotated[Policy, "replicas of each pool, see [scaling.md](scaling.md)"] = DEFAULT_POLICIES["scaling"]
 
     def build(self, stage: str) -> Any:
         """Create the policy object of a stage. Policies have state, so every run creates its own."""
@@ -176,9 +174,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     ] = None
     signals: Annotated[SignalSpec, Doc("staleness of reported signals", default="always fresh"), QUIET] = SignalSpec()
     routers: Annotated[
-        RouterSpec,
-        Doc("number of routers, and what they exchange", default="1", type="whole number or mapping"),
-        QUIET,
+        RouterSpec, Doc("number of routers, and what they exchange", default="1", type="whole number or mapping"), QUIET
     ] = RouterSpec()
     retries: Annotated[
         int,
@@ -244,9 +240,7 @@ def load_data(source: Source, assignments: str | Iterable[str] = ()) -> Json:
     else:
         data = _read(source)
     if not isinstance(data, dict):
-        raise HeadwayError(
-            f"{source}: expected a mapping with 'workload' and 'cluster', got {type(data).__name__}."
-        )
+        raise HeadwayError(f"{source}: expected a mapping with 'workload' and 'cluster', got {type(data).__name__}.")
     return overrides.apply(data, [assignments] if isinstance(assignments, str) else assignments, "overrides: ")
 
 

@@ -88,8 +88,6 @@ class Capacity:
             pools = [number for number, pool in enumerate(self.setup.pools) if pool.view_pool in could]
             self.autoscaler.in_vain(now, request, pools)
 
-    # --- the autoscaler ----------------------------------------------------------------------------------------
-
     def count_waiting(self, now: int) -> None:
         """Add the requests that wait at the router to the load that the autoscaler sees."""
         if self.autoscaler is None:
@@ -135,8 +133,6 @@ class Capacity:
         bound = self.losses.bound
         here = [place for place in self.lifecycle.of(pool) if place.state in REPLICAS]
         return min(here, key=lambda place: (place.state in SERVING, len(bound[place.index]), -place.index))
-
-    # --- an instance -------------------------------------------------------------------------------------------
 
     def change(self, now: int, place: Place, state: str) -> None:
         dispatcher = self.dispatcher
@@ -201,8 +197,6 @@ class Capacity:
 
     def name(self, place: Place) -> str:
         return self.dispatcher.instances[place.index].view.id
-
-    # --- faults ------------------------------------------------------------------------------------------------
 
     def strike(self, now: int, fault: FaultSetup) -> None:
         """Apply a fault, unless the instance is stopped."""

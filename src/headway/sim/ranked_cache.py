@@ -1,7 +1,7 @@
 """KV caches that evict by level: content with the lowest *level* first; LRU order decides ties.
 
-    lfu        the level is the number of requests that have used the content, including the one that computed it
-    priority   the level is the priority of the last request that began to use the content
+lfu        the level is the number of requests that have used the content, including the one that computed it
+priority   the level is the priority of the last request that began to use the content
 """
 
 from heapq import heapify, heappop, heappush
