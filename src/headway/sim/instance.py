@@ -100,8 +100,6 @@ class Instance:
         self.tick = NEVER  # the first tick that `history` has not recorded; NEVER if nothing is polled
         self.history: History
 
-    # --- a run begins and ends ---------------------------------------------------------------------------------
-
     def begin(self, now: int) -> int:
         """Form the next step and plan how often it repeats. Return when that run ends; -1 if there is nothing to do, or
         if a run is under way."""

@@ -124,8 +124,6 @@ class Simulation:
     def cached_tokens(self, request: Request) -> list[int]:
         return self.cluster.cached_tokens(request, self.clock.now)
 
-    # --- the loop ----------------------------------------------------------------------------------------------
-
     def run(self, traffic: Traffic, progress: Progress | None = None) -> Recorder:
         with collecting_seldom():
             self.start(traffic, progress)
@@ -267,8 +265,6 @@ class Simulation:
     def pump_queue(self, now: int) -> None:
         if self.eventful:
             self.dispatcher.pump(now)
-
-    # --- the end -----------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
         """Stop at the horizon, or after the last event, and check the results."""

@@ -15,7 +15,6 @@ from headway.sim.store import Store
 if TYPE_CHECKING:
     from headway.sim.tiers import Tiers
 
-
 Change = tuple[int, int, int, int, bool]  # time, key, first block, end block, whether it was put (or evicted)
 
 
