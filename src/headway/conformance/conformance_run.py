@@ -78,14 +78,14 @@ def conformance(
         if "{metrics_port}" in command or "{config}" in command:
             metrics = metrics or f"http://127.0.0.1:{metrics_port}/metrics"
         router = Router(url or f"http://127.0.0.1:{port}", model or behind.model, key)
-        with _started(command, router, behind, port, metrics_port):
+        with _running_router(command, router, behind, port, metrics_port):
             return Report(command, run_checks(Bench(router, behind, metrics), progress))
     finally:
         behind.stop()
 
 
 @contextmanager
-def _started(command: str, router: Router, behind: Engines, port: int, metrics_port: int) -> Iterator[None]:
+def _running_router(command: str, router: Router, behind: Engines, port: int, metrics_port: int) -> Iterator[None]:
     """Run the router's command for the block, which begins when the router serves requests."""
     with tempfile.TemporaryDirectory(prefix="headway-conformance-") as folder:
         config = Path(folder, "gateway.yaml")  # for Headway's own gateway, with its defaults
