@@ -7,13 +7,13 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct, to_builtins
 
-from headway.config.keys import QUIET, Doc, Duration, PositiveDuration, Unit
+from headway.config.keys import QUIET, Doc, Duration, PositiveDuration, Unit, write
 from headway.config.section import read
 from headway.config.units import exact
 from headway.config.wording import shown
 from headway.control.autoscaler import Triggers
 from headway.errors import HeadwayError
-from headway.types import PS_PER_SECOND
+from headway.types import PS_PER_SECOND, Json
 from headway.workload import durations
 
 FINE: Final = 1000  # factors are rounded to whole thousandths, so that results are equal on every machine
@@ -47,7 +47,7 @@ class Warmup(Struct, frozen=True):
     duration_ps: Annotated[PositiveDuration, "length of the warm-up, from when the instance receives requests"]
     curve: Annotated[
         Literal["linear", "exponential", "step"],
-        "how the factor falls to 1: exponential falls fast at first, by half in each fifth of the time; step stays at "
+        "how the factor falls to 1; exponential: its excess over 1 halves in each fifth of the time; step: it stays at "
         "`penalty` until the end",
     ] = "linear"
     penalty: Annotated[Factor, "factor by which steps take longer at first"] = Fraction(3, 2)
@@ -138,6 +138,10 @@ def read_faults(section: Any, where: str) -> tuple[Fault, ...]:
         right = "a list, as in [{at: 60s, instance: instance-3, kind: crash, duration: 2m}]"
         raise HeadwayError(f"{where}: expected {right}, got {shown(section)}.")
     return tuple(read(Fault, fault, f"{where}[{number}]") for number, fault in enumerate(section))
+
+
+def write_faults(faults: tuple[Fault, ...]) -> list[Json]:
+    return [write(fault) for fault in faults]
 
 
 def _falling(share: Fraction) -> Fraction:

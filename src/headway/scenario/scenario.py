@@ -23,7 +23,7 @@ from headway.policies.registry import DEFAULT_POLICIES
 from headway.results.recorder import Targets
 from headway.scenario import overrides, references
 from headway.scenario.cluster_spec import Cluster
-from headway.scenario.life_spec import Fault, Scaling, read_faults
+from headway.scenario.life_spec import Fault, Scaling, read_faults, write_faults
 from headway.scenario.pd_spec import ROLES
 from headway.types import Json
 from headway.workload.spec import WorkloadSpec
@@ -185,7 +185,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     scaling: Annotated[Scaling | None, "when the autoscaler decides, and how instances start and stop", QUIET] = None
     faults: Annotated[
         tuple[Fault, ...],
-        Unit("list", read_faults, lambda faults: [write(fault) for fault in faults]),
+        Unit("list", read_faults, write_faults),
         Doc("instances that crash, are slow or cannot be reached", default="none"),
         QUIET,
     ] = ()
