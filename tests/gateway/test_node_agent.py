@@ -507,7 +507,7 @@ def test_operators_push_policies_and_hear_what_gateways_made_of_them(
         (("--engine", "http://10.0.0.7:8000", "--set", "max_batch_size=many"), "--set max_batch_size: Expected"),
         (("--engine", "http://10.0.0.7:8000", "--id", "a/b"), "--id: a node's name has letters"),
         (("--engine", "http://10.0.0.7:8000", "--gpus", "x"), "--gpus: expected numbers"),
-        (("--engine", "http://10.0.0.7:8000", "--heartbeat", "0s"), "--heartbeat: must be longer"),
+        (("--engine", "http://10.0.0.7:8000", "--heartbeat", "0s"), "--heartbeat: must be greater"),
         (("--engine", "10.0.0.7:8000"), "--engine: expected a URL"),
         (("--engine", "http://10.0.0.7:8000", "--engine-key-env", "NOT_SET_X"), "NOT_SET_X is not set"),
     ],
