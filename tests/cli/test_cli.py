@@ -300,7 +300,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     ),
     (("compare", "SCENARIO", "--policies", "random", "--routing-scorers", "queue-depth:1"), "--routing-scorers"),
     (("compare", "SCENARIO", "--policies", "random", "--policy-config", "x.yaml"), "cannot be combined with --policy;"),
-    (("compare", "SCENARIO", "--by", "latency.ttft.p98"), "by: no figure to rank by is called 'latency.ttft.p98'. Did"),
+    (("compare", "SCENARIO", "--by", "latency.ttft.p98"), "by: runs cannot be ranked by 'latency.ttft.p98'. Did"),
     (("policies", "wieghted"), "Did you mean 'weighted'?"),
     (("trace", "inspect", "nowhere.jsonl"), "nowhere.jsonl"),
     (("trace", "inspect", "README.md", "--capacity", "lots"), "--capacity: 'lots' is not a whole number"),
@@ -556,7 +556,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_simulation(
     assert cli.status(["run", scenario, "-o", f"{scenario}/inside"]) == 2
     assert "is not a folder" in capsys.readouterr().err
     assert cli.status(["run", scenario, "-o", str(tmp_path)]) == 2
-    assert "holds other files" in capsys.readouterr().err
+    assert "contains other files" in capsys.readouterr().err
 
 
 def test_only_the_files_of_the_run_are_said_to_be_written(headway: Run, scenario: str, tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_clients_that_give_up_are_a_column(scenario: str, capsys: Any) -> None:
 def test_one_tenant_alone_is_nothing_to_tell_apart(scenario: str, capsys: Any) -> None:
     words = ["compare", "--set", "workload.requests=30", "--policies", "random,round-robin", "--per", "tenant"]
     assert status(words) == 0
-    assert "All requests are of one tenant: there is nothing to tell apart." in capsys.readouterr().out
+    assert "All requests belong to one tenant, so there is nothing to compare." in capsys.readouterr().out
     assert status([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["per_tenant"] == []
 

@@ -81,7 +81,7 @@ def test_templates_and_controls_come_last_are_marked_and_never_the_best(headway:
     assert len(rows) == 22 and marks[0] == "▸" and set(marks[1:17]) == {" "}
     assert marks[17:] == ["t", "t", "c", "c", "c"]
     assert {row.split()[1] for row in rows[19:]} == {"always-busiest", "load-only", "sticky"}
-    assert "t template: constants to search; c control: shows one effect, not for use\n" in done.stdout
+    assert "t template: constants to search; c control: shows one effect, not for production\n" in done.stdout
     assert "--all" not in done.stdout
 
 

@@ -249,11 +249,11 @@ def test_a_study_is_written_over_its_predecessor_but_over_nothing_else(tmp_path:
     headway.compare(SCENARIO, ["random"], workers=1, output=place)
     assert sorted(item.name for item in place.iterdir()) == ["random", "study.json"]
     assert study.read(place)["paired"] is None
-    with pytest.raises(HeadwayError, match="holds a comparison; name another folder for this sweep"):
+    with pytest.raises(HeadwayError, match="contains a comparison; use another folder for this sweep"):
         headway.sweep(SCENARIO, "seed=1,2", output=place)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("all of it")
-    with pytest.raises(HeadwayError, match="holds other files and is not a study folder"):
+    with pytest.raises(HeadwayError, match="contains other files and is not a study folder"):
         headway.compare(SCENARIO, ["random"], output=tmp_path / "mine")
 
 

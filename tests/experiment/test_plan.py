@@ -546,7 +546,7 @@ def test_a_plan_is_written_as_a_page_or_a_document(file: Path, suffix: str) -> N
     ("options", "told"),
     [
         (("--slo", "ttft_p99"), "slo: 'ttft_p99' is not a target"),
-        (("-o", "plan.txt"), "--output: 'plan.txt' should end in .html, .json"),
+        (("-o", "plan.txt"), "--output: 'plan.txt' must end in .html or .json"),
         (("-o", "nowhere/plan.html"), "--output: there is no folder 'nowhere'"),
         (("--find", "peace"), 'Invalid value "peace" for --find'),
     ],

@@ -212,7 +212,7 @@ def test_a_decision_that_cannot_be_read_is_told_with_its_line(tmp_path: Path) ->
     found = headway.Result.load(tmp_path).decisions
     assert found is not None
     assert isinstance(found[3], Decision)
-    with pytest.raises(HeadwayError, match=r"decisions.jsonl: line 5 cannot be read as a decision"):
+    with pytest.raises(HeadwayError, match=r"decisions.jsonl: line 5 is not a decision"):
         found[4]
 
 

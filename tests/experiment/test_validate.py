@@ -110,14 +110,14 @@ def changed(**values: Any) -> Callable[[list[Row]], list[Row]]:
     [
         (
             lambda given: [{key: row[key] for key in row if key not in ("arrival", "last_token")} for row in given],
-            "the columns 'arrival' and 'last_token' are missing; a recorded run has arrival, first_token,",
+            "the columns 'arrival' and 'last_token' are missing; a recorded run needs arrival, first_token,",
         ),
         (changed(first_token="soon"), "line 2, first_token: must be a number, got 'soon'."),
         (changed(first_token="-5"), "line 2, first_token: -5 s is before the arrival at"),
         (changed(last_token="0.001"), "is before the first token at"),
         (changed(output_tokens="0"), "line 2, output_tokens: must be a whole number of tokens, 1 or more, got '0'."),
         (changed(prompt_tokens="1.5"), "line 2, prompt_tokens: must be a whole number of tokens"),
-        (lambda given: [row | {"first_token": ""} for row in given], "no request in it was answered"),
+        (lambda given: [row | {"first_token": ""} for row in given], "contains no answered request"),
     ],
 )
 def test_a_recording_that_cannot_be_gets_one_sentence(
@@ -151,7 +151,7 @@ def test_the_command_prints_a_table_writes_the_page_and_gives_json(
     as_csv(tmp_path / "engine.csv", rows(run, 1.25))
     done = headway("validate", "run", "--against", "engine.csv", "--html", "page.html", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("-20.0 %") == 16 and "Furthest off: " in done.stdout
+    assert done.stdout.count("-20.0 %") == 16 and "Largest error: " in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert "</html>" in (tmp_path / "page.html").read_text(encoding="utf-8")
     told = headway("validate", "run", "--against", "engine.csv", "--json", cwd=tmp_path)

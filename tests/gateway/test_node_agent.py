@@ -484,7 +484,7 @@ def test_operators_push_policies_and_hear_what_gateways_made_of_them(
             document = {"revision": 10**9, **status}
             await etcd.put("/headway/routing/policy-status/g:8000", json.dumps(document).encode())
 
-    assert verb(*push).out == "no policies stand in etcd\n"
+    assert verb(*push).out == "etcd contains no policies.\n"
     pushed = verb(*push, str(good))
     assert pushed.status == 0 and "kv: 0.7" in pushed.out and "no gateway has answered" in pushed.said
     asyncio.run(answer(accepted=False, error="there is no such policy"))

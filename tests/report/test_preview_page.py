@@ -135,7 +135,7 @@ def test_the_terminal_shows_it_in_eighty_columns() -> None:
 def test_a_workload_that_waits_says_how_its_times_are_meant() -> None:
     document = found(["a"], waits=True)
     for text in (terminal(document), read(page(document)).text):
-        assert "as if answers came at once" in " ".join(text.split())
+        assert "as if the answer came at once" in " ".join(text.split())
 
 
 def test_no_requests_make_a_page_all_the_same() -> None:

@@ -6,6 +6,7 @@ import random
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,7 @@ from conftest import ROOT
 from headway import simulate
 from headway.report.digest import CELLS, CLASSES, calibration, curve, curves, digest, digest_decisions, regrets
 from headway.report.number_format import brief
-from headway.report.over_time import coarse, grid_of, loads, mean
+from headway.report.over_time import coarse, grid_of, loads
 from headway.report.sections.sweep_lines import front, quantity
 from headway.results.decisions import Decision, Decisions
 from headway.results.records import Series
@@ -42,11 +43,11 @@ def test_the_loads_of_a_run_are_those_of_its_requests() -> None:
     found, table = loads(result), result.requests
     length = found.grid.bins * found.grid.step_ps
     waits = sum(start - arrival for start, arrival in zip(table["started_ps"], table["arrival_ps"], strict=True))
-    assert mean(found.waiting) == pytest.approx(waits / length, rel=1e-4)
+    assert fmean(found.waiting) == pytest.approx(waits / length, rel=1e-4)
     for index, values in found.instances.items():
         rows = [row for row in table.rows() if row["instance"] == index]
         there = sum(row["finished_ps"] - row["enqueued_ps"] for row in rows)
-        assert mean(values) == pytest.approx(there / length, rel=1e-4)
+        assert fmean(values) == pytest.approx(there / length, rel=1e-4)
 
 
 def test_a_prompt_that_is_computed_apart_counts_where_it_is() -> None:
@@ -59,7 +60,7 @@ def test_a_prompt_that_is_computed_apart_counts_where_it_is() -> None:
     for index, values in found.instances.items():
         prompts = [row["handed_ps"] - row["enqueued_ps"] for row in apart if row["prefill_instance"] == index]
         answers = [row["finished_ps"] - row["transferred_ps"] for row in apart if row["instance"] == index]
-        assert mean(values) == pytest.approx((sum(prompts) + sum(answers)) / length, rel=1e-4)
+        assert fmean(values) == pytest.approx((sum(prompts) + sum(answers)) / length, rel=1e-4)
 
 
 def test_requests_in_flight_at_the_horizon_are_there_until_it() -> None:

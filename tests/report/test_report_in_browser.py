@@ -116,7 +116,7 @@ def test_without_scripts_the_verdict_the_tables_and_the_findings_are_there(brows
         assert "within the SLO" in page.inner_text(".verdict")
         assert page.is_visible("#headline table") and page.is_visible("#slo table")
         assert page.is_visible("text=12 requests waited long.")
-        assert page.is_visible("text=Charts need scripts")
+        assert page.is_visible("text=Scripts are off")
         assert not page.is_visible(".chart")
         page.locator("#latencies summary").click()
         assert page.is_visible("#latencies table")

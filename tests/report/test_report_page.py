@@ -157,7 +157,7 @@ def test_findings_are_told_with_their_evidence(tmp_path: Path) -> None:
     found = read(report(result, tmp_path / "page.html"))
     assert "12 requests waited long." in found.text
     assert "starvation, severity 0.70; from 1 s to 3 s; on instance-0" in found.text
-    assert ["share", "0.04"] in found.cells and ["requests, for instance", "1, 2"] in found.cells
+    assert ["share", "0.04"] in found.cells and ["example requests", "1, 2"] in found.cells
 
 
 def test_no_target_is_called_everybodys_where_tenants_have_their_own(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_no_target_is_called_everybodys_where_tenants_have_their_own(tmp_path: P
 def test_a_run_without_findings_says_so(tmp_path: Path) -> None:
     result = example()
     result._findings = []
-    assert "Nothing out of the ordinary was found." in read(report(result, tmp_path / "page.html")).text
+    assert "No findings." in read(report(result, tmp_path / "page.html")).text
 
 
 def test_what_a_run_lacks_is_told_with_the_command_that_gets_it(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_a_sweep_over_rates_is_drawn_along_them_and_told_where_the_runs_differ_m
     for policy, result, given in runs:
         exact = result.summary()["slo"]["goodput_requests_per_s"]
         assert values[policy, float(given["workload.rate"][:-2])] == pytest.approx(exact, rel=1e-4)
-    assert "is told at workload.rate=40/s, where the runs differ most" in found.text
+    assert "except the sweep show workload.rate=40/s, where the runs differ most" in found.text
     assert [given["id"] for tag, given in found.seen if tag == "section"][2:4] == ["latencies", "sweep"]
     assert "headway sweep" in found.text
 
@@ -285,7 +285,7 @@ def test_a_sweep_over_words_shows_what_no_other_run_beats(tmp_path: Path) -> Non
     policies = ("round-robin", "lmetric", "least-loaded")
     runs = [(name, example(routing=name), {"policies.routing": name}) for name in policies]
     found = read(report(write_study(tmp_path / "s", "sweep", runs, vary={"policies.routing": list(policies)})))
-    chart = next(one for one in found.charts() if "those that no other beats" in one["description"])
+    chart = next(one for one in found.charts() if "with the Pareto front" in one["description"])
     points = {row["label"]: (row["x"], row["y"], row["front"]) for row in chart["data"]["values"]}
     assert set(points) == set(policies)
     for name, (x, y, front) in points.items():
@@ -320,7 +320,7 @@ def test_runs_that_differ_in_more_than_their_policy_are_told_apart_by_it(tmp_pat
     assert "To run it again" not in read(report([slow, fast], tmp_path / "page.html")).text
     harder = simulate({**SCENARIO, "workload": {**SCENARIO["workload"], "requests": 20}})
     text = read(report([fast, harder], tmp_path / "page.html")).text
-    assert "so none is the best: they differ in workload.requests." in text and "serves this best" not in text
+    assert "so they are not ranked: they differ in workload.requests." in text and "serves this best" not in text
     found = read(report([slow, again], tmp_path / "page.html"))
     assert "round-robin, run 1" in found.text and "round-robin, run 2" in found.text
 
@@ -329,8 +329,8 @@ def test_runs_that_differ_in_more_than_their_policy_are_told_apart_by_it(tmp_pat
     ("arguments", "words"),
     [
         ((), "name at least one folder"),
-        (("nowhere",), "there is no such folder; `headway run -o` writes one."),
-        (("run", "study"), "is a study of its own; report it alone"),
+        (("nowhere",), "no such folder; `headway run -o` writes one."),
+        (("run", "study"), "is a study folder; report it alone"),
         (("run", "-o", "run"), "--output: 'run' is a folder; name a file, as in 'run/report.html'."),
         (("run", "-o", "no/page.html"), "cannot be written"),
     ],

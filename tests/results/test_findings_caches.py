@@ -55,8 +55,8 @@ def test_an_episode_of_thrashing_needs_ten_loads_with_little_time_between() -> N
     assert (found.at_ps, found.until_ps, found.count, found.requests) == (0, 18 * SECOND, 10, [0])
     assert (found.severity, found.evidence["blocks"]) == (50 / 200, 50)
     assert found.title == (
-        "10 loads at i0 from 0.0 s to 18.0 s fetched 50 blocks back from the cpu tier less than a second after they "
-        "had been stored there: 25.0 % of all blocks loaded from it."
+        "10 loads on i0 from 0.0 s to 18.0 s fetched 50 blocks from the cpu tier less than one second after storing "
+        "them there: 25.0 % of all blocks loaded from that tier."
     )
     assert cache_thrashing.find(seen(rows, thrashes=loads[1:], summary=summary)) == []
     mixed = thrashed(*range(9)) + thrashed(*range(9), tier="storage")
@@ -138,7 +138,7 @@ def test_the_figures_of_a_storm_are_exact() -> None:
     assert found.severity == 3 / 6
     assert found.requests == [1, 2, 0]  # four times, four times, three times
     assert found.title == (
-        "i0 preempted 11 times from 10.0 s to 20.5 s: 3 of the 6 requests that it had, one of them 4 times."
+        "i0 preempted requests 11 times from 10.0 s to 20.5 s: 3 of its 6 requests, one of them 4 times."
     )
 
 

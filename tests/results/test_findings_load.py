@@ -60,8 +60,8 @@ def test_the_figures_of_a_herd_are_exact() -> None:
     }  # fmt: skip
     assert (found.at_ps, found.until_ps, found.instances) == (4 * SECOND // 10, 19 * SECOND // 10, [1])
     assert found.title == (
-        "1 herd of 12 requests or more went to one instance although another had at least 4 fewer; the longest, 16 to "
-        "i1 from 0.4 s to 1.9 s, which then had 19 where another had 0."
+        "1 herd of at least 12 requests went to one instance although another had at least 4 fewer; the longest sent "
+        "16 requests to i1 from 0.4 s to 1.9 s, which then had 19 while another had 0."
     )
 
 
@@ -149,8 +149,8 @@ def test_the_figures_of_a_hot_spot_are_exact() -> None:
     assert found.evidence["mean_requests"] == 12 and found.evidence["mean_requests_of_peers"] == 2
     assert found.severity == (120 - 20) / (120 + 40)
     assert found.title == (
-        "i0 had 12.0 requests from 0.0 s to 10.0 s where its peers had 2.0 each, in the mean over time: 12 requests in "
-        "all."
+        "i0 had 12.0 requests on average from 0.0 s to 10.0 s while its peers had 2.0 each; 12 requests were there in "
+        "total."
     )
 
 
@@ -271,7 +271,8 @@ def test_the_word_for_a_cluster_is_stable_backlogged_or_overloaded() -> None:
     for word in ("overloaded", "backlogged"):
         (found,) = of_kind(runs[word], "saturation")
         assert found.evidence["word"] == word
-        assert found.title.startswith(f"The cluster is {word}: {found.evidence['highest']} requests of 800")
+        peak = found.evidence["highest"]
+        assert found.title.startswith(f"The cluster is {word}: the backlog peaked at {peak} requests of 800")
     assert (
         of_kind(runs["overloaded"], "saturation")[0].severity
         > 0.5

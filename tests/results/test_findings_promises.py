@@ -77,8 +77,8 @@ def test_the_figures_of_a_violation_are_exact() -> None:
         "worst_until_s": 3.0, "worst_requests": 2, "worst_missed": 2, "not_completed": 1, "of_this_kind": 1,
     }  # fmt: skip
     assert found.title == (
-        "4 of 10 standard requests (40.0 %) missed a target: 4 TTFT; it was worst among those that came from 2.0 s to "
-        "3.0 s, 2 of 2."
+        "4 of 10 standard requests (40.0 %) missed a target: 4 TTFT; the worst stretch is arrivals from 2.0 s to 3.0 "
+        "s, of which 2 of 2 missed."
     )
 
 
@@ -166,8 +166,8 @@ def test_the_figures_of_an_oscillation_are_exact() -> None:
     assert found.requests == [0, 1]  # the slowest of those that came meanwhile
     assert found.severity == 2 / scale_oscillation.MANY
     assert found.title == (
-        "Pool chat changed direction 2 times from 10.0 s to 50.0 s, on average every 20.0 s: 2 up and 1 down, between "
-        "2 and 5 replicas."
+        "Pool chat changed direction 2 times from 10.0 s to 50.0 s, on average every 20.0 s: it scaled up 2 times and "
+        "down 1 time, between 2 and 5 replicas."
     )
 
 

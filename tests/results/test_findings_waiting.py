@@ -89,8 +89,8 @@ def test_the_figures_of_an_inversion_are_exact() -> None:
     assert (found.at_ps, found.until_ps) == (5 * SECOND, 9 * SECOND)
     assert found.evidence["longest_wait_after_s"] == found.evidence["mean_wait_after_s"] == 4.0
     assert found.title == (
-        "1 of 2 realtime requests waited while a less important one was started at the same instance, mostly one of "
-        "class batch; they went on waiting for up to 4.0 s."
+        "1 of 2 realtime requests waited while their instance started a less important one, mostly one of class batch; "
+        "they then waited up to 4.0 s longer."
     )
 
 
@@ -188,7 +188,7 @@ def test_the_figures_of_blocking_are_exact() -> None:
     assert found.evidence["waited_s"] == 1 + 3 + 4
     assert found.evidence["share_of_wait"] == 2 / 8
     assert found.severity == 2 / (4 + 4 + 5)
-    assert "up to 2.0 s each; 25.0 % of all the time that requests waited" in found.title
+    assert "up to 2.0 s each; such blocking is 25.0 % of all waiting time" in found.title
 
 
 def test_what_was_found_in_the_cache_is_not_computed_and_blocks_nobody() -> None:

@@ -87,13 +87,13 @@ def test_a_run_without_the_figure_comes_last() -> None:
         ("latency.ttft.p98", "'latency.ttft.p98'. Did you mean 'latency.ttft.p99'?"),
         ("latency.ttft", "'latency.ttft'. Did you mean 'latency.ttft."),
         ("jain", "'jain'. Known: balance.jain, fairness.jain_goodput, fairness.jain_tokens."),
-        ("policy_metrics.spills", "docs/metrics.md has them all."),
+        ("policy_metrics.spills", "docs/metrics.md lists all figures."),
         ("requests.arrived", "'requests.arrived'. Did you mean"),
-        ("", "''. One is 'latency.ttft.p99'"),
+        ("", "''. An example is 'latency.ttft.p99'"),
     ],
 )
 def test_what_is_no_figure_to_rank_by_is_told_with_the_nearest_that_is(path: str, message: str) -> None:
-    with pytest.raises(HeadwayError, match=r"^by: no figure to rank by is called ") as caught:
+    with pytest.raises(HeadwayError, match=r"^by: runs cannot be ranked by ") as caught:
         figure(path)
     assert message in str(caught.value)
 

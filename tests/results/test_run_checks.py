@@ -53,12 +53,12 @@ def test_possible_runs_pass(made: list[dict[str, Any]]) -> None:
 )
 def test_an_impossible_request_is_refused(wrong: dict[str, Any]) -> None:
     verify(record([DONE]), fleet(2), facts())
-    with pytest.raises(InvariantError, match="Request 1 is impossible"):
+    with pytest.raises(InvariantError, match="Request 1 is inconsistent"):
         verify(record([DONE, {**DONE, **wrong}]), fleet(2), facts())
 
 
 def test_a_request_that_came_before_the_run_began_is_refused() -> None:
-    with pytest.raises(InvariantError, match="Request 0 is impossible"):
+    with pytest.raises(InvariantError, match="Request 0 is inconsistent"):
         verify(record([DONE]), fleet(1), facts(started_ps=11))
 
 

@@ -87,7 +87,7 @@ def test_a_run_folder_is_written_anew_and_what_else_it_holds_is_left(tmp_path: P
 
 def test_a_folder_with_other_content_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "scenario.yaml").write_text("seed: 1\n")
-    with pytest.raises(HeadwayError, match="not a run folder; name a new or an empty folder"):
+    with pytest.raises(HeadwayError, match="not a run folder; use a new or an empty folder"):
         result().save(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["scenario.yaml"]
 
@@ -102,7 +102,7 @@ def test_a_path_that_cannot_be_a_folder_is_told(tmp_path: Path) -> None:
 
 def test_whether_a_run_can_be_written_is_known_before_it_is_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for folder, wrong in ((tmp_path, "holds other files"), (tmp_path / "file", "is a file")):
+    for folder, wrong in ((tmp_path, "contains other files"), (tmp_path / "file", "is a file")):
         with pytest.raises(HeadwayError, match=wrong):
             store.check(folder)
     store.check(tmp_path / "deep" / "run")
@@ -137,11 +137,11 @@ def test_a_folder_that_is_not_whole_cannot_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "lines", "told"),
     [
-        ("requests.jsonl", 7, "requests.jsonl has 7 requests where summary.json tells of 20; write it again"),
-        ("decisions.jsonl", 7, "decisions.jsonl does not have the decisions on the requests of requests.jsonl"),
-        ("decisions.jsonl", 0, "decisions.jsonl does not have the decisions on the requests of requests.jsonl"),
+        ("requests.jsonl", 7, "requests.jsonl has 7 requests, but summary.json counts 20; run it again"),
+        ("decisions.jsonl", 7, "decisions.jsonl and requests.jsonl are not from the same run; run it again"),
+        ("decisions.jsonl", 0, "decisions.jsonl and requests.jsonl are not from the same run; run it again"),
         ("summary.json", 0, "summary.json: Input data was truncated"),
-        ("scenario.yaml", 1, "scenario.yaml is not as a run writes it"),
+        ("scenario.yaml", 1, "scenario.yaml lacks keys that every run writes"),
     ],
 )
 def test_a_file_that_was_cut_short_is_told(tmp_path: Path, file: str, lines: int, told: str) -> None:
@@ -154,10 +154,10 @@ def test_a_file_that_was_cut_short_is_told(tmp_path: Path, file: str, lines: int
 
 
 def test_what_is_no_folder_of_one_run_is_told(tmp_path: Path) -> None:
-    with pytest.raises(HeadwayError, match="there is no such folder"):
+    with pytest.raises(HeadwayError, match="no such folder"):
         Result.load(tmp_path / "nowhere")
     (tmp_path / "study.json").write_text("{}")
-    with pytest.raises(HeadwayError, match="holds several runs; name the folder of one of them"):
+    with pytest.raises(HeadwayError, match="contains several runs; name the folder of one of them"):
         Result.load(tmp_path)
 
 
@@ -167,7 +167,7 @@ def test_the_folder_above_runs_names_one_of_them(tmp_path: Path, headway: Run, a
     run = tmp_path / "0001" / "000000000"
     simulate({"workload": {"requests": 2, "rate": "9/s"}}).save(run)
     done = headway("report", str(tmp_path / above))
-    assert done.returncode == 2 and f"name one of them, as in {run}." in " ".join(done.stderr.split())
+    assert done.returncode == 2 and f"name one of them, such as {run}." in " ".join(done.stderr.split())
 
 
 def test_a_run_that_is_read_has_the_same_findings(tmp_path: Path) -> None:

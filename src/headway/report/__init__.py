@@ -1,1 +1,1 @@
-"""What people see of a result: tables in the terminal."""
+"""Results for people: tables in the terminal, and pages for a browser."""

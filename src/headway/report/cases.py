@@ -1,6 +1,6 @@
-"""What a page is about: run folders, a study folder or results in memory, as cases with a label each.
+"""The runs of a page: run folders, a study folder or results in memory, each with a label.
 
-Of a case only the scenario and the summary are read at first; its requests are read when a chart wants them.
+At first, only the scenario and the summary of a run are read; its requests are read when a chart needs them.
 """
 
 import shlex
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import yaml
 from msgspec import Struct
 
 from headway.errors import HeadwayError
@@ -22,12 +21,12 @@ from headway.results.result import Result
 from headway.types import Json
 
 Source = str | Path | Result
-SHOWN: Final = 3  # keys in a label that tells runs apart
-ASKED: Final = ("workload", "slo", "horizon", "warmup")  # what runs that are ranked have in common
+SHOWN: Final = 3  # differing keys in a label
+ASKED: Final = ("workload", "slo", "horizon", "warmup")  # sections that must be equal to rank runs
 
 
 class Case(Struct):
-    """One run of those that a page compares."""
+    """One of the runs that a page compares."""
 
     label: str
     scenario: Json
@@ -46,30 +45,30 @@ class Case(Struct):
 
 
 class Cases(Struct):
-    """All of them, best first where that can be said."""
+    """All runs of a page, best first if they can be ranked."""
 
     kind: str  # run, comparison or sweep
     name: str  # of the scenario
     verdict: str
     cases: list[Case]
     baseline: str | None
-    command: str | None  # that runs it again
+    command: str | None  # to run it again
     stage: str = "routing"
     vary: dict[str, list[Any]] = {}
     paired: list[Json] | None = None
     seeds: int = 1
-    count: int = 0  # of the runs in all
-    note: str = ""  # which runs these are, where they are not all
+    count: int = 0  # of all runs
+    note: str = ""  # which runs these are, if not all
 
 
 def open_cases(sources: Sequence[Source]) -> Cases:
-    """Runs, or one study; told apart by the files that are there."""
+    """Open runs or one study, by the files in the folders."""
     if not sources:
         raise HeadwayError("report: name at least one run folder or study folder.")
     paths = [Path(source) for source in sources if not isinstance(source, Result)]
     studies = [path for path in paths if (path / study.STUDY).is_file()]
     if studies and len(sources) > 1:
-        raise HeadwayError(f"{studies[0]}: is a study of its own; report it alone, or name the run folders in it.")
+        raise HeadwayError(f"{studies[0]}: is a study folder; report it alone, or name the run folders in it.")
     return _study(studies[0]) if studies else _runs(sources)
 
 
@@ -77,11 +76,11 @@ def _study(folder: Path) -> Cases:
     document = study.read(folder)
     cases = []
     for run in document["runs"]:
-        scenario, summary = glance(folder / run["folder"])
+        scenario, summary = store.read_documents(folder / run["folder"])
         label, oracle, vary = run["label"], run.get("oracle", False), run.get("vary") or {}
         cases.append(Case(label, scenario, summary, folder / run["folder"], oracle, vary, run.get("aside")))
     if not cases:
-        raise HeadwayError(f"{folder}: holds no runs; `headway compare -o` and `headway sweep -o` write some.")
+        raise HeadwayError(f"{folder}: contains no runs; `headway compare -o` and `headway sweep -o` write some.")
     seeds = max(run.get("seeds") or 1 for run in document["runs"])
     kind, stage, vary = document["kind"], document.get("stage") or "routing", document.get("vary") or {}
     if kind == "comparison":
@@ -103,11 +102,13 @@ def _study(folder: Path) -> Cases:
 
 
 def _runs(sources: Sequence[Source]) -> Cases:
-    """Runs beside each other; the others are measured against the first."""
+    """Open several runs; the first is the baseline."""
     cases = []
-    for source in (source if isinstance(source, Result) else Path(source) for source in sources):
-        scenario, summary = (source.scenario, source.summary()) if isinstance(source, Result) else glance(source)
-        cases.append(Case("", scenario, summary, source))
+    for source in sources:
+        if isinstance(source, Result):
+            cases.append(Case("", source.scenario, source.summary(), source))
+        else:
+            cases.append(Case("", *store.read_documents(Path(source)), Path(source)))
     scenarios = [case.scenario for case in cases]
     stage = _compared_stage(scenarios)
     for case, label in zip(cases, labels(cases, stage), strict=True):
@@ -120,7 +121,7 @@ def _runs(sources: Sequence[Source]) -> Cases:
     if other:
         more = f" and {len(other) - SHOWN} more" if len(other) > SHOWN else ""
         keys_text = f"{', '.join(other[:SHOWN])}{more}"
-        sentence = f"These runs were not asked the same, so none is the best: they differ in {keys_text}."
+        sentence = f"These runs have different tasks, so they are not ranked: they differ in {keys_text}."
     else:
         sentence = verdict(ranked, scenarios[0], plain=baseline or "")
     command = None if keys else again(kind, cases, stage)
@@ -129,33 +130,15 @@ def _runs(sources: Sequence[Source]) -> Cases:
     return Cases(kind, cases[0].scenario["name"], sentence, cases, baseline, command, stage, count=len(cases))
 
 
-def glance(folder: Path) -> tuple[Json, Json]:
-    """The scenario and the summary of a run folder, without its requests."""
-    try:
-        scenario = yaml.load((folder / store.SCENARIO).read_text(encoding="utf-8"), Loader=_LOADER)
-        summary = msgspec.json.decode((folder / store.SUMMARY).read_bytes(), type=dict[str, Any])
-    except FileNotFoundError as error:
-        raise store.missing(folder, Path(error.filename).name) from None
-    except OSError as error:
-        raise HeadwayError(f"{folder}: cannot be read: {error.strerror or error}.") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise HeadwayError(f"{folder}: cannot be read as a run folder: {' '.join(str(error).split())}.") from None
-    store.agree(folder, scenario, summary)
-    return scenario, summary
-
-
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where it is installed
-
-
 def _compared_stage(scenarios: Sequence[Json]) -> str:
-    """The stage whose policies differ, routing where none does or several do."""
+    """Return the stage whose policies differ; routing if none or several do."""
     policies = {stage: [policy_of(scenario, stage) for scenario in scenarios] for stage in DEFAULT_POLICIES}
     stages = [stage for stage, specs in policies.items() if any(spec != specs[0] for spec in specs)]
     return stages[0] if len(stages) == 1 else "routing"
 
 
 def labels(cases: Sequence[Case], stage: str) -> list[str]:
-    """What tells the runs apart: their policies, other keys of their scenarios, or where they lie."""
+    """Return distinct labels: the runs' policies, other differing keys of their scenarios, or their folders."""
     scenarios = [case.scenario for case in cases]
     policies = [stage_label(stage, policy_of(scenario, stage)) for scenario in scenarios]
     keys = differing(scenarios, (f"policies.{stage}", "name"))[:SHOWN]
@@ -173,7 +156,7 @@ def labels(cases: Sequence[Case], stage: str) -> list[str]:
 
 
 def differing(scenarios: Sequence[Json], but: Sequence[str] = ()) -> list[str]:
-    """The dotted keys whose values are not the same everywhere, less those below the ones named."""
+    """Return the dotted keys whose values differ, without those in or below `but`."""
     tables = [flat(scenario) for scenario in scenarios]
     keys = dict.fromkeys(key for table in tables for key in table)
     return [
@@ -185,7 +168,7 @@ def differing(scenarios: Sequence[Json], but: Sequence[str] = ()) -> list[str]:
 
 
 def flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """A nested mapping as dotted keys; lists are values."""
+    """Flatten a nested mapping to dotted keys; lists are values."""
     values: dict[str, Any] = {}
     for key, inner in value.items():
         if isinstance(inner, Mapping) and inner:
@@ -202,8 +185,7 @@ def again(
     vary: Mapping[str, Sequence[Any]] | None = None,
     seeds: int = 1,
 ) -> str | None:
-    """The command that gives the same runs again; None where the runs lie in no folder, so that there is no scenario to
-    name, and of live traffic."""
+    """Return the command that repeats the runs; None for live traffic, and for runs without a folder."""
     folder = cases[0].folder
     if not folder or any(case.scenario.get("live") for case in cases):
         return None
@@ -221,16 +203,16 @@ def again(
 
 
 def policy_of(scenario: Json, stage: str) -> Any:
-    """The policy of a stage; a resolved scenario leaves out some that are as usual."""
+    """Return the policy of a stage; a resolved scenario may omit defaults."""
     return scenario["policies"].get(stage, DEFAULT_POLICIES[stage])
 
 
 def _policy(label: str, spec: Any) -> str:
-    """A policy by its name alone where that says all, else as a mapping."""
+    """Write a policy as its name if it has no parameters, else as a mapping."""
     name = spec if isinstance(spec, str) else str(spec["name"])
     return name if label == name else _flow(spec)
 
 
 def _flow(value: Any) -> str:
-    """A string as it is, anything else as JSON, which YAML reads as well."""
+    """Write a string as it is, anything else as JSON, which is also YAML."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()

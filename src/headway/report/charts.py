@@ -1,4 +1,4 @@
-"""Charts as Vega-Lite specifications, plain dicts: a page draws them, and a notebook can too."""
+"""Charts as Vega-Lite specifications: plain dicts that a page or a notebook draws."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -12,23 +12,23 @@ from headway.results.store import clean
 from headway.results.time_grid import Grid
 from headway.types import Json
 
-# One colour a policy, the same in every chart and legend of a page. Okabe and Ito's palette, which colour-blind readers
-# can tell apart, less black and yellow, which do not show on a dark and on a white page.
+# One colour per policy, the same in every chart of a page: the palette of Okabe and Ito for colour-blind readers,
+# without black and yellow, which are invisible on a dark and on a white page.
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 GREY: Final = "#868686"  # the baseline
-MOST: Final = len(COLOURS) + 1  # policies that charts show
+MOST: Final = len(COLOURS) + 1  # policies in a chart
 
 Palette = Mapping[str, str]  # label -> colour
 
 
 def palette(labels: Iterable[str], baseline: str | None) -> dict[str, str]:
-    """Colours by label, in turn; the baseline is grey."""
+    """Return a colour for each label; the baseline is grey."""
     colours = iter(COLOURS)
     return {label: GREY if label == baseline else next(colours) for label in labels}
 
 
 def legend(colours: Palette, baseline: str | None = None) -> str:
-    """Which colour is whose, as HTML; nothing where there is only one."""
+    """Return the legend of colours as HTML; empty for a single colour."""
     if len(colours) < 2:
         return ""
     items = "".join(
@@ -43,39 +43,39 @@ SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"
 HEIGHT: Final = 220
 DASHES: Final = [4, 3]
 TARGET_LINE: Final = {"strokeDash": DASHES, "strokeWidth": 1.2, "style": "target"}
-UNITS: Final = ((172_800, 3600, "hours"), (600, 60, "minutes"), (0, 1, "seconds"))  # from that long on, seconds in one
+UNITS: Final = ((172_800, 3600, "hours"), (600, 60, "minutes"), (0, 1, "seconds"))  # least span, seconds per unit
 
 
 def chart(description: str, values: Sequence[Json], *, height: int = HEIGHT, **rest: Any) -> Json:
-    """A chart as wide as its box; the description is for those who cannot see it."""
+    """Return a chart as wide as its container; the description is for screen readers."""
     frame = {"$schema": SCHEMA, "description": description, "width": "container", "height": height}
     return {**frame, "data": {"values": list(values)}, **rest}
 
 
 def axis(field: str, title: str, **rest: Any) -> Json:
-    """A quantity along an axis."""
+    """Return an axis for a quantity."""
     scale = rest.pop("scale", {})
     return {"field": field, "type": "quantitative", "title": title, "scale": scale, **rest}
 
 
 def by_policy(colours: Palette) -> Json:
-    """The colour of a policy; the page has one legend for all."""
+    """Return the colour encoding of policies; the page has one legend for all charts."""
     scale = {"domain": list(colours), "range": list(colours.values())}
     return {"field": "policy", "type": "nominal", "scale": scale, "legend": None}
 
 
 def offset(colours: Palette) -> Json:
-    """Marks of the same place stand side by side, in the order of the policies."""
+    """Return the encoding that puts marks of one category side by side, in the order of the policies."""
     return {"field": "policy", "type": "nominal", "sort": list(colours)}
 
 
 def categories(field: str, names: Sequence[str], kind: str = "nominal", **axis: Any) -> Json:
-    """Names along an axis, in their order."""
+    """Return an axis of names, in their order."""
     return {"field": field, "type": kind, "title": None, "sort": list(names), "axis": axis}
 
 
 def line_layer(x: Json, y: Json, colours: Palette, baseline: str | None, **mark: Any) -> Json:
-    """A line a policy. The baseline's is broken, so that it can be told without its grey."""
+    """Return one line per policy. The baseline is dashed, to be recognisable without colour."""
     test = {"test": {"field": "policy", "equal": baseline or ""}, "value": DASHES}
     dash = {"condition": test, "value": [1, 0]}
     encoding = {"x": x, "y": y, "color": by_policy(colours), "strokeDash": dash}
@@ -83,12 +83,17 @@ def line_layer(x: Json, y: Json, colours: Palette, baseline: str | None, **mark:
 
 
 def hint_layer(x: Json, y: Json, hint: list[Json], **mark: Any) -> Json:
-    """Invisible points that show tooltips near a line."""
+    """Return invisible points that show tooltips near a line."""
     return {"mark": {"type": "point", "opacity": 0, **mark}, "encoding": {"x": x, "y": y, "tooltip": hint}}
 
 
+def point_layer(x: Json, y: Json, colours: Palette, hint: list[Json], **mark: Any) -> Json:
+    encoding = {"x": x, "y": y, "color": by_policy(colours), "tooltip": hint}
+    return {"mark": {"type": "point", "filled": True, **mark}, "encoding": encoding}
+
+
 def rule_layer(channel: str, place: float, text: str) -> Json:
-    """A broken line across the chart or upwards, at a value of the other axis."""
+    """Return a dashed line across the chart, at a value of the axis `channel`."""
     encoding: Json = {channel: {"datum": place}, "tooltip": {"value": text}}
     return {"data": {"values": [{}]}, "mark": {"type": "rule", **TARGET_LINE}, "encoding": encoding}
 
@@ -96,18 +101,18 @@ def rule_layer(channel: str, place: float, text: str) -> Json:
 def grouped_bars(
     description: str, rows: Sequence[Json], x: Json, y: Json, colours: Palette, hint: list[Json], **rest: Any
 ) -> Json:
-    """A bar for each policy and each category along the y axis."""
+    """Return a chart with a bar for each policy and each category along the y axis."""
     encoding = {"x": x, "y": y, "yOffset": offset(colours), "color": by_policy(colours), "tooltip": hint}
     return chart(description, rows, mark={"type": "bar", "cornerRadiusEnd": 2}, encoding=encoding, **rest)
 
 
 def hints(*fields: tuple[str, str]) -> list[Json]:
-    """What is shown of a mark under the pointer: fields and their titles."""
+    """Return the tooltip of a mark from fields and their titles."""
     return [{"field": field, "title": title} for field, title in fields]
 
 
 def time_unit(span_s: float) -> tuple[float, str]:
-    """The unit in which a time axis is written: its length in seconds, and its name."""
+    """Return the unit of a time axis: its length in seconds, and its name."""
     return next((size, name) for least, size, name in UNITS if span_s >= least)
 
 
@@ -116,7 +121,7 @@ def largest(values: Iterable[float], at_least: float = 0.0) -> float:
 
 
 def figure(name: str, title: str, chart: Json) -> str:
-    """A chart in its box, by a name of its own. Its data stands beside it and can end no script, whatever it holds."""
+    """Return a chart with a unique name. Its data is escaped, so that it cannot end the script element."""
     data = msgspec.json.encode(clean(chart)).decode().replace("<", "\\u003c")
     caption = f"<figcaption>{html.text(title)}</figcaption>" if title else ""
     return (
@@ -129,20 +134,18 @@ def side_by_side(figures: Sequence[str]) -> str:
     return f'<div class="pair">{"".join(figures)}</div>'
 
 
-# Load over time: instance by time as a heat map, and lines of what waits, runs and serves, with what happened.
-
 ROW: Final = 17  # height of an instance
-CROWD: Final = 24  # instances from which on not every one has its name beside it
+CROWD: Final = 24  # with more instances, some names are hidden
 LEAST: Final = 60
 
-Line = list[tuple[float, float]]  # from when on, in seconds, what value
+Line = list[tuple[float, float]]  # time in seconds, and the value from then on
 
 
 def heat(
     title: str, rows: Mapping[str, Sequence[float | None]], grid: Grid, top: float, *, share: bool = False
 ) -> Json:
-    """A row an instance, a column a part of the run, the darker the more; `top` is the end of the scale, which charts
-    beside each other have in common."""
+    """Return a heat map with a row per instance and a column per part of the run; `top` is the end of the scale, which
+    charts side by side share."""
     size, unit = time_unit(grid.seconds(grid.bins) - grid.seconds(0))
     values = [
         {
@@ -177,7 +180,7 @@ def heat(
 
 
 def time_axis(span: tuple[float, float]) -> tuple[float, str, Json]:
-    """The unit of a chart over time, its name, and the axis."""
+    """Return the unit of a chart over time, its name, and the axis."""
     size, unit = time_unit(span[1] - span[0])
     return size, unit, axis("at", unit, scale={"domain": [brief(end / size) for end in span], "nice": False})
 
@@ -190,7 +193,7 @@ def lines(
     base: str | None,
     group: str = "policy",
 ) -> Json:
-    """A stepped line for each policy, or for each tenant."""
+    """Return a chart with a stepped line for each policy, or for each tenant."""
     size, unit, across = time_axis(span)
     values = [
         {"policy": policy, "at": brief(at / size), "value": brief(value)}
@@ -207,8 +210,8 @@ def lines(
 
 
 def events(rows: Sequence[Json], span: tuple[float, float], colours: Palette) -> Json:
-    """What happened when: a lane for each kind, a mark for each event, longer where it lasted. A row has `policy`,
-    `kind`, `at`, `until` (seconds), `count` and `said`."""
+    """Return a chart of events with a lane for each kind and a mark for each event, as long as it lasted. A row has
+    `policy`, `kind`, `at`, `until` (seconds), `count` and `text`."""
     size, unit, across = time_axis(span)
     short = (span[1] - span[0]) / 300  # the shortest mark that can be seen
     values = [
@@ -218,7 +221,7 @@ def events(rows: Sequence[Json], span: tuple[float, float], colours: Palette) ->
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
     many = len({row["policy"] for row in rows})
     return chart(
-        "What happened over time, a lane for each kind, by policy.",
+        "Events over time, a lane for each kind, by policy.",
         values,
         height=max(LEAST, len(kinds) * max(18, 7 * many)),
         mark={"type": "bar", "opacity": 0.85, "clip": True},
@@ -229,14 +232,14 @@ def events(rows: Sequence[Json], span: tuple[float, float], colours: Palette) ->
             "yOffset": offset(colours),
             "color": by_policy(colours),
             "tooltip": hints(
-                ("kind", "what"), ("policy", "policy"), ("at", unit), ("count", "count"), ("said", "more")
+                ("kind", "event"), ("policy", "policy"), ("at", unit), ("count", "count"), ("text", "details")
             ),
         },
     )
 
 
 def bins(title: str, counts: Sequence[tuple[str, float]], unit: str, colour: str) -> Json:
-    """A histogram: a bar for each bin, its label below."""
+    """Return a histogram with a labelled bar for each bin."""
     across = {"field": "bin", "type": "ordinal", "title": None, "sort": None}
     return chart(
         f"{title}: {unit} by size.",
@@ -250,39 +253,29 @@ def bins(title: str, counts: Sequence[tuple[str, float]], unit: str, colour: str
     )
 
 
-# A sweep: figures along what was varied, or one figure against another where nothing varied is a quantity.
-
-
 def along(
     name: str, title: str, rows: Sequence[Json], colours: Palette, baseline: str | None, *, log: bool = False
 ) -> Json:
-    """A line a policy. A row has `policy`, `at` and `value`."""
+    """Return a figure of a sweep against the varied key, a line per policy. A row has `policy`, `at` and `value`."""
     across = axis("at", name, scale={"zero": False, "nice": False, "padding": 8})
     up = axis("value", title, scale={"type": "log"} if log else {}, axis={"gridOpacity": 0.4 if log else 1})
     hint = hints(("policy", "policy"), ("at", name), ("value", title))
-    points = {
-        "mark": {"type": "point", "filled": True, "size": 45, "opacity": 1},
-        "encoding": {"x": across, "y": up, "color": by_policy(colours), "tooltip": hint},
-    }
+    points = point_layer(across, up, colours, hint, size=45, opacity=1)
     layers = [line_layer(across, up, colours, baseline, strokeWidth=2), points]
     return chart(f"{title} against {name}, by policy.", rows, layer=layers)
 
 
 def pareto(x: str, y: str, rows: Sequence[Json], colours: Palette) -> Json:
-    """A point a run; those that no other beats in both figures are joined. A row has `policy`, `label`, `x`, `y` and
-    `front`."""
+    """Return a chart with a point per run, and a line through the Pareto front. A row has `policy`, `label`, `x`, `y`
+    and `front`."""
     across, up = axis("x", x, scale={"zero": False}), axis("y", y, scale={"zero": False})
     front = {
         "transform": [{"filter": {"field": "front", "equal": True}}],
         "mark": {"type": "line", "interpolate": "step-after", **TARGET_LINE},
         "encoding": {"x": across, "y": up, "order": {"field": "x"}},
     }
-    hint = hints(("label", "run"), ("x", x), ("y", y))
-    points = {
-        "mark": {"type": "point", "filled": True, "size": 70, "opacity": 0.95},
-        "encoding": {"x": across, "y": up, "color": by_policy(colours), "tooltip": hint},
-    }
-    return chart(f"{y} against {x}: a point a run, those that no other beats joined.", rows, layer=[front, points])
+    points = point_layer(across, up, colours, hints(("label", "run"), ("x", x), ("y", y)), size=70, opacity=0.95)
+    return chart(f"{y} against {x}: a point per run, with the Pareto front.", rows, layer=[front, points])
 
 
 def against_load(
@@ -293,8 +286,8 @@ def against_load(
     limits: Sequence[tuple[str, float]] = (),
     knee: float | None = None,
 ) -> Json:
-    """A line for each figure against the load. A row has `figure`, `at` and `value`. A limit is a broken line across,
-    the knee one upwards."""
+    """Return a line for each figure against the load. A row has `figure`, `at` and `value`. Limits and the knee are
+    dashed lines."""
     encoding = {
         "x": axis("at", load),
         "y": axis("value", unit),

@@ -1,4 +1,4 @@
-"""A comparison in the terminal: one row a policy, best first; below, the paired differences from the baseline."""
+"""A comparison in the terminal: one row per policy, best first, and the paired differences from the baseline."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from headway.report.terminal import BEST, Fitted, label_column, least_width, tab
 from headway.types import Json
 
 MARKS: Final = {"template": "t", "control": "c"}
-MEANINGS: Final = {"template": "constants to search", "control": "shows one effect, not for use"}
-GROUP: Final = 35  # columns that tenants or classes and FIGURES may take
+MEANINGS: Final = {"template": "constants to search", "control": "shows one effect, not for production"}
+GROUP: Final = 35  # room for the column of tenants or classes, with FIGURES
 
 
 def _columns(comparison: Comparison, fairness: bool) -> list[Column]:
-    """The figures of a comparison, the one that it is ranked by among them."""
+    """Return the figures of a comparison, including the one that ranks it."""
     summaries = [summary for _, summary in comparison.ranked]
     scaled = any(summary.get("scaling", {}).get(way) for summary in summaries for way in ("scale_ups", "scale_downs"))
     columns = figures(summaries, has_slo(comparison.scenario))
     place = len(columns)
-    if comparison.stage == "scaling":  # what it is about comes first, and then how fast
+    if comparison.stage == "scaling":  # replicas and cost before latencies
         columns.sort(key=lambda column: column[0].startswith("latency"))
         place = sum(not path.startswith("latency") for path, _, _ in columns)
     columns[place:place] = figure_columns("scaling.replica_seconds", "cost.usd") if scaled else []
     columns += figure_columns(*(["fairness.jain_goodput"] if fairness else []), "cache.token_hit_ratio")
-    if comparison.stage != "scaling":  # instances that ran for a shorter time get fewer requests without imbalance
+    if comparison.stage != "scaling":  # instances that ran for a shorter time rightly get fewer requests
         columns += figure_columns("balance.jain")
     by = comparison.by
     if by is not None and all(path != by for path, _, _ in columns):
@@ -42,7 +42,7 @@ def _columns(comparison: Comparison, fairness: bool) -> list[Column]:
 
 
 def figures(summaries: Iterable[Mapping[str, Any]], slo: bool) -> list[Column]:
-    """The figures of runs, or of groups of requests; how many were lost where any were."""
+    """Return the figures of runs or of groups of requests, with columns of lost requests if there are any."""
     outcomes = [summary["requests"] for summary in summaries]
     lost = [name for name in ("rejected", "timed_out", "failed") if any(counts[name] for counts in outcomes)]
     times = figure_columns("latency.ttft.mean", "latency.ttft.p99", "latency.tpot.p99", "latency.e2e.mean")
@@ -70,14 +70,13 @@ def _label(comparison: Comparison, name: str) -> str:
 
 
 def legend(comparison: Comparison) -> str:
-    """What the marks before policies mean, where there are any; otherwise empty."""
+    """Explain the marks before policies; empty if there are none."""
     kinds = set(comparison.aside.values())
     return "; ".join(f"{MARKS[kind]} {kind}: {MEANINGS[kind]}" for kind in MARKS if kind in kinds)
 
 
 def comparison_report(comparison: Comparison, per: str | None = None) -> RenderableType:
-    """One row a policy, best first, the winner marked; below, where asked for, one for each policy and tenant or
-    class."""
+    """Return one row per policy, best first, with the winner marked; with `per`, also rows by tenant or class."""
     labels = [_kind(comparison), *(_label(comparison, name) for name, _ in comparison.ranked)]
     columns = _columns(comparison, fairness=per == "tenant" and bool(comparison.per(per)))
     deciding = [column for column in columns if column[0] == (comparison.by or SHARE)]
@@ -95,7 +94,7 @@ def comparison_report(comparison: Comparison, per: str | None = None) -> Rendera
 def _per(comparison: Comparison, group: str) -> RenderableType:
     rows = comparison.per(group)
     if not rows:
-        return Text(f"All requests are of one {group}: there is nothing to tell apart.")
+        return Text(f"All requests belong to one {group}, so there is nothing to compare.")
     group_width = least_width([group, *(row["id"] for row in rows)], GROUP)
 
     def build(columns: Sequence[Column], width: int) -> Table:
@@ -114,8 +113,6 @@ def _per(comparison: Comparison, group: str) -> RenderableType:
     return Fitted(labels, figures(rows, has_slo(comparison.scenario)), build)
 
 
-# The paired differences: how far each policy is from the baseline, or that it is noise.
-
 POINTS: Final = (SHARE, "cache.token_hit_ratio")  # shares, whose differences are in percentage points
 FIGURES: Final = (
     (SHARE, ""),
@@ -131,8 +128,8 @@ FIGURES: Final = (
 
 
 def differences(comparison: Comparison) -> RenderableType:
-    """One row a policy, but for the baseline."""
-    head = f"Differences from {comparison.baseline} under the same {comparison.seeds} seeds, mean ± 95 % interval:"
+    """Return one row per policy except the baseline."""
+    head = f"Differences from {comparison.baseline} with the same {comparison.seeds} seeds, mean ± 95 % interval:"
     first = "goodput\npoints" if has_slo(comparison.scenario) else "served\npoints"
     columns = [(path, heading or first) for path, heading in FIGURES]
     if comparison.by is not None and all(path != comparison.by for path, _ in columns):

@@ -1,4 +1,4 @@
-"""The B3 controls for people: the decision matrix, the figures, and what each control isolates."""
+"""The B3 controls in the terminal: the decision matrix, the figures, and the effect that each control isolates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _difference(digits: int, scale: float = 1.0, unit: str = "") -> Callable[[fl
     return write
 
 
-# How a difference of each figure is written.
+# The number format of each figure's difference.
 DIFFERENCES = {
     "latency.ttft.mean": _difference(1),
     "latency.ttft.p99": _difference(1),
@@ -46,9 +46,9 @@ def report(controls: Controls) -> RenderableType:
         for control in ran[1:]
     ]
     parts: list[RenderableType] = [title(controls.scenario, "routing"), "", _matrix(ran), ""]
-    parts += [table("control", *headings, rows=figures), "", Text(f"Less {BASE}, which isolates:")]
+    parts += [table("control", *headings, rows=figures), "", Text(f"The difference from {BASE} isolates:")]
     parts += [facts((control.name, control.isolates) for control in ran[1:]), ""]
-    parts.append(table(f"less {BASE}", *headings, rows=differences))
+    parts.append(table(f"minus {BASE}", *headings, rows=differences))
     if controls.missing is not None:
         parts += ["", Text(controls.missing)]
     return Group(*parts, "")

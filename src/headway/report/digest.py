@@ -1,14 +1,13 @@
-"""What a page shows of one run, small enough to keep several: made from a result that can go again afterwards."""
+"""The data that a page needs of one run, small enough to keep several runs in memory."""
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import compress, pairwise
+from itertools import pairwise
 from math import fsum
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 
@@ -18,20 +17,18 @@ from headway.report.charts import figure, legend, palette
 from headway.report.number_format import brief
 from headway.report.over_time import Loads, coarse, loads
 from headway.results.decisions import Decision, scorer_weights
-from headway.results.recorder import COMPLETED
+from headway.results.findings.observed import Observed
 from headway.results.records import Counterfactual, Finding, best_alternatives
 from headway.results.result import Result
+from headway.results.sample import completed_sample
 from headway.results.scaling import levels
 from headway.results.statistics import PS_PER_MS, Spread, spread_of
 from headway.results.survey import best_estimate, survey
-from headway.results.table import Coded
 from headway.results.time_grid import Grid
-from headway.types import OUTCOMES, PS_PER_SECOND, SERVING, Json
-
-# What the routing decisions of a run come to: what each scorer argued, and what better choices would have given.
+from headway.types import PS_PER_SECOND, SERVING, Json
 
 WORST: Final = 10
-MOST: Final = 100_000  # decisions that are looked at, evenly spread where there are more
+MOST: Final = 100_000  # decisions that are read, evenly spaced if there are more
 EDGES_MS: Final = (-300, -100, -30, -10, -3, -1, 1, 3, 10, 30, 100, 300, 1000)
 CLASSES: Final = (
     f"below {EDGES_MS[0]}",
@@ -41,10 +38,10 @@ CLASSES: Final = (
 
 
 class Regrets(Struct, frozen=True):
-    """By how much sooner the first token would have come from the best candidate."""
+    """How much earlier the best candidate would have given the first token."""
 
-    counts: list[int]  # of each of CLASSES
-    some: int  # how many there are with any at all
+    counts: list[int]  # by CLASSES
+    some: int  # decisions with regret
     spread: Spread  # in milliseconds
 
     @property
@@ -53,12 +50,12 @@ class Regrets(Struct, frozen=True):
 
 
 class Bad(Struct, frozen=True):
-    """A decision among the worst."""
+    """One of the worst decisions."""
 
     decision: Decision
     estimated_ps: int
-    best: int  # the candidate that the latency model would have taken
-    true_ps: int | None  # by simulation, where that was asked for
+    best: int  # the best candidate according to the latency model
+    true_ps: int | None  # by simulation, if there was one
 
     @property
     def regret_ps(self) -> int:
@@ -69,15 +66,15 @@ class Decided(Struct, frozen=True):
     """The decisions of one run."""
 
     count: int
-    step: int  # one decision in so many was looked at
-    contributions: dict[str, float]  # by scorer: how much more it gave the chosen than the average candidate
+    step: int  # one decision in so many was read
+    contributions: dict[str, float]  # by scorer: its score of the chosen candidate above its mean score
     estimated: Regrets
     true: Regrets | None
     worst: list[Bad]
 
 
 def digest_decisions(result: Result) -> Decided | None:
-    """None where no decision was written down."""
+    """Return the figures of a run's decisions; None if they were not traced."""
     decisions = result.decisions
     if decisions is None or not len(decisions):
         return None
@@ -122,16 +119,13 @@ def _bad(decision: Decision, tried: Mapping[int, Counterfactual]) -> Bad:
     return Bad(decision, decision.estimated_regret_ps() or 0, best, true_ps)
 
 
-# What the parts of a report have in common: the runs, their colours, and how a chart stands in the page.
-
-
 class Book:
-    """One report in the making."""
+    """The input of a report's parts: the runs, their colours, and the numbering of charts."""
 
     def __init__(self, cases: Cases, drawn: Sequence[Digest], note: str = "") -> None:
-        self.cases = cases  # those that tables show
-        self.drawn = list(drawn)  # those that charts show
-        self.note = note  # said where these are fewer
+        self.cases = cases  # runs in tables
+        self.drawn = list(drawn)  # runs in charts
+        self.note = note  # shown if charts have fewer runs
         self.baseline = cases.baseline
         self.colours = palette((run.label for run in drawn), self.baseline)
         self._charts = 0
@@ -140,26 +134,26 @@ class Book:
         return legend(self.colours, self.baseline)
 
     def figure(self, title: str, chart: Json) -> str:
-        """A chart in its box."""
+        """Return a chart with its title."""
         self._charts += 1
         return figure(f"chart-{self._charts}", title, chart)
 
     def key(self, label: str) -> html.Markup:
-        """A policy's name with its colour before it, where charts show it."""
+        """Return a policy's name, with its colour before it if charts show it."""
         colour = self.colours.get(label)
         mark = f'<span class="key" style="background:{colour}"></span>' if colour and len(self.colours) > 1 else ""
         return html.unbroken(label, mark)
 
 
-CELLS: Final = 10  # of a calibration, a side
-POINTS: Final = 120  # of a curve, at most, less those of its tail
-TAIL: Final = (0.992, 0.995, 0.997, 0.998, 0.999, 0.9995, 0.9999)  # where requests are few and matter most
+CELLS: Final = 10  # per side of a calibration
+POINTS: Final = 120  # of a curve, at most, without those of its tail
+TAIL: Final = (0.992, 0.995, 0.997, 0.998, 0.999, 0.9995, 0.9999)  # additional points
 
-Curve = list[tuple[float, float]]  # milliseconds, and the share of requests that took no longer
+Curve = list[tuple[float, float]]  # milliseconds, and the share of requests at or below
 
 
 class Event(Struct, frozen=True):
-    """Something that happened to the cluster, or several of the same kind in one part of the run."""
+    """An event of the cluster, or several of one kind in one part of the run."""
 
     kind: str
     at_s: float
@@ -168,18 +162,18 @@ class Event(Struct, frozen=True):
 
 
 class Digest(Struct, frozen=True):
-    """One run as its charts need it."""
+    """The data of one run for its charts."""
 
     label: str
-    folder: str  # empty where it lies in none
+    folder: str  # empty if the run has none
     summary: Json
     names: dict[int, str]  # of the instances, by index
     curves: dict[str, Curve]
     loads: Loads
     kv: dict[int, list[float | None]]  # by instance: the share of its GPU's blocks in use
-    replicas: list[tuple[float, int]]  # from when on there were how many that serve
+    replicas: list[tuple[float, int]]  # time in seconds, and serving replicas from then on
     events: list[Event]
-    calibration: dict[tuple[int, int], int]  # cells of believed and actual share of the prompt cached: requests
+    calibration: dict[tuple[int, int], int]  # requests by believed and actual cached share of the prompt
     decided: Decided | None
     findings: list[Finding]
 
@@ -203,21 +197,14 @@ def digest(label: str, result: Result, folder: str = "") -> Digest:
 
 
 def curves(result: Result) -> dict[str, Curve]:
-    """The distributions of the requests that statistics are about: completed, and not of the warm-up."""
-    names = ("arrival_ps", "first_token_ps", "finished_ps", "output_tokens")
-    completed = _is(result.requests.column("outcome"), OUTCOMES[COMPLETED])
-    completed[: result.scenario["warmup"]] = bytes(min(len(completed), result.scenario["warmup"]))
-    ttft, tpot, e2e = array("q"), array("d"), array("q")
-    for arrival, first, finished, tokens in compress(zip(*map(result.requests.column, names), strict=True), completed):
-        ttft.append(first - arrival)
-        e2e.append(finished - arrival)
-        if tokens > 1:
-            tpot.append((finished - first) / (tokens - 1))
-    return {"ttft": curve(ttft), "tpot": curve(tpot), "e2e": curve(e2e)}
+    """Return the distributions of the completed requests after the warm-up."""
+    run = Observed(result)
+    sample = completed_sample(run.requests, run.facts)
+    return {"ttft": curve(sample.ttft_ps), "tpot": curve(sample.tpot_ps()), "e2e": curve(sample.e2e_ps)}
 
 
 def curve(values_ps: Sequence[float]) -> Curve:
-    """Points of the exact distribution: order statistics, evenly spread over the ranks and denser in the tail."""
+    """Return points of the exact distribution: order statistics, evenly spaced by rank and denser in the tail."""
     ordered = sorted(values_ps)
     count = len(ordered)
     if not count:
@@ -228,16 +215,8 @@ def curve(values_ps: Sequence[float]) -> Curve:
     return [(brief(ordered[rank] / PS_PER_MS), brief((rank + 1) / count)) for rank in sorted(ranks)]
 
 
-def _is(column: Sequence[Any], word: str) -> bytearray:
-    """Of each entry whether it is this word."""
-    if isinstance(column, Coded):
-        code = column.words.index(word) if word in column.words else -1
-        return bytearray(each == code for each in column.codes)
-    return bytearray(each == word for each in column)
-
-
 def calibration(result: Result) -> dict[tuple[int, int], int]:
-    """How often a share of a prompt was believed cached and another found, in tenths."""
+    """Count the requests by the believed and the actual cached share of their prompts, in tenths."""
     cells: Counter[tuple[int, int]] = Counter()
     names = ("started_ps", "prompt_tokens", "predicted_tokens", "cached_tokens")
     for started, prompt, believed, cached in zip(*(result.requests.column(name) for name in names), strict=True):
@@ -262,7 +241,7 @@ def _kv(result: Result, grid: Grid) -> dict[int, list[float | None]]:
 
 
 def _events(result: Result, grid: Grid) -> list[Event]:
-    """What the autoscaler did, what faults did, and preemptions and thrashing by part of the run."""
+    """Return scaling and faults as single events, and preemptions and thrashing by part of the run."""
     events = []
     for scaled in result.scaling_events:
         kind = "scaled up" if scaled.after > scaled.before else "scaled down"
@@ -270,7 +249,7 @@ def _events(result: Result, grid: Grid) -> list[Event]:
         events.append(Event(kind, scaled.at_ps / PS_PER_SECOND, abs(scaled.after - scaled.before), text))
     names, before = result.instance_ids(), dict[int, str]()
     for change in result.states:
-        # An instance that stops without being drained first has crashed.
+        # An instance that stops without draining first has crashed.
         crashed = change.state == "stopped" and before.get(change.instance) in SERVING
         if crashed or change.state == "unreachable":
             kind = "crashed" if crashed else "unreachable"

@@ -1,4 +1,4 @@
-"""Why a request went where it went, for the terminal."""
+"""The explanation of a request's routing decision, for the terminal."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from headway.config.wording import join_words
 from headway.report.number_format import GAP, count, number
 from headway.report.terminal import facts, table
 
-SHOWN = 16  # candidates that a terminal shows
+SHOWN = 16  # candidates
 SCORERS = 4
 
 
@@ -19,13 +19,13 @@ def explanation(explained: Mapping[str, Any]) -> RenderableType:
     rows = facts(_facts(request, explained["admission"]))
     parts: list[RenderableType] = [Text(f"request {request['id']}", style="bold"), rows, ""]
     if decision is None:
-        return Group(*parts, Text("No instance was chosen for it."))
+        return Group(*parts, Text("It was not routed to any instance."))
     moves, hits = explained["taken_again"], f"; {_hits(request)}"
     parts += [Text(_sentence(request, decision, "" if moves else hits)), "", _candidates(decision)]
     parts += ["", Text(_worth(request, decision))]
     for place, again in enumerate(moves, 1):
         where = hits if place == len(moves) else ""
-        parts.append(Text(f"It was sent again at {again['at_s']:.3f} s, to {again['target']}{where}."))
+        parts.append(Text(f"It was dispatched again at {again['at_s']:.3f} s, to {again['target']}{where}."))
     return Group(*parts)
 
 
@@ -50,18 +50,18 @@ def _facts(request: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) ->
 
 def _hits(request: Mapping[str, Any]) -> str:
     if request["cached_tokens"] is None:
-        return "how many were, its engine does not tell"
+        return "the engine does not report how many were"
     tier = f", some of them in the {request['loaded_from']} tier" if request["loaded_from"] else ""
-    return f"{count(request['cached_tokens'])} of its prompt tokens were found cached there{tier}"
+    return f"{count(request['cached_tokens'])} of its prompt tokens were cached there{tier}"
 
 
 def _sentence(request: Mapping[str, Any], decision: Mapping[str, Any], hits: str) -> str:
     where = decision["target"]
     if decision["prefill"] is not None:
-        where = f"{decision['prefill']}, which computed its prompt for {where}"
+        where = f"{decision['prefill']} for prefill and to {where} for decode"
     why = f" ({decision['reason']})" if decision["reason"] else ""
     waited = (decision["at_s"] - request["arrival_s"]) * 1000
-    late = f", {number(waited)} ms after it had come," if waited else ""
+    late = f", {number(waited)} ms after its arrival," if waited else ""
     believed = ""
     if request["believed_tokens"] is not None:
         believed = f". The policy believed {count(request['believed_tokens'])} of its prompt tokens cached there"
@@ -82,11 +82,11 @@ def _candidates(decision: Mapping[str, Any]) -> RenderableType:
     if any(candidate["total"] is not None for candidate in candidates):
         parts += ["", _scores(candidates, decision["lowest_wins"])]
     left = len(decision["candidates"]) - len(candidates)
-    return Group(*parts, Text(f" and {left:,} more, with --json")) if left else Group(*parts)
+    return Group(*parts, Text(f" and {left:,} more; use --json to see all")) if left else Group(*parts)
 
 
 def _scores(candidates: Sequence[Mapping[str, Any]], lowest_wins: bool) -> RenderableType:
-    """What the policy chose by: the total, and the scorers that it is made of where there are several."""
+    """Return a table of the policy's totals, and of its scorers if there are several."""
     scorers = list(dict.fromkeys(name for candidate in candidates for name in candidate["scores"]))
     scorers = scorers if 1 < len(scorers) <= SCORERS else []
     rows = []
@@ -102,12 +102,12 @@ def _name(candidate: Mapping[str, Any]) -> str:
 
 def _worth(request: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
     best, estimated = decision["best_alternative"], decision["estimated_regret_ms"]
-    estimate = f"The latency model told of {number(estimated)} ms to be gained when it was decided"
+    estimate = f"At the decision, the latency model estimated a possible gain of {number(estimated)} ms"
     if decision.get("live"):
-        return f"{estimate}; it was live, and cannot be simulated again."
+        return f"{estimate}; live traffic cannot be simulated again."
     others = [each for each in decision["candidates"] if each["true"] and not each["chosen"]]
     if not others:
-        return f"{estimate}; there was no other place to try."
+        return f"{estimate}; there was no other candidate."
     saved = [other["id"] for other in others if other["true"]["e2e_ms"] is not None]
     if request["outcome"] != "completed" and saved:
         return f"{estimate}; simulated again, the request is completed on {join_words(saved)}."
@@ -117,9 +117,9 @@ def _worth(request: Mapping[str, Any], decision: Mapping[str, Any]) -> str:
     if best["gain_ms"] <= 0:
         return f"{estimate}; simulated again with every other choice, none gives an earlier first token."
     by, was, would = decision["objective"], decision["objective_value"], best["objective"]
-    worth = f" ({by}: {_figure(was)} as it was, {_figure(would)} then)" if by else ""
+    worth = f" ({by}: {_figure(would)} instead of {_figure(was)})" if by else ""
     return (
-        f"{estimate}; simulated again, {best['id']} gives its first token {number(best['gain_ms'])} ms sooner, after "
+        f"{estimate}; simulated again, {best['id']} gives the first token {number(best['gain_ms'])} ms sooner, after "
         f"{number(best['ttft_ms'])} ms{worth}."
     )
 

@@ -1,4 +1,4 @@
-"""Hardware profiles in the terminal: all of them in a table, or one with its constants."""
+"""Hardware profiles in the terminal: all profiles in a table, or one with its constants."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,13 +10,13 @@ from headway.report.number_format import GAP, count, number
 from headway.report.terminal import facts, table
 
 SPEC_SHEET = "spec sheet"
-NOT_MEASURED = "Of a spec sheet: the card's peaks at the efficiencies of a measured one; results say so."
+NOT_MEASURED = "A spec sheet profile uses the card's peaks with the efficiencies of a measured card; results say so."
 
 Profile = Mapping[str, Any]
 
 
 def listing(document: Mapping[str, Any]) -> RenderableType:
-    """One row a profile, the measured ones first."""
+    """Return one row per profile, measured profiles first."""
     profiles = sorted(document["profiles"], key=lambda profile: not profile["calibrated"])
     rows = []
     for profile in profiles:
@@ -26,7 +26,7 @@ def listing(document: Mapping[str, Any]) -> RenderableType:
         sizes = [count(reach["tokens"][1]), count(reach["context"][1]), count(card["memory_gb"])]
         speeds = [number(card["bandwidth_tb_s"], 2), count(card["tflops"])]
         rows.append([profile["name"], kind, profile["as_of"], *sizes, *speeds])
-    heads = ("profile", "constants", "as of", "tokens\na step", "context", "memory\nGB", "TB/s", "TFLOP/s")
+    heads = ("profile", "constants", "as of", "tokens\nper step", "context", "memory\nGB", "TB/s", "TFLOP/s")
     errors: list[RenderableType] = []
     for profile in profiles:
         if profile["calibrated"]:
@@ -36,20 +36,20 @@ def listing(document: Mapping[str, Any]) -> RenderableType:
 
 
 def page(profile: Profile) -> RenderableType:
-    """One profile: where it is from, how far it holds, its constants, and steps as examples."""
+    """Return one profile: its source, its range, its constants, and example steps."""
     kind = "measured" if profile["calibrated"] else f"{SPEC_SHEET}, not calibrated"
     rows = [("source", profile["source"]), ("as of", profile["as_of"]), ("measured", profile["measured"])]
     rows += _errors(profile)
     if profile["range"] is not None:
         tokens, context = (f"{low:,} to {high:,}" for low, high in map(profile["range"].get, ("tokens", "context")))
-        rows.append(("range", f"{tokens} tokens a step, {context} of context"))
+        rows.append(("range", f"{tokens} tokens per step, {context} of context"))
     if profile["shapes"]:
         rows.append(("models", ", ".join(profile["shapes"])))
     if profile["card"] is not None:
         card = profile["card"]
         figures = f"{card['memory_gb']:g} GB, {card['bandwidth_tb_s']:g} TB/s, {card['tflops']:g} TFLOP/s in BF16"
         rows.append(("card", figures))
-    rows.append(("host", f"{profile['host_ms']:g} ms a step, beside the GPU's time"))
+    rows.append(("host", f"{profile['host_ms']:g} ms per step, in addition to the GPU's time"))
     cells = [
         [name, f"{constant['value']:.5g}", constant["unit"], constant["of"]]
         for name, constant in profile["constants"].items()
@@ -71,6 +71,6 @@ def _examples(examples: Mapping[str, Any]) -> list[RenderableType]:
         new, past = step["chunks"][0] if step["chunks"] else (None, None)
         sizes = (step["decodes"] or None, step["context"] or None, new, past)
         rows.append([*map(count, sizes), f"{step['gpu_ms']:.3f}" if step["gpu_ms"] else GAP])
-    title = Text(f"Steps of {examples['model']}{split}, without the host", style="bold")
+    title = Text(f"Steps of {examples['model']}{split}, without host time", style="bold")
     grid = table("decodes", "context", "chunk", "past", "ms", rows=rows, left=())
     return [title, grid, *([Text(examples["note"])] if examples["note"] else [])]

@@ -1,5 +1,4 @@
-"""Pages for a browser: one file each, nothing loaded from anywhere, no scripts but the page's own, all from outside
-escaped."""
+"""HTML pages of one file each, which load nothing and run only their own scripts. All values are escaped."""
 
 import pathlib
 import re
@@ -16,17 +15,18 @@ from headway.report.terminal import LONGEST, words
 from headway.results.store import clean
 
 SCRIPTS: Final = ("vega.min.js", "vega-lite.min.js", "vega-embed.min.js", "draw.js")
+SCRIPTLESS: Final = '<p class="scriptless">Scripts are off, so there are no charts; tables have every figure.</p>'
 
 
 class Markup(str):
-    """Text that is HTML already."""
+    """Text that is already HTML."""
 
     __slots__ = ()
 
 
 def page(title: str, parts: Iterable[str]) -> str:
-    """A whole page with the scripts that draw its charts, and their licences; `parts` are HTML already, the title is
-    not. No other script may run: the page names the hash of each."""
+    """Return a whole page with the scripts that draw its charts, and their licences. `parts` are already HTML, the
+    title is not. The page allows only these scripts, by their hashes."""
     scripts = [_asset(name) for name in SCRIPTS]
     licences = details("Licences of the scripts that draw the charts", f"<pre>{text(_asset('LICENSES.txt'))}</pre>")
     template = Template(resources.files("headway.report").joinpath("page.html").read_text(encoding="utf-8"))
@@ -55,32 +55,27 @@ def heading(title: str, *notes: str) -> str:
     return "\n".join((f"<h1>{escape(title)}</h1>", *(f"<p>{escape(note)}</p>" for note in notes)))
 
 
-def scriptless() -> str:
-    """What a page says where its charts cannot be drawn."""
-    return '<p class="scriptless">Charts need scripts, which are off here; every figure is in a table all the same.</p>'
-
-
 def section(title: str, *parts: str, note: str = "", name: str = "") -> str:
-    """A part of a page; links find it by its name."""
+    """Return a part of a page; links refer to its name."""
     before = f"<p>{escape(note)}</p>" if note else ""
     begin = f'<section id="{escape(name)}">' if name else "<section>"
     return f"{begin}\n<h2>{escape(title)}</h2>\n{before}" + "\n".join(parts) + "\n</section>"
 
 
 def card(rows: Iterable[tuple[str, str]], style: str = "") -> str:
-    """Names and values, one below the other."""
+    """Return a list of names and values."""
     cells = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in rows)
     return f'<dl class="card"{style}>{cells}</dl>'
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> str:
-    """The figures that matter most, large."""
+    """Return the most important figures in large type."""
     cards = (f'<div class="fact"><b>{escape(value)}</b><span>{escape(name)}</span></div>' for name, value in rows)
     return f'<div class="facts">{"".join(cards)}</div>'
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") -> str:
-    """A table. Its kind is `short` if the names in the first column are, which takes less room on a telephone, or
+    """Return a table. Its kind is `short` if the names in the first column are, which saves space on a phone, or
     `words` if its cells are texts."""
     head = "".join(f'<th scope="col">{text(header)}</th>' for header in headers)
     body = "".join(f"<tr>{''.join(f'<td>{text(cell)}</td>' for cell in row)}</tr>" for row in rows)
@@ -89,19 +84,19 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "")
 
 
 def paragraph(sentence: str) -> str:
-    """A paragraph; text in backticks is set as code."""
+    """Return a paragraph; text in backticks becomes code."""
     marked = re.sub("`(.*?)`", r"<code>\1</code>", escape(sentence))
     return f"<p>{marked}</p>"
 
 
 def details(title: str, *parts: str) -> str:
-    """What opens when it is asked for."""
+    """Return a part that the reader can open."""
     return f"<details><summary>{escape(title)}</summary>{''.join(parts)}</details>"
 
 
 def unbroken(label: str, sign: str = "") -> Markup:
-    """A label that a browser breaks between its words and not at a hyphen inside a name; `sign` is HTML that stays
-    before the first word."""
+    """Return a label that a browser breaks only between its words, not at a hyphen inside a name. `sign` is HTML before
+    the first word."""
     first, *others = words(label) or [""]
     spans = [_word(first, sign), *(_word(word) for word in others)]
     return Markup("<wbr>".join(spans))

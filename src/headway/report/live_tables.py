@@ -1,4 +1,4 @@
-"""The live fleet in the terminal: its nodes, and the policies that its gateways were given."""
+"""The live fleet in the terminal: its nodes, the policies of its gateways, and a load test's results."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,9 +14,9 @@ from headway.types import Json
 
 
 def listing(nodes: Sequence[Json]) -> RenderableType:
-    """One row a node; below it why one is not ready or cordoned."""
+    """Return one row per node, and below the reasons of nodes that are not ready or cordoned."""
     if not nodes:
-        return Text("no node is registered")
+        return Text("No node is registered.")
     rows, notes = [], []
     for node in nodes:
         signals = node.get("signals", {})
@@ -42,7 +42,7 @@ def listing(nodes: Sequence[Json]) -> RenderableType:
 
 def policies(fleet: Json) -> RenderableType:
     if fleet["policies"] is None:
-        return Text("no policies stand in etcd")
+        return Text("etcd contains no policies.")
     parts: list[RenderableType] = [Text(yaml_text(fleet["policies"]).rstrip()), ""]
     rows = [(name, _verdict(gateway, fleet["revision"])) for name, gateway in fleet["gateways"].items()]
     return Group(*parts, facts([("revision", str(fleet["revision"])), *rows]))
@@ -57,15 +57,13 @@ def _state(node: Json) -> str:
 
 def _verdict(gateway: Json, revision: int) -> str:
     if gateway.get("revision") != revision:
-        return f"has not answered yet; its last word is on revision {gateway.get('revision')}"
-    return "in force" if gateway.get("accepted") else f"refused: {gateway.get('error')}"
+        return f"has not answered yet; its last answer was for revision {gateway.get('revision')}"
+    return "in force" if gateway.get("accepted") else f"rejected: {gateway.get('error')}"
 
-
-# What clients of an endpoint saw, as a page for people.
 
 LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "E2E": "e2e", "lag": "lag"}
-OURS = ("requests", "throughput", "sessions", "goodput", "SLO met", "cache hits", "balance")  # a client knows no more
-LATE_MS = 5.0  # a load generator that is later than that says so
+OURS = ("requests", "throughput", "sessions", "goodput", "SLO met", "cache hits", "balance")  # known to a client
+LATE_MS = 5.0  # lag of the load generator that is reported
 
 
 def report(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> RenderableType:
@@ -73,9 +71,9 @@ def report(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> Renderabl
     lag = client["lag"]
     rows = [(name, text) for name, text in run_facts(summary, scenario) if name in OURS]
     if not client["told_cached"]:
-        rows = [(name, "the endpoint does not tell" if name == "cache hits" else text) for name, text in rows]
+        rows = [(name, "not reported by the endpoint" if name == "cache hits" else text) for name, text in rows]
     rows += [("not served", f"{times:,} × {reason}") for reason, times in client["reasons"].items()]
-    parts: list[RenderableType] = [Text(f"{scenario['name']}, as its clients saw it", style="bold"), ""]
+    parts: list[RenderableType] = [Text(f"{scenario['name']}, measured by its clients", style="bold"), ""]
     parts += [latency_table({**summary["latency"], "lag": lag}, LATENCIES), "", facts(rows), ""]
     parts.append(Text(_pace(client, lag["p99"])))
     for part in group_tables(summary, False):
@@ -84,8 +82,8 @@ def report(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> Renderabl
 
 
 def _pace(client: Mapping[str, Any], lag_ms: float | None) -> str:
-    slowed = "" if client["speed"] == 1 else f", times are the workload's at {client['speed']:g} of the wall's speed"
-    text = f"Latencies count from when a request was to be sent{slowed}."
+    slowed = "" if client["speed"] == 1 else f", in the workload's time, at {client['speed']:g} times real time"
+    text = f"Latencies count from the planned time of a request{slowed}."
     if lag_ms is not None and lag_ms > LATE_MS:
-        text += f" This machine was late: 1 % of the requests were sent more than {number(lag_ms)} ms after that."
+        text += f" This machine was too slow: it sent 1 % of the requests more than {number(lag_ms)} ms late."
     return text

@@ -1,4 +1,4 @@
-"""How reports write numbers: figures, shares, times and money; and the headings of figures in a table."""
+"""Number formats of reports: figures, shares, times and money; and the headings of figures in a table."""
 
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -9,18 +9,18 @@ from headway.types import Json
 
 GAP = "–"
 TIME_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms"), (1e-6, "µs"))
-Column = tuple[str, str, Callable[[float | None], str]]  # a figure's path, its heading, how it is written
+Column = tuple[str, str, Callable[[float | None], str]]  # a figure's path, heading and number format
 
 
 def number(value: float | None, digits: int = 1) -> str:
-    """A figure with thousands marked; large ones need no decimals."""
+    """Write a figure with thousands separators, and without decimals from 1,000 on."""
     if value is None:
         return GAP
     return f"{value:,.{0 if abs(value) >= 1000 else digits}f}"
 
 
 def brief(value: float) -> float:
-    """A number with as many digits as a chart can show."""
+    """Round a number to the digits that a chart can show."""
     return float(f"{value:.5g}")
 
 
@@ -33,12 +33,12 @@ def percent(share: float | None) -> str:
 
 
 def index(value: float | None) -> str:
-    """A figure between 0 and 1, such as Jain's index."""
+    """Write a figure between 0 and 1, such as Jain's index."""
     return number(value, 3)
 
 
 def time_text(seconds: float) -> str:
-    """A time in the largest unit that makes it at least one."""
+    """Write a time in the largest unit in which it is at least 1."""
     for size, unit in TIME_UNITS:
         if abs(seconds) >= size:
             return f"{seconds / size:.3g} {unit}"
@@ -57,7 +57,7 @@ def span(low: float, high: float) -> str:
     return number(low, 0) if low == high else f"{number(low, 0)} to {number(high, 0)}"
 
 
-# The heading of a figure in a terminal, and how it is written.
+# The heading of a figure in a terminal, and its number format.
 FIGURE_COLUMNS: Final[dict[str, tuple[str, Callable[[float | None], str]]]] = {
     "latency.ttft.mean": ("TTFT ms\nmean", number),
     "latency.ttft.p99": ("\np99", number),
@@ -76,7 +76,7 @@ FIGURE_COLUMNS: Final[dict[str, tuple[str, Callable[[float | None], str]]]] = {
 
 
 def figure_columns(*paths: str) -> list[Column]:
-    """The columns of these figures; a heading that begins with a line break continues the one before it."""
+    """Return the columns of these figures; a heading that begins with a line break continues the one before it."""
     return [(path, *FIGURE_COLUMNS[path]) for path in paths]
 
 
@@ -94,7 +94,7 @@ def format_gap(value: float | None) -> str:
 
 
 def share_column(slo: bool) -> Column:
-    """The column of requests that met every target, or of those that were served where nothing was promised."""
+    """Return the column of requests that met every target or, without an SLO, of completed requests."""
     return "slo.goodput_ratio", "goodput\nshare" if slo else "served\nshare", percent
 
 

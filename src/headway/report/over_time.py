@@ -1,10 +1,6 @@
-"""How many requests were where over time, from the columns of a run: mean numbers in equal parts of its length.
-
-A run of a million requests takes one pass and no sorting.
-"""
+"""Requests at each instance over time: mean numbers in equal parts of a run, in one pass over its columns."""
 
 from collections.abc import Iterable, Sequence
-from math import fsum
 from typing import Final
 
 from msgspec import Struct
@@ -22,7 +18,7 @@ NAMES: Final = (
 
 
 class Loads(Struct, frozen=True):
-    """Mean numbers of requests in each part: those that wait to begin, those that run, and those at each instance."""
+    """Mean numbers of requests in each part of a run: waiting to start, running, and at each instance."""
 
     grid: Grid
     waiting: list[float]
@@ -31,7 +27,7 @@ class Loads(Struct, frozen=True):
 
 
 def grid_of(result: Result, bins: int = BINS) -> Grid:
-    """From the first arrival to the end of the run."""
+    """Divide a run from its first arrival to its end."""
     start, end = result.span_ps()
     return Grid(start, -(-max(1, end - start) // bins), bins)
 
@@ -52,7 +48,7 @@ def loads(result: Result) -> Loads:
         if enqueued < 0 or instance not in places:
             continue
         if prefill >= 0:
-            # The prompt is computed elsewhere, and its cache must come over before the answer goes on here.
+            # Between the end of prefill and the end of the transfer, the request is at no instance.
             leaves = handed if handed >= 0 else until
             if prefill in places:
                 places[prefill].add(enqueued, leaves)
@@ -69,7 +65,7 @@ def _means(sums: SpanSums, grid: Grid) -> list[float]:
 
 
 def coarse(series: Series, grid: Grid) -> list[float | None]:
-    """A sampled value as its mean in each part of a run; None where there is no sample."""
+    """Return the mean of a sampled value in each part of a run; None without a sample."""
     sums, counts = [0] * grid.bins, [0] * grid.bins
     for place, value in enumerate(series.values):
         into = (series.start_ps + place * series.interval_ps - grid.start_ps) // grid.step_ps
@@ -80,10 +76,6 @@ def coarse(series: Series, grid: Grid) -> list[float | None]:
 
 
 def busiest(rows: Iterable[tuple[int, Sequence[float]]], most: int) -> list[int]:
-    """The instances with the most requests over the run, in order of their index."""
+    """Return the instances with the highest peaks of requests, in order of their index."""
     totals = sorted(((-max(values, default=0.0), index) for index, values in rows))[:most]
     return sorted(index for _, index in totals)
-
-
-def mean(values: Sequence[float]) -> float:
-    return fsum(values) / len(values)

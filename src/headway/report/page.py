@@ -1,4 +1,4 @@
-"""`headway report`: one file that a browser opens anywhere, with what runs gave, read from top to bottom."""
+"""`headway report`: the results of runs as one HTML file."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,9 +19,9 @@ from headway.report.sections.regrets import decisions
 from headway.report.sections.sweep_lines import sweep, sweep_of
 from headway.results.result import Result
 
-Progress = Callable[[int, int], None]  # runs read so far, runs in all
+Progress = Callable[[int, int], None]  # runs read so far, and all runs
 DEFAULT: Final = "report.html"
-# In reading order: the name of a part, what links call it, and what makes it; one that has nothing to show is empty.
+# In reading order: the name of a part, its title in links, and its function, which returns "" if there is no content.
 PARTS: Final[tuple[tuple[str, str, Callable[[Book], str]], ...]] = (
     ("headline", "Headline", headline),
     ("latencies", "Latencies", distributions),
@@ -38,8 +38,11 @@ PARTS: Final[tuple[tuple[str, str, Callable[[Book], str]], ...]] = (
 def report(
     sources: Source | Sequence[Source], output: str | Path | None = None, progress: Progress | None = None
 ) -> Path:
-    """Write the page of runs (folders or results) or of one study folder, and say where. Several runs are compared with
-    the first. Without `output` the page lies beside the runs, or here where they are in no folder."""
+    """Write the page of runs (folders or results) or of one study folder, and return its path.
+
+    Several runs are compared with the first. The default `output` is beside the runs, or in the current folder if they
+    have none.
+    """
     runs = [sources] if isinstance(sources, str | Path | Result) else list(sources)
     path = place(runs) if output is None else Path(output)
     if path.is_dir():
@@ -49,7 +52,7 @@ def report(
 
 
 def place(sources: Sequence[Source]) -> Path:
-    """Where a page goes: into the folder of the one run or study, beside several runs."""
+    """Return the default path of a page: in the folder of a single run or study, beside several runs."""
     folders = [Path(source) for source in sources if not isinstance(source, Result)]
     if not folders:
         return Path(DEFAULT)
@@ -57,7 +60,7 @@ def place(sources: Sequence[Source]) -> Path:
 
 
 def page(cases: Cases, progress: Progress | None = None) -> str:
-    """The whole page as text."""
+    """Return the page as text."""
     swept = sweep_of(cases) if cases.kind == "sweep" else None
     tabled = cases if swept is None else swept.table(cases)
     chosen, note = choose_drawn(tabled)
@@ -76,11 +79,11 @@ def page(cases: Cases, progress: Progress | None = None) -> str:
 
 
 def choose_drawn(cases: Cases) -> tuple[list[Case], str]:
-    """The runs that charts show, the baseline always among them, and what to say where these are not all."""
+    """Return the runs that charts show, always with the baseline, and a note if these are not all."""
     count = len(cases.cases)
     if count <= MOST:
         return cases.cases, ""
     others = [case.label for case in cases.cases if case.label != cases.baseline]
     labels = {cases.baseline, *others[: MOST - (cases.baseline is not None)]}
-    note = f"Charts show {MOST} of {count:,} runs, the best and the baseline; tables have them all."
+    note = f"Charts show {MOST} of {count:,} runs: the best and the baseline. Tables show all runs."
     return [case for case in cases.cases if case.label in labels], note

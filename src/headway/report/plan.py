@@ -1,4 +1,4 @@
-"""A plan for people: what was tried, the curve of latency and goodput against load, and what it comes to."""
+"""A plan for people: the candidates, the curve of latency and goodput against load, and the verdict."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DRAWN: Final = ("ttft", "tpot", "e2e")
 
 
 def report(plan: Plan) -> RenderableType:
-    """For the terminal."""
+    """Return the plan for the terminal."""
     parts: list[RenderableType] = [Text(_title(plan), style="bold"), _effort(plan), "", _candidates(plan), ""]
     if plan.curve:
         parts += [_curve(plan), ""]
@@ -38,11 +38,11 @@ def _title(plan: Plan) -> str:
 
 def _effort(plan: Plan) -> str:
     seeds = "1 seed" if plan.seeds == 1 else f"{plan.seeds} seeds"
-    return f"{plan.runs:,} runs of {len(plan.tried):,} candidates under up to {seeds} each"
+    return f"{plan.runs:,} runs of {len(plan.tried):,} candidates with up to {seeds} each"
 
 
 def _rows(plan: Plan) -> list[Judged]:
-    """What the search looked at: clusters under the load that was given, or loads on the cluster that was."""
+    """Return the candidates of the search: clusters at the given load, or loads on the given cluster."""
     drawn = [point["load"] for point in plan.curve]
     if plan.find == "load":
         near = (plan.holds, plan.breaks)
@@ -71,7 +71,7 @@ def _candidates(plan: Plan) -> Table:
 
 
 def _cell(plan: Plan, judged: Judged, target: Target) -> str:
-    """The mean over the seeds that ran, and half its interval."""
+    """Write the mean over the seeds that ran, and half its interval."""
     estimate = plan.estimate(judged, target)
     mean, low, high = (estimate[key] for key in ("mean", "low", "high"))
     if mean is None:
@@ -83,7 +83,7 @@ def _cell(plan: Plan, judged: Judged, target: Target) -> str:
 
 
 def _family(plan: Plan) -> str:
-    """Which latency a bar shows: that of the first target that is one."""
+    """Return the latency that a bar shows: that of the first target on a latency."""
     names = [target.figure.rpartition("_")[0] for target in plan.targets]
     return next((name for name in names if name in DRAWN), "ttft")
 
@@ -114,9 +114,9 @@ def _curve(plan: Plan) -> RenderableType:
 
 
 def check(path: Path) -> None:
-    """Refuse a file that could not be written in the end, before anything is run."""
+    """Raise before any run if the file could not be written."""
     if path.suffix not in WRITERS:
-        raise HeadwayError(f"--output: {str(path)!r} should end in {', '.join(WRITERS)}, to say what is written.")
+        raise HeadwayError(f"--output: {str(path)!r} must end in {' or '.join(WRITERS)}.")
     if not path.parent.is_dir():
         raise HeadwayError(f"--output: there is no folder {str(path.parent)!r}.")
 
@@ -134,7 +134,7 @@ def _page(plan: Plan) -> str:
     parts = [html.heading(title, plan.verdict, *plan.notes), html.facts(_facts(plan))]
     if plan.curve:
         curve = html.section("The curve", _points(plan), note="Means over the seeds.")
-        parts += [html.scriptless(), *_charts(plan), curve]
+        parts += [html.SCRIPTLESS, *_charts(plan), curve]
     targets = [f"{target.figure}, {target.describe_limit()}" for target in plan.targets]
     rows = [
         [
@@ -148,15 +148,15 @@ def _page(plan: Plan) -> str:
     ]
     candidates = html.table(["replicas", AXES[plan.load.unit], "USD/h", "seeds met", *targets], rows)
     means = "means with half their 95 % intervals over the seeds that ran"
-    note = f"{_effort(plan)}; {means}. The first seed that fails decides."
-    return html.page(title, [*parts, html.section("What was tried", candidates, note=note)])
+    note = f"{_effort(plan)}; {means}. A candidate fails with its first seed that misses a target."
+    return html.page(title, [*parts, html.section("Candidates", candidates, note=note)])
 
 
 def _facts(plan: Plan) -> list[tuple[str, str]]:
     rows = [("of " + name, f"{count:,}") for name, count in plan.replicas.items()]
-    rows += [("USD an hour", number(plan.space.usd_per_hour(plan.counts), 2)), ("runs", f"{plan.runs:,}")]
+    rows += [("USD per hour", number(plan.space.usd_per_hour(plan.counts), 2)), ("runs", f"{plan.runs:,}")]
     if plan.holds is not None:
-        rows.append(("load that is held", plan.load.describe(plan.holds)))
+        rows.append(("sustained load", plan.load.describe(plan.holds)))
     return rows
 
 
@@ -172,7 +172,7 @@ def _points(plan: Plan) -> str:
 
 
 def _charts(plan: Plan) -> list[str]:
-    """A chart of each latency that a target bounds, with its limit, and one of the goodput."""
+    """Return a chart of each latency with a target, and one of the goodput."""
     bounded = [name for name in DRAWN if any(target.figure.startswith(f"{name}_p") for target in plan.targets)]
     charts = []
     for name in bounded or ["ttft"]:

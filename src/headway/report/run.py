@@ -1,4 +1,4 @@
-"""What one run gave, as a page for people: latencies, then what they cost and how they were reached."""
+"""The results of one run for the terminal: latencies, then throughput, cache, scaling and cost."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,7 +30,7 @@ GROUP_WIDTH = 24  # characters of a tenant's name
 
 
 def run_report(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> RenderableType:
-    """What one run gave: latencies, then what they cost and how they were reached."""
+    """Return the results of one run."""
     parts: list[RenderableType] = [title(scenario), ""]
     if (warning := note_no_figures(summary, scenario["warmup"])) is not None:
         parts.extend((Text(warning), ""))
@@ -41,7 +41,7 @@ def run_report(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> Rende
 
 
 def group_tables(summary: Mapping[str, Any], slo: bool) -> list[RenderableType]:
-    """For tenants, classes, kinds and models, where there are any: those with the most requests, a line each."""
+    """Return tables of the largest tenants, classes, kinds and models, if there are several."""
     return [_groups(name, summary[name], slo) for name in ("tenants", "classes", "kinds", "models") if name in summary]
 
 
@@ -55,12 +55,12 @@ def _groups(name: str, groups: Sequence[Json], slo: bool) -> RenderableType:
     grid = table(name, *(heading for _, heading, _ in columns), rows=rows, gap=1)
     grid.columns[0].max_width, grid.columns[0].overflow = GROUP_WIDTH, "ellipsis"
     left = len(groups) - len(largest)
-    return Group(grid, Text(f" and {left:,} more, with --json")) if left else grid
+    return Group(grid, Text(f" and {left:,} more; use --json to see all")) if left else grid
 
 
 def run_facts(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> list[tuple[str, str]]:
     targets = scenario["slo"]
-    if has_slo({**scenario, "slo": {}}):  # a tenant has its own: no target holds for all
+    if has_slo({**scenario, "slo": {}}):  # a tenant has its own targets, so none applies to all
         targets = dict.fromkeys(targets)
     requests, throughput, cache = summary["requests"], summary["throughput"], summary["cache"]
     balance, slo, cost = summary["balance"], summary["slo"], summary["cost"]
@@ -71,16 +71,13 @@ def run_facts(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> list[t
             ends.append(f"{count(requests[outcome])} {outcome.replace('_', ' ')}")
     rest = ""
     if requests["retried"]:
-        rest += f"; {count(requests['retried'])} of them sent again"
+        rest += f"; {count(requests['retried'])} of them client retries"
     if requests["not_issued"]:
-        rest += f"; {count(requests['not_issued'])} turns of sessions never came"
+        rest += f"; {count(requests['not_issued'])} planned turns never sent"
+    tokens = f"{count(throughput['input_tokens_per_s'])} in, {count(throughput['output_tokens_per_s'])} out"
     rows = [
         ("requests", f"{count(requests['arrived'])} arrived: {', '.join(ends)}{rest}"),
-        (
-            "throughput",
-            f"{number(throughput['requests_per_s'], 2)} requests/s, tokens/s: "
-            f"{count(throughput['input_tokens_per_s'])} in, {count(throughput['output_tokens_per_s'])} out",
-        ),
+        ("throughput", f"{number(throughput['requests_per_s'], 2)} requests/s, tokens/s: {tokens}"),
     ]
     if "sessions" in summary:
         rows.append(("sessions", _sessions(summary["sessions"])))
@@ -94,19 +91,16 @@ def run_facts(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> list[t
     if met:
         rows.append(("goodput", f"{number(slo['goodput_requests_per_s'], 2)} requests/s within the SLO"))
         rows.append(("SLO met", ", ".join(met)))
-    rows.append(
-        (
-            "cache hits",
-            f"{percent(cache['token_hit_ratio'])} of prompt tokens, {percent(cache['block_hit_ratio'])} of blocks, "
-            f"{percent(cache['request_hit_ratio'])} of requests",
-        )
-    )
-    rows.append(("preemptions", count(summary["preemptions"])))
-    rows.append(("balance", f"Jain {index(balance['jain'])}, coefficient of variation {index(balance['cv'])}"))
+    parts = {"prompt tokens": "token_hit_ratio", "blocks": "block_hit_ratio", "requests": "request_hit_ratio"}
+    rows += [
+        ("cache hits", ", ".join(f"{percent(cache[ratio])} of {part}" for part, ratio in parts.items())),
+        ("preemptions", count(summary["preemptions"])),
+        ("balance", f"Jain {index(balance['jain'])}, coefficient of variation {index(balance['cv'])}"),
+    ]
     if "adapters" in summary:
         adapters = summary["adapters"]
-        loads = f"{count(adapters['loads'])} loads, {number(adapters['load_s'])} s of steps"
-        rows.append(("adapters", f"{count(adapters['requests'])} requests with one, {loads}"))
+        loads = f"{count(adapters['loads'])} loads, {number(adapters['load_s'])} s of step time"
+        rows.append(("adapters", f"{count(adapters['requests'])} requests with an adapter, {loads}"))
     for name, tier in summary.get("tiers", {}).items():
         rows.append((f"{name} tier", _tier(name, tier)))
     if "loads" in summary:
@@ -118,16 +112,11 @@ def run_facts(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> list[t
     if "fairness" in summary:
         even = summary["fairness"]
         tokens, goodput = index(even["jain_tokens"]), index(even["jain_goodput"])
-        rows.append(("fairness", f"Jain {tokens} of tenants' tokens, {goodput} of their goodput shares"))
+        rows.append(("fairness", f"Jain {tokens} for tenants' tokens, {goodput} for their goodput shares"))
     if "scaling" in summary:
         rows += _scaling(summary["scaling"])
-    rows.append(
-        (
-            "cost",
-            f"{number(cost['gpu_seconds_per_request'], 3)} GPU-seconds a request, "
-            f"{count(cost['gpu_held_seconds'])} held, ${usd} per million tokens",
-        )
-    )
+    busy, held = number(cost["gpu_seconds_per_request"], 3), count(cost["gpu_held_seconds"])
+    rows.append(("cost", f"{busy} GPU-seconds per request, {held} held, ${usd} per million tokens"))
     rows.append(("spent", _spent(cost["usd"], summary["energy"])))
     own = [
         f"{name}={number(value, 0 if value == int(value) else 3)}"
@@ -139,7 +128,7 @@ def run_facts(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> list[t
 
 
 def _scaling(scaling: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The replicas that came and went, a line a pool; and what became of the requests of those that went."""
+    """Return a row per pool with its replicas, and rows of faults and interrupted requests."""
     rows = []
     pools = scaling["pools"]
     for pool in pools:
@@ -156,7 +145,7 @@ def _scaling(scaling: Mapping[str, Any]) -> list[tuple[str, str]]:
             text += f"; ready in {number(ready / 1000)} s"
         rows.append((name, text))
     faults = [f"{times} {kind}" for kind, times in scaling["faults"].items() if times]
-    words = (("failed", "failed"), ("retried", "sent again"), ("redirected", "sent on"))
+    words = (("failed", "failed"), ("retried", "retried"), ("redirected", "redirected"))
     lost = [f"{count(scaling[key])} {word}" for key, word in words if scaling[key]]
     return rows + [(name, ", ".join(parts)) for name, parts in (("faults", faults), ("interrupted", lost)) if parts]
 
@@ -166,7 +155,7 @@ def _spent(usd: float, energy: Mapping[str, Any]) -> str:
     if energy["kwh"] is not None:
         text += f" and {format_figure(energy['kwh'])} kWh"
     if energy["wh_per_request"] is not None:
-        text += f", {format_figure(energy['wh_per_request'])} Wh a request"
+        text += f", {format_figure(energy['wh_per_request'])} Wh per request"
     return text
 
 
@@ -174,7 +163,7 @@ def _transfers(section: Mapping[str, Any]) -> str:
     took = ""
     if section["count"]:
         wait, time = section["wait"], section["time"]
-        took = f"; mean {number(wait['mean'])} ms before they begin, {number(time['mean'])} ms on the way"
+        took = f"; mean {number(wait['mean'])} ms before the transfer, {number(time['mean'])} ms transfer"
         took += (
             f" (p99 {number(wait['p99'])}, {number(time['p99'])}); links {percent(section['link_utilization'])} busy"
         )
@@ -184,7 +173,7 @@ def _transfers(section: Mapping[str, Any]) -> str:
 def _tier(name: str, section: Mapping[str, Any]) -> str:
     hits, full = percent(section["hit_ratio"]), percent(section["utilization"])
     if name == "gpu":
-        return f"{hits} of prompt tokens, found without a load, {full} full"
+        return f"{hits} of prompt tokens, without a load, {full} full"
     thrashed = f" ({count(section['thrashed_blocks'])} thrashed)" if section["thrashed_blocks"] else ""
     return (
         f"{hits} of prompt tokens; blocks: {count(section['stored_blocks'])} stored, "

@@ -1,4 +1,4 @@
-"""A sweep for the terminal: a row a point, the best of each column marked."""
+"""A sweep for the terminal: one row per point, the best of each column marked."""
 
 from collections.abc import Sequence
 
@@ -13,8 +13,8 @@ from headway.report.terminal import BEST, FIGURES, LONGEST, Fitted, label_column
 from headway.results.ranking import direction, value
 from headway.types import Json
 
-VALUE_AT_MOST = 24  # characters of a value in a line
-FEWEST = 3  # figures, however narrow the terminal is
+VALUE_AT_MOST = 24  # characters of a value per line
+FEWEST = 3  # figures, even in a narrow terminal
 PATHS = (
     "latency.ttft.mean", "latency.ttft.p99", "latency.tpot.p99", "latency.e2e.mean", "latency.e2e.p99",
     "throughput.requests_per_s", "cache.token_hit_ratio", "cost.usd",
@@ -22,10 +22,9 @@ PATHS = (
 
 
 def report(sweep: Sweep, show: Sequence[str] = ()) -> RenderableType:
-    """Return the grid with a row for each point, then the verdict. `show` has figures for the columns instead of the
-    usual ones."""
+    """Return the grid with one row per point, and the verdict. `show` replaces the usual figures."""
     stages = [axis.stage for axis in sweep.axes if axis.stage is not None]
-    seeds = f", {sweep.seeds} seeds each, of which these are the means" if sweep.seeds > 1 else ""
+    seeds = f", means over {sweep.seeds} seeds each" if sweep.seeds > 1 else ""
     count = len(sweep.points)
     head = f"{count:,} point{'s' * (count != 1)}{seeds}; {BEST} marks the best of a column."
     usual = [share_column(any(point.slo for point in sweep.points)), *figure_columns(*PATHS)]
@@ -35,7 +34,7 @@ def report(sweep: Sweep, show: Sequence[str] = ()) -> RenderableType:
 
 
 def _title(sweep: Sweep, stages: Sequence[str]) -> RenderableType:
-    """The scenario, without what is varied: its cluster, or policies."""
+    """Describe the scenario without the cluster or policies that vary."""
     scenario = sweep.scenario
     if any(axis.keys[0] == "cluster" for axis in sweep.axes):
         return Text(scenario["name"], style="bold")
@@ -66,7 +65,7 @@ def _grid(sweep: Sweep, columns: Sequence[Column]) -> Table:
 
 
 def _cells(summaries: Sequence[Json], column: Column) -> list[Text]:
-    """The cells of a column, the best marked, all of them where several are written alike; none where all are."""
+    """Return the cells of a column with the best marked: all cells that equal it, or none if the column is constant."""
     path, _, write = column
     values = [value(summary, path) for summary in summaries]
     known = [figure for figure in values if figure is not None]

@@ -1,7 +1,8 @@
-"""Results as tables for people, at home in 80 columns. Everything here reads plain summaries and prints them."""
+"""Tables for a terminal of 80 columns or more."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -14,15 +15,13 @@ from headway.policies.registry import DEFAULT_POLICIES
 from headway.report.number_format import number, span
 from headway.types import Json
 
-# Labels in a table's column, broken between words and never inside a name.
-#
-# A label is a policy with its parameters, such as `weighted(prefix-affinity:3, queue-depth:2)`, or any value that was
-# varied. It may break before a parenthesis and behind a comma or a space; where a word is still too long, behind the
+# Labels are policies with their parameters, such as `weighted(prefix-affinity:3, queue-depth:2)`, or varied values. A
+# label may break before a parenthesis and after a comma or a space. If a word is still too long, it breaks after the
 # colon of `file.py:Class` or the sign of `parameter=value`.
 
-USUAL: Final = 28  # characters of a label in a line, while its words are shorter
+USUAL: Final = 28  # characters of a label per line, unless a word is longer
 LONGEST: Final = 40  # characters of a word that is not broken
-FIGURES: Final = 15  # columns that labels leave to figures in a narrow terminal
+FIGURES: Final = 15  # columns reserved for figures in a narrow terminal
 WORDS: Final = re.compile(r"\(?[^\s,(]*,?\s*")
 PARTS: Final = re.compile(r"[^:=]*[:=]+|[^:=]+")
 C = TypeVar("C")
@@ -40,33 +39,28 @@ def wrap(label: str, width: int) -> str:
 
 
 def least_width(labels: Iterable[str], room: int) -> int:
-    """Return the width at which none of these labels breaks inside a name, within the `room` of the whole table."""
+    """Return the width at which none of these labels breaks inside a name, if the table's `room` allows it."""
     parts = [part.rstrip() for label in labels for word in words(label) for part in PARTS.findall(word)]
     return max(1, min(max(map(len, parts), default=1), LONGEST, room - FIGURES))
 
 
 def words(label: str) -> list[str]:
-    """Return the pieces between which a label may break; together they are the label."""
+    """Split a label into the pieces between which it may break."""
     return [word for word in WORDS.findall(label) if word]
 
 
+@dataclass(frozen=True)
 class Fitted(Generic[C]):
-    """A table that drops its last figures in a narrow terminal before a label breaks inside a name.
+    """A table that drops its last columns in a narrow terminal before a label breaks inside a name.
 
-    `build` makes the table of some figures, with labels in lines of a width. Figures in `fixed` are never dropped.
+    `build` makes the table from some figures and the width of labels. Figures in `fixed`, by default the first, are
+    never dropped.
     """
 
-    def __init__(
-        self,
-        labels: Iterable[str],
-        figures: Sequence[C],
-        build: Callable[[Sequence[C], int], Table],
-        fixed: Sequence[C] = (),
-    ) -> None:
-        self.labels = list(labels)
-        self.figures = list(figures)
-        self.build = build
-        self.fixed = fixed or self.figures[:1]
+    labels: Sequence[str]
+    figures: Sequence[C]
+    build: Callable[[Sequence[C], int], Table]
+    fixed: Sequence[C] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         wide = options.update(max_width=10_000)
@@ -74,28 +68,27 @@ class Fitted(Generic[C]):
         figures, least = list(self.figures), least_width(self.labels, room)
         while True:
             rest = Measurement.get(console, wide, self.build(figures, least)).maximum - least
-            more = [place for place, figure in enumerate(figures) if figure not in self.fixed]
+            fixed = self.fixed or self.figures[:1]
+            more = [place for place, figure in enumerate(figures) if figure not in fixed]
             if rest + least <= room or not more:
                 break
             figures.pop(more[-1])
         yield self.build(figures, max(least, min(USUAL, room - rest)))
 
 
-# Small plots of plain characters, for a terminal.
-
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 HEIGHTS = " ▁▂▃▄▅▆▇█"
 
 
 def bar(share: float, width: int = 30) -> str:
-    """A horizontal bar; a share of 1 fills the width."""
+    """Draw a horizontal bar; a share of 1 fills the width."""
     eighths = round(max(0.0, min(1.0, share)) * width * 8)
     full, rest = divmod(eighths, 8)
     return "█" * full + (EIGHTHS[rest] if rest else "")
 
 
 def columns(values: Sequence[float]) -> str:
-    """One character a value, its height the value's share of the largest; what is above nothing shows."""
+    """Draw one character per value, its height relative to the largest; every positive value is visible."""
     top = max(values, default=0.0)
     if top <= 0:
         return " " * len(values)
@@ -109,7 +102,7 @@ STATISTICS: Final = ("mean", "p50", "p90", "p95", "p99", "max")
 def table(
     *headers: str, rows: Iterable[Sequence[str | Text]] = (), gap: int = 2, left: Collection[int] = (0,)
 ) -> Table:
-    """A borderless table: words to the left, figures to the right."""
+    """Return a table without borders, with the columns in `left` aligned left and the others right."""
     grid = Table(box=None, padding=(0, gap - 1, 0, 1), header_style="bold", pad_edge=True)
     for position, header in enumerate(headers):
         grid.add_column(Text(header), justify="left" if position in left else "right", no_wrap=True)
@@ -128,19 +121,19 @@ def facts(rows: Iterable[tuple[str, str]]) -> Table:
 
 
 def latency_table(latency: Json, names: Mapping[str, str]) -> Table:
-    """The statistics of each kind of latency."""
+    """Return a table with the statistics of each kind of latency."""
     rows = [[name, *(number(latency[key][at]) for at in STATISTICS)] for name, key in names.items()]
     return table("ms", *STATISTICS, rows=rows)
 
 
 def title(scenario: Mapping[str, Any], but: str = "") -> RenderableType:
-    """What was run, on two lines."""
+    """Describe the scenario in two lines."""
     size, how = describe_scenario(scenario, but)
     return Group(Text(f"{scenario['name']}: {size}", style="bold"), Text(how))
 
 
 def describe_scenario(scenario: Mapping[str, Any], but: str = "") -> tuple[str, str]:
-    """The cluster, and its latency models and policies, `but` for the stage that is compared."""
+    """Describe the cluster, and its latency models and policies without that of stage `but`."""
     cluster = scenario["cluster"]
     deployments = cluster.get("deployments")
     pools = [cluster] if deployments is None else list(deployments.values())
@@ -160,20 +153,18 @@ def describe_scenario(scenario: Mapping[str, Any], but: str = "") -> tuple[str, 
 
 
 def _halves(pool: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The two kinds of equal instances of a disaggregated deployment, or the one of another."""
+    """Return the prefill and the decode half of a disaggregated deployment, or the deployment itself."""
     if "prefill" not in pool:
         return [pool]
     return [{**pool[role], "model": pool["model"], "role": f"{role} "} for role in ("prefill", "decode")]
 
 
 def _bounds(pool: Mapping[str, Any]) -> tuple[int, int]:
-    """The fewest and the most instances that it may have."""
     count = pool["instances"]
     return pool.get("min_replicas", count), pool.get("max_replicas", count)
 
 
 def _pool(pool: Mapping[str, Any]) -> str:
-    """Equal instances, in words."""
     model, gpu = (
         each if isinstance(each, str) else each.get("name", "custom") for each in (pool["model"], pool["gpu"])
     )
@@ -184,6 +175,6 @@ def _pool(pool: Mapping[str, Any]) -> str:
 
 
 def label_column(grid: Table, place: int, width: int) -> None:
-    """Make a column one of labels, which `wrap` has broken into lines of this width."""
+    """Format a column for labels that `wrap` has broken into lines of this width."""
     column = grid.columns[place]
     column.justify, column.max_width, column.no_wrap, column.overflow = "left", width, False, "fold"

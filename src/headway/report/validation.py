@@ -1,4 +1,4 @@
-"""What `headway validate` shows: errors in the terminal, and both distributions as a page for a browser."""
+"""The output of `headway validate` and of calibration: errors in the terminal, and distributions as a page."""
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -15,18 +15,18 @@ from headway.report.sections.latency_curves import LONG, NAMES, cdf
 from headway.report.terminal import table
 
 HEADERS = ("", "statistic", "simulated ms", "recorded ms", "error")
-NOTE = "Share of answered requests at or below a time; the broken line is what was recorded."
+NOTE = "Share of answered requests at or below a time; the dashed line is the recorded run."
 
 
 def report(validation: Validation) -> RenderableType:
-    """For the terminal."""
+    """Return the errors for the terminal."""
     errors = table(*HEADERS, rows=_rows(validation), left=(0, 1))
     parts: list[RenderableType] = [Text(_title(validation), style="bold"), Text(_counts(validation)), "", errors, ""]
     return Group(*parts, *map(Text, validation.notes), Text(_verdict(validation)))
 
 
 def page(validation: Validation) -> str:
-    """For a browser: one file."""
+    """Return the distributions and errors as an HTML page."""
     colours = palette((SIMULATED, RECORDED), RECORDED)
     figures = []
     for kind, short in NAMES.items():
@@ -61,7 +61,7 @@ def _rows(validation: Validation) -> list[list[str]]:
 
 
 def _named_rows(validation: Validation) -> list[list[str]]:
-    """One column less, since a telephone has no room for two that only name."""
+    """Return the rows with kind and statistic in one column, to save space on a phone."""
     names = [NAMES[kind] for kind, statistics in validation.latency.items() for _ in statistics]
     return [[f"{kind} {name}", *figures] for kind, (_, name, *figures) in zip(names, _rows(validation), strict=True)]
 
@@ -72,15 +72,13 @@ def _error(error: float | None) -> str:
 
 def _verdict(validation: Validation) -> str:
     if validation.worst is None:
-        return "Nothing was recorded that an error could be told of."
+        return "The recorded run has no latency to compare with."
     kind, name, error = validation.worst
-    return f"Furthest off: {NAMES[kind]} {name}, {_error(error)}."
-
-
-# A calibration in the terminal: how far off the fit is on steps that it had not seen.
+    return f"Largest error: {NAMES[kind]} {name}, {_error(error)}."
 
 
 def calibration_report(calibration: Calibration) -> RenderableType:
+    """Return the errors of a fit on held-out steps."""
     rows = [
         [phase.phase, f"{phase.steps:,}", *map(percent, (phase.median, phase.p90, phase.worst))]
         for phase in calibration.errors
@@ -89,21 +87,21 @@ def calibration_report(calibration: Calibration) -> RenderableType:
     shapes = ", ".join(calibration.shapes)
     return Group(
         Text(f"{calibration.gpu}: fitted to {calibration.steps:,} steps of {shapes}", style="bold"),
-        Text(f"up to {calibration.tokens[1]:,} tokens a step and {calibration.context[1]:,} of context"),
+        Text(f"up to {calibration.tokens[1]:,} tokens per step and {calibration.context[1]:,} of context"),
         "",
         table("held out", "steps", "median", "p90", "worst", rows=rows),
         "",
-        Text(f"Absolute error of a fit that had not seen these {steps:,} steps; the profile is fitted to all of them."),
+        Text(f"Absolute error on {steps:,} held-out steps; the profile itself is fitted to all steps."),
     )
 
 
 def of_run(fit: EngineFit | LinearFit) -> RenderableType:
-    """What an engine's run changed, and the errors on requests that were held out."""
+    """Return the fitted constants, and the errors on held-out requests."""
     if isinstance(fit, LinearFit):
         durations = (f"{key} {value}" for key, value in fit.latency.items() if key != "model")
         changes = f"{', '.join(durations)} ({fit.runs} runs)"
     else:
-        changes = f"host {fit.host_ms:.3f} ms a step, all times of the GPU × {fit.scale:.4f} ({fit.runs} runs)"
+        changes = f"host {fit.host_ms:.3f} ms per step, all GPU times × {fit.scale:.4f} ({fit.runs} runs)"
     before = fit.before.worst
-    was = "" if before is None else f"Before, the furthest off of these was {100 * before[2]:+.1f} %."
+    was = "" if before is None else f"Before the fit, the largest error was {100 * before[2]:+.1f} %."
     return Group(Text(changes, style="bold"), report(fit.after), Text(was))

@@ -1,4 +1,4 @@
-"""What `headway trace inspect` prints: a trace's shape and its reuse, with small plots."""
+"""The output of `headway trace inspect` and `headway workload preview`: lengths, arrivals and reuse."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from headway.report.charts import COLOURS, bins, figure, legend, lines, palette,
 from headway.report.number_format import GAP, count, number, percent, time_text
 from headway.report.terminal import bar, columns, facts, table
 
-WINDOWS = 10  # fewer counts than this have no variance worth printing
+WINDOWS = 10  # the variance of fewer counts is not printed
 GROUPS = (("tenant", "tenants"), ("kind", "kinds"), ("model", "models"))
 MOST = 12  # rows of a table of names
 NAME_WIDTH = 28
@@ -49,31 +49,31 @@ def arrivals(trace: Mapping[str, Any]) -> list[RenderableType]:
     times = trace["arrivals"]
     if times is None:
         if trace.get("clock") == "trace":
-            why = "Later turns have no times of their own, they wait for answers"
+            why = "Later turns have no times, because they wait for answers"
         else:
-            why = "No clock goes through the whole trace"
-        return [Text(f" {why}: no rate and no burstiness to report.")]
+            why = "The sessions of this trace have no common clock"
+        return [Text(f" {why}: rate and burstiness are unknown.")]
     rates = times["rate_over_time_per_s"]
     idc = ", ".join(_dispersion(window, value, trace["span_s"]) for window, value in times["idc"].items())
     rows = [
         ("rate", f"{number(trace['rate_per_s'], 2)} requests/s over {number(trace['span_s'])} s"),
         ("gaps", f"coefficient of variation {number(times['cv'], 3)} (0 even, 1 Poisson)"),
-        ("dispersion", f"{idc} (variance to mean of the counts, 1 Poisson)"),
-        ("peak to mean", f"{number(times['peak_to_mean_60s'], 2)} at a minute"),
+        ("dispersion", f"{idc} (variance of counts divided by their mean, 1 Poisson)"),
+        ("peak to mean", f"{number(times['peak_to_mean_60s'], 2)} per minute"),
     ]
-    head = f" arrivals over time, up to {number(max(rates, default=None), 2)} a second"
+    head = f" arrivals over time, at most {number(max(rates, default=None), 2)} per second"
     plot: list[RenderableType] = ["", Text(head), Text(f" {columns(rates)}")] if rates else []
     return [facts(rows), *plot]
 
 
 def _dispersion(window: str, value: float | None, span_s: float) -> str:
-    """A variance of a few counts says nothing."""
+    """Write the dispersion at a window, or a dash if the trace has too few windows."""
     enough = span_s >= WINDOWS * float(window.removesuffix("s"))
     return f"{number(value, 2) if enough else GAP} over {window}"
 
 
 def group_tables(workload: Mapping[str, Any]) -> list[RenderableType]:
-    """What each tenant, kind and model sent, where there are several."""
+    """Return tables of tenants, kinds and models, if there are several."""
     parts: list[RenderableType] = []
     for label, key in GROUPS:
         if len(workload[key]) > 1:
@@ -82,9 +82,8 @@ def group_tables(workload: Mapping[str, Any]) -> list[RenderableType]:
 
 
 def _groups(groups: Sequence[Mapping[str, Any]], label: str) -> Table:
-    """Most requests first."""
     rows = [
-        ["(not said)" if group["name"] is None else group["name"] or "(no name)", *_group_cells(group)]
+        ["(unknown)" if group["name"] is None else group["name"] or "(no name)", *_group_cells(group)]
         for group in groups[:MOST]
     ]
     if len(groups) > MOST:
@@ -112,7 +111,7 @@ def content(trace: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.extend(about_sessions(sessions))
     if ideal is not None:
         hits = f"{percent(ideal['block_hit_ratio'])} of blocks, {percent(ideal['token_hit_ratio'])} of prompt tokens"
-        rows.append(("ideal reuse", f"{hits}: what one cache without limit would hit"))
+        rows.append(("ideal reuse", f"{hits}: hits of one cache without limit"))
     return rows
 
 
@@ -122,7 +121,7 @@ def about_sessions(sessions: Mapping[str, Any]) -> list[tuple[str, str]]:
     if sessions.get("source") == "derived":
         name = "chains"
         text = (
-            f"{count(sessions['count'])} of requests that continue an earlier one's blocks (the format has no "
+            f"{count(sessions['count'])} chains of requests that continue an earlier one's blocks (the format has no "
             f"session ids): {number(turns['mean'], 2)} requests each on average, {several} chains of several"
         )
     else:
@@ -140,17 +139,17 @@ def about_sessions(sessions: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def reuse(trace: Mapping[str, Any]) -> list[RenderableType]:
-    """Share of blocks that LRU caches of each size would hit in order of arrival."""
+    """Return tables of the block hits of LRU caches of each size."""
     block = trace["blocks"]["tokens"]
     tail_first = any(row["order"] == "tail-first" for row in trace["reuse"])
     used = ", tail first" if tail_first else ""
     parts: list[RenderableType] = [
-        Text(f" What LRU caches under round robin would hit, in order of arrival{used};"),
-        Text(f" a cache's capacity counts the trace's own blocks, of {block} tokens each:"),
+        Text(f" Hits of LRU caches under round robin, in order of arrival{used};"),
+        Text(f" the capacity counts blocks of the trace, of {block} tokens each:"),
         _hits(trace["reuse"], block),
     ]
     if trace["sticky_reuse"]:
-        text = " The same where each session stays with one cache:"
+        text = " The same if each session stays with one cache:"
         parts += ["", Text(text), _hits(trace["sticky_reuse"], block)]
     return parts
 
@@ -165,8 +164,7 @@ def _hits(caches: Sequence[Mapping[str, Any]], block: int) -> Table:
 
 
 def snippet(trace: Mapping[str, Any], path: str, block_tokens: int | None = None, limit: int | None = None) -> str:
-    """The section of a scenario that replays this trace as it was looked at; sessions without a common clock need to
-    be told when to start."""
+    """Return the section of a scenario that replays this trace; sessions without a common clock need `starts`."""
     where = path if re.fullmatch(r"[\w./-]+", path) else json.dumps(path)
     starts = ", starts: {rate: 0.2/s, arrival: poisson}" if trace.get("clock") == "session" else ""
     options = {"block_tokens": block_tokens, "limit": limit}
@@ -174,10 +172,10 @@ def snippet(trace: Mapping[str, Any], path: str, block_tokens: int | None = None
     return f"workload: {{trace: {{format: {trace['format']}, path: {where}{keys}{starts}}}}}"
 
 
-# What `headway workload preview` shows: a workload's first requests, in the terminal and as a page for a browser.
+# The output of `headway workload preview`: a workload's first requests, in the terminal and as a page.
 
-AS_IF = "Times of requests that wait for answers are as if answers came at once; in a run they come later."
-TENANTS = len(COLOURS)  # lines of a chart, beyond which the rest is one line
+AS_IF = "Requests that wait for an answer are shown as if the answer came at once; in a run they arrive later."
+TENANTS = len(COLOURS)  # lines of a chart; further tenants share one line
 
 SECONDS = ("mean", "p50", "p90", "p99", "max")
 
@@ -185,7 +183,7 @@ Preview = Mapping[str, Any]
 
 
 def preview_report(preview: Preview) -> RenderableType:
-    """For the terminal."""
+    """Return the preview for the terminal."""
     parts: list[RenderableType] = [Text(_title(preview), style="bold")]
     parts += map(Text, _notes(preview))
     if not preview["requests"]:
@@ -210,22 +208,22 @@ def _title(preview: Preview) -> str:
 
 
 def _notes(preview: Preview) -> list[str]:
-    more = [] if preview["complete"] else ["--requests looks at more of them."]
+    more = [] if preview["complete"] else ["To see more, use --requests."]
     return [*([AS_IF] if preview["waits"] else []), *more]
 
 
 def _reuse(preview: Preview) -> str:
     ideal = preview["ideal_reuse"]
     hits = f"{percent(ideal['token_hit_ratio'])} of prompt tokens, {percent(ideal['request_hit_ratio'])} of requests"
-    return f"{hits}: what one cache without limit would hit, answers included"
+    return f"{hits}: hits of one cache without limit, answers included"
 
 
 def _over_time(tenants: Sequence[Preview]) -> Table:
-    """Every tenant's rate over time, each by its own height."""
+    """Return a plot of each tenant's rate over time, relative to its own peak."""
     rows = []
     for tenant in tenants[:MOST]:
         rates = tenant["rate_over_time_per_s"]
-        # Half as many columns, so that a name has room beside them.
+        # Half as many columns, to leave space for the name.
         halves = [(first + second) / 2 for first, second in zip(rates[::2], rates[1::2], strict=False)]
         rows.append([tenant["name"], number(max(rates, default=None), 2), columns(halves)])
     grid = table("tenant", "peak/s", "rate over time", rows=rows, left=(0, 2))
@@ -235,10 +233,9 @@ def _over_time(tenants: Sequence[Preview]) -> Table:
 
 
 def preview_page(preview: Preview) -> str:
-    """For a browser: one file."""
-    return html.page(
-        _title(preview), [html.heading(_title(preview), *_notes(preview)), html.scriptless(), *_sections(preview)]
-    )
+    """Return the preview as an HTML page."""
+    title = _title(preview)
+    return html.page(title, [html.heading(title, *_notes(preview)), html.SCRIPTLESS, *_sections(preview)])
 
 
 def _sections(preview: Preview) -> Iterator[str]:
@@ -246,7 +243,7 @@ def _sections(preview: Preview) -> Iterator[str]:
         return
     yield html.facts(_figures(preview))
     if preview["span_s"]:
-        yield html.section("Requests a second", *_rates(preview))
+        yield html.section("Requests per second", *_rates(preview))
     kinds = (("Prompt tokens", "prompt_tokens"), ("Output tokens", "output_tokens"))
     charts = [
         figure(key, name, bins(name, _bins(preview[key]), "requests", colour))
@@ -259,7 +256,7 @@ def _sections(preview: Preview) -> Iterator[str]:
             yield html.section(f"By {label}", _group_table(preview[key], label))
     if preview["sessions"] is not None:
         yield _sessions(preview["sessions"])
-    note = "What one cache without limit would hit of the prompts, generated answers included."
+    note = "Share of the prompts that one cache without limit would hit, generated answers included."
     ideal = preview["ideal_reuse"]
     shares = [[percent(ideal["token_hit_ratio"]), percent(ideal["request_hit_ratio"])]]
     yield html.section("Ideal reuse", html.table(["of prompt tokens", "of requests"], shares), note=note)
@@ -268,11 +265,11 @@ def _sections(preview: Preview) -> Iterator[str]:
 def _figures(preview: Preview) -> list[tuple[str, str]]:
     rows = [
         ("requests shown", count(preview["requests"])),
-        ("requests a second", number(preview["rate_per_s"], 2)),
-        ("from first to last", time_text(preview["span_s"])),
-        ("prompt tokens on average", count(preview["prompt_tokens"]["mean"])),
-        ("output tokens on average", count(preview["output_tokens"]["mean"])),
-        ("of prompt tokens could be reused", percent(preview["ideal_reuse"]["token_hit_ratio"])),
+        ("requests per second", number(preview["rate_per_s"], 2)),
+        ("from first to last arrival", time_text(preview["span_s"])),
+        ("mean prompt tokens", count(preview["prompt_tokens"]["mean"])),
+        ("mean output tokens", count(preview["output_tokens"]["mean"])),
+        ("of prompt tokens reusable", percent(preview["ideal_reuse"]["token_hit_ratio"])),
     ]
     if preview["expected_requests"] is not None and not preview["complete"]:
         rows.insert(1, ("requests expected", count(preview["expected_requests"])))
@@ -282,7 +279,7 @@ def _figures(preview: Preview) -> list[tuple[str, str]]:
 
 
 def _rates(preview: Preview) -> list[str]:
-    """The rate over time, a line for each tenant, the smaller ones together."""
+    """Return a chart of the rate over time: a line for each tenant, the smaller tenants together."""
     tenants = preview["tenants"]
     series = {tenant["name"]: tenant["rate_over_time_per_s"] for tenant in tenants[:TENANTS]}
     rest = [tenant["rate_over_time_per_s"] for tenant in tenants[TENANTS:]]
@@ -300,11 +297,10 @@ def _rates(preview: Preview) -> list[str]:
     colours = palette(series, grey)
     chart = lines("requests/s", steps, (start, start + span), colours, None, "tenant")
     peaks = html.table(["tenant", "peak/s"], [[name, number(max(rates), 2)] for name, rates in series.items()])
-    return [legend(colours), figure("rates", "", chart), html.details("The highest rates", peaks)]
+    return [legend(colours), figure("rates", "", chart), html.details("Peak rates", peaks)]
 
 
 def _histograms(preview: Preview, kinds: Sequence[tuple[str, str]]) -> list[str]:
-    """The charts' figures as tables."""
     tables = [[[size, count(requests)] for size, requests in _bins(preview[key])] for _, key in kinds]
     heads = ["tokens", "requests"]
     return [html.details(name, html.table(heads, rows)) for (name, _), rows in zip(kinds, tables, strict=True)]
@@ -321,7 +317,7 @@ def _group_table(groups: Sequence[Preview], label: str) -> str:
 
 def _sessions(sessions: Preview) -> str:
     turns = sessions["turns"]
-    rows = [["turns a session", *(number(turns[at], 1) for at in SECONDS)]]
+    rows = [["turns per session", *(number(turns[at], 1) for at in SECONDS)]]
     if sessions["gap_s"] is not None:
         rows.append(["seconds between turns", *(number(sessions["gap_s"][at], 2) for at in SECONDS)])
     share = percent(sessions["requests_in_multi_turn_share"])

@@ -1,1 +1,1 @@
-"""What a run gives back: its columns, its summary, the checks that guard both, and the folder they are kept in."""
+"""The results of a run: columns, summary, checks, findings, and the run folder."""

@@ -1,4 +1,4 @@
-"""What must hold of every run before its figures may be believed. A breach is our own mistake, not the user's."""
+"""Invariants of every run. A violation is a bug of Headway, not a mistake of the user."""
 
 from collections.abc import Sequence
 from operator import ge
@@ -21,11 +21,11 @@ from headway.results.recorder import (
 from headway.results.scaling import held_ps, levels
 from headway.types import OUTCOMES
 
-# When a request came to each stage, in order.
+# The times of a request's stages, in order.
 TIMES: Final = (
     "arrival_ps", "admitted_ps", "routed_ps", "enqueued_ps", "started_ps", "first_token_ps", "finished_ps",
 )  # fmt: skip
-# What a state may turn into; an instance that was there before the run begins with ready.
+# The states that may follow a state; an instance that exists before the run begins with ready.
 FOLLOWS: Final = {
     "": ("ready", "stopped"),
     "stopped": ("provisioning",),
@@ -39,24 +39,24 @@ FOLLOWS: Final = {
 
 
 def check_scaling(recorder: Recorder, instances: Sequence[InstanceStats], facts: RunFacts) -> None:
-    """Raise unless instances came and went as they can, and requests were sent again only as often as allowed."""
+    """Raise unless instances changed state as they may, and requests were retried at most as often as allowed."""
     failed = recorder.outcome.count(FAILED)
     again = max(recorder.retries, default=0)
     if min(recorder.retries, default=0) < 0 or again > facts.retries or not 0 <= recorder.lost <= failed:
         raise InvariantError(
-            f"A request was sent again {again} times of {facts.retries} allowed, and {recorder.lost} were lost with "
-            f"their instances of {failed} that failed."
+            f"A request was retried {again} times, with {facts.retries} allowed; {recorder.lost} requests were lost "
+            f"with their instances, and {failed} failed."
         )
     moved = max(recorder.redirects, default=0)
     drained = any(change.state == "draining" for change in recorder.states)
     if min(recorder.redirects, default=0) < 0 or (moved and not drained):
-        raise InvariantError(f"A request went on elsewhere {moved} times, and no instance was drained.")
+        raise InvariantError(f"A request was redirected {moved} times, but no instance was drained.")
     if not facts.pools:
         if recorder.states or recorder.scaled or any(stats.held_ps is not None for stats in instances):
-            raise InvariantError("Instances came and went that belong to no pool.")
+            raise InvariantError("Instances without a pool changed their state.")
         return
     if [index for pool in facts.pools for index in _places(pool)] != list(range(len(instances))):
-        raise InvariantError(f"The pools do not have the {len(instances)} instances between them, each once.")
+        raise InvariantError(f"The pools do not contain each of the {len(instances)} instances once.")
     _check_states(recorder.states, instances, facts)
     for pool in facts.pools:
         _check_bounds(pool, recorder)
@@ -67,7 +67,7 @@ def _places(pool: PoolFacts) -> range:
 
 
 def _check_states(changes: Sequence[StateChange], instances: Sequence[InstanceStats], facts: RunFacts) -> None:
-    """States follow each other as they can, and what each instance was held for is what they come to."""
+    """Raise unless states follow each other as they may, and agree with the time that each instance was held."""
     states = [""] * len(instances)
     held = [0] * len(instances)
     now = facts.started_ps
@@ -75,8 +75,9 @@ def _check_states(changes: Sequence[StateChange], instances: Sequence[InstanceSt
         index, state = change.instance, change.state
         if not now <= change.at_ps <= facts.ended_ps or state not in FOLLOWS[states[index]]:
             raise InvariantError(
-                f"Instance {instances[index].id} cannot be {state} at {change.at_ps} ps after "
-                f"{states[index] or 'nothing'}; the run had come to {now} of {facts.ended_ps} ps."
+                f"Instance {instances[index].id} cannot become {state} at {change.at_ps} ps after "
+                f"{states[index] or 'nothing'}; the last change was at {now} ps, and the run ended at "
+                f"{facts.ended_ps} ps."
             )
         now = change.at_ps
         if states[index] in ("", "stopped") and state != "stopped":
@@ -88,12 +89,11 @@ def _check_states(changes: Sequence[StateChange], instances: Sequence[InstanceSt
         if states[index] not in ("", "stopped"):
             held[index] += facts.ended_ps
         if held[index] != stats.held_ps:
-            raise InvariantError(f"{stats.id} was paid for {stats.held_ps} ps, and was there for {held[index]} ps.")
+            raise InvariantError(f"{stats.id} was held for {stats.held_ps} ps, but its states give {held[index]} ps.")
 
 
 def _check_bounds(pool: PoolFacts, recorder: Recorder) -> None:
-    """A pool has never more replicas than it may, and fewer than it must only by crashes; what the autoscaler is said
-    to have done was done."""
+    """Raise unless a pool keeps its bounds (except after crashes) and has the size that the autoscaler recorded."""
     own = _places(pool)
     crashes = {fault.at_ps for fault in recorder.struck if fault.kind == "crash" and fault.instance in own}
     replicas = 0
@@ -102,20 +102,20 @@ def _check_bounds(pool: PoolFacts, recorder: Recorder) -> None:
         fewer = level.replicas < pool.minimum and level.replicas < replicas and level.at_ps not in crashes
         if fewer or level.held > pool.maximum or (not at and level.replicas < pool.minimum):
             raise InvariantError(
-                f"Pool {pool.id} had {level.replicas} replicas and {level.held - level.replicas} that drained at "
+                f"Pool {pool.id} had {level.replicas} replicas and {level.held - level.replicas} draining instances at "
                 f"{level.at_ps} ps; its bounds are {pool.minimum} and {pool.maximum}."
             )
         replicas = at[level.at_ps] = level.replicas
     for record in recorder.scaled:
         if record.pool == pool.id and (record.after == record.before or at.get(record.at_ps) != record.after):
             raise InvariantError(
-                f"Pool {pool.id} was to go from {record.before} to {record.after} replicas at {record.at_ps} ps, and "
-                f"had {at.get(record.at_ps, 'as many as before')}."
+                f"Pool {pool.id} should have scaled from {record.before} to {record.after} replicas at "
+                f"{record.at_ps} ps, but had {at.get(record.at_ps, 'as many as before')}."
             )
 
 
 def verify(recorder: Recorder, instances: list[InstanceStats], facts: RunFacts) -> None:
-    """Raise unless every request is accounted for once, every time is causal, and no instance did the impossible."""
+    """Raise unless every request has one outcome, its times are in order, and every instance kept its limits."""
     _check_counts(recorder)
     _check_order(recorder, len(instances), facts)
     length_ps = facts.ended_ps - facts.started_ps
@@ -126,9 +126,9 @@ def verify(recorder: Recorder, instances: list[InstanceStats], facts: RunFacts) 
         held = held_ps(stats, length_ps)
         if not 0 <= stats.busy_ps <= held <= length_ps:
             was = f"was busy for {stats.busy_ps} ps and held for {held} ps"
-            raise InvariantError(f"Instance {stats.id} {was} of a run of {length_ps} ps.")
+            raise InvariantError(f"Instance {stats.id} {was} in a run of {length_ps} ps.")
         if not 0 <= stats.peak_kv_blocks <= stats.kv_blocks:
-            raise InvariantError(f"Instance {stats.id} held {stats.peak_kv_blocks} of {stats.kv_blocks} KV blocks.")
+            raise InvariantError(f"Instance {stats.id} used {stats.peak_kv_blocks} of {stats.kv_blocks} KV blocks.")
         for tier in stats.tiers:
             _check_tier(tier, length_ps)
 
@@ -137,10 +137,10 @@ def _check_tier(tier: TierStats, length_ps: int) -> None:
     place = f"The {tier.name} tier of {tier.owner}"
     if not 0 <= tier.peak_blocks <= tier.blocks or not 0 <= tier.block_ps <= tier.blocks * length_ps:
         blocks = f"{tier.peak_blocks} of {tier.blocks} blocks, {tier.block_ps} block-ps in {length_ps} ps"
-        raise InvariantError(f"{place} kept the impossible: {blocks}.")
+        raise InvariantError(f"{place} exceeded its capacity: {blocks}.")
     if not 0 <= tier.link_busy_ps <= length_ps or not 0 <= tier.thrashed_blocks <= tier.loaded_blocks:
         moved = f"busy for {tier.link_busy_ps} of {length_ps} ps, {tier.thrashed_blocks} thrashed blocks"
-        raise InvariantError(f"{place} moved the impossible: {moved} of {tier.loaded_blocks} loaded.")
+        raise InvariantError(f"{place} has inconsistent transfers: {moved} of {tier.loaded_blocks} loaded.")
 
 
 def _check_counts(recorder: Recorder) -> None:
@@ -148,13 +148,13 @@ def _check_counts(recorder: Recorder) -> None:
     for name in COLUMNS:
         column = getattr(recorder, name)
         if len(column) != arrived:
-            raise InvariantError(f"Column {name} has {len(column)} rows for {arrived} requests that arrived.")
+            raise InvariantError(f"Column {name} has {len(column)} rows, but {arrived} requests arrived.")
     ended = sum(recorder.outcome.count(code) for code in range(len(OUTCOMES)))
     if ended != arrived:
         raise InvariantError(f"{arrived} requests arrived, but {ended} have an outcome.")
     if not (0 <= recorder.abandoned <= recorder.not_issued and 0 <= recorder.retried <= arrived):
         counts = f"{recorder.not_issued} turns never issued, {recorder.abandoned} of them abandoned"
-        raise InvariantError(f"{arrived} requests arrived, {recorder.retried} of them sent again, and {counts}.")
+        raise InvariantError(f"{arrived} requests arrived, {recorder.retried} of them retries, and {counts}.")
     arrivals = recorder.arrival_ps
     if not all(map(ge, arrivals[1:], arrivals)):
         raise InvariantError("Requests are not in order of arrival.")
@@ -175,7 +175,7 @@ def _check_order(recorder: Recorder, instances: int, facts: RunFacts) -> None:
             possible = possible and (outcome != IN_FLIGHT or finished == -1)
         if not (causal and possible):
             raise InvariantError(
-                f"Request {row} is impossible: arrival {arrival} ps, admitted {admitted} ps, routed {routed} ps, "
+                f"Request {row} is inconsistent: arrival {arrival} ps, admitted {admitted} ps, routed {routed} ps, "
                 f"enqueued {enqueued} ps, start {started} ps, first token {first} ps, "
                 f"end {finished} ps, {OUTCOMES[outcome]}, {tokens} output tokens, instance {instance} of {instances}; "
                 f"the run lasted from {begun_ps} to {ended_ps} ps."
@@ -183,7 +183,7 @@ def _check_order(recorder: Recorder, instances: int, facts: RunFacts) -> None:
 
 
 def _causal_so_far(times: tuple[int, ...]) -> bool:
-    """Of a request that was not completed: what came, came in order, and no first token before a start."""
+    """Return whether the times of an incomplete request are in order, with no first token before a start."""
     started, first = times[5:7]
     came = [at for at in times if at != -1]
     return came == sorted(came) and (first == -1 or started != -1)

@@ -1,4 +1,4 @@
-"""Writes decisions down while they are taken: numbers in columns, one entry a decision or one a candidate of it."""
+"""Record decisions in columns while a run makes them: one entry per decision, or one per candidate."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Word = TypeVar("Word")
 
 
 class DecisionLog:
-    """The decisions of all routers, in order. They are put together again when somebody asks for one."""
+    """The decisions of all routers, in order. A `Decision` is built on access."""
 
     def __init__(self) -> None:
         self.verdicts: list[Verdict] = []
@@ -33,28 +33,28 @@ class DecisionLog:
         self.priority = array("d")
         self.reason, self.reasons = array("i"), Words[str]()
         self.candidates, self.sets = array("i"), Words[Candidates]()
-        self.first = array("q")  # where those of its candidates begin
-        self.signals: dict[str, array[int]] = {}  # of each candidate, by signal
-        self.believed = array("i")  # blocks of the router's index
+        self.first = array("q")  # position of its first candidate in the columns of candidates
+        self.signals: dict[str, array[int]] = {}  # by signal, for each candidate
+        self.believed = array("i")  # blocks of the router's index, for each candidate
         self.prompt_tokens = array("q")
         self.views: Sequence[InstanceView] = ()
         self.block_tokens = 1  # of the indexes
-        # Scores: the names of the scorers, whether the lowest total wins, and where the numbers begin.
+        # Scores: the names of the scorers, whether the lowest total wins, and the position of the first number.
         self.scorers, self.cards = array("i"), Words[tuple[str, ...]]()
         self.lowest_wins = array("b")
         self.scored = array("q")
-        self.scores = array("d")  # the totals of the candidates, then each scorer's; NaN where there is none
+        self.scores = array("d")  # the candidates' totals, then their scores by scorer; NaN if there is none
 
     def journal(self, router: int) -> RouterJournal:
         return RouterJournal(self, router)
 
     def decisions(self, requests: Table) -> Decisions:
-        """Of a run that is over, with what came of the requests."""
+        """Return the decisions of a finished run, with the outcomes of the requests."""
         self.requests = requests
         return Decisions(self, self.verdicts)
 
     def watch(self, signals: Iterable[str]) -> None:
-        """The signals of candidates that decisions are written down with."""
+        """Record these signals of candidates."""
         for name in signals:
             self.signals.setdefault(name, array("q" if SIGNALS[name].kind == "tokens" else "i"))
 
@@ -72,7 +72,7 @@ class DecisionLog:
         believed: list[int],
         prompt_tokens: int,
     ) -> None:
-        """A decision; `candidates` by the number of their set, `signals` as in `watch`. `score` has to follow."""
+        """Record a decision; `candidates` is the number of their set, `signals` as in `watch`. Call `score` next."""
         self.request.append(request)
         self.at_ps.append(at_ps)
         self.router.append(router)
@@ -88,7 +88,7 @@ class DecisionLog:
         self.prompt_tokens.append(prompt_tokens)
 
     def score(self, card: Scorecard | None, names: Sequence[str]) -> None:
-        """The scorecard of that decision, if it has one; `names` are those of its candidates."""
+        """Record the scorecard of the last decision, if it has one; `names` are those of its candidates."""
         self.scored.append(len(self.scores))
         self.lowest_wins.append(card is not None and card.lowest_wins)
         if card is None:
@@ -101,7 +101,7 @@ class DecisionLog:
             numbers: dict[str, float] = {}
             for half in halves:
                 row = half.totals if scorer is None else half.scores.get(scorer, [])
-                if len(halves) == 1 and len(row) == len(names):  # nobody was filtered out
+                if len(halves) == 1 and len(row) == len(names):  # no candidate was filtered out
                     self.scores.fromlist(list(map(float, row)))
                     break
                 numbers.update(zip(half.left, row, strict=False))
@@ -127,7 +127,7 @@ class DecisionLog:
         itself = self.prefill[place] < 0 and self.views[self.target[place]].role == "decode"
         estimate = partial(_estimate, "prefill" if itself else "decode")
         scores, totals = self._card(place, count)
-        recorded: Json = {name: signals.get(name, []) for name in RECORDED}  # empty where no signal is maintained
+        recorded: Json = {name: signals.get(name, []) for name in RECORDED}  # empty if no signal is maintained
         return Decision(
             request=self.request[place],
             at_ps=self.at_ps[place],
@@ -147,7 +147,6 @@ class DecisionLog:
         )
 
     def _end(self, row: int) -> Json:
-        """What came of a request, once that is known."""
         if self.requests is None:
             return {}
         at = {name: self.requests.column(name)[row] for name in ENDS}
@@ -173,15 +172,14 @@ class DecisionLog:
 
 
 def _estimate(idle: str, view: InstanceView, tokens: int, decodes: int, pending: int, inflight_tokens: int) -> int:
-    """The time to first token that the latency model gives, computed only when somebody asks. Instances of the `idle`
-    role could not have computed the prompt."""
+    """Return the TTFT of the latency model; -1 for the `idle` role, whose instances could not compute the prompt."""
     if view.role == idle:
         return -1
     return round(view.estimate(tokens, decodes, pending, inflight_tokens) * PS_PER_SECOND)
 
 
 class Words(Generic[Word]):
-    """What is said again and again, each once, by number."""
+    """Repeated values, each stored once and identified by a number."""
 
     def __init__(self) -> None:
         self.words: list[Word] = []
@@ -195,8 +193,8 @@ class Words(Generic[Word]):
 
 
 class RouterJournal:
-    """What one router tells of its decisions. Where its policies keep no prefix index it keeps one beside them, so that
-    it can say what could have been known; they never see it."""
+    """Records the decisions of one router. If its policies keep no prefix index, the journal keeps one that they cannot
+    see, to record what the router could have known."""
 
     def __init__(self, log: DecisionLog, router: int) -> None:
         self.log = log
@@ -209,7 +207,7 @@ class RouterJournal:
         self.all_places = tuple(range(len(views)))
         self.instances: tuple[InstanceView, ...] = ()
         self.candidates: Candidates = ()
-        self.number = self.log.sets.number(())  # of this set of candidates
+        self.number = self.log.sets.number(())  # of the set of candidates
         self.own = not context.indexes
         self.index = PrefixIndex(len(views), LRU_BLOCKS, context.block_tokens) if self.own else context.indexes[0]
         self.log.views, self.log.block_tokens = views, self.index.block_tokens
@@ -232,7 +230,7 @@ class RouterJournal:
         log, instances = self.log, self.cluster.instances
         target = self._place(route.target)
         prefill = -1 if route.prefill is None else self._place(route.prefill)
-        if instances is not self.instances:  # they are the same until one comes or goes
+        if instances is not self.instances:  # the same object until an instance joins or leaves
             self.instances, self.candidates = instances, tuple([view.index for view in instances])
             self.number = log.sets.number(self.candidates)
         matches = self.index.matches(request.path)
@@ -256,7 +254,7 @@ class RouterJournal:
                 self.index.touch(prefill, request.path)
 
     def _place(self, name: str) -> int:
-        """Live engines take and leave places during a run."""
+        """Return the place of an instance. Live engines join and leave places during a run."""
         place = self.places.get(name)
         if place is None or self.views[place].id != name:
             self.places = {view.id: view.index for view in self.views if view.id}
@@ -265,8 +263,8 @@ class RouterJournal:
 
 
 def recorded_signals(reported: Collection[str]) -> list[str]:
-    """The signals that a run writes down with its decisions: of those that are recorded the ones that it maintains, and
-    what the estimates need."""
+    """Return the signals to record with decisions: the recorded ones that the run maintains, and those that the
+    estimates need."""
     signals = [SIGNALS[name] for name in (*RECORDED, "inflight_tokens")]
     return [
         signal.name for signal in signals if signal.freshness == "exact" or signal.always or signal.name in reported

@@ -1,8 +1,4 @@
-"""The decisions of a run and what they rested on: who was refused or put off, how much each request mattered, and for
-each that was sent to an instance what the router saw of every candidate, what it believed and how it chose.
-
-Kept in columns, one entry a decision and one a candidate of it, since there are as many decisions as requests.
-"""
+"""The decisions of a run: admission verdicts, and routing decisions with what the router knew of every candidate."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -15,14 +11,14 @@ from headway.results.table import library
 from headway.views.instance import SIGNALS
 from headway.views.signals import UNITS
 
-# What a data frame has of a decision.
+# Columns of a data frame that describe the whole decision.
 WHOLE: Final = (
     "request", "at_ps", "reason", "priority", "predicted_tokens", "cached_tokens", "tier", "ttft_ps", "e2e_ps",
 )  # fmt: skip
 
 
 class Verdict(Struct, frozen=True, gc=False):
-    """Admission refused a request, or put it off. Who has no verdict was let in when it came."""
+    """Admission rejected or delayed a request. A request without a verdict was admitted on arrival."""
 
     at_ps: int
     request: int
@@ -32,34 +28,33 @@ class Verdict(Struct, frozen=True, gc=False):
 
 
 class Decision(Struct, frozen=True):
-    """One request was sent to an instance. The lists have an entry for each candidate, in the order of `candidates`."""
+    """The router sent a request to an instance. Lists have one entry per candidate, in the order of `candidates`."""
 
     request: int
     at_ps: int
     router: int
     target: int  # index of the instance
-    prefill: int  # that which computes the prompt, where it is another, else -1
+    prefill: int  # the instance that computes the prompt, if another, else -1
     reason: str
     priority: float
     candidates: list[int]
-    # What the router saw of them.
+    # Signals that the router saw.
     inflight: list[int]
     pending_prefill_tokens: list[int]
     queued: list[int]
     running: list[int]
     kv_used: list[int]  # empty if no policy of the run declares it
-    # What it believed: prompt tokens cached there, and the time to first token that the latency model gives, which is
-    # -1 of an instance that could not compute the prompt: one that generates only or, where the chosen one of those was
-    # left to compute it itself, one for prompts alone.
+    # Prompt tokens believed cached, and the latency model's TTFT. The TTFT is -1 if the instance could not compute the
+    # prompt: a decode instance or, if the chosen decode instance computes it itself, a prefill instance.
     believed_tokens: list[int]
     estimated_ttft_ps: list[int]
-    # What it chose by, where the policy says: each scorer's scores, and the totals; None where a filter said no.
+    # The policy's scores by scorer, and their totals, if it gives any; None if a filter removed the candidate.
     scores: dict[str, list[float | None]]
     totals: list[float | None]
     lowest_wins: bool
-    # What came of the request in the end: tokens that were cached where it went, the slowest store that had any of them
-    # (gpu, cpu or storage; empty without a hit), and its times, -1 where they never came.
-    predicted_tokens: int = 0  # that the policy believed cached there
+    # The outcome: actual cached tokens, the slowest tier that had any of them (gpu, cpu or storage; empty without a
+    # hit), and the times, -1 if they never came.
+    predicted_tokens: int = 0  # believed cached by the policy
     cached_tokens: int = 0
     tier: str = ""
     outcome: str = ""
@@ -67,7 +62,7 @@ class Decision(Struct, frozen=True):
     e2e_ps: int = -1
 
     def place(self, instance: int) -> int:
-        """Where a candidate stands in the lists."""
+        """Return the position of a candidate in the lists."""
         return self.candidates.index(instance)
 
     @property
@@ -76,13 +71,13 @@ class Decision(Struct, frozen=True):
         return self.prefill if self.prefill >= 0 else self.target
 
     def estimated_regret_ps(self) -> int | None:
-        """By how much sooner, by the latency model, the first token would have come from the best candidate. None where
-        the model has no estimate for the chosen one."""
+        """Return how much earlier the best candidate would give the first token, according to the latency model; None
+        without an estimate for the chosen one."""
         chosen = self.estimated_ttft_ps[self.place(self.judged)]
         return None if chosen < 0 else chosen - min(estimate for estimate in self.estimated_ttft_ps if estimate >= 0)
 
     def top(self, count: int) -> list[int]:
-        """The best candidates as the policy ranked them, or as the latency model does where it gave no totals."""
+        """Return the best candidates by the policy's totals or, if it gave none, by the latency model."""
         if self.totals:
             sign = 1 if self.lowest_wins else -1
             ranked = [(sign * total, place) for place, total in enumerate(self.totals) if total is not None]
@@ -91,26 +86,26 @@ class Decision(Struct, frozen=True):
         return [self.candidates[place] for _, place in sorted(ranked)[:count]]
 
 
-# Signals that a decision records of each candidate, and what a data frame has of each.
+# Signals that a decision records for each candidate, and columns of a data frame that describe a candidate.
 RECORDED: Final = tuple(name for name in Decision.__struct_fields__ if name in SIGNALS)
 RECORDED_BY_KIND: Final = sorted(RECORDED, key=lambda name: list(UNITS).index(SIGNALS[name].kind))  # requests first
 EACH: Final = (*RECORDED, "believed_tokens", "estimated_ttft_ps")
 
 
 class Rows(Protocol):
-    """Where decisions are kept: each is put together when somebody asks for it."""
+    """Storage of decisions that builds each one on access."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, place: int, /) -> Decision: ...
 
     def choices(self) -> Iterable[tuple[int, int]]:
-        """Of each the request and how many candidates there were, without the rest."""
+        """Yield the request and the number of candidates of each decision."""
 
 
 class Decisions(Sequence[Decision]):
-    """All routing decisions in order of time; `verdicts` are those of admission that let nobody in. One that was taken
-    anew, since an instance lost the request or had to part with it, is an entry of its own."""
+    """All routing decisions in order of time, and the `verdicts` of admission that rejected or delayed requests. A
+    request that was dispatched again has several entries."""
 
     def __init__(self, rows: Rows | Sequence[Decision], verdicts: Sequence[Verdict] = ()) -> None:
         self._rows = rows
@@ -129,17 +124,17 @@ class Decisions(Sequence[Decision]):
         return self._rows[range(len(self))[place]]
 
     def choices(self) -> Iterable[tuple[int, int]]:
-        """Of each the request and how many candidates there were, which is read much faster than the whole."""
+        """Yield the request and the number of candidates of each decision, much faster than whole decisions."""
         if isinstance(self._rows, Sequence):
             return [(decision.request, len(decision.candidates)) for decision in self._rows]
         return self._rows.choices()
 
     def of(self, request: int) -> list[Decision]:
-        """Those on one request, in order."""
+        """Return the decisions on one request, in order."""
         return [self[place] for place, (row, _) in enumerate(self.choices()) if row == request]
 
     def find(self, at_ps: int, request: int) -> int | None:
-        """Where the decision stands that was taken on a request at an instant."""
+        """Return the position of the decision on a request at an instant."""
         place = bisect_left(self, at_ps, key=lambda decision: decision.at_ps)
         while place < len(self) and (decision := self[place]).at_ps == at_ps:
             if decision.request == request:
@@ -148,7 +143,7 @@ class Decisions(Sequence[Decision]):
         return None
 
     def columns(self) -> dict[str, list[Any]]:
-        """A row for each candidate of each decision, for data frames; `scores` has a column for every scorer."""
+        """Return the columns of a data frame with a row per candidate of each decision, and a column per scorer."""
         scorers = list(dict.fromkeys(name for decision in self for name in decision.scores))
         scores = [f"score.{name}" for name in scorers]
         columns: dict[str, list[Any]] = {name: [] for name in (*WHOLE, "candidate", "chosen", *EACH, "total", *scores)}
@@ -172,17 +167,16 @@ class Decisions(Sequence[Decision]):
         return library("polars").DataFrame(self.columns())
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Decisions)
-            and self.verdicts == other.verdicts
-            and encode_decisions(self) == encode_decisions(other)
-        )
+        if not isinstance(other, Decisions) or self.verdicts != other.verdicts:
+            return False
+        encode = msgspec.json.Encoder().encode_lines  # NaN is not equal to itself, but its encoding is
+        return encode(self) == encode(other)
 
     __hash__ = None  # type: ignore[assignment]
 
 
 def scorer_weights(routing: object) -> dict[str, float]:
-    """The weights of a policy's scorers by the names that they have in a decision; empty where it has none."""
+    """Return the weights of a policy's scorers by their names in a decision; empty if it has none."""
     scorers = routing.get("scorers") if isinstance(routing, dict) else None
     weights: dict[str, float] = {}
     for scorer in scorers if isinstance(scorers, list) else ():
@@ -191,8 +185,3 @@ def scorer_weights(routing: object) -> dict[str, float]:
             times = sum(known.partition("#")[0] == name for known in weights)
             weights[f"{name}#{times + 1}" if times else name] = float(scorer["weight"])
     return weights
-
-
-def encode_decisions(decisions: Sequence[Decision]) -> bytes:
-    """As they are written: a score that is no number is equal to itself there."""
-    return msgspec.json.Encoder().encode_lines(decisions)

@@ -1,9 +1,9 @@
-"""Exact order statistics of the gaps between tokens, found by counting instead of by writing the gaps out.
+"""Exact order statistics of the gaps between tokens, by counting instead of writing the gaps out.
 
-The recorder keeps gaps as arithmetic progressions, four integers each: first, increment, steps, weight. A few million
-progressions stand for hundreds of millions of gaps. One pass drops them into buckets of 2^shift picoseconds; only the
-buckets in which a wanted rank falls are opened, with finer buckets, until the gap itself is known. The answer depends
-on the multiset of gaps alone, never on how it was cut into progressions.
+The recorder stores gaps as arithmetic progressions, four integers each: first, increment, steps, weight. A few million
+progressions represent hundreds of millions of gaps. One pass counts them in buckets of 2^shift picoseconds. Buckets
+that contain a requested rank are split into finer buckets until the gap is known. The result depends only on the
+multiset of gaps, never on its division into progressions.
 """
 
 from bisect import bisect_left, bisect_right
@@ -14,19 +14,19 @@ from headway.errors import InvariantError
 
 Progression = tuple[int, int, int, int]
 
-WRITE_OUT = 4096  # below this many steps a bucket is written out and sorted
-SAMPLE = 512  # progressions looked at to choose the bucket width
-BUCKETS_LOG2 = 10  # buckets wanted across the middle of the gaps
-NARROWING = 4  # bits by which the buckets of a bucket are narrower, at least
+WRITE_OUT = 4096  # a bucket with at most this many steps is written out and sorted
+SAMPLE = 512  # progressions that determine the bucket width
+BUCKETS_LOG2 = 10  # log2 of the buckets across the middle of the gaps
+NARROWING = 4  # bits by which the buckets inside a bucket are narrower, at least
 
 
 class GapCounts:
-    """Gaps counted by bucket: how many there are, their sum, and any order statistic."""
+    """Gaps counted by bucket: their number, their sum, and any order statistic."""
 
     __slots__ = ("_buckets", "_crossing", "_ends", "_runs", "_shift", "count", "total_ps")
 
     def __init__(self, runs: Sequence[int], widest: int = 62) -> None:
-        """`runs` is flat, four integers a progression; `widest` bounds the bucket width, in bits."""
+        """Count flat `runs`, four integers per progression; `widest` bounds the bucket width, in bits."""
         self._runs = runs
         self._crossing: list[Progression] = []
         shift, low, buckets = _layout(runs, widest)
@@ -50,7 +50,7 @@ class GapCounts:
         self.total_ps = double // 2
 
     def _settle(self, counted: dict[int, int]) -> None:
-        """Count the progressions that reach over a bucket's edge, and see that nothing was taken back twice."""
+        """Count the progressions that cross a bucket's edge, and raise if any count is negative."""
         shift = self._shift
         crossing = self._crossing
         for index, (first, increment, steps, weight) in enumerate(crossing):
@@ -59,7 +59,7 @@ class GapCounts:
                 first, increment, last = last, -increment, first
                 crossing[index] = (first, increment, steps, weight)
             low, high = first >> shift, last >> shift
-            if steps <= high - low:  # sparse: step by step is shorter than bucket by bucket
+            if steps <= high - low:  # sparse: fewer steps than buckets
                 for gap in range(first, last + 1, increment):
                     counted[gap >> shift] = counted.get(gap >> shift, 0) + weight
                 continue
@@ -71,10 +71,10 @@ class GapCounts:
                 low += 1
             counted[high] = counted.get(high, 0) + (steps - before) * weight
         if any(gaps < 0 for gaps in counted.values()):
-            raise InvariantError("Gaps between tokens were taken back that had not been counted.")
+            raise InvariantError("More gaps between tokens were subtracted than had been counted.")
 
     def select(self, ranks: Iterable[int]) -> dict[int, int]:
-        """The gaps at these ranks, 0 for the smallest."""
+        """Return the gaps at these ranks; rank 0 is the smallest gap."""
         inner: dict[int, list[int]] = {}  # bucket -> ranks that fall in it
         before: dict[int, int] = {}  # bucket -> gaps in smaller buckets
         for rank in ranks:
@@ -95,7 +95,7 @@ class GapCounts:
         return gaps
 
     def _open(self, buckets: list[int]) -> dict[int, list[int]]:
-        """The progressions of these buckets, flat, cut at the buckets' edges."""
+        """Return the flat progressions of these buckets, cut at the buckets' edges."""
         shift = self._shift
         opened: dict[int, list[int]] = {bucket: [] for bucket in buckets}
         for run in [run for run in _progressions(self._runs) if run[0] >> shift in opened]:
@@ -120,8 +120,8 @@ def _progressions(runs: Sequence[int]) -> Iterator[Progression]:
 
 
 def _layout(runs: Sequence[int], widest: int) -> tuple[int, int, int]:
-    """The bucket width in bits, the lowest bucket and the number of buckets that hold every first gap. Buckets are
-    narrow enough to part the middle of the gaps and wide enough that most progressions keep within one."""
+    """Return the bucket width in bits, the lowest bucket, and the number of buckets for all first gaps. Buckets are
+    narrow enough to divide the middle of the gaps, and wide enough that most progressions lie within one."""
     firsts = runs[0::4]
     if not firsts:
         return 0, 0, 0
@@ -134,12 +134,12 @@ def _layout(runs: Sequence[int], widest: int) -> tuple[int, int, int]:
     )
     span = spans[len(spans) * 3 // 4]
     shift = min(widest, max((middle >> BUCKETS_LOG2).bit_length(), (span << 2).bit_length()))
-    shift = max(shift, (high - low).bit_length() - max(16, len(firsts).bit_length()))  # the list of buckets stays short
+    shift = max(shift, (high - low).bit_length() - max(16, len(firsts).bit_length()))  # limits the number of buckets
     return shift, low >> shift, (high >> shift) - (low >> shift) + 1
 
 
 def _inside(runs: list[int], ranks: list[int], shift: int) -> dict[int, int]:
-    """The gaps at these ranks of one bucket's progressions."""
+    """Return the gaps at these ranks of one bucket's progressions."""
     if sum(runs[2::4]) > WRITE_OUT:
         return GapCounts(runs, max(0, shift - NARROWING)).select(ranks)
     weights: dict[int, int] = {}

@@ -1,7 +1,6 @@
-"""The same figures for each tenant, class and kind of request, how evenly tenants are served, and those of sessions.
+"""Figures by tenant, class, kind and model, fairness between tenants, and figures of sessions.
 
-A run with one tenant has nothing to tell apart, so none of this is computed for it. The columns are gone through once,
-however many groups there are.
+The columns are read once, however many groups there are.
 """
 
 from collections import Counter
@@ -22,7 +21,7 @@ KINDS: Final = ("ttft", "tpot", "e2e")
 
 
 class Promises(Struct, frozen=True):
-    default: Targets  # of tenants without their own
+    default: Targets  # of tenants without own targets
     own: dict[str, Targets]  # by tenant
 
     @property
@@ -37,7 +36,7 @@ def promises(scenario: Mapping[str, Any]) -> Promises:
     workload = scenario.get("workload") or {}
     tenants = {name: _targets(keys.get("slo")) for name, keys in (workload.get("tenants") or {}).items()}
     return Promises(
-        default=_targets(workload.get("slo") or scenario.get("slo")),  # an only tenant's are the workload's
+        default=_targets(workload.get("slo") or scenario.get("slo")),  # `workload.slo` is that of a single tenant
         own={name: targets for name, targets in tenants.items() if targets != Targets()},
     )
 
@@ -46,13 +45,13 @@ def _targets(slo: Mapping[str, Any] | None) -> Targets:
     return read(Targets, slo or {}, "slo")
 
 
-GROUPS = {"tenant": "tenants", "slo_class": "classes", "kind": "kinds"}  # a column, and its groups in the summary
-WHOLE = 1 << 60  # a share of one, as a whole number
+GROUPS = {"tenant": "tenants", "slo_class": "classes", "kind": "kinds"}  # column: section of the summary
+WHOLE = 1 << 60  # a share of 1, as an integer
 
 
 def groups(recorder: Recorder, sample: Sample, facts: RunFacts, window_ps: int | None, ills: Pathology) -> Json:
-    """`tenants`, `classes` and `kinds`, each only where there are several, `fairness` where there are several tenants,
-    `models` where they have deployments, and `sessions` where there are any."""
+    """Return the sections `tenants`, `classes` and `kinds` if there are several, `fairness` with several tenants,
+    `models` with deployments, and `sessions` if there are any."""
     sections: Json = {}
     for column, name in GROUPS.items():
         if len(recorder.names[column]) > 1:
@@ -69,7 +68,7 @@ def groups(recorder: Recorder, sample: Sample, facts: RunFacts, window_ps: int |
 
 
 def _each(recorder: Recorder, column: str, sample: Sample, window_ps: int | None, ills: Pathology) -> list[Json]:
-    """One object a group that any request is of, in order of its name."""
+    """Return one object per group with requests, in order of its name."""
     codes, names, warmup = getattr(recorder, column), recorder.names[column], ills.warmup
     ends = Counter(zip(codes, recorder.outcome, strict=True))
     counted = Counter(codes[warmup:])
@@ -105,8 +104,7 @@ def _each(recorder: Recorder, column: str, sample: Sample, window_ps: int | None
 
 
 def fairness(recorder: Recorder, sample: Sample, warmup: int) -> Json:
-    """How evenly the tenants of the requests that count were served: Jain's index of their tokens, and of their shares
-    of requests that met every target."""
+    """Return Jain's index of the tenants' tokens, and of their shares of requests that met every target."""
     codes = recorder.tenant[warmup:]
     planned = Counter(codes)
     tokens, good = Counter(dict.fromkeys(planned, 0)), Counter(dict.fromkeys(planned, 0))
@@ -120,14 +118,14 @@ def fairness(recorder: Recorder, sample: Sample, warmup: int) -> Json:
 
 
 def jain(shares: Sequence[int]) -> float | None:
-    """(Σx)² / (n·Σx²): 1 where all are equal, 1/n where one has all; None where nobody has anything."""
+    """Return (Σx)² / (n·Σx²): 1 if all shares are equal, 1/n if one has everything, None if all are 0."""
     total = sum(shares)
     return ratio(total * total, len(shares) * sum(share * share for share in shares))
 
 
 def sessions(recorder: Recorder, warmup: int) -> Json:
-    """Of the sessions whose first request counts. Of a turn that was sent again the last attempt decides."""
-    begun = max(recorder.session[:warmup], default=-1) + 1  # in the warm-up; sessions are numbered as they come
+    """Return the section of sessions that begin after the warm-up. Of a retried turn, the last attempt counts."""
+    begun = max(recorder.session[:warmup], default=-1) + 1  # in the warm-up; sessions are numbered by arrival
     count = len(recorder.names["session"]) - begun
     first, last = [-1] * count, [-1] * count
     outcomes: dict[tuple[int, int], int] = {}

@@ -1,4 +1,4 @@
-"""What the stores below the GPUs were good for: figures of each tier, of one instance and of the whole cluster."""
+"""The summary's sections on KV caches: tiers, loads and transfers, of one instance and of the whole cluster."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from headway.types import PS_PER_SECOND, Json
 
 
 def transfers(recorder: Recorder, instances: Sequence[InstanceStats], warmup: int, length_ps: int) -> Json:
-    """The section `transfer` of a summary, where prompts may be computed apart.
+    """Return the section `transfer` of a disaggregated cluster.
 
-    Both times begin when the prompt has been computed, so that together they are what a request waits for its KV cache:
-    first until the other instance has room for it, then until the last byte is there.
+    After its prompt is computed, a request first waits until the decode instance has room (`wait`), then until the last
+    byte has arrived (`time`).
     """
     senders = [stats for stats in instances if stats.role == "prefill"]
     if not senders:
@@ -43,8 +43,7 @@ def transfers(recorder: Recorder, instances: Sequence[InstanceStats], warmup: in
 
 
 def check_transfers(recorder: Recorder, instances: Sequence[InstanceStats], length_ps: int) -> None:
-    """A request has its prompt computed by one instance and its answer by another, in that order, and no token counts
-    on both."""
+    """Raise unless each request is computed by a prefill and then by a decode instance, and no token counts twice."""
     roles = [stats.role for stats in instances]
     times = ("started_ps", "handed_ps", "transfer_ps", "transferred_ps", "finished_ps")
     rows = recorder.select("prefill_instance", "instance", *times)
@@ -52,13 +51,13 @@ def check_transfers(recorder: Recorder, instances: Sequence[InstanceStats], leng
         if prefill == -1:
             possible = handed == begun == arrived == -1
         else:
-            # a request that had to leave the instance it was handed to may have gone to one that does both
+            # A request that had to leave its decode instance may continue on an instance that does both.
             possible = roles[prefill] == "prefill" and (roles[decode] == "decode" or recorder.redirects[row] > 0)
             came = [at for at in (started, handed, arrived, finished) if at != -1]
             possible = possible and came == sorted(came) and (arrived == -1 or started <= begun <= arrived)
         if not possible:
             raise InvariantError(
-                f"Request {row} is impossible: prompt on instance {prefill}, answer on instance {decode}, start "
+                f"Request {row} is inconsistent: prefill on instance {prefill}, decode on instance {decode}, start "
                 f"{started} ps, handed over {handed} ps, transfer from {begun} to {arrived} ps, end {finished} ps."
             )
     for stats in instances:
@@ -67,7 +66,7 @@ def check_transfers(recorder: Recorder, instances: Sequence[InstanceStats], leng
     prompts = sum(stats.prefill_tokens + stats.cached_tokens for stats in instances)
     sent = sum(tokens * (1 + again) for tokens, again in recorder.select("prompt_tokens", "retries"))
     if prompts > sent:
-        raise InvariantError(f"{prompts} prompt tokens were computed or cached, of {sent}.")
+        raise InvariantError(f"{prompts} prompt tokens were computed or cached, but requests sent {sent}.")
     generated = sum(stats.output_tokens for stats in instances)
     received = sum(recorder.output_tokens) + recorder.lost_tokens
     if generated != received:
@@ -75,7 +74,7 @@ def check_transfers(recorder: Recorder, instances: Sequence[InstanceStats], leng
 
 
 def tiers(instances: Sequence[InstanceStats], length_ps: int) -> Json:
-    """The sections `tiers` and `loads` of a summary, where there are any stores."""
+    """Return the sections `tiers` and `loads`, if there are tiers below the GPU."""
     prompts: Counter[str] = Counter()
     for stats in instances:
         for tier in stats.tiers:
@@ -94,7 +93,6 @@ def _loads(waits_ps: list[int]) -> Json:
 
 
 def _gpu(instances: list[InstanceStats]) -> Json:
-    """The tier that the others lie below: what was found there, and how full it was."""
     blocks = sum(stats.kv_blocks for stats in instances)
     loaded = sum(store.hit_tokens for store in distinct_stores(instances))
     hits = sum(stats.cached_tokens for stats in instances) - loaded
@@ -114,12 +112,12 @@ def _gpu(instances: list[InstanceStats]) -> Json:
 
 
 def distinct_stores(instances: Sequence[InstanceStats]) -> list[TierStats]:
-    """The stores below the GPUs, a shared one once."""
+    """Return the stores below the GPUs, each shared store once."""
     return list({(tier.name, tier.owner): tier for stats in instances for tier in stats.tiers}.values())
 
 
 def own_tiers(stats: InstanceStats, length_ps: int) -> Json:
-    """The sections `tiers` and `loads` of one instance, without shared stores."""
+    """Return the sections `tiers` and `loads` of one instance, without shared stores."""
     if not stats.tiers:
         return {}
     own = [tier for tier in stats.tiers if tier.owner == stats.id]
@@ -148,7 +146,7 @@ def _figures(stores: list[TierStats], prompt_tokens: int, length_ps: int) -> Jso
 
 
 def _samples(stores: list[TierStats]) -> Json:
-    """The share in use over time, of all the stores together: they are looked at together."""
+    """Return the share in use over time, of all stores of a tier together."""
     blocks = sum(store.blocks for store in stores)
     used = [sum(at) for at in zip(*(store.samples for store in stores), strict=True)]
     return {"interval_s": stores[0].interval_ps / PS_PER_SECOND, "utilization": [count / blocks for count in used]}

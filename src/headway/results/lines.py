@@ -1,9 +1,10 @@
-"""JSON lines of a run folder, written and read a stretch at a time: a million of them need no gigabytes."""
+"""JSON lines of a run folder, written and read in batches to limit memory."""
 
 from __future__ import annotations
 
 import mmap
 import os
+import re
 from array import array
 from collections.abc import Iterable, Iterator
 from itertools import islice, starmap
@@ -20,11 +21,11 @@ from headway.results.table import COLUMNS, Coded, Row, Table
 BATCH: Final = 4096  # lines encoded at a time
 STRETCH: Final = 1 << 23  # bytes read at a time
 Line = TypeVar("Line")
-KINDS: Final = {"int": "q", "float": "d"}  # of an array, by the type of a column
+KINDS: Final = {"int": "q", "float": "d"}  # type of a column: type code of its array
 
 
 def clean(value: Any) -> Any:
-    """Plain values with whatever of their text is not Unicode (a file's name in another code) replaced by `?`."""
+    """Replace text that is not valid Unicode (such as a file name in another encoding) with `?`, at any depth."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
@@ -41,7 +42,7 @@ def write_lines(file: Path, lines: Iterable[msgspec.Struct]) -> None:
         while batch := list(islice(rest, BATCH)):
             try:
                 out.write(encoder.encode_lines(batch))
-            except UnicodeEncodeError:  # a reason that a policy wrote
+            except UnicodeEncodeError:  # such as in a policy's reason
                 out.write(encoder.encode_lines([clean(msgspec.to_builtins(line)) for line in batch]))
 
 
@@ -72,40 +73,29 @@ def read_requests(file: Path) -> Table:
 
 
 def _stretches(file: Path) -> Iterator[bytes]:
-    """The whole lines of a file, some megabytes at a time."""
+    """Yield the whole lines of a file, some megabytes at a time."""
     with file.open("rb") as source:
-        rest = b""
-        while block := source.read(STRETCH):
-            whole, newline, block = block.rpartition(b"\n")
-            if newline:
-                yield rest + whole
-                rest = block
-            else:
-                rest += block
-        if rest.strip():
-            yield rest
+        while lines := source.readlines(STRETCH):
+            yield b"".join(lines)
 
 
 class Choice(msgspec.Struct, gc=False):
-    """The part of a decision's line that a search looks at."""
+    """The part of a decision's line that `DecisionFile.choices` reads."""
 
     request: int
     candidates: list[int]
 
 
 class DecisionFile:
-    """The decisions of a file, each read when somebody asks for it."""
+    """The decisions of a file, each read on access."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
         with file.open("rb") as source:
-            empty = not os.fstat(source.fileno()).st_size  # which cannot be mapped
+            empty = not os.fstat(source.fileno()).st_size  # an empty file cannot be mapped
             self.bytes = b"" if empty else mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
         self.starts = array("q", [0])
-        at = self.bytes.find(b"\n")
-        while at >= 0:
-            self.starts.append(at + 1)
-            at = self.bytes.find(b"\n", at + 1)
+        self.starts.extend(newline.end() for newline in re.finditer(b"\n", self.bytes))
         self.decoder = msgspec.json.Decoder(Decision)
         self.choice = msgspec.json.Decoder(Choice)
 
@@ -124,4 +114,4 @@ class DecisionFile:
         try:
             return decoder.decode(self.bytes[self.starts[place] : self.starts[place + 1] - 1])
         except msgspec.DecodeError as error:
-            raise HeadwayError(f"{self.file}: line {place + 1} cannot be read as a decision: {error}.") from None
+            raise HeadwayError(f"{self.file}: line {place + 1} is not a decision: {error}.") from None

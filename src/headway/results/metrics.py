@@ -1,6 +1,6 @@
 """The summary of a run: one document of plain numbers, defined in docs/metrics.md.
 
-Integers are summed as integers and divided once. Where a figure has no sample it is None, never zero.
+Integers are summed as integers and divided once. A figure without a sample is None, never zero.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ MILLION = 1_000_000
 
 
 def costs(recorder: Recorder, instances: Sequence[InstanceStats], length_ps: int) -> Json:
-    """The sections `cost` and `energy` of a summary."""
+    """Return the sections `cost` and `energy`."""
     completed = [code == COMPLETED for code in recorder.outcome]
     requests = completed.count(True)
     tokens = sum(compress(recorder.prompt_tokens, completed)) + sum(compress(recorder.output_tokens, completed))
     busy_ps = sum(stats.busy_ps * stats.gpus for stats in instances)
-    held: Counter[float] = Counter()  # by price, so that equal ones are added up before anything is rounded
+    held: Counter[float] = Counter()  # by price, so that equal prices are summed before rounding
     for stats in instances:
         held[stats.usd_per_gpu_hour] += stats.gpus * held_ps(stats, length_ps)
     usd = fsum(time_ps / PS_PER_HOUR * price for price, time_ps in held.items())
@@ -55,8 +55,8 @@ def costs(recorder: Recorder, instances: Sequence[InstanceStats], length_ps: int
 
 
 def _kwh(instances: Sequence[InstanceStats], length_ps: int) -> float | None:
-    """Busy watts while a step is under way, idle watts for the rest of the time that it is held; None where a GPU does
-    not say what it draws."""
+    """Return the energy: busy watts during steps, idle watts for the rest of the held time; None if the watts of a GPU
+    are unknown."""
     if any(not stats.busy_watts for stats in instances):
         return None
     drawn: Counter[float] = Counter()  # by watts
@@ -67,13 +67,13 @@ def _kwh(instances: Sequence[InstanceStats], length_ps: int) -> float | None:
 
 
 def summarise(recorder: Recorder, instances: list[InstanceStats], facts: RunFacts) -> Json:
-    """The whole summary, in the order in which it is written."""
+    """Return the whole summary, in the order of the file."""
     sample = completed_sample(recorder, facts)
     counted = max(0, len(recorder) - facts.warmup)
     window_ps = facts.ended_ps - recorder.arrival_ps[facts.warmup] if counted else None
     length_ps = facts.ended_ps - facts.started_ps
     times = latency(sample)
-    # Turns that clients gave up after a refusal were planned too: shedding does not make the score easier.
+    # Turns that clients abandoned after a rejection count as planned, so that rejecting does not raise the score.
     planned = counted + recorder.abandoned if counted else 0
     here = present(recorder, instances)
     there = [instances[index] for index in here]
@@ -121,7 +121,7 @@ def _gaps(gaps: array[int]) -> Spread:
 
 
 def _column_of_started(recorder: Recorder, facts: RunFacts, column: str) -> list[int]:
-    """A column of the requests that count and whose first step began."""
+    """Return a column of the requests after the warm-up whose first step began."""
     started = map(ge, recorder.started_ps[facts.warmup :], repeat(0))
     return list(compress(getattr(recorder, column)[facts.warmup :], started))
 
@@ -138,13 +138,13 @@ def _cache(recorder: Recorder, facts: RunFacts) -> Json:
 
 
 def _shadow(recorder: Recorder, facts: RunFacts) -> Json:
-    """What the router believed cached against what the instance found, where a policy says what it believes."""
+    """Compare predicted with actual cached tokens, if a policy predicts them."""
     believed = _column_of_started(recorder, facts, "predicted_tokens")
     if not facts.predicts and not any(believed):
         return {}
     cached = _column_of_started(recorder, facts, "cached_tokens")
-    misses = list(compress(cached, believed)).count(0)  # of those that were believed to hit
-    hits = list(compress(believed, cached)).count(0)  # of those that did
+    misses = list(compress(cached, believed)).count(0)  # of predicted hits
+    hits = list(compress(believed, cached)).count(0)  # of actual hits
     return {
         "shadow": {
             "divergences": misses + hits,
@@ -158,8 +158,7 @@ def _shadow(recorder: Recorder, facts: RunFacts) -> Json:
 
 
 def _balance(recorder: Recorder, here: list[int], instances: list[InstanceStats], warmup: int) -> Json:
-    """Over the numbers of requests routed to each instance that generates: standard deviation over mean, and Jain's
-    fairness."""
+    """Return the coefficient of variation and Jain's index of the requests routed to each generating instance."""
     routed = Counter(recorder.instance[warmup:])
     counts = [routed[index] for index in here if instances[index].role != "prefill"]
     total = sum(counts)
@@ -171,7 +170,7 @@ def _balance(recorder: Recorder, here: list[int], instances: list[InstanceStats]
 
 
 def _adapters(recorder: Recorder, instances: list[InstanceStats]) -> Json:
-    """Over the whole run, where an instance has slots for adapters."""
+    """Return the section of adapters over the whole run, if an instance has slots for them."""
     loads = [stats.adapter_loads for stats in instances if stats.adapter_loads is not None]
     if not loads:
         return {}
@@ -187,7 +186,7 @@ def _link(stats: InstanceStats, length_ps: int) -> Json:
 
 
 def _instances(here: list[int], instances: list[InstanceStats], length_ps: int) -> list[dict[str, Any]]:
-    routed: Counter[bool] = Counter()  # a request whose prompt is computed apart is there too
+    routed: Counter[bool] = Counter()  # a disaggregated request counts for both roles
     for stats in instances:
         routed[stats.role == "prefill"] += stats.requests
     return [

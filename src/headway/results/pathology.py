@@ -1,5 +1,4 @@
-"""Figures of what goes wrong in queues, and how often: the sections `rates` and `pathology` of a summary, of the whole
-run and of each tenant, class, kind and model."""
+"""Problems in queues: the sections `rates` and `pathology`, of the whole run and of each group of requests."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from headway.types import Json
 
 
 class Pathology:
-    """What goes wrong with the requests after the warm-up."""
+    """Problems of the requests after the warm-up."""
 
     def __init__(self, requests: RequestColumns, warmup: int, ended_ps: int) -> None:
         self.requests = requests
@@ -30,7 +29,7 @@ class Pathology:
         self.waited_ps = self.waits.waited_ps()[warmup:]
 
     def whole(self, preemptions: int, instances: Sequence[InstanceStats], length_ps: int, latency: Json) -> Json:
-        """Both sections of the whole run."""
+        """Return both sections of the whole run."""
         requests, warmup = self.requests, self.warmup
         count = max(0, len(requests) - warmup)
         sums = _Sums(
@@ -47,7 +46,7 @@ class Pathology:
         return sections
 
     def groups(self, codes: Sequence[int], count: int) -> list[_Sums]:
-        """The sums of each group; `codes` has the group of each request."""
+        """Return the sums of each group; `codes` has the group of each request."""
         requests, warmup = self.requests, self.warmup
         codes = codes[warmup:]
         arrived = Counter(codes)
@@ -68,12 +67,10 @@ class Pathology:
 
 
 class _Sums(Struct):
-    """Over the requests of a group."""
-
     arrived: int = 0
     admitted: int = 0
     started: int = 0
-    preempted: int = 0  # times, not requests
+    preempted: int = 0  # preemptions, not requests
     waited_ps: int = 0
     passed: int = 0
     blocked_ps: int = 0
@@ -93,12 +90,11 @@ class _Sums(Struct):
 
 
 def _blowup(spread: dict[str, Any]) -> float | None:
-    """How many times as long as the median the slowest of a hundred takes, at least."""
     return spread["p99"] / spread["p50"] if spread["p50"] else None
 
 
 def _kv_traffic(instances: Sequence[InstanceStats], length_ps: int) -> Json:
-    """How much KV cache went down to the stores below the GPUs and came back, where there are any."""
+    """Return the KV traffic to and from the tiers below the GPUs, if there are any."""
     stores = distinct_stores(instances)
     if not stores:
         return {}

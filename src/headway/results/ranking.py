@@ -1,4 +1,4 @@
-"""The order of several runs of one scenario, best first, by their summaries."""
+"""Rank runs of one scenario by their summaries, best first."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -16,51 +16,27 @@ from headway.types import Json
 Best = Literal["low", "high"]
 Named = tuple[str, Json]
 
-# The longest matching beginning of a path decides; what is not here (a policy's own figures) or None cannot rank.
-BEST: Final[dict[str, Best | None]] = {
-    "duration_s": "low",
-    "preemptions": "low",
-    "rates": "low",
-    "rates.admission": "high",
-    "pathology": "low",
-    "requests": "low",
-    "requests.arrived": None,
-    "requests.completed": "high",
-    "latency": "low",
-    "throughput": "high",
-    "cache": "high",
-    "balance.cv": "low",
-    "balance.jain": "high",
-    "slo": "high",
-    "cost": "low",
-    "energy": "low",
-    "scaling": "low",
-    "scaling.mean_serving": None,
-    "scaling.slo_per_replica": "high",
-    "scaling.faults": None,
-    "fairness": "high",
-    "sessions.completed": "high",
-    "sessions.duration": "low",
-    "tiers.gpu.hit_ratio": "high",
-    "tiers.cpu.hit_ratio": "high",
-    "tiers.cpu.thrashed_blocks": "low",
-    "tiers.storage.hit_ratio": "high",
-    "tiers.storage.thrashed_blocks": "low",
-    "loads.wait": "low",
-    "transfer.bytes": "low",
-    "transfer.wait": "low",
-    "transfer.time": "low",
-}
-MANY: Final = 12  # names that a sentence may list
-# The facts of an empty run: its summary has every path.
+# Whether a low or a high value is better, by the longest matching prefix of a path. Others cannot rank runs.
+LOW: Final = (
+    "duration_s", "preemptions", "rates", "pathology", "requests", "latency", "balance.cv", "cost", "energy", "scaling",
+    "sessions.duration", "tiers.cpu.thrashed_blocks", "tiers.storage.thrashed_blocks", "loads.wait", "transfer.bytes",
+    "transfer.wait", "transfer.time",
+)  # fmt: skip
+HIGH: Final = (
+    "rates.admission", "requests.completed", "throughput", "cache", "balance.jain", "slo", "scaling.slo_per_replica",
+    "fairness", "sessions.completed", "tiers.gpu.hit_ratio", "tiers.cpu.hit_ratio", "tiers.storage.hit_ratio",
+)  # fmt: skip
+NEITHER: Final = ("requests.arrived", "scaling.mean_serving", "scaling.faults")
+MANY: Final = 12  # names that an error may list
+# The facts of an empty run, whose summary has every path.
 NOTHING: Final = RunFacts(started_ps=0, ended_ps=0, block_tokens=1, warmup=0, policy_metrics={})
 
 
 def rank(results: Iterable[Named], by: str | None = None) -> list[Named]:
-    """Best first; equals keep the order given, and a run without the figure comes last.
+    """Return the runs best first. Equal runs keep their order; runs without the figure come last.
 
-    `by` is a figure, see `figure`. Without it: with an SLO the most goodput per planned request, then the lowest p99 of
-    TTFT; without one the fewest requests lost, so that shedding does not pay, then the lowest mean of E2E.
+    `by` is a figure, see `figure`. The default with an SLO is the highest goodput per planned request, then the lowest
+    TTFT p99. Without an SLO it is the fewest lost requests, so that rejecting does not pay, then the lowest mean E2E.
     """
     if by is None:
         return sorted(results, key=lambda pair: _default(pair[1]))
@@ -78,9 +54,9 @@ def figure(path: str, where: str = "by", ranked: bool = True) -> str:
     near = [figure for figure in known if name and name in figure]
     near = near if len(near) <= MANY else []
     hint = suggest(name, near or get_close_matches(name, known, n=1))
-    hint = hint or " One is 'latency.ttft.p99'; docs/metrics.md has them all."
-    use = "figure to rank by" if ranked else "figure"
-    raise HeadwayError(f"{where}: no {use} is called {shown(path.strip())}.{hint}")
+    hint = hint or " An example is 'latency.ttft.p99'; docs/metrics.md lists all figures."
+    wrong = "runs cannot be ranked by" if ranked else "unknown figure"
+    raise HeadwayError(f"{where}: {wrong} {shown(path.strip())}.{hint}")
 
 
 def every_figure() -> list[str]:
@@ -94,15 +70,14 @@ def every_figure() -> list[str]:
 
 
 def direction(path: str) -> Best | None:
-    """Whether a low or a high value of this figure is better; None where neither is."""
-    while path not in BEST and "." in path:
+    """Return whether a low or a high value of this figure is better; None if neither is."""
+    while path and path not in (*LOW, *HIGH, *NEITHER):
         path = path.rpartition(".")[0]
-    return BEST.get(path)
+    return "low" if path in LOW else "high" if path in HIGH else None
 
 
 def value(summary: Json, path: str) -> float | None:
-    """The number at a dotted path of a summary; None where the run had no sample, or no such part: no sessions, one
-    tenant, no stores below the GPU, instances that neither came nor went."""
+    """Return the number at a dotted path of a summary; None if the run has no sample or no such section."""
     inner: Any = summary
     for part in path.split("."):
         inner = inner.get(part)
@@ -112,7 +87,7 @@ def value(summary: Json, path: str) -> float | None:
 
 
 def paths(summary: Json, prefix: str = "") -> list[str]:
-    """All dotted paths of a summary that lead to a number (or to None)."""
+    """Return all dotted paths of a summary that lead to a number or None."""
     names = []
     for name, inner in summary.items():
         if isinstance(inner, dict):

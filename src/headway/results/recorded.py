@@ -1,4 +1,4 @@
-"""What an engine did with requests, as a file tells it: arrival, first and last token, lengths."""
+"""Requests that an engine served, from a file: arrival, first and last token, lengths."""
 
 import csv
 from collections.abc import Iterator, Sequence
@@ -14,8 +14,7 @@ from headway.errors import HeadwayError
 from headway.results.result import Result
 from headway.types import PS_PER_SECOND
 
-# Seconds on one clock, and tokens; other names that engines' logs have for the same. An `arrival_time` is none of them:
-# vLLM writes it by another clock than the rest.
+# Columns, and their names in engines' logs. Times are seconds on one clock; vLLM's `arrival_time` uses another clock.
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "arrival": ("queued_ts",),
     "first_token": ("first_token_ts",),
@@ -28,7 +27,7 @@ COMPLETED: Final = "completed"
 
 
 class Served(Struct, frozen=True):
-    """A request; times in picoseconds after its arrival. Who got no answer has neither token."""
+    """A request; times in picoseconds after its arrival, None without an answer."""
 
     arrival_s: float
     ttft_ps: float | None
@@ -44,18 +43,18 @@ class Served(Struct, frozen=True):
 
 
 def read_recorded(path: str | Path) -> list[Served]:
-    """The requests of a CSV or JSONL file, or of a run folder, in order of arrival."""
+    """Read the requests of a CSV or JSONL file, or of a run folder, in order of arrival."""
     place = Path(path)
     if place.is_dir():
         return served_requests(Result.load(place))
     requests = [_request(row, f"{path}, line {line}") for line, row in _rows(place)]
     if all(request.e2e_ps is None for request in requests):
-        raise HeadwayError(f"{path}: no request in it was answered; there is nothing to compare with.")
+        raise HeadwayError(f"{path}: contains no answered request, so there is nothing to compare with.")
     return sorted(requests, key=lambda request: request.arrival_s)
 
 
 def served_requests(result: Result) -> list[Served]:
-    """The requests of a simulated run, in order of arrival."""
+    """Return the requests of a simulated run, in order of arrival."""
     names = ("arrival_ps", "first_token_ps", "finished_ps", "prompt_tokens", "output_tokens", "outcome")
     requests = []
     for arrival, first, last, prompt, output, outcome in zip(*map(result.requests.column, names), strict=True):
@@ -82,20 +81,19 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     except OSError as error:
         raise HeadwayError(f"{path}: cannot be read: {error.strerror}.") from None
     except (UnicodeDecodeError, csv.Error):
-        raise HeadwayError(f"{path}: is no CSV file in UTF-8.") from None
+        raise HeadwayError(f"{path}: not a CSV file in UTF-8.") from None
     except msgspec.DecodeError:
-        raise HeadwayError(f"{path}: line {line} is no JSON object.") from None
+        raise HeadwayError(f"{path}: line {line} is not a JSON object.") from None
 
 
 def _names(header: Sequence[str], where: str) -> dict[str, str]:
-    """What the file calls each column."""
     aliases = {name: [alias for alias in (name, *others) if alias in header] for name, others in COLUMNS.items()}
     missing = [repr(name) for name, known in aliases.items() if not known]
     if missing:
         many = len(missing) > 1
         raise HeadwayError(
             f"{where}: the column{'s' * many} {join_words(missing)} {'are' if many else 'is'} missing; "
-            f"a recorded run has {', '.join(COLUMNS)}, times in seconds on one clock."
+            f"a recorded run needs {', '.join(COLUMNS)}, with times in seconds on one clock."
         )
     return {name: known[0] for name, known in aliases.items()}
 
@@ -107,7 +105,9 @@ def _request(row: dict[str, Any], where: str) -> Served:
         return Served(arrival, None, None, prompt, output)
     first, last = (_number(row[name], f"{where}, {name}") for name in ("first_token", "last_token"))
     if first < arrival:
-        raise HeadwayError(f"{where}, first_token: {first:g} s is before the arrival at {arrival:g} s; one clock?")
+        raise HeadwayError(
+            f"{where}, first_token: {first:g} s is before the arrival at {arrival:g} s; use times of one clock."
+        )
     if last < first:
         raise HeadwayError(f"{where}, last_token: {last:g} s is before the first token at {first:g} s.")
     return Served(arrival, (first - arrival) * PS_PER_SECOND, (last - arrival) * PS_PER_SECOND, prompt, output)

@@ -1,4 +1,4 @@
-"""What a run leaves behind, in columns: one row a request in order of arrival, one entry a run of equal steps."""
+"""The records of a run in columns: one row per request in order of arrival, one entry per run of equal steps."""
 
 from array import array
 from collections.abc import Iterator, MutableSequence
@@ -19,12 +19,12 @@ Numbers = MutableSequence[int]
 
 
 class RequestColumns:
-    """The columns of a run's requests as numbers: the type code of each array, and what a row holds before anything is
-    known. A time that never came is -1; so is the instance of a request that was never routed."""
+    """The columns of a run's requests as numbers: the type code of each array, and the initial value of a row. A time
+    is -1 if the event never happened; so is the instance of a request that was never routed."""
 
     __slots__ = ()
 
-    tenant: Annotated[Numbers, "i", 0]  # like the next, an index into `names`
+    tenant: Annotated[Numbers, "i", 0]  # a code in `names`, like the other columns of words
     slo_class: Annotated[Numbers, "i", 0]
     session: Annotated[Numbers, "i", -1]
     turn: Annotated[Numbers, "i", 0]
@@ -43,27 +43,26 @@ class RequestColumns:
     prompt_tokens: Annotated[Numbers, "q", 0]
     output_tokens: Annotated[Numbers, "q", 0]
     cached_tokens: Annotated[Numbers, "q", 0]
-    predicted_tokens: Annotated[Numbers, "q", 0]  # those that the router believed cached when it sent the request there
+    predicted_tokens: Annotated[Numbers, "q", 0]  # cached tokens that the router expected
     preemptions: Annotated[Numbers, "i", 0]
-    loaded_tokens: Annotated[Numbers, "q", 0]  # those of the cached ones that came from stores below the GPU
-    # Of those whose prompts are computed apart: where, when that was done, and when their KV cache set out and came.
+    loaded_tokens: Annotated[Numbers, "q", 0]  # cached tokens that came from tiers below the GPU
+    # Disaggregated requests: the prefill instance, the end of prefill, and the begin and end of the KV transfer.
     prefill_instance: Annotated[Numbers, "i", -1]
     handed_ps: Annotated[Numbers, "q", -1]
     transfer_ps: Annotated[Numbers, "q", -1]
     transferred_ps: Annotated[Numbers, "q", -1]
-    # How often an instance lost it and it was sent again from the beginning, or was emptied and it went on elsewhere.
-    retries: Annotated[Numbers, "i", 0]
-    redirects: Annotated[Numbers, "i", 0]
-    priority: Annotated[MutableSequence[float], "d", 0.0]  # that its instance was told
-    loaded_from: Annotated[Numbers, "b", -1]  # the slowest store that it loaded any from, as a number in TIERS
+    retries: Annotated[Numbers, "i", 0]  # restarts after an instance lost the request
+    redirects: Annotated[Numbers, "i", 0]  # moves to another instance while running, because one was drained
+    priority: Annotated[MutableSequence[float], "d", 0.0]  # the score that the scheduler received
+    loaded_from: Annotated[Numbers, "b", -1]  # the slowest tier that it loaded blocks from, as an index into TIERS
 
-    names: dict[str, dict[str, int]]  # of the columns of words: each word with its number
+    names: dict[str, dict[str, int]]  # by column of words: the code of each word
 
     def __len__(self) -> int:
         return len(self.arrival_ps)
 
     def select(self, *names: str, start: int = 0) -> Iterator[tuple[Any, ...]]:
-        """The values of some columns, request by request."""
+        """Yield the values of some columns, request by request."""
         columns = [getattr(self, name) for name in names]
         return zip(*([column[start:] for column in columns] if start else columns), strict=True)
 
@@ -74,7 +73,7 @@ COLUMNS: Final[dict[str, tuple[str, float]]] = {
     if name != "names"
 }
 NAMED: Final = ("tenant", "slo_class", "session", "kind", "model", "adapter")
-USUAL_CLASS: Final = "standard"  # number 0 in its column
+USUAL_CLASS: Final = "standard"  # code 0 in its column
 
 
 class Recorder(RequestColumns):
@@ -86,28 +85,28 @@ class Recorder(RequestColumns):
     )  # fmt: skip
 
     def __init__(self, rows_ahead: int = 1) -> None:
-        """Rows are reserved so many at a time, which is faster; then the columns want `trim` at the end."""
+        """Reserve `rows_ahead` rows at a time, which is faster. With more than 1, call `trim` at the end."""
         self.rows = 0
         self.rows_ahead = rows_ahead
         for name, (kind, _) in COLUMNS.items():
             setattr(self, name, array(kind))
         self.names = {name: {} for name in NAMED}
         self.names["slo_class"][USUAL_CLASS] = 0
-        self.retried = 0  # requests that repeat one that did not succeed
-        self.lost_tokens = 0  # generated for requests whose instance then lost them, and that were sent again
+        self.retried = 0  # requests with which a client repeats an unsuccessful one
+        self.lost_tokens = 0  # generated for requests that their instance lost before they were retried
         self.not_issued = 0  # turns that sessions planned and never sent
-        self.abandoned = 0  # those among them for want of an earlier turn that succeeded
+        self.abandoned = 0  # those of them that were not sent because an earlier turn was unsuccessful
         self.reasons: dict[int, str] = {}  # row -> why it was rejected or failed, or timed out at the router
-        self.scaled: list[ScaleRecord] = []  # what the autoscaler did
-        self.states: list[StateChange] = []  # of the instances, where they come and go
+        self.scaled: list[ScaleRecord] = []
+        self.states: list[StateChange] = []  # with autoscaling or faults
         self.struck: list[FaultRecord] = []
         self.preempted: list[Preemption] = []
         self.thrashed: list[Thrash] = []
-        self.events: list[Batch | KvMove] | None = None  # where everything is to be told
-        self.lost = 0  # requests that failed because the instance went that had them
-        # Gaps between successive tokens of one request, run by run, four integers each: the first gap, the increment
-        # from step to step, the number of steps, and how many requests saw them. A negative weight takes back the
-        # gaps of a request that turned out not to count.
+        self.events: list[Batch | KvMove] | None = None  # of a full trace
+        self.lost = 0  # requests that failed because their instance stopped
+        # Gaps between successive tokens of one request, four integers per run of steps: the first gap, the increment
+        # per step, the number of steps, and the number of requests. A negative number of requests subtracts the gaps
+        # of a request that does not count after all.
         self.gaps = array("q")
 
     def record_arrival(self, at_ps: int, request: Request) -> None:
@@ -138,7 +137,7 @@ class Recorder(RequestColumns):
             getattr(self, name).extend(array(kind, (empty,)) * self.rows_ahead)
 
     def trim(self) -> None:
-        """Give back the rows that were reserved and never came."""
+        """Remove the reserved rows that were not used."""
         for name in COLUMNS:
             del getattr(self, name)[self.rows :]
 
@@ -154,7 +153,7 @@ class ScaleRecord(Struct, frozen=True):
     before: int
     after: int
     reason: str = ""
-    trigger: str = ""  # what made it look: interval, queue_depth, ...
+    trigger: str = ""  # of the check: interval, queue_depth, ...
 
 
 class StateChange(Struct, frozen=True, gc=False):
@@ -164,7 +163,7 @@ class StateChange(Struct, frozen=True, gc=False):
 
 
 class FaultRecord(Struct, frozen=True):
-    """A fault that struck an instance; what would have struck none that is there is not among them."""
+    """A fault that struck a running instance."""
 
     at_ps: int
     instance: int
@@ -172,59 +171,58 @@ class FaultRecord(Struct, frozen=True):
 
 
 class TierStats(Struct):
-    """What one store below the GPU did over a whole run."""
+    """Figures of one store below the GPU over a whole run."""
 
-    owner: str  # its instance, or the pool of those that share it
+    owner: str  # its instance, or the pool that shares it
     name: str
     blocks: int
-    hit_tokens: int  # of prompts, loaded from here when their turn first came
+    hit_tokens: int  # of prompts, loaded from here at their first start
     stored_blocks: int
     loaded_blocks: int
     thrashed_blocks: int
     peak_blocks: int
     block_ps: int  # blocks in use, summed over time
-    moved_bytes: int  # over its link, both ways
+    moved_bytes: int  # over its link, in both directions
     link_busy_ps: int
     interval_ps: int
-    samples: list[int]  # blocks in use at the multiples of the interval
+    samples: list[int]  # blocks in use at multiples of the interval
 
 
 class InstanceStats(Struct):
-    """What one instance did over a whole run."""
+    """Figures of one instance over a whole run."""
 
     id: str
-    pool: str | None = None  # its deployment, where there are any
+    pool: str | None = None  # its deployment, if there are any
     model: str = ""
-    role: str | None = None  # prefill or decode; None where it does both
+    role: str | None = None  # prefill or decode; None if it does both
     requests: int = 0  # routed here
     busy_ps: int = 0
     steps: int = 0
-    prefill_tokens: int = 0  # computed, recomputation after a preemption not counted again
+    prefill_tokens: int = 0  # computed, without recomputation after preemptions
     output_tokens: int = 0
     cached_tokens: int = 0
-    prompt_tokens: int = 0  # of the requests whose turn has come
+    prompt_tokens: int = 0  # of the requests that started
     preemptions: int = 0
     evicted_blocks: int = 0
     peak_kv_blocks: int = 0
     kv_blocks: int = 0
     gpus: int = 1
     usd_per_gpu_hour: float = 0.0
-    adapter_loads: int | None = None  # None where they are always there
-    adapter_load_ps: int = 0  # by which those made steps longer
+    adapter_loads: int | None = None  # None without adapter slots
+    adapter_load_ps: int = 0  # step time spent on loading adapters
     tiers: list[TierStats] = []
-    load_waits_ps: list[int] = []  # how long each load from them took
-    kv_samples: list[int] = []  # blocks in use on the GPU, at the multiples of the interval, where there are tiers
+    load_waits_ps: list[int] = []  # duration of each load from the tiers
+    kv_samples: list[int] = []  # GPU blocks in use at multiples of the interval, if there are tiers
     kv_interval_ps: int = 0
-    sent_bytes: int = 0  # of KV caches, to the instances that generate
-    link_busy_ps: int = 0  # of the link that they go by
-    scaled_with: str = ""  # its pool, where instances come and go
-    held_ps: int | None = None  # from provisioning to stopped, summed; None: from beginning to end
+    sent_bytes: int = 0  # of KV caches, to decode instances
+    link_busy_ps: int = 0  # of the link to decode instances
+    held_ps: int | None = None  # from provisioning to stopped, summed; None: the whole run
     idle_watts: float = 0.0
     busy_watts: float = 0.0
 
 
 class Targets(Struct, frozen=True):
-    """What a request is promised, in picoseconds; None where nothing is."""
+    """The latency targets of a request, in picoseconds; None without a target."""
 
     ttft_ps: Annotated[PositiveDuration | None, "time to first token, met at or below it"] = None
     tpot_ps: Annotated[PositiveDuration | None, "mean time per output token of a request"] = None
@@ -232,7 +230,7 @@ class Targets(Struct, frozen=True):
 
 
 class PoolFacts(Struct, frozen=True):
-    """Equal instances that are scaled together: `maximum` places from the instance `first` on."""
+    """Equal instances that scale together: `maximum` places, beginning with instance `first`."""
 
     id: str
     first: int
@@ -241,7 +239,7 @@ class PoolFacts(Struct, frozen=True):
 
 
 class RunFacts(Struct):
-    """What `metrics.summarise` needs beside the columns."""
+    """The input of `metrics.summarise` besides the columns."""
 
     started_ps: int  # first arrival
     ended_ps: int  # last event, or the horizon
@@ -249,12 +247,12 @@ class RunFacts(Struct):
     warmup: int
     policy_metrics: dict[str, float]
     slo: Targets = Targets()
-    tenant_slos: dict[str, Targets] = {}  # of the tenants that have their own, which hold instead
-    deployed: bool = False  # requests go to the deployments of their models
-    predicts: bool = False  # a policy keeps an index of what it believes cached
-    routers: list[int] = []  # requests that came to each, where there are several
-    pools: list[PoolFacts] = []  # where instances come and go
-    retries: int = 0  # how often a request that its instance has lost may be sent again
+    tenant_slos: dict[str, Targets] = {}  # replace `slo` for these tenants
+    deployed: bool = False  # the cluster has deployments
+    predicts: bool = False  # a policy predicts cached tokens
+    routers: list[int] = []  # requests by router, if there are several
+    pools: list[PoolFacts] = []  # with autoscaling or faults
+    retries: int = 0  # allowed per request after an instance lost it
 
 
 def seen_stats(
@@ -268,7 +266,7 @@ def seen_stats(
     peak_kv: int = 0,
     kv_blocks: int = 0,
 ) -> InstanceStats:
-    """Of the instance with this number; a request that has not ended counts until the run does."""
+    """Return the figures of an instance as seen from outside; a request in flight counts until the end of the run."""
     mine = [row for row in range(len(recorder)) if recorder.instance[row] == index]
     prompt = sum(recorder.prompt_tokens[row] for row in mine)
     cached = sum(recorder.cached_tokens[row] for row in mine)
@@ -292,7 +290,7 @@ def seen_stats(
 
 
 def covered_time(stays: list[tuple[int, int]]) -> int:
-    """How long at least one stay lasted, of stays in order of their beginning."""
+    """Return the total time covered by stays that are in order of their begin."""
     total, until = 0, -1
     for begin, end in stays:
         if end > until:

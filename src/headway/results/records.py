@@ -1,4 +1,4 @@
-"""What a run leaves beside its requests and its decisions, one struct a line of a file."""
+"""The records of a run besides requests and decisions: one struct per line of a file."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
@@ -12,7 +12,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Preemption(Struct, frozen=True, gc=False):
-    """A request had to yield its blocks to others."""
+    """An instance preempted a request to free its blocks."""
 
     at_ps: int
     instance: int
@@ -20,7 +20,7 @@ class Preemption(Struct, frozen=True, gc=False):
 
 
 class Thrash(Struct, frozen=True, gc=False):
-    """A request loaded blocks from a store below the GPU that had been stored away less than a second before."""
+    """A request loaded blocks from a tier below the GPU less than a second after they were stored there."""
 
     at_ps: int
     instance: int
@@ -30,29 +30,29 @@ class Thrash(Struct, frozen=True, gc=False):
 
 
 class Batch(Struct, frozen=True, tag_field="event", tag="batch"):
-    """The batch of an instance changed: who entered it, how many it then had, and how many waited beside."""
+    """The batch of an instance changed; `running` and `queued` count the requests after the change."""
 
     at_ps: int
     instance: int
-    entered: list[int]
+    entered: list[int]  # requests
     running: int
     queued: int
-    prefill_tokens: int  # that the next step computes
+    prefill_tokens: int  # of the next step
 
 
 class KvMove(Struct, frozen=True, gc=False, tag_field="event", tag="kv_move"):
-    """Blocks set out from one store of an instance to another."""
+    """Blocks began to move from one tier of an instance to another."""
 
     at_ps: int
     instance: int
-    kind: str  # offload and reload; swap_out and swap_in of a request that had to yield
-    tier: str  # the store below the GPU that they come from, or go into
+    kind: str  # offload and reload; swap_out and swap_in of a preempted request
+    tier: str  # the tier below the GPU: the source or the destination
     blocks: int
-    request: int = -1  # where they are one request's
+    request: int = -1  # if they belong to one request
 
 
 class Series(Struct, frozen=True):
-    """A value of one instance over time: `values[k]` as the instant k·`interval_ps` after `start_ps` left it."""
+    """A value of one instance over time: `values[k]` is its value k·`interval_ps` after `start_ps`."""
 
     name: str  # kv_used
     instance: int
@@ -62,8 +62,8 @@ class Series(Struct, frozen=True):
 
 
 class Counterfactual(Struct, frozen=True):
-    """What another target would have given a request: the same run again, but for this decision and what followed. A
-    time that never came is -1; an objective without a value is None."""
+    """The result of sending a request to another target: the same run, except for this decision and its consequences.
+    A time is -1 if the event never happened; an objective without a value is None."""
 
     request: int
     at_ps: int
@@ -76,27 +76,27 @@ class Counterfactual(Struct, frozen=True):
     objective: str  # a figure of the summary, as in slo.goodput_ratio
     value: float | None  # in the run as it was
     alternative_value: float | None
-    chosen_prefill: int = -1  # the instance that computes the prompt, where that is another
+    chosen_prefill: int = -1  # the instance that computes the prompt, if another
     alternative_prefill: int = -1
-    # Of the prompt, found where it went, and where it would have gone; -1 where it would have been sent on from there.
+    # Prompt tokens cached at the chosen and at the alternative instance; -1 if the latter would have moved it on.
     cached_tokens: int = 0
     alternative_cached_tokens: int = 0
 
     @property
     def changed(self) -> int:
-        """The instance that the request would have gone to instead: of a pair one half is another."""
+        """The instance that differs from the actual choice: the decode or the prefill instance."""
         return self.alternative if self.alternative != self.chosen else self.alternative_prefill
 
     @property
     def regret_ps(self) -> int | None:
-        """By how much sooner the first token would have come; negative where later."""
+        """How much earlier the first token would have come; negative if later, None if there was none."""
         if self.ttft_ps < 0 or self.alternative_ttft_ps < 0:
             return None
         return self.ttft_ps - self.alternative_ttft_ps
 
 
 def best_alternatives(tried: Sequence[Counterfactual]) -> dict[int, int]:
-    """By request, where the alternative stands that gave the earliest first token; none where one never came."""
+    """Return by request the place of the alternative with the earliest first token, if both runs have one."""
     best: dict[int, int] = {}
     for place, other in enumerate(tried):
         if other.regret_ps is not None:
@@ -107,34 +107,34 @@ def best_alternatives(tried: Sequence[Counterfactual]) -> dict[int, int]:
 
 
 class Prompt(Struct, frozen=True):
-    """What a prompt is made of, of live traffic: its blocks by their keys, never its text."""
+    """The blocks of a prompt of live traffic, by their keys; never its text."""
 
     request: int
-    tokens: int  # as the router counted them, which the ends below refer to
-    keys: Sequence[int]  # each of which commits to all before it
+    tokens: int  # as the router counted them; `ends` refer to this count
+    keys: Sequence[int]  # each depends on all keys before it
     ends: Sequence[int]  # in tokens
-    max_tokens: int | None = None  # what the client asked for
+    max_tokens: int | None = None  # as the client requested
 
 
 class Finding(Struct, frozen=True):
-    """Something about a run that somebody should know: what, when, whom it concerns and by which figures."""
+    """A problem of a run: its kind, its time, the requests and instances affected, and the figures."""
 
     kind: str  # priority_inversion, slo_violation, ...
-    at_ps: int  # when it began
-    until_ps: int  # when it ended
-    severity: float  # from 0, hardly worth a word, to 1
-    count: int  # requests, or events, that it is about
-    title: str  # one sentence, with the figures that matter most
-    requests: list[int] = []  # the first or worst of them, at most EXAMPLES
+    at_ps: int  # begin
+    until_ps: int  # end
+    severity: float  # from 0 (negligible) to 1
+    count: int  # requests or events
+    title: str  # one sentence with the most important figures
+    requests: list[int] = []  # the first or worst, at most EXAMPLES
     instances: list[int] = []
-    evidence: Json = {}  # the figures, each by its name
+    evidence: Json = {}  # figures by name
 
 
 EXAMPLES = 20
 
 
 def group_by(records: Iterable[Record], key: Callable[[Record], Key]) -> dict[Key, list[Record]]:
-    """The records by a key, in order within each group."""
+    """Group the records by a key, in order within each group."""
     groups: dict[Key, list[Record]] = {}
     for record in records:
         groups.setdefault(key(record), []).append(record)

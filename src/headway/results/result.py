@@ -1,4 +1,4 @@
-"""What a run gives back: the resolved scenario, one row a request, and the summary."""
+"""The result of a run: the resolved scenario, one row per request, the summary, and further records."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from headway.types import PS_PER_SECOND, Json
 
 
 class Result:
-    """One run. `requests` has its columns, `summary()` its figures, `scenario` what would run it again.
+    """One run. `requests` has its columns, `summary()` its figures, `scenario` runs it again.
 
-    Where instances come and go, `states` has what they went through and `scaling_events` what the autoscaler did;
-    `preemptions` and `thrashes` are told one by one, all in order of time. Where decisions were traced, `decisions` has
-    them and `series` how full the GPUs were over time; a full trace has the changes of the batches and the moves of KV
-    blocks in `events`. `counterfactuals` are what was asked for of them. Live traffic has its `prompts`.
+    With autoscaling or faults, `states` lists the instances' states and `scaling_events` the autoscaler's changes.
+    `preemptions` and `thrashes` list single events. All lists are in order of time. If decisions were traced, they are
+    in `decisions`, and `series` has the use of the KV caches over time. A full trace has changes of batches and moves
+    of KV blocks in `events`. `counterfactuals` are simulated alternatives. Live traffic has `prompts`.
     """
 
     __slots__ = (
@@ -55,7 +55,7 @@ class Result:
         self._summary = summary
         self.scaling_events = scaling_events or []
         self.states = states or []
-        self.trace = trace  # how much was written down: minimal, decisions or full
+        self.trace = trace  # minimal, decisions or full
         self.preemptions = preemptions or []
         self.thrashes = thrashes or []
         self.decisions = decisions
@@ -68,7 +68,7 @@ class Result:
 
     @classmethod
     def of(cls, scenario: Json, recorder: Recorder, instances: list[InstanceStats], facts: RunFacts) -> Result:
-        """The result of a finished run; one that breaks an invariant is refused."""
+        """Return the result of a finished run; raise if it breaks an invariant."""
         verify(recorder, instances, facts)
         summary = summarise(recorder, instances, facts)
         return cls(
@@ -83,23 +83,23 @@ class Result:
         )
 
     def instances(self) -> dict[int, Json]:
-        """What the summary has of the instances that were there, by index."""
+        """Return the summary's entries of the instances, by index."""
         return {each.get("index", place): each for place, each in enumerate(self._summary["instances"])}
 
     def instance_ids(self) -> dict[int, str]:
-        """The names of the instances that were there, by index."""
+        """Return the names of the instances, by index."""
         return {index: instance["id"] for index, instance in self.instances().items()}
 
     def span_ps(self) -> tuple[int, int]:
-        """From the first arrival to the end of the run."""
+        """Return the time of the first arrival and the end of the run."""
         arrivals, ends = self.requests.column("arrival_ps"), self.requests.column("finished_ps")
         begun: int = arrivals[0] if len(arrivals) else 0
-        length = round(self._summary["duration_s"] * PS_PER_SECOND)  # as near as a float has it
+        length = round(self._summary["duration_s"] * PS_PER_SECOND)  # to the precision of a float
         return begun, max(begun + length, max(ends, default=0))
 
     @classmethod
     def load(cls, folder: str | Path) -> Result:
-        """A result that was saved before."""
+        """Read a result that `save` wrote."""
         run = store.read(folder)
         lists: dict[str, Any] = dict(run.lists)
         findings = lists.pop("findings")
@@ -109,12 +109,12 @@ class Result:
         return result
 
     def key(self) -> str:
-        """What stands for the run: whatever has the same came out the same. Empty where a policy of it was an object of
-        the caller's own program."""
+        """Return the run key: runs with the same key have the same result. Empty if a policy was a Python object of the
+        caller."""
         return self._key()
 
     def findings(self) -> list[Finding]:
-        """What somebody should know of the run, the worst first."""
+        """Return the problems of the run, most severe first."""
         if self._findings is None:
             self._findings = find(self)
         return self._findings
@@ -123,11 +123,11 @@ class Result:
         return self._summary
 
     def to_json(self) -> str:
-        """The summary as one JSON document, keys in the order of their definition."""
+        """Return the summary as one JSON document, keys in the order of their definition."""
         return store.pretty(self._summary)
 
     def save(self, folder: str | Path) -> list[str]:
-        """Write the run into a folder, which `load` reads: see `results.store` for its files. Returns their names."""
+        """Write the run into a folder that `load` reads (see `results.store`), and return the names of its files."""
         lists = {name: getattr(self, name) for name in store.LISTS if name != "findings"}
         lists["findings"] = self.findings()
         run = store.RunFiles(self.scenario, self._summary, self.requests, lists, self.decisions, self.key(), self.trace)

@@ -1,10 +1,10 @@
-"""The requests that statistics are about: completed and not of the warm-up, with what they were promised."""
+"""The requests that the statistics cover: completed, after the warm-up, with the targets that they met."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import compress, repeat
-from operator import le, sub
+from operator import sub
 
 from msgspec import Struct, structs
 
@@ -12,11 +12,11 @@ from headway.results.recorder import COMPLETED, RequestColumns, RunFacts, Target
 from headway.results.statistics import spread_of
 from headway.types import PS_PER_SECOND, Json
 
-Met = list[bool | None]  # of each request: whether it met a target; None where it has none
+Met = list[bool | None]  # by request: whether it met a target; None if it has none
 
 
 class Sample(Struct):
-    """Columns of equal length, one entry a request."""
+    """Columns of equal length, one entry per request."""
 
     ttft_ps: list[int]
     queue_wait_ps: list[int]
@@ -24,14 +24,19 @@ class Sample(Struct):
     decode_ps: list[int]  # first token to last
     prompt_tokens: list[int]
     output_tokens: list[int]
-    met: dict[str, Met]  # by target, of those that anybody has
-    good: list[bool] | None  # whether it met all its targets; None where nobody has any
+    met: dict[str, Met]  # by target, of the targets that any request has
+    good: list[bool] | None  # whether it met all its targets; None if no request has a target
 
     def __len__(self) -> int:
         return len(self.e2e_ps)
 
+    def tpot_ps(self) -> list[float]:
+        """Return the time per output token of the requests with more than one."""
+        pairs = zip(self.decode_ps, self.output_tokens, strict=True)
+        return [decode / (tokens - 1) for decode, tokens in pairs if tokens > 1]
+
     def part(self, positions: Sequence[int]) -> Sample:
-        """The requests at these positions."""
+        """Return the requests at these positions."""
         columns = {name: values for name, values in structs.asdict(self).items() if isinstance(values, list)}
         picked = {name: [values[position] for position in positions] for name, values in columns.items()}
         met = {name: [flags[position] for position in positions] for name, flags in self.met.items()}
@@ -39,7 +44,7 @@ class Sample(Struct):
 
 
 def completed_flags(recorder: RequestColumns, warmup: int) -> list[bool]:
-    """Of each request after the warm-up whether it was completed."""
+    """Return for each request after the warm-up whether it was completed."""
     return [code == COMPLETED for code in recorder.outcome[warmup:]]
 
 
@@ -63,52 +68,30 @@ def completed_sample(recorder: RequestColumns, facts: RunFacts) -> Sample:
         met={},
         good=None,
     )
-    if facts.tenant_slos:
-        by_tenant = [facts.tenant_slos.get(name, facts.slo) for name in recorder.names["tenant"]]
-        _judge_each(sample, [by_tenant[code] for code in column(recorder.tenant)])
-    else:
-        _judge_all(sample, facts.slo)
-    if sample.met:
-        sample.good = [False not in flags for flags in zip(*sample.met.values(), strict=True)]
+    by_tenant = [facts.tenant_slos.get(name, facts.slo) for name in recorder.names["tenant"]]
+    _judge(sample, by_tenant, column(recorder.tenant))
     return sample
 
 
-def _judge_all(sample: Sample, slo: Targets) -> None:
-    """A target is met at or below it; a single output token has no TPOT and misses none."""
-    if slo.ttft_ps is not None:
-        sample.met["ttft"] = list(map(le, sample.ttft_ps, repeat(slo.ttft_ps)))
-    if slo.tpot_ps is not None:
-        target, pairs = slo.tpot_ps, zip(sample.decode_ps, sample.output_tokens, strict=True)
-        sample.met["tpot"] = [decode <= target * (tokens - 1) for decode, tokens in pairs]
-    if slo.e2e_ps is not None:
-        sample.met["e2e"] = list(map(le, sample.e2e_ps, repeat(slo.e2e_ps)))
-
-
-def _judge_each(sample: Sample, slos: list[Targets]) -> None:
-    """The same where tenants are promised different things."""
-    limits = {
-        "ttft": (sample.ttft_ps, [slo.ttft_ps for slo in slos]),
-        "tpot": (
-            sample.decode_ps,
-            [
-                None if slo.tpot_ps is None else slo.tpot_ps * (tokens - 1)
-                for slo, tokens in zip(slos, sample.output_tokens, strict=True)
-            ],
-        ),
-        "e2e": (sample.e2e_ps, [slo.e2e_ps for slo in slos]),
-    }
-    for name, (values, targets) in limits.items():
-        met: Met = [None if target is None else value <= target for value, target in zip(values, targets, strict=True)]
-        if met.count(None) < len(met):
-            sample.met[name] = met
+def _judge(sample: Sample, by_tenant: Sequence[Targets], tenants: Sequence[int]) -> None:
+    """Compare the times with the targets of their tenants. A single output token has no TPOT and meets any target."""
+    times = {"ttft": sample.ttft_ps, "tpot": sample.decode_ps, "e2e": sample.e2e_ps}
+    for name, values in times.items():
+        targets: list[int | None] = [getattr(slo, f"{name}_ps") for slo in by_tenant]
+        if all(target is None for target in targets):
+            continue
+        factors: Iterable[int] = (tokens - 1 for tokens in sample.output_tokens) if name == "tpot" else repeat(1)
+        rows = zip(values, map(targets.__getitem__, tenants), factors, strict=False)
+        sample.met[name] = [None if target is None else value <= target * factor for value, target, factor in rows]
+    if sample.met:
+        sample.good = [False not in flags for flags in zip(*sample.met.values(), strict=True)]
 
 
 def latency(sample: Sample) -> Json:
-    """All but the gaps between tokens, which are not kept by request."""
-    pairs = zip(sample.decode_ps, sample.output_tokens, strict=True)
+    """Return all latencies except the gaps between tokens, which are not recorded by request."""
     return {
         "ttft": spread_of(sample.ttft_ps),
-        "tpot": spread_of([decode / (tokens - 1) for decode, tokens in pairs if tokens > 1]),
+        "tpot": spread_of(sample.tpot_ps()),
         "e2e": spread_of(sample.e2e_ps),
         "queue_wait": spread_of(sample.queue_wait_ps),
     }
@@ -123,7 +106,7 @@ def throughput(sample: Sample, window_ps: int | None) -> Json:
 
 
 def attainment(sample: Sample, planned: int, window_ps: int | None) -> Json:
-    """Of the requests that have a target the share that met it, and those that met all of theirs."""
+    """Return the share of requests with a target that met it, and the goodput: requests that met all their targets."""
     section: Json = {}
     for name in ("ttft", "tpot", "e2e"):
         met = sample.met.get(name, ())
@@ -134,7 +117,7 @@ def attainment(sample: Sample, planned: int, window_ps: int | None) -> Json:
 
 
 def good(sample: Sample) -> int:
-    """How many met all their targets; without any, all."""
+    """Count the requests that met all their targets."""
     return len(sample) if sample.good is None else sample.good.count(True)
 
 
@@ -143,7 +126,7 @@ def ratio(part: int, whole: int) -> float | None:
 
 
 def rate(count: int, window_ps: int | None) -> float | None:
-    """Per second; unknown where no request counts, and a run in which no time passed completed nothing."""
+    """Return a count per second; None without a window, 0 for a window of no length."""
     if window_ps is None:
         return None
     return count * PS_PER_SECOND / window_ps if window_ps > 0 else 0.0

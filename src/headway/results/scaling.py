@@ -1,5 +1,4 @@
-"""The cost of scaling: replicas over time, how often their number changed, how long new ones took to start, and what
-became of the requests of those that went."""
+"""The summary's section `scaling`: replicas over time, changes of their number, start-up times, and moved requests."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,33 +10,33 @@ from headway.results.sample import ratio
 from headway.results.statistics import spread_of
 from headway.types import PS_PER_SECOND, REPLICAS, SERVING, Json
 
-OSCILLATION_PS: Final = 300 * PS_PER_SECOND  # to change direction within so long is an oscillation
+OSCILLATION_PS: Final = 300 * PS_PER_SECOND  # a change of direction within this time is an oscillation
 FAULTS: Final = ("crash", "slow", "unreachable")
 
 
 class Level(NamedTuple):
-    """How many instances of a pool there are once all has happened at an instant, and until the next level."""
+    """The number of a pool's instances after all changes of an instant, until the next level."""
 
     at_ps: int
-    held: int  # paid for: all that are not stopped
-    replicas: int  # those that are not about to go
+    held: int  # paid for: not stopped
+    replicas: int  # neither stopped nor draining
     serving: int
 
 
 def present(recorder: Recorder, instances: Sequence[InstanceStats]) -> list[int]:
-    """Indexes of the instances that were ever there; a place that nothing ever stood at is none."""
+    """Return the indexes of the instances that ever ran."""
     if not recorder.states:
         return list(range(len(instances)))
     return sorted({change.instance for change in recorder.states if change.state != "stopped"})
 
 
 def held_ps(stats: InstanceStats, length_ps: int) -> int:
-    """How long an instance was paid for."""
+    """Return how long an instance was paid for."""
     return length_ps if stats.held_ps is None else stats.held_ps
 
 
 def scaling(recorder: Recorder, instances: Sequence[InstanceStats], facts: RunFacts, good: int, planned: int) -> Json:
-    """The section `scaling` of a summary; `good` of the `planned` requests met their SLO."""
+    """Return the section `scaling`; `good` of the `planned` requests met their SLO."""
     length_ps = facts.ended_ps - facts.started_ps
     pools = [_Pool(pool, recorder, instances, facts) for pool in facts.pools]
     held = sum(pool.held_ps for pool in pools)
@@ -75,8 +74,6 @@ def scaling(recorder: Recorder, instances: Sequence[InstanceStats], facts: RunFa
 
 
 class _Pool:
-    """What is counted of one pool."""
-
     def __init__(
         self, pool: PoolFacts, recorder: Recorder, instances: Sequence[InstanceStats], facts: RunFacts
     ) -> None:
@@ -92,13 +89,12 @@ class _Pool:
         scaled = [record for record in recorder.scaled if record.pool == pool.id]
         self.ups = sum(record.after > record.before for record in scaled)
         self.downs = len(scaled) - self.ups
-        # How often the pool was made larger soon after it had been made smaller, or the other way round.
         self.oscillations = sum(turns_back(earlier, later) for earlier, later in pairwise(scaled))
         self.serve_ps, self.ready_ps = startups(changes)
 
 
 def levels(changes: Sequence[StateChange]) -> list[Level]:
-    """The numbers of a pool's instances as a step function, from the changes of their states."""
+    """Return the numbers of a pool's instances as a step function, from their state changes."""
     states: dict[int, str] = {}
     counts: Counter[str] = Counter()
     steps: list[Level] = []
@@ -115,14 +111,14 @@ def levels(changes: Sequence[StateChange]) -> list[Level]:
 
 
 def turns_back(earlier: ScaleRecord, later: ScaleRecord) -> bool:
-    """Whether a change undoes soon what the one before it, of the same pool, did."""
+    """Return whether a change soon reverses the change before it, of the same pool."""
     opposite = (earlier.after > earlier.before) != (later.after > later.before)
     return opposite and later.at_ps - earlier.at_ps <= OSCILLATION_PS
 
 
 def startups(changes: Sequence[StateChange]) -> tuple[list[int], list[int]]:
-    """How long each instance that came up took from provisioning until it served, and until it was as fast as it gets.
-    One that was there at the beginning took no time, and one that went before is not among them."""
+    """Return how long each started instance took from provisioning until it served, and until it was ready. Instances
+    that were there at the beginning, or that left before, have no entry."""
     since: dict[int, int] = {}
     serves: set[int] = set()
     serve_ps, ready_ps = [], []

@@ -1,8 +1,8 @@
-"""Who was where and when, for a timeline: what waited at each instance and what ran there, in the lowest free slot.
+"""The requests that waited and ran at each instance over time, for a timeline.
 
-A request holds a slot from its first step to its end; one whose prompt is computed apart holds one there until it is
-handed over, and another from the arrival of its KV cache on. What had to yield keeps its slot. A request that was moved
-from one instance to another has no slot, since nothing says when it went.
+A running request takes the lowest free slot from its first step to its end. A disaggregated request has a slot at its
+prefill instance until the handover, and one at its decode instance from the arrival of its KV cache. A preempted
+request keeps its slot. A request that moved between instances has none, because the time of its move is not recorded.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ WAITING, RUNNING = 0, 1
 
 
 class Stay(NamedTuple):
-    """A request in a slot. Its prompt was computed there by `first_ps`, or never if that is -1; not at all where it
-    came with its KV cache, to `generate` only."""
+    """A request in a slot. Its prompt was computed there by `first_ps`; -1 if never. If `generate` is set, it arrived
+    with its KV cache and only generates."""
 
     row: int
     slot: int
@@ -30,10 +30,10 @@ class Stay(NamedTuple):
 
 
 class Places:
-    """The requests of each instance: those whose prompts it computes, and those that it only generates for."""
+    """The requests of each instance: `prompts` that it computes, and `answers` that it only generates."""
 
     def __init__(self, requests: Table, until_ps: int) -> None:
-        self.until_ps = until_ps  # when what has not ended is cut off
+        self.until_ps = until_ps  # end of requests that have not ended
         self.column: dict[str, Sequence[Any]] = {name: requests.column(name) for name in requests}
         self.prompts: dict[int, array[int]] = {}
         self.answers: dict[int, array[int]] = {}
@@ -52,12 +52,12 @@ class Places:
                 self.answers.setdefault(instance, array("q")).append(row)
 
     def end_ps(self, row: int) -> int:
-        """When a request left the instance that generates, or was cut off."""
+        """Return when a request ended, or the end of the timeline."""
         finished: int = self.column["finished_ps"][row]
         return finished if finished >= 0 else self.until_ps
 
     def waits(self, instance: int) -> Iterator[tuple[int, int, int]]:
-        """What waited at an instance: request, from when to when."""
+        """Yield the waits at an instance: request, begin, end."""
         enqueued, started = self.column["enqueued_ps"], self.column["started_ps"]
         for row in self.prompts.get(instance, ()):
             until = started[row] if started[row] >= 0 else self.end_ps(row)
@@ -65,7 +65,7 @@ class Places:
                 yield row, enqueued[row], until
 
     def stays(self, instance: int) -> Iterator[Stay]:
-        """What ran there, in order of its beginning, in slots numbered from 0."""
+        """Yield the requests that ran at an instance, in order of their start, in slots numbered from 0."""
         started, transferred = self.column["started_ps"], self.column["transferred_ps"]
         runs = [(started[row], row, False) for row in self.prompts.get(instance, ()) if started[row] >= 0]
         runs += [(transferred[row], row, True) for row in self.answers.get(instance, ())]
@@ -81,7 +81,7 @@ class Places:
             yield Stay(row, slot, begun, first, ended, generate)
 
     def _prefill_end(self, row: int) -> tuple[int, int]:
-        """When the prompt of a request was done, -1 where it never was, and when the request left that instance."""
+        """Return when a request's prompt was computed (-1: never), and when the request left that instance."""
         if self.column["prefill_instance"][row] >= 0:
             handed: int = self.column["handed_ps"][row]
             return (handed, handed) if handed >= 0 else (-1, self.end_ps(row))
@@ -89,8 +89,8 @@ class Places:
         return first, self.end_ps(row)
 
     def levels(self, instance: int) -> Iterator[tuple[int, int, int]]:
-        """How many run at an instance and how many wait there, whenever that changes."""
-        changes: list[int] = []  # time, whether running or waiting, and one more or one less, in one number each
+        """Yield the time and the running and waiting requests of an instance, at each change."""
+        changes: list[int] = []  # each a number: time, running or waiting, one more or one less
         for _, begun, until in self.waits(instance):
             changes += (begun << 2 | WAITING << 1 | 1, until << 2 | WAITING << 1)
         for stay in self.stays(instance):
@@ -98,8 +98,8 @@ class Places:
         return levels(changes)
 
     def waits_between(self, begin: str, end: str) -> Iterator[tuple[int, int, int]]:
-        """What waited between two times of a request, such as `arrival_ps` and `admitted_ps`: request, from when to
-        when. Of a request that was sent again, `routed_ps` is the last time."""
+        """Yield the waits between two columns, such as `arrival_ps` and `admitted_ps`: request, begin, end. `routed_ps`
+        is the time of the last dispatch."""
         for row, (since, until) in enumerate(zip(self.column[begin], self.column[end], strict=True)):
             until = until if until >= 0 else self.end_ps(row)
             if 0 <= since < until:
@@ -107,7 +107,7 @@ class Places:
 
 
 def levels(changes: list[int]) -> Iterator[tuple[int, int, int]]:
-    """Time, how many run and how many wait, after all that happened at that time."""
+    """Yield the time and the running and waiting requests after all changes of that time."""
     changes.sort()
     counts, now = [0, 0], -1
     for change in changes:

@@ -1,4 +1,4 @@
-"""What several seeds say of a figure: its mean, and where the mean of all seeds lies with 95 % confidence."""
+"""Statistics of samples: percentiles, and means over seeds with 95 % confidence intervals."""
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -18,7 +18,7 @@ Spread = dict[str, float | None]
 
 
 def ranks(count: int) -> list[int]:
-    """The ranks that the spread of so many values is read from, in ascending order."""
+    """Return the ranks that the spread of `count` values reads, in ascending order."""
     places = {0, count - 1}
     for percent in PERCENTS:
         below = (count - 1) * percent // 100
@@ -27,8 +27,8 @@ def ranks(count: int) -> list[int]:
 
 
 def spread(count: int, total: float, at: Callable[[int], float]) -> Spread:
-    """The statistics of a sample, in milliseconds; `at` gives its value of a rank, in picoseconds. A percentile lies
-    linearly between its two order statistics (numpy's default; Hyndman and Fan's type 7)."""
+    """Return the statistics of a sample in milliseconds; `at` returns the value of a rank in picoseconds. Percentiles
+    interpolate linearly between two order statistics (numpy's default; Hyndman and Fan's type 7)."""
     if not count:
         return dict.fromkeys(NAMES)
     statistics: Spread = {"mean": float(Fraction(total) / (count * PS_PER_MS))}
@@ -43,18 +43,18 @@ def spread(count: int, total: float, at: Callable[[int], float]) -> Spread:
 
 
 def spread_of(values: Sequence[float]) -> Spread:
-    """The statistics of integers (exact) or of floats."""
+    """Return the statistics of integers (exact) or of floats."""
     ordered = sorted(values)
     whole = not ordered or isinstance(ordered[0], int)
     return spread(len(ordered), sum(ordered) if whole else fsum(ordered), ordered.__getitem__)
 
 
 CONFIDENCE: Final = 0.95
-DECIMALS: Final = 9  # of a quantile: beyond them a machine's own arithmetic would show
+DECIMALS: Final = 9  # of a quantile; further ones differ between machines
 
 
 class Interval(Struct, frozen=True):
-    """A mean; the bounds are None where one seed alone says nothing of them."""
+    """A mean with its confidence interval; a single seed has no bounds."""
 
     mean: float
     low: float | None
@@ -63,9 +63,8 @@ class Interval(Struct, frozen=True):
 
 @cache
 def quantile(freedom: int) -> float:
-    """The t that a variable of Student's law with so many degrees of freedom stays within, to both sides, with 95 %
-    probability."""
-    low, high = 1.0, 13.0  # between the normal law's and that of one degree
+    """Return t such that a variable of Student's distribution lies within ±t with 95 % probability."""
+    low, high = 1.0, 13.0  # below the normal distribution's, above that of one degree of freedom
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if within(middle, freedom) < CONFIDENCE else (low, middle)
@@ -73,9 +72,9 @@ def quantile(freedom: int) -> float:
 
 
 def within(t: float, freedom: int) -> float:
-    """The probability that a variable of Student's law lies between -t and t, by the finite sums that there are for
+    """Return the probability that a variable of Student's distribution lies between -t and t, by the finite sums for
     whole degrees of freedom (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
-    square = freedom / (freedom + t * t)  # of the cosine of the angle whose tangent is t / sqrt(freedom)
+    square = freedom / (freedom + t * t)  # cos² of the angle whose tangent is t / sqrt(freedom)
     sine = t / sqrt(freedom + t * t)
     odd = freedom % 2
     terms = [sqrt(square)] if odd else [1.0]
@@ -88,8 +87,7 @@ def within(t: float, freedom: int) -> float:
 
 
 def mean_of(values: Sequence[float]) -> Interval:
-    """The mean of independent values with its t-interval: mean ± t(n - 1) · s / √n, where s² is the sum of the squared
-    distances from the mean, divided by n - 1."""
+    """Return the mean of independent values with its t-interval, mean ± t(n - 1) · s / √n."""
     count = len(values)
     mean = fsum(values) / count
     if count == 1:
@@ -100,8 +98,7 @@ def mean_of(values: Sequence[float]) -> Interval:
 
 
 def interval(values: Sequence[float | None], share: bool = False) -> Interval | None:
-    """The mean over seeds with its t-interval, cut to what is possible: none is below 0, no share above 1. None where
-    a seed has no such figure."""
+    """Return the mean over seeds with its t-interval, cut at 0 and, for a share, at 1; None if a seed has no value."""
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return None

@@ -1,30 +1,30 @@
-"""A run folder: what a run was and what came of it, the same bytes for the same run.
+"""A run folder: the same bytes for the same run.
 
-    manifest.json          format number, version, run key, seeds and how much was traced; marks the folder as a run's
+    manifest.json          format number, version, run key, seeds and trace level; marks the folder as a run folder
     scenario.yaml          the resolved scenario, which runs it again
     summary.json           the summary document
-    requests.jsonl         one object a request, in order of arrival
-    findings.jsonl         what somebody should know of it, the worst first
+    requests.jsonl         one object per request, in order of arrival
+    findings.jsonl         the findings, most severe first
 
-and, where there is any of it, one object each in
+and, if they have entries, with one object per line:
 
-    decisions.jsonl        routing decisions with what they rested on and what came of them; where they were traced
-    admission.jsonl        requests that admission refused or put off; where decisions were traced
-    gauges.jsonl           how full the GPUs were over time; where decisions were traced
-    events.jsonl           changes of the batches and moves of KV blocks, of a full trace
-    preemptions.jsonl      requests that had to yield their blocks
-    thrashes.jsonl         blocks that were loaded right after they had been stored away
-    scaling.jsonl          what the autoscaler did
-    states.jsonl           the states that instances got into
-    counterfactuals.jsonl  what other targets would have given
-    prompts.jsonl          the blocks that prompts are made of, by their keys; of live traffic
+    decisions.jsonl        routing decisions with their inputs and outcomes, if traced
+    admission.jsonl        requests that admission rejected or delayed, if decisions were traced
+    gauges.jsonl           use of the GPUs' KV caches over time, if decisions were traced
+    events.jsonl           changes of batches and moves of KV blocks, of a full trace
+    preemptions.jsonl      preempted requests
+    thrashes.jsonl         blocks that were loaded right after they were stored
+    scaling.jsonl          changes by the autoscaler
+    states.jsonl           state changes of instances
+    counterfactuals.jsonl  simulated alternatives
+    prompts.jsonl          the keys of the prompts' blocks, of live traffic
 
-No file holds a wall-clock time. They are not compressed: zlib's bytes differ from build to build.
+No file contains a wall-clock time. They are not compressed, because zlib's output differs between builds.
 """
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -43,14 +43,16 @@ from headway.results.table import Table
 from headway.types import Json
 
 FORMAT = 1
-TRACES: Final = ("minimal", "decisions", "full")  # how much of a run is written down, see `experiment.run`
+TRACES: Final = ("minimal", "decisions", "full")  # see `experiment.run`
 MANIFEST, SCENARIO, SUMMARY, REQUESTS = "manifest.json", "scenario.yaml", "summary.json", "requests.jsonl"
 DECISIONS, ADMISSION = "decisions.jsonl", "admission.jsonl"
 STUDY = "study.json"  # marks a folder of several runs
-# What whoever reads a run counts on, by key.
+LONGEST: Final = 300  # characters of a path in an error
+# Keys that readers of a run rely on, with their types.
 PARTS_OF_SCENARIO: Final = {"workload": dict, "cluster": dict, "policies": dict, "seed": dict, "warmup": int}
 PARTS_OF_SUMMARY: Final = {"requests": dict, "latency": dict, "instances": list}
-# The other lists of a result: the file of each, and what its lines are.
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast if it is installed
+# The other lists of a result: the file of each, and the type of its lines.
 LISTS: Final[dict[str, tuple[str, Any]]] = {
     "findings": ("findings.jsonl", Finding),
     "series": ("gauges.jsonl", Series),
@@ -65,7 +67,7 @@ LISTS: Final[dict[str, tuple[str, Any]]] = {
 
 
 class RunFiles(msgspec.Struct):
-    """What a run folder holds."""
+    """The contents of a run folder."""
 
     scenario: Json
     summary: Json
@@ -76,14 +78,14 @@ class RunFiles(msgspec.Struct):
     trace: str = "minimal"
 
     def parts(self) -> dict[str, Sequence[Any]]:
-        """The lines of each file that there is beside the requests'."""
+        """Return the lines of each file except the requests'; files without lines are not written."""
         parts = {LISTS[name][0]: lines for name, lines in self.lists.items()}
         if self.decisions is not None:
             parts |= {DECISIONS: self.decisions, ADMISSION: self.decisions.verdicts}
         return {file: lines for file, lines in parts.items() if len(lines)}
 
     def files(self) -> list[str]:
-        """What they are called in the folder."""
+        """Return the names of all files in the folder."""
         return sorted((MANIFEST, REQUESTS, SCENARIO, SUMMARY, *self.parts()))
 
 
@@ -92,11 +94,11 @@ class Manifest(msgspec.Struct):
     headway: str
     seed: Any = None
     trace: str = "minimal"
-    key: str = ""  # empty as long as the folder is not whole, and where a policy was an object of somebody's program
+    key: str = ""  # empty until the folder is complete, and if a policy was a Python object of the caller
 
 
 class _Dumper(yaml.SafeDumper):
-    def ignore_aliases(self, data: object) -> bool:  # every value is written where it stands
+    def ignore_aliases(self, data: object) -> bool:  # write each value in full, without YAML anchors
         return True
 
 
@@ -105,13 +107,14 @@ def pretty(document: Json) -> str:
 
 
 def write(folder: str | Path, run: RunFiles) -> None:
-    """Write a run folder. The manifest goes first, so that a write cut short can be repeated, and last with the key."""
+    """Write a run folder. The manifest is written first, so that an interrupted write can be repeated, and again with
+    the key at the end."""
     place = Path(folder)
-    try:
+    with writing(place):
         check(place)
         place.mkdir(parents=True, exist_ok=True)
         old = (SUMMARY, REQUESTS, SCENARIO, DECISIONS, ADMISSION, *(file for file, _ in LISTS.values()))
-        for name in old:  # never a mixture of two runs
+        for name in old:  # never mix two runs
             (place / name).unlink(missing_ok=True)
         manifest = Manifest(FORMAT, __version__, run.scenario.get("seed"), run.trace)
         _text(place / MANIFEST, pretty(msgspec.to_builtins(manifest)) + "\n")
@@ -123,53 +126,59 @@ def write(folder: str | Path, run: RunFiles) -> None:
         _text(place / SUMMARY, pretty(run.summary) + "\n")
         manifest.key = run.key
         _text(place / MANIFEST, pretty(msgspec.to_builtins(manifest)) + "\n")
+
+
+@contextlib.contextmanager
+def writing(place: str | Path) -> Iterator[None]:
+    """Turn errors of writing a file or folder into a sentence."""
+    try:
+        yield
     except OSError as error:
-        raise HeadwayError(f"{folder}: cannot be written: {error.strerror or error}.") from None
+        raise HeadwayError(f"{cut(str(place), LONGEST)}: cannot be written: {error.strerror or error}.") from None
 
 
 def add(folder: str | Path, name: str, lines: Sequence[msgspec.Struct]) -> None:
-    """Write one list of a run, as in LISTS, into the folder that has the rest of it."""
+    """Write one list of a run, as in LISTS, into its existing folder."""
     file = Path(folder) / LISTS[name][0]
-    part = file.with_suffix(".part")  # the folder stays whole
-    try:
-        if lines:
+    part = file.with_suffix(".part")  # an interrupted write leaves the folder readable
+    with writing(file):
+        if not lines:
+            file.unlink(missing_ok=True)
+            return
+        try:
             write_lines(part, lines)
             part.replace(file)
-        else:
-            file.unlink(missing_ok=True)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise HeadwayError(f"{file}: cannot be written: {error.strerror or error}.") from None
-
-
-def check(folder: str | Path) -> None:
-    """Raise unless a run can be written there: never over somebody else's files. Best asked before the simulation."""
-    place = Path(folder)
-    try:
-        if place.exists() and not place.is_dir():
-            raise HeadwayError(f"{place}: is a file; name a folder to write the run into.")
-        if place.is_dir() and any(place.iterdir()) and manifest(place) is None:
-            raise HeadwayError(f"{place}: holds other files and is not a run folder; name a new or an empty folder.")
-        nearest = next(above for above in (place, *place.absolute().parents) if above.exists())
-    except OSError as error:
-        raise HeadwayError(f"{cut(str(place))}: cannot be written: {error.strerror or error}.") from None
-    if not nearest.is_dir():
-        raise HeadwayError(f"{place}: cannot be written: {nearest} is not a folder.")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise HeadwayError(f"{place}: cannot be written: Permission denied.")
+        finally:
+            part.unlink(missing_ok=True)
 
 
 def manifest(folder: str | Path) -> Manifest | None:
-    """What a folder says of itself, if it is a run's."""
+    """Return the manifest of a run folder; None if it is not one."""
     try:
         return msgspec.json.decode((Path(folder) / MANIFEST).read_bytes(), type=Manifest)
     except (OSError, msgspec.DecodeError):
         return None
 
 
+def check(folder: str | Path, kind: str = "run", read: Callable[[Path], object | None] = manifest) -> None:
+    """Raise unless a folder of this kind can be written there; `read` returns None if the folder is not of this kind.
+    Other files are never overwritten. Call it before the simulation."""
+    place = Path(folder)
+    with writing(place):
+        if place.exists() and not place.is_dir():
+            raise HeadwayError(f"{place}: is a file; name a folder to write the {kind} into.")
+        if place.is_dir() and any(place.iterdir()) and read(place) is None:
+            wrong = f"contains other files and is not a {kind} folder"
+            raise HeadwayError(f"{place}: {wrong}; use a new or an empty folder.")
+        nearest = next(above for above in (place, *place.absolute().parents) if above.exists())
+    if not nearest.is_dir():
+        raise HeadwayError(f"{place}: cannot be written: {nearest} is not a folder.")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise HeadwayError(f"{place}: cannot be written: Permission denied.")
+
+
 def has(folder: str | Path, key: str, trace: str) -> bool:
-    """Whether this version has written a run of that key there, with as much of it as is asked for."""
+    """Return whether the folder has a run of that key by this version, traced at least as much as `trace`."""
     known = manifest(folder)
     if known is None or (known.format, known.headway, known.key) != (FORMAT, __version__, key):
         return False
@@ -181,53 +190,65 @@ def _text(file: Path, text: str) -> None:
 
 
 def read(folder: str | Path) -> RunFiles:
-    """A run folder that was written before."""
+    """Read a run folder."""
     place = Path(folder)
-    try:
+    with _reading(place):
         about = _part(place, MANIFEST, lambda file: msgspec.json.decode(file.read_bytes(), type=Manifest))
         if about.format != FORMAT:
             _unreadable(folder, f"it has format {about.format}, this version reads format {FORMAT}")
-        scenario = _part(place, SCENARIO, lambda file: yaml.safe_load(file.read_text(encoding="utf-8")))
-        summary = _part(place, SUMMARY, lambda file: msgspec.json.decode(file.read_bytes(), type=dict[str, Any]))
+        scenario, summary = read_documents(place)
         requests = _part(place, REQUESTS, read_requests)
         lists = {name: _lines(place, file, kind) for name, (file, kind) in LISTS.items()}
         decisions = None
         if about.trace != "minimal":
             there = (place / DECISIONS).exists()
             decisions = Decisions(DecisionFile(place / DECISIONS) if there else [], _lines(place, ADMISSION, Verdict))
-    except FileNotFoundError as error:
-        raise missing(place, Path(error.filename).name) from None
-    except OSError as error:
-        _unreadable(folder, error.strerror or str(error))
-    agree(place, scenario, summary, requests, decisions)
+    _check_same_run(place, summary, requests, decisions)
     return RunFiles(scenario, summary, requests, lists, decisions, about.key, about.trace)
 
 
-def missing(folder: Path, name: str) -> HeadwayError:
-    """Why a folder in which a file is not there is no run folder."""
-    if not folder.exists():
-        return HeadwayError(f"{folder}: there is no such folder; `headway run -o` writes one.")
-    if (folder / STUDY).is_file():
-        return HeadwayError(f"{folder}: holds several runs; name the folder of one of them.")
-    runs = [file.parent for depth in ("*", "*/*") for file in folder.glob(f"{depth}/{MANIFEST}")]
-    if runs and not (folder / MANIFEST).exists():
-        return HeadwayError(f"{folder}: is no run folder, but has some below it; name one of them, as in {min(runs)}.")
-    return HeadwayError(f"{folder}: not a whole run folder, {name} is missing; `headway run -o` writes one.")
-
-
-def agree(folder: Path, scenario: Any, summary: Json, requests: Table | None = None, traced: Any = None) -> None:
-    """Raise where the parts of a run folder are not what a run writes, are of two runs, or where one was cut short."""
+def read_documents(folder: Path) -> tuple[Json, Json]:
+    """Read the scenario and the summary of a run folder, without its requests."""
+    with _reading(folder):
+        scenario = _part(folder, SCENARIO, lambda file: yaml.load(file.read_text(encoding="utf-8"), Loader=_LOADER))
+        summary = _part(folder, SUMMARY, lambda file: msgspec.json.decode(file.read_bytes(), type=dict[str, Any]))
     for name, part, keys in ((SCENARIO, scenario, PARTS_OF_SCENARIO), (SUMMARY, summary, PARTS_OF_SUMMARY)):
         if not isinstance(part, dict) or any(not isinstance(part.get(key), kind) for key, kind in keys.items()):
-            _unreadable(folder, f"{name} is not as a run writes it")
-    if requests is None:
-        return
+            _unreadable(folder, f"{name} lacks keys that every run writes")
+    return scenario, summary
+
+
+@contextlib.contextmanager
+def _reading(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise _missing(folder, Path(error.filename).name) from None
+    except OSError as error:
+        _unreadable(folder, error.strerror or str(error))
+
+
+def _missing(folder: Path, name: str) -> HeadwayError:
+    if not folder.exists():
+        return HeadwayError(f"{folder}: no such folder; `headway run -o` writes one.")
+    if (folder / STUDY).is_file():
+        return HeadwayError(f"{folder}: contains several runs; name the folder of one of them.")
+    runs = [file.parent for depth in ("*", "*/*") for file in folder.glob(f"{depth}/{MANIFEST}")]
+    if runs and not (folder / MANIFEST).exists():
+        return HeadwayError(f"{folder}: not a run folder, but contains some; name one of them, such as {min(runs)}.")
+    return HeadwayError(f"{folder}: not a complete run folder, {name} is missing; `headway run -o` writes one.")
+
+
+def _check_same_run(folder: Path, summary: Json, requests: Table, decisions: Decisions | None) -> None:
+    """Raise if the files of a run folder are from two runs, or if one is incomplete."""
     arrived, rows = summary["requests"].get("arrived"), len(requests)
     if arrived != rows:
-        _unreadable(folder, f"{REQUESTS} has {rows:,} requests where {SUMMARY} tells of {arrived:,}; write it again")
-    routed = 0 if traced is None else sum(at >= 0 for at in requests.column("routed_ps"))
-    if traced is not None and (len(traced) < routed or (len(traced) and traced[-1].request >= rows)):
-        _unreadable(folder, f"{DECISIONS} does not have the decisions on the requests of {REQUESTS}; write it again")
+        _unreadable(folder, f"{REQUESTS} has {rows:,} requests, but {SUMMARY} counts {arrived:,}; run it again")
+    if decisions is None:
+        return
+    routed = sum(at >= 0 for at in requests.column("routed_ps"))
+    if len(decisions) < routed or (len(decisions) and decisions[-1].request >= rows):
+        _unreadable(folder, f"{DECISIONS} and {REQUESTS} are not from the same run; run it again")
 
 
 def _part(folder: Path, name: str, read: Callable[[Path], Any]) -> Any:

@@ -1,11 +1,11 @@
-"""A study folder: several runs, each an ordinary run folder, and `study.json` that says what they were run for.
+"""A study folder: the run folders of a comparison or sweep, and `study.json` that describes them.
 
-    study.json    format, version, kind (comparison or sweep), scenario, stage, baseline, verdict, what was varied, the
-                  runs with their folders, labels and values, and the paired differences
-    NAME/         a run folder, of the first seed
-    seeds/        the summaries of a sweep's further seeds, one file a run key
+    study.json    format, version, kind (comparison or sweep), scenario, stage, baseline, verdict, varied keys, the runs
+                  with their folders, labels and values, and the paired differences
+    NAME/         the run folder of a run's first seed
+    seeds/        the summaries of a sweep's further seeds, one file per run key
 
-What lies in it is whole: everything is written under another name first.
+Everything is written under a temporary name first, so that the folder never contains half a file or run.
 """
 
 import os
@@ -20,7 +20,6 @@ from typing import Any, Final, Literal
 import msgspec
 
 from headway import __version__
-from headway.config.wording import cut
 from headway.errors import HeadwayError
 from headway.results import store
 from headway.results.result import Result
@@ -29,34 +28,23 @@ from headway.types import Json
 FORMAT: Final = 1
 STUDY: Final = store.STUDY
 SEEDS: Final = "seeds"
-PART: Final = ".part"  # what is still being written ends so
-UNFINISHED: Final = "Unfinished: some runs are missing."  # the verdict while they are made
-TRIES: Final = 10  # to take the place of a folder
-LONGEST: Final = 100  # characters of a folder's name, but for its key
+PART: Final = ".part"  # suffix of files and folders that are being written
+UNFINISHED: Final = "Unfinished: some runs are missing."  # the verdict until all runs are done
+TRIES: Final = 10  # to replace a folder
+LONGEST: Final = 100  # characters of a folder's name, without its key
 Kind = Literal["comparison", "sweep"]
 
 
 def check(folder: str | Path, kind: Kind) -> None:
-    """Raise unless a study of this kind can be written there: never over somebody else's files."""
-    place = Path(folder)
-    try:
-        theirs = place.is_dir() and any(place.iterdir())
-    except OSError as error:
-        raise HeadwayError(f"{cut(str(place))}: cannot be written: {error.strerror or error}.") from None
-    if not theirs:
-        store.check(place)
-        return
-    study = _read_study(place)
-    if study is None:
-        raise HeadwayError(f"{place}: holds other files and is not a study folder; name a new or an empty folder.")
-    if study.get("kind") != kind:
-        raise HeadwayError(f"{place}: holds a {study.get('kind')}; name another folder for this {kind}.")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise HeadwayError(f"{place}: cannot be written: Permission denied.")
+    """Raise unless a study of this kind can be written there. Other files are never overwritten."""
+    store.check(folder, "study", _read_study)
+    study = _read_study(Path(folder))
+    if study is not None and study["kind"] != kind:
+        raise HeadwayError(f"{folder}: contains a {study['kind']}; use another folder for this {kind}.")
 
 
 def read(folder: str | Path) -> Json:
-    """The `study.json` of a folder."""
+    """Read the `study.json` of a folder."""
     study = _read_study(Path(folder))
     if study is None:
         raise HeadwayError(f"{folder}: not a study folder; `headway compare -o` and `headway sweep -o` write one.")
@@ -109,28 +97,26 @@ def run_entry(
     seeds: int = 1,
     aside: str | None = None,
 ) -> Json:
-    """A run as `study.json` tells of it; `aside` is template or control, if it ranks behind the others."""
+    """Return the entry of a run in `study.json`; `aside` is template or control, if it ranks behind the others."""
     return {"folder": folder, "label": label, "oracle": oracle, "aside": aside, "vary": vary or {}, "seeds": seeds}
 
 
 def write_whole(file: Path, text: str) -> None:
-    """A file that is either whole or not there."""
-    part = file.with_name(f".{file.name}.{os.getpid()}{PART}")  # two points of a sweep may be one run
-    try:
+    """Write a file that is either complete or absent."""
+    part = file.with_name(f".{file.name}.{os.getpid()}{PART}")  # two points of a sweep may share a run
+    with store.writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(text, encoding="utf-8", newline="\n")
         part.replace(file)
-    except OSError as error:
-        raise HeadwayError(f"{file}: cannot be written: {error.strerror or error}.") from None
 
 
 def save(result: Result, folder: Path) -> None:
-    """Write a run folder that is either whole or not there; one of that name is replaced."""
+    """Write a run folder that is either complete or absent, replacing an old one."""
     _write_folder(folder, result.save)
 
 
 def adopt(folder: Path, files: dict[str, bytes]) -> None:
-    """Take in run folders and seeds' summaries that were written elsewhere, by their places in a study folder."""
+    """Write files of run folders and of seeds' summaries from elsewhere, by their paths in the study folder."""
     runs: dict[str, dict[str, bytes]] = {}
     for place, content in files.items():
         name, _, rest = place.partition("/")
@@ -150,16 +136,14 @@ def _write_files(contents: dict[str, bytes], folder: Path) -> None:
 
 def _write_folder(folder: Path, write: Callable[[Path], object]) -> None:
     part = folder.with_name(f".{folder.name}.{os.getpid()}{PART}")
-    try:
+    with store.writing(folder):
         shutil.rmtree(part, ignore_errors=True)
         write(part)
         _put(part, folder)
-    except OSError as error:
-        raise HeadwayError(f"{folder}: cannot be written: {error.strerror or error}.") from None
 
 
 def _put(part: Path, folder: Path) -> None:
-    """A folder takes the place of another, even where somebody else does the same at that moment."""
+    """Replace a folder with another, even if another process does the same at that moment."""
     for left in reversed(range(TRIES)):
         shutil.rmtree(folder, ignore_errors=True)
         try:
@@ -171,7 +155,7 @@ def _put(part: Path, folder: Path) -> None:
 
 
 def clear_parts(folder: Path) -> None:
-    """Remove what was still being written when somebody ended it, but not what another process is writing."""
+    """Remove what an interrupted process left half-written, but not what another process is writing."""
     for place in (folder, folder / SEEDS):
         for part in sorted(place.glob(f".*{PART}")) if place.is_dir() else []:
             if _others(part.name):
@@ -183,7 +167,7 @@ def clear_parts(folder: Path) -> None:
 
 
 def _others(name: str) -> bool:
-    """Whether a process other than this one is at work on a part of that name."""
+    """Return whether another running process owns a part of that name."""
     match = re.search(rf"\.(\d+){re.escape(PART)}$", name)
     if match is None or int(match[1]) == os.getpid() or not hasattr(os, "getpgid"):
         return False
@@ -191,13 +175,13 @@ def _others(name: str) -> bool:
         os.getpgid(int(match[1]))
     except (ProcessLookupError, OverflowError):
         return False
-    except OSError:  # it is somebody else's
+    except OSError:  # a process of another user
         pass
     return True
 
 
 def remove_runs(folder: Path) -> None:
-    """Remove the run folders of the study that is there, before another takes its place."""
+    """Remove the run folders of the old study, before another one replaces it."""
     for run in (_read_study(folder) or {}).get("runs", []):
         place = folder / Path(str(run["folder"])).name
         if (place / store.MANIFEST).is_file():
@@ -205,7 +189,7 @@ def remove_runs(folder: Path) -> None:
 
 
 def by_key(folder: Path) -> dict[str, list[str]]:
-    """The run folders of a sweep that is there, by the run keys that their names end with."""
+    """Return the run folders in a sweep's folder, by the run keys at the end of their names."""
     if not folder.is_dir():
         return {}
     folders: dict[str, list[str]] = {}
@@ -216,7 +200,7 @@ def by_key(folder: Path) -> dict[str, list[str]]:
 
 
 def read_summary(folder: Path, key: str, trace: str) -> Json | None:
-    """The summary of a whole run folder that this version wrote for a run key; None where there is none."""
+    """Return the summary of a complete run folder that this version wrote for a run key; None if there is none."""
     if not store.has(folder, key, trace):
         return None
     try:
@@ -228,7 +212,7 @@ def read_summary(folder: Path, key: str, trace: str) -> Json | None:
 
 
 def write_seed(folder: Path, key: str, summary: Json) -> None:
-    """The summary of a further seed, under its run key."""
+    """Write the summary of a further seed, under its run key."""
     document = {"format": FORMAT, "headway": __version__, "key": key, "summary": summary}
     write_whole(folder / SEEDS / f"{key}.json", store.pretty(document) + "\n")
 
@@ -244,13 +228,13 @@ def read_seed(folder: Path, key: str) -> Json | None:
 
 
 def slug(text: str) -> str:
-    """A folder's name for a label: signs that a file system or a shell could mind become dashes."""
+    """Return a folder name for a label: characters that a file system or a shell may reject become dashes."""
     words = re.sub(r"[^A-Za-z0-9._=+,]+", "-", text).strip("-.")
     return words[:LONGEST].rstrip("-.,") or "run"
 
 
 def folders(labels: list[str]) -> list[str]:
-    """A name for each label, no two alike, not even where upper and lower case are one."""
+    """Return a folder name for each label, distinct also on file systems that ignore case."""
     in_use: set[str] = {SEEDS}
     names = []
     for label in labels:

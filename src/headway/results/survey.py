@@ -1,7 +1,7 @@
-"""What a run's routing decisions come to, in one pass: how often they went against what was believed, and at what cost.
+"""Totals over a run's routing decisions, in one pass: decisions against the believed cache, and their cost.
 
-A decision is judged by the instance that computes the prompt. What became of its request counts only where the request
-was sent once, so that the outcome is owed to it.
+A decision is judged by the instance that computes the prompt. Outcomes count only for requests that were dispatched
+once, so that they follow from that decision.
 """
 
 from __future__ import annotations
@@ -23,39 +23,38 @@ WORST_KEPT: Final = 64  # decisions
 
 
 class Away(Struct):
-    """Decisions for an instance when another was believed to hold more of the prompt."""
+    """Decisions for an instance although another was believed to cache more of the prompt."""
 
     count: int = 0
-    tokens: int = 0  # more that the best was believed to hold, summed
-    uncached: int = 0  # of them: none of the prompt was found cached in the end
-    missed: int = 0  # and: not served as promised
-    judged: int = 0  # and: could be judged at all
-    short_queue: int = 0  # the one that held more had a short queue
-    deciders: Counter[str] = field(default_factory=Counter)  # by the scorer that spoke most for the one chosen
+    tokens: int = 0  # by which the best instance was believed to cache more, summed
+    uncached: int = 0  # the request hit no cache
+    missed: int = 0  # the request missed its targets
+    judged: int = 0  # the request's targets could be judged
+    short_queue: int = 0  # the instance with more cached had a short queue
+    deciders: Counter[str] = field(default_factory=Counter)  # by the scorer that contributed most to the choice
 
 
 class Survey(Struct):
     count: int = 0
-    candidates: int = 0  # that there were to choose from, summed
-    estimated: int = 0  # decisions for which the latency model had something to say
+    candidates: int = 0  # summed
+    estimated: int = 0  # decisions with an estimate of the latency model
     regret_ps: int = 0  # estimated, summed
-    regretted: int = 0  # decisions with any
+    regretted: int = 0  # decisions with regret
     away: Away = field(default_factory=Away)
-    hit_elsewhere: int = 0  # nothing of the prompt was cached where it went, more was believed cached elsewhere
-    compared: int = 0  # decisions whose estimate can be held against what came
-    expected_ps: int = 0  # the estimates of those, summed
-    waited_ps: int = 0  # what came, from the decision to the first token, summed
-    worst: list[tuple[int, int]] = field(default_factory=list)  # (estimated regret, place), the worst first
-    regrets_ps: array[int] = field(default_factory=lambda: array("q"))  # of each decision that has an estimate
-    arguments: dict[str, array[float]] = field(default_factory=dict)  # by scorer, of each decision that it scored
-    # Of each request, by the last decision on it: how many were queued where its prompt went, and how much of it was
-    # believed cached there; -1 where there was none.
+    hit_elsewhere: int = 0  # cache misses while another instance was believed to cache more
+    compared: int = 0  # decisions with an estimate and an actual first token
+    expected_ps: int = 0  # their estimates, summed
+    waited_ps: int = 0  # their actual times from decision to first token, summed
+    worst: list[tuple[int, int]] = field(default_factory=list)  # (estimated regret, place), worst first
+    regrets_ps: array[int] = field(default_factory=lambda: array("q"))  # of each decision with an estimate
+    arguments: dict[str, array[float]] = field(default_factory=dict)  # by scorer, for each decision that it scored
+    # By request, from its last decision: queued requests and believed cached tokens at the chosen instance; -1 if none.
     queued: array[int] = field(default_factory=lambda: array("i"))
     believed: array[int] = field(default_factory=lambda: array("q"))
 
 
 def survey(result: Result, missed: Sequence[int] | None = None, step: int = 1) -> Survey:
-    """Look at every decision, or at one in `step`; `missed` has of each request whether it missed its targets."""
+    """Read every decision, or one in `step`; `missed` has for each request whether it missed its targets."""
     rows, worst = len(result.requests), list[tuple[int, int]]()
     decisions = result.decisions or Decisions([])
     totals = Survey(queued=array("i", [-1]) * rows, believed=array("q", [-1]) * rows)
@@ -113,7 +112,7 @@ def _beliefs(
 
 
 def _arguments(totals: Survey, decision: Decision) -> None:
-    """What each scorer gave the chosen candidate above the average of those that it scored."""
+    """Add each scorer's score of the chosen candidate minus its mean score."""
     target, sign = decision.place(decision.target), -1 if decision.lowest_wins else 1
     for scorer, scores in decision.scores.items():
         scored = [score for score in scores if score is not None]
@@ -124,14 +123,14 @@ def _arguments(totals: Survey, decision: Decision) -> None:
 
 
 def best_estimate(decision: Decision) -> int:
-    """Where the candidate stands whose first token would come soonest."""
+    """Return the position of the candidate with the earliest estimated first token."""
     places = [place for place, estimate in enumerate(decision.estimated_ttft_ps) if estimate >= 0]
     return min(places, key=decision.estimated_ttft_ps.__getitem__, default=decision.place(decision.judged))
 
 
 def best_holder(decision: Decision) -> int:
-    """The seat of the candidate that computes prompts and is believed to hold most of this one: the chosen one, or the
-    first of equals."""
+    """Return the position of the candidate that computes prompts and is believed to cache most of this one; of equals,
+    the chosen or the first."""
     chosen = decision.place(decision.judged)
     best = chosen
     for place, tokens in enumerate(decision.believed_tokens):
@@ -141,7 +140,7 @@ def best_holder(decision: Decision) -> int:
 
 
 def spoke_most(decision: Decision, chosen: int, other: int, weights: dict[str, float]) -> str | None:
-    """The scorer that did most for the chosen candidate against another, of several."""
+    """Return the scorer that contributed most to the choice over another candidate, if there are several scorers."""
     if len(decision.scores) < 2:
         return None
     sign, best, gain = -1 if decision.lowest_wins else 1, None, 0.0

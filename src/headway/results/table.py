@@ -1,4 +1,4 @@
-"""The per-request columns of a run as a table of equally long, named columns in order of arrival."""
+"""The requests of a run as a table: named columns of equal length, in order of arrival."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headway.types import OUTCOMES
 
 
 class Row(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """One request: the names and the order of the columns, here and wherever requests are written."""
+    """One request: the names and the order of the columns, also in files. Fields at their defaults are not written."""
 
     request: int
     tenant: str
@@ -43,22 +43,22 @@ class Row(Struct, forbid_unknown_fields=True, omit_defaults=True):
     cached_tokens: int
     predicted_tokens: int
     preemptions: int
-    loaded_tokens: int = 0  # not written where none were
-    prefill_instance: int = -1  # nor these, where the prompt was not computed apart
+    loaded_tokens: int = 0
+    prefill_instance: int = -1  # this and the next three: of a disaggregated request
     handed_ps: int = -1
     transfer_ps: int = -1
     transferred_ps: int = -1
     retries: int = 0
     redirects: int = 0
     priority: float = 0.0
-    loaded_from: str = ""  # the slowest store below the GPU that it loaded blocks from: cpu or storage
+    loaded_from: str = ""  # the slowest tier below the GPU that it loaded blocks from: cpu or storage
 
 
 COLUMNS = Row.__struct_fields__
 
 
 class Coded:
-    """A column of words kept as numbers; -1 stands for the last word, the empty one."""
+    """A column of words stored as codes; -1 is the code of the last word, the empty one."""
 
     __slots__ = ("codes", "words")
 
@@ -77,16 +77,16 @@ class Coded:
 
 
 class Table:
-    """`table["arrival_ps"]` is a list; `len(table)` is the number of rows and iteration gives the column names, so
-    that `dict(table)` is what a data frame is made from. A time that never came and the instance of a request that
-    was never routed are -1; `reason` is empty where nothing needed one."""
+    """`table["arrival_ps"]` is a list, `len(table)` the number of rows, and iteration yields the column names, so that
+    a data frame can be made from `dict(table)`. A time is -1 if the event never happened, and so is the instance of a
+    request that was never routed."""
 
     __slots__ = ("_columns",)
 
     def __init__(self, columns: dict[str, Any]) -> None:
         lengths = {len(column) for column in columns.values()}
         if tuple(columns) != COLUMNS or len(lengths) != 1:
-            raise ValueError(f"A table has these columns, equally long: {', '.join(COLUMNS)}.")
+            raise ValueError(f"A table needs these columns, of equal length: {', '.join(COLUMNS)}.")
         self._columns = columns
 
     @classmethod
@@ -105,13 +105,13 @@ class Table:
     def __getitem__(self, name: str) -> list[Any]:
         column = self._columns.get(name)
         if column is None:
-            raise KeyError(f"There is no column {name!r}.{suggest(name, COLUMNS)}")
-        if isinstance(column, array | range | Coded):  # compact until somebody asks
+            raise KeyError(f"Unknown column {name!r}.{suggest(name, COLUMNS)}")
+        if isinstance(column, array | range | Coded):  # compact until first use
             column = self._columns[name] = list(column)
         return column
 
     def column(self, name: str) -> Sequence[Any]:
-        """A column to read as it is kept: an array of numbers, a list, or words behind their numbers."""
+        """Return a column as it is stored: an array of numbers, a list, or a `Coded` column."""
         column: Sequence[Any] = self._columns[name]
         return column
 
@@ -153,7 +153,7 @@ class Table:
 
 
 class Columns(RequestColumns):
-    """The columns of a table as numbers. None is copied, unless it is one of words that was kept as words."""
+    """The columns of a table as numbers. Only columns stored as plain words are copied."""
 
     def __init__(self, table: Table) -> None:
         self.names = {}
@@ -167,10 +167,10 @@ class Columns(RequestColumns):
 
 
 def encode(column: Any, words: Sequence[str] = ()) -> tuple[Numbers, dict[str, int]]:
-    """A column of words as numbers, and the words with theirs; `words` have theirs already, by their places."""
+    """Return a column of words as codes, and the code of each word; `words` have their positions as codes."""
     if isinstance(column, Coded):
-        own = column.words[:-1] if list(column.words[-1:]) == [""] else column.words  # that of -1 is no word
-        if words and list(own) != list(words):  # of a file, numbered as they came
+        own = column.words[:-1] if list(column.words[-1:]) == [""] else column.words  # without the word of -1
+        if words and list(own) != list(words):  # read from a file, with codes in order of occurrence
             places = [words.index(word) for word in own]
             return [places[code] for code in column.codes], {word: code for code, word in enumerate(words)}
         return column.codes, {word: code for code, word in enumerate(own)}
@@ -182,4 +182,4 @@ def library(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise HeadwayError(f"{name} is not installed; install headway[data] for data frames.") from None
+        raise HeadwayError(f"{name} is not installed; data frames need headway[data].") from None

@@ -1,4 +1,4 @@
-"""Equal parts of a run's length, and how much time of many spans falls into each, in whole picoseconds."""
+"""Equal parts of a run, and the time that spans have in each part, in whole picoseconds."""
 
 from array import array
 from itertools import accumulate
@@ -22,8 +22,8 @@ class Grid(Struct, frozen=True):
 
 
 class SpanSums:
-    """Adds up spans of time, each in constant time: it adds to the parts that it begins and ends in, and to the
-    differences that make up the parts in between."""
+    """Sums of the spans' time in each part. Adding a span takes constant time: the parts between its first and last
+    are kept as differences."""
 
     __slots__ = ("_change", "_grid", "_length", "_part")
 
@@ -35,7 +35,7 @@ class SpanSums:
 
     def add(self, begin_ps: int, end_ps: int) -> None:
         start, step, length = self._grid.start_ps, self._grid.step_ps, self._length
-        # The length of a run is known as a float, which may be off by some picoseconds.
+        # The length of a run is stored as a float, which may be off by some picoseconds.
         first, into = divmod(min(begin_ps - start, length), step)
         last, rest = divmod(min(end_ps - start, length), step)
         if first == last:

@@ -1,56 +1,46 @@
-"""A run as a timeline that Perfetto and Chrome open: JSON in the Trace Event Format, one event a line.
+"""A run as a timeline for Perfetto and Chrome: JSON in the Trace Event Format, one event per line.
 
-An instance is a process with a thread for each slot of its batch; a request there is a slice `prefill` until its first
-token and a slice `decode` after it. Waiting is told by async slices, which may overlap. Times are microseconds with six
-decimals, so that every picosecond is in the file; Perfetto itself keeps nanoseconds.
+An instance is a process with a thread for each slot of its batch. A request is a slice `prefill` until its first token
+and a slice `decode` after it. Waits are async slices, which may overlap. Times are microseconds with six decimals, so
+that the file keeps every picosecond; Perfetto itself keeps nanoseconds.
 """
 
 import json
 import re
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
 from headway.config.units import duration_ps
-from headway.errors import HeadwayError
 from headway.results.records import group_by
 from headway.results.result import Result
 from headway.results.scaling import levels as replica_levels
 from headway.results.slots import Places, Stay, levels
+from headway.results.store import writing
 from headway.types import PS_PER_SECOND, Json
 
-ROUTER: Final = 1  # the process of what is nobody's; an instance's is its index and this and one
+ROUTER: Final = 1  # the router's process; an instance's is this plus 1 plus its index
 CHUNK: Final = 4096  # events written at a time
-ARROW_PS: Final = 2000  # how long before the end of its slice an arrow begins, to be within it in whole nanoseconds
+ARROW_PS: Final = 2000  # an arrow begins this long before its slice ends, to lie within it in whole nanoseconds
 
 
 def timeline(result: Result) -> Iterator[bytes]:
-    """The file, piece by piece."""
-    yield f'{{"displayTimeUnit":"ms","otherData":{_json(_about(result))},"traceEvents":[\n'.encode()
-    held: list[str] = []
-    before = ""
-    for event in _Tracks(result).events():
-        held.append(event)
-        if len(held) == CHUNK:
-            yield (before + ",\n".join(held)).encode("utf-8", "replace")
-            before, held = ",\n", []
-    if held:
-        yield (before + ",\n".join(held)).encode("utf-8", "replace")
+    """Yield the file in pieces."""
+    about: Json = {"scenario": str(result.scenario.get("name", "")), "requests": len(result.requests)}
+    yield f'{{"displayTimeUnit":"ms","otherData":{_json(about)},"traceEvents":[\n'.encode()
+    events, before = _Tracks(result).events(), ""
+    while chunk := list(islice(events, CHUNK)):
+        yield (before + ",\n".join(chunk)).encode("utf-8", "replace")
+        before = ",\n"
     yield b"\n]}\n"
 
 
 def write(result: Result, file: str | Path) -> None:
     """Write a run's timeline to a file."""
-    try:
-        with Path(file).open("wb") as out:
-            out.writelines(timeline(result))
-    except OSError as error:
-        raise HeadwayError(f"{file}: cannot be written: {error.strerror or error}.") from None
-
-
-def _about(result: Result) -> Json:
-    return {"scenario": str(result.scenario.get("name", "")), "requests": len(result.requests)}
+    with writing(file), Path(file).open("wb") as out:
+        out.writelines(timeline(result))
 
 
 class _Tracks:
@@ -64,7 +54,7 @@ class _Tracks:
         self.places = Places(rows, self.until_ps)
         tenants: dict[str, str] = {}
         self.tenant = [tenants.setdefault(tenant, _json(tenant)) for tenant in rows.column("tenant")]
-        # Threads are numbered through all processes, after the processes: some readers tell them by that alone.
+        # Thread numbers are unique over all processes and processes' numbers: some viewers need this.
         self.threads = max((_pid(index) for index in self.ids), default=ROUTER)
         self.states = group_by(result.states, attrgetter("instance"))
         self.series = group_by(result.series, attrgetter("instance"))
@@ -85,7 +75,7 @@ class _Tracks:
         for order, (thread, name) in enumerate(((scaling, "scaling"), (findings, "findings"), (refused, "refused"))):
             yield from _label("thread", ROUTER, thread, name, order)
         for row, begun, until in self.places.waits_between("arrival_ps", "admitted_ps"):
-            yield from self._span(ROUTER, "put off by admission", "admission", row, begun, until)
+            yield from self._span(ROUTER, "delayed by admission", "admission", row, begun, until)
         changes: list[int] = []
         for row, begun, until in self.places.waits_between("admitted_ps", "routed_ps"):
             changes += (begun << 2 | 1, until << 2)
@@ -112,7 +102,7 @@ class _Tracks:
             yield _instant(ROUTER, findings, finding.kind, "finding", finding.at_ps, args)
 
     def _refusals(self, thread: int) -> Iterator[str]:
-        """Those that never came to an instance."""
+        """Yield the requests that never reached an instance."""
         column = self.places.column
         columns = (column[name] for name in ("enqueued_ps", "finished_ps", "outcome", "reason", "tenant"))
         for row, (enqueued, finished, outcome, reason, tenant) in enumerate(zip(*columns, strict=True)):
@@ -121,7 +111,6 @@ class _Tracks:
                 yield _instant(ROUTER, thread, outcome, "refused", finished, args)
 
     def _replicas(self) -> Iterator[str]:
-        """How many there are of each pool, where instances come and go."""
         instances = self.result.instances()
         pools = group_by(self.result.states, lambda change: instances.get(change.instance, {}).get("pool", ""))
         for pool, changes in pools.items():
@@ -177,7 +166,6 @@ class _Tracks:
                 yield _flow("f", pid, tid, row, begun)
 
     def _memory(self, index: int, pid: int, state: int) -> Iterator[str]:
-        """How full the KV cache was, and what came back to it too soon."""
         for series in self.series.get(index, ()):
             for turn, value in enumerate(series.values):
                 yield _counter(pid, series.name, series.start_ps + turn * series.interval_ps, {"blocks": value})
@@ -186,7 +174,7 @@ class _Tracks:
             yield _instant(pid, state, "thrash", "thrash", thrash.at_ps, args)
 
     def _faults(self, index: int, name: str) -> Iterator[tuple[int, str]]:
-        """Those of the scenario that struck this instance: one that is not there is not struck."""
+        """Yield the scenario's faults that struck this instance while it ran."""
         for fault in self.result.scenario.get("faults") or ():
             at = max(duration_ps(fault["at"], "faults"), self.begun_ps)
             if fault["instance"] == name and at <= self.until_ps:
@@ -198,7 +186,6 @@ class _Tracks:
     # --- between instances -------------------------------------------------------------------------------------
 
     def _transfers(self) -> Iterator[str]:
-        """KV caches on their way, where prompts are computed apart."""
         column = self.places.column
         columns = (column[name] for name in ("prefill_instance", "transfer_ps", "transferred_ps"))
         for row, (prefill, begun, until) in enumerate(zip(*columns, strict=True)):
@@ -212,7 +199,7 @@ class _Tracks:
         return self.threads
 
     def _span(self, pid: int, name: str, category: str, row: int, begun: int, until: int) -> Iterator[str]:
-        """An async slice, which may overlap others."""
+        """Yield an async slice, which may overlap others."""
         args = f'"request":{row},"tenant":{self.tenant[row]}'
         head = f'"name":"{name}","cat":"{category}","id":{row},"pid":{pid},"tid":{pid}'
         yield f'{{"ph":"b",{head},"ts":{_us(begun)},"args":{{{args}}}}}'
@@ -224,7 +211,7 @@ def _pid(index: int) -> int:
 
 
 def _us(ps: int) -> str:
-    """Picoseconds as microseconds, exactly."""
+    """Write picoseconds as microseconds, exactly."""
     return f"{ps // 1_000_000}.{ps % 1_000_000:06d}"
 
 
@@ -233,14 +220,13 @@ def _json(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Without control characters, which some readers refuse even when they are escaped."""
+    """Replace control characters, which some viewers reject even if escaped."""
     if isinstance(value, str):
         return re.sub(r"[\x00-\x1f\x7f]", " ", value)
     return {key: _plain(inner) for key, inner in value.items()} if isinstance(value, dict) else value
 
 
 def _label(kind: str, pid: int, tid: int, name: str, order: int) -> Iterable[str]:
-    """The name of a process or thread, and its place among the others."""
     head = f'"pid":{pid},"tid":{tid}'
     yield f'{{"ph":"M","name":"{kind}_name",{head},"args":{_json({"name": name})}}}'
     yield f'{{"ph":"M","name":"{kind}_sort_index",{head},"args":{{"sort_index":{order}}}}}'

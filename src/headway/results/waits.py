@@ -1,82 +1,80 @@
-"""Who waited at an instance for whom: requests that less important ones were started before, and short prompts that
-waited while a much longer one was computed. Near-linear, for runs of millions of requests.
+"""Waits at instances: priority inversions, and short prompts blocked by long ones, in near-linear time.
 
 A request *waits at its instance* from `enqueued_ps` until its first step begins, or until it gives up or the run ends.
-One that was moved from one instance to another while it ran is not looked at: where it waited is not recorded.
+Requests that moved between instances while running are left out, because the place of their wait is not recorded.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from functools import cached_property
+from operator import itemgetter
+from typing import Final, NamedTuple
 
 from headway.policies.classes import CLASSES
 from headway.results.recorder import RequestColumns
 
-LONG_TOKENS: Final = 1024  # a prompt that computes fewer blocks nobody
-LONG_FACTOR: Final = 4  # how many times as long as that of who waits a prompt is that blocks it
-USUAL: Final = "standard"  # a class of somebody's own ranks with it
+LONG_TOKENS: Final = 1024  # a prompt with fewer computed tokens blocks no other
+LONG_FACTOR: Final = 4  # a blocking prompt is at least this many times as long as the waiting one
+USUAL: Final = "standard"  # user-defined classes rank with it
 
 
-class Queue:
-    """The requests that waited at one instance: `rows` by their numbers, `order` by the time at which that ended."""
+class Queue(NamedTuple):
+    """The requests that waited at one instance."""
 
-    __slots__ = ("instance", "order", "rows")
-
-    def __init__(self, instance: int, rows: list[int], left: Sequence[int]) -> None:
-        self.instance = instance
-        self.rows = rows
-        self.order = sorted(rows, key=left.__getitem__)
+    rows: list[int]  # by number
+    order: list[int]  # by the end of the wait
 
 
 class Waits:
-    """What can be said of the waits of a run's requests at their instances, each thing found when first asked for."""
+    """The waits of a run's requests at their instances."""
 
     def __init__(self, requests: RequestColumns, ended_ps: int) -> None:
         self.requests = requests
         self.ended_ps = ended_ps
         pairs = requests.select("started_ps", "finished_ps")
-        # When each request stopped waiting for its first step: it began, or the request gave up, or the run ended.
+        # The end of each wait: the first step began, the request gave up, or the run ended.
         self.left_ps = [began if began >= 0 else (end if end >= 0 else ended_ps) for began, end in pairs]
-        self._queues: list[Queue] | None = None
 
+    @cached_property
     def queues(self) -> list[Queue]:
-        if self._queues is None:
-            requests = self.requests
-            rows: dict[int, list[int]] = {}
-            moved = requests.redirects if any(requests.redirects) else None
-            places = requests.select("prefill_instance", "instance", "enqueued_ps")
-            for row, (prefill, instance, enqueued) in enumerate(places):
-                if enqueued >= 0 and not (moved and moved[row]):
-                    rows.setdefault(prefill if prefill >= 0 else instance, []).append(row)
-            self._queues = [Queue(where, rows[where], self.left_ps) for where in sorted(rows)]
-        return self._queues
+        """The queues in order of their instances."""
+        requests = self.requests
+        queues: dict[int, list[int]] = {}
+        moved = requests.redirects if any(requests.redirects) else None
+        places = requests.select("prefill_instance", "instance", "enqueued_ps")
+        for row, (prefill, instance, enqueued) in enumerate(places):
+            if enqueued >= 0 and not (moved and moved[row]):
+                queues.setdefault(prefill if prefill >= 0 else instance, []).append(row)
+        return [Queue(rows, sorted(rows, key=self.left_ps.__getitem__)) for _, rows in sorted(queues.items())]
 
     def waited_ps(self) -> list[int]:
-        """Of each request, at its instance; nothing of one that never came there, or that was moved."""
+        """Return the wait of each request at its instance; 0 if it never came there or moved."""
         requests = self.requests
         rows = zip(self.left_ps, requests.enqueued_ps, requests.redirects, strict=True)
         return [0 if since < 0 or moved else left - since for left, since, moved in rows]
 
     def inversions(self) -> dict[int, int]:
-        """Requests that waited while a less important one was started at their instance, each with the least important
-        of these, the first of equals."""
+        """Return the requests that waited while their instance started a less important one, each with the least
+        important of these (of equals, the first)."""
         ranks = importance(self.requests)
         if ranks is None:
             return {}
-        return {row: other for queue in self.queues() for row, other in _find_passed(queue.order, self, ranks)}
+        return {row: other for queue in self.queues for row, other in _find_passed(queue.order, self, ranks)}
 
     def blocked_ps(self) -> dict[int, int]:
-        """Of the requests that waited while a prompt was computed at their instance that is much longer than their own:
-        for how long. A prompt is much longer that computes at least so many tokens as the smallest power of two that is
-        both `LONG_TOKENS` or more and `LONG_FACTOR` times those of the one that waits, or more."""
+        """Return for how long requests waited while their instance computed a much longer prompt.
+
+        A prompt is much longer if its computed tokens reach the smallest power of two that is at least `LONG_TOKENS`
+        and at least `LONG_FACTOR` times those of the waiting prompt.
+        """
         computed = [tokens - cached for tokens, cached in self.requests.select("prompt_tokens", "cached_tokens")]
-        queues = self.queues() if max(computed, default=0) >= LONG_TOKENS else []
+        queues = self.queues if max(computed, default=0) >= LONG_TOKENS else []
         return {row: time for queue in queues for row, time in _find_blocked(queue.order, self, computed)}
 
 
 def importance(requests: RequestColumns) -> list[int] | None:
-    """A number for each request, the higher the more important: by its class, among equals by the score that the
-    scheduler was told. None where all are equal."""
+    """Return a rank for each request, higher if more important: by class, then by the score that the scheduler
+    received. None if all are equal."""
     scores, codes = requests.priority, requests.slo_class
     place = {name: -rank for rank, name in enumerate(CLASSES)}
     words = {code: place.get(name, place[USUAL]) for name, code in requests.names["slo_class"].items()}
@@ -90,44 +88,40 @@ def importance(requests: RequestColumns) -> list[int] | None:
 
 
 def _find_passed(order: Iterable[int], waits: Waits, ranks: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """By time, with a stack of those started so far that nobody less important has followed: of those started after
-    some instant, the least important is the first of the stack."""
+    """Yield the requests that were passed, with the request that passed them.
+
+    The stack has the started requests that no less important one followed. The least important request started after
+    an instant is the first on the stack after that instant.
+    """
     enqueued, started, left = waits.requests.enqueued_ps, waits.requests.started_ps, waits.left_ps
-    at: list[int] = []
-    rank: list[int] = []
-    rows: list[int] = []
-    same: list[int] = []  # started at this very instant: not before one another
+    stack: list[tuple[int, int, int]] = []  # start, rank and row
+    same: list[int] = []  # started at this instant: they do not pass each other
     now = -1
     for row in order:
         if left[row] != now:
             for other in same:
-                own = ranks[other]
-                while rank and rank[-1] > own:
-                    at.pop()
-                    rank.pop()
-                    rows.pop()
-                at.append(now)
-                rank.append(own)
-                rows.append(other)
+                while stack and stack[-1][1] > ranks[other]:
+                    stack.pop()
+                stack.append((now, ranks[other], other))
             same.clear()
             now = left[row]
-        if at and at[-1] > enqueued[row]:
-            place = bisect_right(at, enqueued[row])
-            if rank[place] < ranks[row]:
-                yield row, rows[place]
+        if stack and stack[-1][0] > enqueued[row]:
+            _, rank, other = stack[bisect_right(stack, enqueued[row], key=itemgetter(0))]
+            if rank < ranks[row]:
+                yield row, other
         if started[row] >= 0:
             same.append(row)
 
 
 class _Spans:
-    """Time that was taken, in spans that do not overlap, added in the order in which they begin."""
+    """The union of time spans that are added in order of their begin."""
 
     __slots__ = ("before", "begins", "ends")
 
     def __init__(self) -> None:
         self.begins: list[int] = []
         self.ends: list[int] = []
-        self.before: list[int] = []  # time taken before each span
+        self.before: list[int] = []  # covered time before each span
 
     def add(self, begin: int, end: int) -> None:
         if self.begins and begin <= self.ends[-1]:
@@ -139,13 +133,14 @@ class _Spans:
         self.before.append(before)
 
     def until(self, at: int) -> int:
-        """How much was taken up to an instant."""
+        """Return the covered time up to an instant."""
         place = bisect_right(self.begins, at) - 1
         return 0 if place < 0 else self.before[place] + min(at, self.ends[place]) - self.begins[place]
 
 
 def _find_blocked(order: Iterable[int], waits: Waits, computed: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """By time, with the spans in which prompts of 2^k tokens or more were computed, for each k."""
+    """Yield the blocked requests with their blocked time, using for each k the spans of prompts of at least 2^k
+    tokens."""
     requests, left = waits.requests, waits.left_ps
     enqueued, started = requests.enqueued_ps, requests.started_ps
     least = LONG_TOKENS.bit_length() - 1
@@ -168,7 +163,6 @@ def _find_blocked(order: Iterable[int], waits: Waits, computed: Sequence[int]) -
 
 
 def _prefilled_ps(requests: RequestColumns, row: int, ended_ps: int) -> int:
-    """When a request's prompt had been computed, or was not to be any more."""
     apart = requests.prefill_instance[row] >= 0
     end = requests.handed_ps[row] if apart else requests.first_token_ps[row]
     end = requests.finished_ps[row] if end < 0 else end

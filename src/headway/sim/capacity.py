@@ -58,7 +58,6 @@ class Capacity:
         for place in self.lifecycle.places:
             stats = self.dispatcher.instances[place.index].stats
             stats.held_ps = place.held_ps + (now - place.held_from if place.held_from >= 0 else 0)
-            stats.scaled_with = place.pool.id
 
     def set_next(self) -> None:
         self.next_ps = self.lifecycle.next_ps

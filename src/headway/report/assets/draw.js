@@ -1,5 +1,5 @@
-// Draws every chart of the page into its box. Colours are the page's own variables, so that charts follow its scheme,
-// light, dark or printed, without being drawn again.
+// Draws every chart of the page. Colours are CSS variables of the page, so that charts follow its scheme (light, dark
+// or print) without a redraw.
 (() => {
   "use strict";
   const soft = "var(--soft)", line = "var(--line)", mark = "var(--mark)";
@@ -19,14 +19,14 @@
   };
   const options = {
     mode: "vega-lite", renderer: "svg", actions: false, config,
-    ast: true, // expressions are interpreted: the page allows no code but its own
+    ast: true, // interpret expressions: the page's policy forbids eval
     tooltip: { disableDefaultStyle: true },
   };
   document.documentElement.classList.add("drawn");
   for (const source of document.querySelectorAll("script[data-chart]")) {
     const box = document.getElementById(source.dataset.chart);
     window.vegaEmbed(box, JSON.parse(source.textContent), options).catch((error) => {
-      box.textContent = "This chart could not be drawn; the table below has its figures.";
+      box.textContent = "This chart could not be drawn; the table below contains its figures.";
       console.error(error);
     });
   }

@@ -1,1 +1,1 @@
-"""The parts of a report, one module each, in HTML: figures as tables that need no scripts, charts beside them."""
+"""The parts of a report in HTML: tables that need no scripts, and charts."""

@@ -1,4 +1,4 @@
-"""The share of requests served within the SLO: of all, of each class and of each tenant."""
+"""The share of requests within the SLO: of all, by class and by tenant."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -12,7 +12,7 @@ from headway.types import Json
 
 
 def attainment(group: str, rows: Sequence[Json], served: str, colours: Palette) -> Json:
-    """A bar for each group and policy. A row has `policy`, `group` and `share`."""
+    """Return a chart with a bar for each group and policy. A row has `policy`, `group` and `share`."""
     names = list(dict.fromkeys(row["group"] for row in rows))
     return grouped_bars(
         f"{served} by {group} and policy.",
@@ -26,7 +26,7 @@ def attainment(group: str, rows: Sequence[Json], served: str, colours: Palette) 
 
 
 GROUPS: Final = (("classes", "class"), ("tenants", "tenant"))
-MOST: Final = 12  # groups of a chart, those with the most requests
+MOST: Final = 12  # groups of a chart: those with the most requests
 ROWS: Final = 200  # of a table
 
 
@@ -39,13 +39,13 @@ def slo(book: Book) -> str:
         if any(section in case.summary for case in book.cases.cases):
             figures.append(book.figure(f"By {group}", attainment(group, _rows(book, section), served, book.colours)))
             tables.append(html.details(f"By {group}", _table(book, section, group, served)))
-    note = "" if promised else "Nobody was promised anything, so that whoever was served counts."
+    note = "" if promised else "The scenario has no SLO, so every completed request counts as good."
     legend = [book.legend(), side_by_side(figures)] if figures else []
     return html.section("SLO", *legend, *tables, _fairness(book), note=note, name="slo")
 
 
 def _largest(book: Book, section: str) -> list[str]:
-    """The groups with the most requests, by name."""
+    """Return the groups with the most requests, in order of their names."""
     counts: dict[str, int] = {}
     for case in book.cases.cases:
         for row in case.summary.get(section, []):
@@ -64,9 +64,9 @@ def _rows(book: Book, section: str) -> list[Json]:
 
 
 def _table(book: Book, section: str, group: str, served: str) -> str:
-    """A row for each run, or for each run and group."""
+    """Return a table with a row for each run, or for each run and group."""
     targets = ("ttft", "tpot", "e2e")
-    heads = ["requests", served, "a second", *(f"{target.upper()} met" for target in targets), "TTFT p99, ms"]
+    heads = ["requests", served, "per second", *(f"{target.upper()} met" for target in targets), "TTFT p99, ms"]
     rows = []
     for case in book.cases.cases:
         for row in case.summary.get(section, []) if section else [case.summary]:
@@ -95,5 +95,5 @@ def _fairness(book: Book) -> str:
         [book.key(case.label), *(number(case.summary["fairness"][name], 3) for name in ("jain_goodput", "jain_tokens"))]
         for case in cases
     ]
-    heads = ["run", "Jain of tenants' goodput shares", "of their tokens"]
+    heads = ["run", "Jain index of tenants' goodput shares", "of their tokens"]
     return f"<h3>Fairness</h3>{html.table(heads, rows)}"

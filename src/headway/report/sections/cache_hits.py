@@ -1,4 +1,4 @@
-"""The cache: hits by tier, and what the router believed against what the instances found."""
+"""The cache: hits by tier, and the router's predictions against the actual hits."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -9,12 +9,12 @@ from headway.report.digest import Book
 from headway.report.number_format import brief, count, number, percent
 from headway.types import Json
 
-TIERS: Final = {"gpu": 1.0, "cpu": 0.6, "storage": 0.3}  # from the fastest on, and how full the colour is
+TIERS: Final = {"gpu": 1.0, "cpu": 0.6, "storage": 0.3}  # fastest first, with the opacity of its colour
 CELL: Final = 0.1
 
 
 def hits(rows: Mapping[str, Mapping[str, float | None]], colours: Palette) -> Json:
-    """A bar a policy, of the shares of prompt tokens that its tiers had, the fainter the slower."""
+    """Return a bar per policy with the shares of prompt tokens by tier; slower tiers are fainter."""
     values = [
         {"policy": policy, "tier": tier, "share": brief(share), "order": place}
         for policy, tiers in rows.items()
@@ -26,7 +26,7 @@ def hits(rows: Mapping[str, Mapping[str, float | None]], colours: Palette) -> Js
     legend = {"title": None, "orient": "top"} if len(there) > 1 else None
     share = "share of prompt tokens"
     return chart(
-        "Share of prompt tokens found cached, by tier and policy.",
+        "Share of prompt tokens that were cached, by tier and policy.",
         values,
         height=max(40, 26 * len(rows)),
         mark={"type": "bar", "cornerRadiusEnd": 2},
@@ -42,8 +42,8 @@ def hits(rows: Mapping[str, Mapping[str, float | None]], colours: Palette) -> Js
 
 
 def calibration(label: str, cells: Mapping[tuple[int, int], int], top: int, colour: str) -> Json:
-    """How many requests were believed to find a share of their prompts cached, and what they found. Right beliefs lie
-    on the line."""
+    """Return a chart of requests by the believed and the actual cached share of their prompts. Correct predictions lie
+    on the diagonal."""
     values = [
         {
             "believed": brief(x * CELL),
@@ -58,7 +58,7 @@ def calibration(label: str, cells: Mapping[tuple[int, int], int], top: int, colo
     tenths = {"format": ".0%", "grid": False, "tickCount": 5}
     scale = {"type": "log", "domain": [1, max(2, top)], "range": [0.15, 1]}
     across = axis("believed", "believed cached", scale=ends, axis=tenths)
-    up = axis("found", "found cached", scale=ends, axis=tenths)
+    up = axis("found", "actually cached", scale=ends, axis=tenths)
     cell: Json = {
         "mark": {"type": "rect", "color": colour},
         "encoding": {
@@ -67,7 +67,7 @@ def calibration(label: str, cells: Mapping[tuple[int, int], int], top: int, colo
             "y": up,
             "y2": {"field": "found_to"},
             "opacity": {"field": "requests", "type": "quantitative", "scale": scale, "legend": None},
-            "tooltip": hints(("believed", "believed, from"), ("found", "found, from"), ("requests", "requests")),
+            "tooltip": hints(("believed", "believed, from"), ("found", "actual, from"), ("requests", "requests")),
         },
     }
     line = {
@@ -75,11 +75,11 @@ def calibration(label: str, cells: Mapping[tuple[int, int], int], top: int, colo
         "mark": {"type": "line", "strokeDash": DASHES, "strokeWidth": 1, "style": "target"},
         "encoding": {"x": across, "y": up},
     }
-    return chart(f"{label}: share of a prompt believed cached against the share found.", values, layer=[cell, line])
+    return chart(f"{label}: believed cached share of a prompt against the actual one.", values, layer=[cell, line])
 
 
 def tier_shares(summary: Json) -> dict[str, float | None]:
-    """The share of prompt tokens that each tier had."""
+    """Return the share of prompt tokens that each tier had cached."""
     tiers: Sequence[str] = [tier for tier in TIERS if tier in summary.get("tiers", {})]
     if not tiers:
         return {"gpu": summary["cache"]["token_hit_ratio"]}
@@ -87,12 +87,16 @@ def tier_shares(summary: Json) -> dict[str, float | None]:
 
 
 PANELS: Final = 4
+BELIEFS: Final = (
+    "The cached share of each prompt as the router believed it, against the actual share. A stronger colour means more "
+    "requests. Correct predictions lie on the diagonal."
+)
 SHADOW: Final = (
-    ("divergence_rate", "wrong about a hit", percent),
+    ("divergence_rate", "wrong predictions", percent),
     ("unexpected_misses", "unexpected misses", count),
     ("unexpected_hits", "unexpected hits", count),
-    ("token_error", "tokens off, mean", number),
-    ("token_bias", "tokens too many, mean", number),
+    ("token_error", "mean token error", number),
+    ("token_bias", "mean token bias", number),
 )
 
 
@@ -101,7 +105,7 @@ def cache(book: Book) -> str:
     shares = {run.label: tier_shares(run.summary) for run in book.drawn}
     parts = []
     if any(share for tiers in shares.values() for share in tiers.values()):
-        parts.append(book.figure("Prompt tokens found cached", hits(shares, book.colours)))
+        parts.append(book.figure("Cached prompt tokens", hits(shares, book.colours)))
     tiered = [tier for tier in TIERS if any(tier in case.summary.get("tiers", {}) for case in cases)]
     heads = ["run", "of tokens", "of blocks", "of requests", *(f"{tier}, of tokens" for tier in tiered)]
     rows = []
@@ -115,7 +119,6 @@ def cache(book: Book) -> str:
 
 
 def _stores(book: Book) -> list[str]:
-    """What the stores below the GPU did, where there are any."""
     rows = []
     for case in book.cases.cases:
         for tier, its in case.summary.get("tiers", {}).items():
@@ -123,14 +126,14 @@ def _stores(book: Book) -> list[str]:
                 counts = [its["stored_blocks"], its["loaded_blocks"], its["thrashed_blocks"]]
                 shares = [its["utilization"], its["peak_utilization"], its["link_utilization"]]
                 rows.append([book.key(case.label), tier, *map(count, counts), *map(percent, shares)])
-    heads = ["run", "tier", "blocks stored", "loaded", "thrashed", "full", "at most", "link busy"]
-    return [html.details("The stores below the GPU", html.table(heads, rows))] if rows else []
+    heads = ["run", "tier", "blocks stored", "loaded", "thrashed", "mean use", "peak use", "link busy"]
+    return [html.details("Tiers below the GPU", html.table(heads, rows))] if rows else []
 
 
 def _beliefs(book: Book) -> str:
     cases = [case for case in book.cases.cases if "shadow" in case.summary]
     if not cases:
-        return "<p>No policy here keeps an index of what it believes cached.</p>"
+        return "<p>No policy of these runs predicts cache hits.</p>"
     drawn = [run for run in book.drawn if run.calibration][:PANELS]
     top = max((count for run in drawn for count in run.calibration.values()), default=1)
     figures = [
@@ -140,8 +143,5 @@ def _beliefs(book: Book) -> str:
     rows = [
         [book.key(case.label), *(write(case.summary["shadow"][name]) for name, _, write in SHADOW)] for case in cases
     ]
-    note = (
-        "The share of a prompt that the router believed cached against the share found: the fuller, the more requests."
-    )
-    title = f"<h3>Believed and found</h3><p>{note} Right beliefs lie on the line.</p>"
+    title = f"<h3>Predicted and actual hits</h3><p>{BELIEFS}</p>"
     return title + side_by_side(figures) + html.table(["run", *(head for _, head, _ in SHADOW)], rows)

@@ -1,4 +1,4 @@
-"""What somebody should know of the runs, in words, the gravest first."""
+"""The findings of the runs, most severe first, and all their parameters and figures."""
 
 from collections.abc import Sequence
 from html import escape
@@ -15,8 +15,8 @@ from headway.results.ranking import paths, value
 from headway.results.records import Finding
 from headway.types import PS_PER_SECOND
 
-SHOWN: Final = 12  # of a run
-GRAVE, NOTABLE = 0.6, 0.3  # severities from which on
+SHOWN: Final = 12  # findings of a run
+GRAVE, NOTABLE = 0.6, 0.3  # least severities
 
 
 def findings(book: Book) -> str:
@@ -25,7 +25,7 @@ def findings(book: Book) -> str:
         if len(book.drawn) > 1:
             parts.append(f"<h3>{book.key(run.label)}</h3>")
         if not run.findings:
-            parts.append("<p>Nothing out of the ordinary was found.</p>")
+            parts.append("<p>No findings.</p>")
         boxes = [_finding(finding, run) for finding in run.findings]
         parts += boxes[:SHOWN]
         if left := boxes[SHOWN:]:
@@ -44,7 +44,7 @@ def _finding(finding: Finding, run: Digest) -> str:
     ]
     evidence = [[name, _value(value)] for name, value in finding.evidence.items()]
     if finding.requests:
-        evidence.append(["requests, for instance", ", ".join(map(str, finding.requests))])
+        evidence.append(["example requests", ", ".join(map(str, finding.requests))])
     table = html.details("Evidence", html.table(["figure", "value"], evidence, "words")) if evidence else ""
     title, notes = escape(finding.title), escape("; ".join(about))
     return f'<div class="finding {grade}"><h3>{title}</h3><p>{notes}</p>{table}</div>'
@@ -61,8 +61,6 @@ def _value(value: Any) -> str:
         return "; ".join(f"{name}: {_value(inner)}" for name, inner in value.items())
     return str(value)
 
-
-# Every parameter of the runs and every figure of their summaries, for those who want to look something up.
 
 RUNS: Final = 24  # columns of a table
 

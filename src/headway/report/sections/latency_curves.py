@@ -1,4 +1,4 @@
-"""Distributions of TTFT, TPOT and E2E, the runs overlaid."""
+"""The distributions of TTFT, TPOT and E2E."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -11,13 +11,13 @@ from headway.results.groups import promises
 from headway.results.statistics import PS_PER_MS
 from headway.types import Json
 
-WIDE: Final = 20  # a largest value so many times the median asks for a logarithmic axis
+WIDE: Final = 20  # if the maximum exceeds the median by this factor, the axis is logarithmic
 
 
 def cdf(
     name: str, curves: Mapping[str, Curve], colours: Palette, baseline: str | None, target_ms: float | None
 ) -> Json:
-    """One line a policy; a target is a broken line upwards."""
+    """Return a chart with one line per policy, and a target as a dashed line."""
     values = [{"policy": policy, "ms": ms, "share": share} for policy, points in curves.items() for ms, share in points]
     wide = _wide(curves)
     scale = {"type": "log", "nice": False} if wide else {"zero": False}
@@ -60,14 +60,14 @@ def distributions(book: Book) -> str:
         for case in book.cases.cases
     ]
     table = html.details("The same as a table", html.table(["run", "ms", *STATISTICS], rows))
-    note = "Share of completed requests at or below a time; the further left, the better. A broken line is the target."
+    note = "Share of completed requests at or below a time; further left is better. A dashed line is the target."
     return html.section(
         "Latencies", book.legend(), side_by_side(figures), table, note=f"{note} {book.note}".strip(), name="latencies"
     )
 
 
 def target_ms(scenario: Json, name: str) -> float | None:
-    """What all were promised; nothing where a tenant has targets of its own."""
+    """Return the target of all requests; None if tenants have own targets."""
     promised = promises(scenario)
     target_ps = None if promised.own else getattr(promised.default, f"{name}_ps")
     return None if target_ps is None else target_ps / PS_PER_MS

@@ -1,33 +1,34 @@
-"""Where the load was: requests at each instance over time, and how full its KV cache was."""
+"""The load over time: requests and KV cache use of each instance, waiting and running requests, and events."""
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Final
 
 from headway.report import html
 from headway.report.charts import Line, events, heat, largest, lines, side_by_side
 from headway.report.digest import Book, Digest
 from headway.report.number_format import count, number, percent, time_text
-from headway.report.over_time import busiest, mean
+from headway.report.over_time import busiest
 from headway.results.records import group_by
 from headway.types import PS_PER_SECOND, Json
 
-INSTANCES: Final = 48  # rows of a heat map; beyond, the busiest
-APART: Final = 4  # a largest load so many times another's would leave nothing of that to be seen
-PANELS: Final = 4  # heat maps of a kind; beyond, those of the baseline and the best
-TRACE: Final = "To see how full the KV caches were over time, run with `--trace decisions -o FOLDER`."
+INSTANCES: Final = 48  # rows of a heat map: the busiest instances
+APART: Final = 4  # if peak loads differ by more than this factor, each heat map has its own scale
+PANELS: Final = 4  # heat maps of a kind: the baseline and the best runs
+TRACE: Final = "To see the use of the KV caches over time, run with `--trace decisions -o FOLDER`."
 
 
 def load(book: Book) -> str:
     runs = _panels(book)
-    note = "Requests at each instance, waiting or running, averaged over parts of the run."
+    note = "Requests at each instance, waiting or running: means over parts of the run."
     if len(book.drawn) > len(runs):
-        note += f" {len(runs)} runs are shown, the best and the baseline."
+        note += f" The charts show {len(runs)} runs: the best and the baseline."
     many = max(len(run.names) for run in runs)
     if many > INSTANCES:
-        note += f" Of {many:,} instances the {INSTANCES} busiest are shown."
+        note += f" They show the {INSTANCES} busiest of {many:,} instances."
     tops = [largest((value for row in run.loads.instances.values() for value in row), 1.0) for run in runs]
     apart = max(tops) > APART * min(tops)
-    note += " Their loads are so unlike that each has its own scale." if apart else " One scale for all."
+    note += " Peak loads differ widely, so each chart has its own scale." if apart else " All charts share one scale."
     figures = []
     for run, top in zip(runs, tops, strict=True):
         rows = _rows(run, run.loads.instances)
@@ -47,7 +48,7 @@ def _kv(book: Book, runs: Sequence[Digest]) -> str:
 
 
 def _panels(book: Book) -> list[Digest]:
-    """The runs in order, at most `PANELS`, the baseline always among them."""
+    """Return at most `PANELS` runs in order, always with the baseline."""
     others = [run for run in book.drawn if run.label != book.baseline]
     base = [run for run in book.drawn if run.label == book.baseline]
     chosen = [run.label for run in (*base, *others[: PANELS - len(base)])]
@@ -60,17 +61,7 @@ def _rows(run: Digest, values: Mapping[int, Sequence[float | None]]) -> dict[str
 
 
 def _table(book: Book, runs: Sequence[Digest]) -> str:
-    heads = [
-        "run",
-        "instance",
-        "requests",
-        "share",
-        "mean at once",
-        "fullest part",
-        "busy",
-        "KV at most",
-        "preemptions",
-    ]
+    heads = ["run", "instance", "requests", "share", "mean load", "peak load", "busy", "peak KV", "preemptions"]
     rows = []
     for run in runs:
         stats = dict(zip(run.names, run.summary["instances"], strict=True))
@@ -92,10 +83,7 @@ def _table(book: Book, runs: Sequence[Digest]) -> str:
 
 
 def _mean_and_top(values: Sequence[float]) -> tuple[str, str]:
-    return number(mean(values), 2), number(max(values), 1)
-
-
-# The run over time: requests that wait and run, replicas that serve, and what happened.
+    return number(fmean(values), 2), number(max(values), 1)
 
 
 def over_time(book: Book) -> str:
@@ -103,9 +91,9 @@ def over_time(book: Book) -> str:
     grids = [run.loads.grid for run in runs]
     span = (min(grid.seconds(0) for grid in grids), max(grid.seconds(grid.bins) for grid in grids))
     series = {
-        ("Requests that wait to begin", "requests waiting"): {run.label: _line(run, run.loads.waiting) for run in runs},
-        ("Requests that run", "requests running"): {run.label: _line(run, run.loads.running) for run in runs},
-        ("Replicas that serve", "replicas serving"): {run.label: _steps(run) for run in runs if run.replicas},
+        ("Waiting requests", "requests waiting"): {run.label: _line(run, run.loads.waiting) for run in runs},
+        ("Running requests", "requests running"): {run.label: _line(run, run.loads.running) for run in runs},
+        ("Serving replicas", "replicas serving"): {run.label: _steps(run) for run in runs if run.replicas},
     }
     figures = [
         book.figure(title, lines(unit, points, span, book.colours, book.baseline))
@@ -114,8 +102,8 @@ def over_time(book: Book) -> str:
     ]
     rows = [row for run in runs for row in _events(run)]
     if rows:
-        figures.append(book.figure("What happened", events(rows, span, book.colours)))
-    heads = ["run", "waiting, mean", "fullest part", "running, mean", "fullest part", "until all was done"]
+        figures.append(book.figure("Events", events(rows, span, book.colours)))
+    heads = ["run", "waiting, mean", "waiting, peak", "running, mean", "running, peak", "duration"]
     cells = [
         [
             book.key(run.label),
@@ -145,15 +133,14 @@ def _events(run: Digest) -> list[Json]:
     for finding in run.findings:
         begin, end = (at / PS_PER_SECOND for at in (finding.at_ps, finding.until_ps))
         rows.append((finding.kind.replace("_", " "), begin, end, finding.count, finding.title))
-    names = ("policy", "kind", "at", "until", "count", "said")
+    names = ("policy", "kind", "at", "until", "count", "text")
     return [dict(zip(names, (run.label, *row), strict=True)) for row in rows]
 
 
 def _event_counts(book: Book) -> str:
-    """How many events there were of each kind, as a table."""
     rows = []
     for run in book.drawn:
         for kind, same in group_by(run.events, lambda event: event.kind).items():
             first, last = (time_text(edge(event.at_s for event in same)) for edge in (min, max))
             rows.append([book.key(run.label), kind, count(sum(event.count for event in same)), first, last])
-    return html.details("Events", html.table(["run", "what", "count", "first", "last"], rows)) if rows else ""
+    return html.details("Events", html.table(["run", "event", "count", "first", "last"], rows)) if rows else ""

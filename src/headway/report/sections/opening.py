@@ -1,4 +1,4 @@
-"""How a report begins: what came out in a sentence, what was run, and how to run it again."""
+"""The beginning of a report: verdict, scenario, the command to run it again, and the headline figures."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -19,13 +19,13 @@ from headway.types import Json
 
 
 def opening(book: Book, parts: Iterable[tuple[str, str]]) -> list[str]:
-    """The verdict, links to the parts that follow (name and title), and the scenario's card."""
+    """Return the verdict, links to the parts (name and title), and the scenario."""
     links = "".join(f'<a href="#{escape(name)}">{escape(title)}</a>' for name, title in parts)
     return [
         f"<h1>{escape(book.cases.name)}</h1>",
         f'<p class="verdict">{escape(book.cases.verdict)}</p>',
         f"<nav>{links}</nav>",
-        html.scriptless(),
+        html.SCRIPTLESS,
         html.section("Scenario", _card(book), _command(book), name="scenario"),
     ]
 
@@ -85,7 +85,7 @@ def _runs(book: Book) -> str:
     runs = book.cases.count
     places = [case.folder for case in book.cases.cases if case.folder]
     where = f", {places[0]}" if runs == 1 and places else ""
-    seeds = f" under {book.cases.seeds} seeds each" if book.cases.seeds > 1 else ""
+    seeds = f" with {book.cases.seeds} seeds each" if book.cases.seeds > 1 else ""
     return f"{count(runs)}{seeds}, headway {__version__}{where}"
 
 
@@ -95,14 +95,12 @@ def _command(book: Book) -> str:
     return f"<p>To run it again:</p><pre>{html.unbroken(book.cases.command)}</pre>"
 
 
-# The figures that matter most, a row a run, each with how far it is from the baseline's.
-
-MANY: Final = 10  # times as much, which nobody reads in percent
+MANY: Final = 10  # from this factor on, a difference is written as a factor instead of percent
 LOST: Final = ("rejected", "timed_out", "failed")
-KEY: Final = "An arrow tells up or down; filled and blue is better than the baseline, hollow and orange is worse."
+KEY: Final = "Arrows show the change from the baseline: filled and blue is better, hollow and orange is worse."
 SEEDED: Final = (
-    "Figures are means over {seeds} seeds, with paired differences and half their 95 % intervals; all below is of the "
-    "first seed."
+    "Figures are means over {seeds} seeds, with paired differences and half of their 95 % intervals. The parts below "
+    "show the first seed."
 )
 
 
@@ -123,7 +121,7 @@ def headline(book: Book) -> str:
 
 
 def _columns(cases: Sequence[Case], only: set[str]) -> list[Column]:
-    """Which figures; those that are alike everywhere, or nothing, are left out."""
+    """Return the figures that any run has; counts of lost requests only if there are any."""
     slo = any(has_slo(case.scenario) for case in cases)
     lost = [(f"requests.{name}", name.replace("_", " "), count) for name in LOST]
     lost.append(("preemptions", "preempted", count))
@@ -164,7 +162,7 @@ def _cell(case: Case, base: Case | None, column: Column, paired: dict[tuple[str,
 
 
 def delta(path: str, mine: float | None, its: float) -> str:
-    """How far a figure is from the baseline's: in points where it is a share, else in percent of it."""
+    """Return the difference from the baseline: in percentage points for a share, else in percent."""
     if mine is None:
         return ""
     if mine == its:
@@ -176,7 +174,6 @@ def delta(path: str, mine: float | None, its: float) -> str:
 
 
 def _times(mine: float, its: float) -> str:
-    """In percent, or as a factor where that is large."""
     if not its:
         return "from 0"
     return f"× {mine / its:,.0f}" if mine >= MANY * its else f"{100 * abs(mine / its - 1):.1f} %"
@@ -193,7 +190,7 @@ def _arrow(path: str, up: bool, text: str) -> str:
 
 
 def _paired_delta(row: Json, path: str, write: Any) -> str:
-    """A paired difference with its interval, or the word for one that is none."""
+    """Return a paired difference with its interval, or its word if it is not significant."""
     if row["delta"] is None:
         return ""
     if row["word"] not in ("better", "worse"):

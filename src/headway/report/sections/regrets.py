@@ -1,4 +1,4 @@
-"""The routing decisions: what the scorers argued, what was lost by them, and the ten worst."""
+"""The routing decisions: the scorers' contributions, the regret, and the ten worst decisions."""
 
 import shlex
 from collections.abc import Mapping
@@ -7,14 +7,14 @@ from typing import Final
 
 from headway.report import html
 from headway.report.charts import Palette, axis, by_policy, categories, chart, grouped_bars, hints, offset, side_by_side
-from headway.report.digest import CLASSES, WORST, Bad, Book, Decided, Digest, Regrets
+from headway.report.digest import CLASSES, Bad, Book, Decided, Digest, Regrets
 from headway.report.number_format import GAP, brief, number, percent, time_text
 from headway.results.statistics import PS_PER_MS
 from headway.types import PS_PER_SECOND, Json
 
 
 def contributions(rows: Mapping[str, Mapping[str, float]], colours: Palette) -> Json:
-    """A bar for each scorer of each policy: how much more it gave to the chosen instance than to the average one."""
+    """Return a bar for each scorer of each policy: its score of the chosen instance above its mean score."""
     values: list[Json] = [
         {"policy": policy, "scorer": scorer, "value": brief(value)}
         for policy, scorers in rows.items()
@@ -24,7 +24,7 @@ def contributions(rows: Mapping[str, Mapping[str, float]], colours: Palette) -> 
     return grouped_bars(
         "Mean contribution of each scorer to the choice, by policy.",
         values,
-        axis("value", "more than the average candidate got"),
+        axis("value", "score above the average candidate"),
         categories("scorer", names, labelLimit=150, ticks=False, domain=False),
         colours,
         hints(("policy", "policy"), ("scorer", "scorer"), ("value", "contribution")),
@@ -33,7 +33,7 @@ def contributions(rows: Mapping[str, Mapping[str, float]], colours: Palette) -> 
 
 
 def histogram(title: str, regrets: Mapping[str, Regrets], colours: Palette) -> Json:
-    """The share of decisions in each class of regret, a bar for each policy and class."""
+    """Return the share of decisions in each class of regret, a bar for each policy and class."""
     used = [place for place in range(len(CLASSES)) if any(each.counts[place] for each in regrets.values())]
     span = range(min(used, default=0), max(used, default=0) + 1)
     values = [
@@ -49,7 +49,7 @@ def histogram(title: str, regrets: Mapping[str, Regrets], colours: Palette) -> J
     ]
     across = {"field": "regret", "type": "ordinal", "title": "regret, ms", "sort": list(CLASSES)}
     return chart(
-        f"{title}: share of the decisions by how many milliseconds sooner the first token would have come.",
+        f"{title}: share of the decisions by the milliseconds that the best candidate would have saved.",
         values,
         mark={"type": "bar"},
         encoding={
@@ -62,11 +62,11 @@ def histogram(title: str, regrets: Mapping[str, Regrets], colours: Palette) -> J
     )
 
 
-HOW: Final = "These runs did not write down their decisions: run them with `--trace decisions -o FOLDER`."
-TRUE: Final = "What another choice would really have given is found by `headway run --counterfactuals 50 -o FOLDER`."
+HOW: Final = "These runs did not trace decisions. To see them, run with `--trace decisions -o FOLDER`."
+TRUE: Final = "To see the true effect of other choices, run with `headway run --counterfactuals 50 -o FOLDER`."
 NOTE: Final = (
-    "Regret is by how much sooner the first token would have come from the best candidate: estimated by the latency "
-    "model when the decision was taken, true where the run was simulated again with the other choice."
+    "Regret is how much earlier the best candidate would have given the first token. It is estimated by the latency "
+    "model at the time of the decision, and true if the run was simulated again with the other choice."
 )
 
 
@@ -78,7 +78,7 @@ def decisions(book: Book) -> str:
     scored = {run.label: decided.contributions for run, decided in runs if len(decided.contributions) > 1}
     if scored:
         chart = contributions(scored, book.colours)
-        figures.append(book.figure("What each scorer gave the chosen instance", chart))
+        figures.append(book.figure("Contribution of each scorer to the choice", chart))
     estimated = {run.label: decided.estimated for run, decided in runs}
     figures.append(book.figure("Estimated regret", histogram("Estimated regret", estimated, book.colours)))
     true = {run.label: decided.true for run, decided in runs if decided.true is not None}
@@ -89,7 +89,7 @@ def decisions(book: Book) -> str:
         parts.append(html.paragraph(TRUE))
     parts += [_worst(run, decided, len(runs) > 1) for run, decided in runs]
     sampled = [
-        f" Of {run.label}'s decisions one in {decided.step} was looked at." for run, decided in runs if decided.step > 1
+        f" Of {run.label}, one decision in {decided.step} is included." for run, decided in runs if decided.step > 1
     ]
     return html.section("Decisions", *parts, note=NOTE + "".join(sampled), name="decisions")
 
@@ -115,8 +115,9 @@ def _table(book: Book, runs: list[tuple[Digest, Decided]]) -> str:
 def _worst(run: Digest, decided: Decided, several: bool) -> str:
     if not decided.worst:
         return f"<p>{escape(run.label)}: no decision had any regret.</p>"
-    title = f"The {min(WORST, len(decided.worst))} worst decisions"
-    heads = ["request", "at", "sent to", "estimated", "best", "estimated", "regret, ms", "true regret, ms", "why"]
+    title = f"The {len(decided.worst)} worst decisions"
+    times = ["TTFT estimate, ms", "best", "TTFT estimate, ms", "regret, ms", "true regret, ms"]
+    heads = ["request", "at", "sent to", *times, "explanation"]
     table = html.table(heads, [_row(bad, run.names, run.folder) for bad in decided.worst])
     return html.details(f"{title} of {run.label}", table) if several else f"<h3>{escape(title)}</h3>{table}"
 

@@ -1,4 +1,4 @@
-"""What a sweep found: goodput and TTFT along the axis, or goodput against what it costs."""
+"""The sweep: goodput and TTFT against the varied key, or goodput against cost."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ NUMBER = re.compile(r"\s*([+-]?\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([^\d\s].*
 
 
 class Sweep(Struct, frozen=True):
-    """`path` is what goes along the axis, None where nothing varied is a quantity; `lines` are the runs of each
-    combination of what else varied, with where they lie on the axis."""
+    """`path` is the varied key on the axis, None if none is a quantity. `lines` are the runs of each combination of the
+    other keys, with their places on the axis."""
 
     path: str | None
     unit: str
     lines: dict[str, list[tuple[float, Case]]]
 
     def table(self, cases: Cases) -> Cases:
-        """The runs to look at more closely, under the names of their lines and best first: where the lines lie furthest
-        apart, or all where there is no axis."""
+        """Return the runs for the other parts of the page, best first and named by line: those at the place where the
+        lines are furthest apart, or all runs without an axis."""
         if self.path is None:
             chosen, note = {name: runs[-1][1] for name, runs in self.lines.items()}, ""
         else:
             where = self.widest()
             chosen = self.at(where)
-            note = f"All but the sweep itself is told at {self.path}={where:g}{self.unit}, where the runs differ most."
+            note = f"All parts except the sweep show {self.path}={where:g}{self.unit}, where the runs differ most."
         own = [name for name, case in chosen.items() if case.label == cases.baseline]
         baseline = next(iter([*own, *chosen])) if len(chosen) > 1 else None
         ranked = rank([(name, case.summary) for name, case in chosen.items()])
@@ -43,12 +43,11 @@ class Sweep(Struct, frozen=True):
         return replace(cases, cases=best_first, baseline=baseline, note=note)
 
     def at(self, place: float) -> dict[str, Case]:
-        """The runs at one place of the axis, by line."""
+        """Return the runs at one place of the axis, by line."""
         return {name: case for name, runs in self.lines.items() for where, case in runs if where == place}
 
     def widest(self) -> float:
-        """Where on the axis the lines lie furthest apart, by the share of good requests and then by TTFT; the last such
-        place."""
+        """Return the last place of the axis where the lines are furthest apart, by goodput share and then by TTFT."""
 
         def spread(place: float, figure: str) -> float:
             figures = (value(case.summary, figure) for case in self.at(place).values())
@@ -72,7 +71,7 @@ def sweep_of(cases: Cases) -> Sweep:
 
 
 def _axis(cases: Cases) -> str | None:
-    """What varies and is a quantity everywhere: the rate of arrivals, or else what has the most values."""
+    """Return the varied key that is a quantity in all runs: the arrival rate, or else the key with the most values."""
     paths = [
         path
         for path, values in cases.vary.items()
@@ -84,7 +83,7 @@ def _axis(cases: Cases) -> str | None:
 
 
 def _line(case: Case, cases: Cases, path: str | None) -> str:
-    """What a run is called but for its place on the axis."""
+    """Return the name of a run without its place on the axis."""
     several = len({each.label for each in cases.cases}) > 1
     rest = [
         f"{key.rpartition('.')[2]}={setting}"
@@ -95,7 +94,7 @@ def _line(case: Case, cases: Cases, path: str | None) -> str:
 
 
 def quantity(setting: Any) -> tuple[float, str] | None:
-    """The number and the unit of 20, "20/s" or "250ms"; None of what is no quantity."""
+    """Return the number and the unit of 20, "20/s" or "250ms"; None if the setting is not a quantity."""
     if isinstance(setting, int | float) and not isinstance(setting, bool):
         return float(setting), ""
     match = NUMBER.fullmatch(setting) if isinstance(setting, str) else None
@@ -107,7 +106,7 @@ def _quantity(setting: Any) -> tuple[float, str]:
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[bool]:
-    """Of each point, low x and high y being better, whether no other is at least as good in both and better in one."""
+    """Return for each point whether it is on the Pareto front of low x and high y."""
     others = set(points)
     return [not any(x <= point[0] and y >= point[1] and (x, y) != point for x, y in others) for point in points]
 

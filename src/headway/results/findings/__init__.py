@@ -1,17 +1,20 @@
-"""Findings: what went wrong in a run, when, whom it concerned and by which figures.
+"""Findings: problems of a run, with their time, the requests and instances affected, and the figures.
 
-Each module here but `observed` detects one kind, defined in its docstring and in docs/findings.md. It declares the
-`KIND`, the `AREA` that it belongs to, one sentence of `ADVICE`, its `ORDER` among findings that are equally severe and
-began together, and `find`. A new kind is a new module and nothing else.
+Each module except `observed` detects one kind, which its docstring and docs/findings.md define. It declares the `KIND`,
+its `AREA`, one sentence of `ADVICE`, `find`, and its `ORDER` among findings of equal severity and start. To add a kind,
+add a module.
 """
 
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from headway.results.findings.backlog import saturation
-from headway.results.findings.observed import Observed, Run
+from headway.results.findings.observed import Observed
 from headway.results.records import Finding
+
+if TYPE_CHECKING:  # a result has findings
+    from headway.results.result import Result
 
 __all__ = ["DETECTORS", "KINDS", "find", "saturation"]
 
@@ -20,8 +23,8 @@ DETECTORS: Final = sorted((import_module(f"{__name__}.{name}") for name in _MODU
 KINDS: Final = tuple(detector.KIND for detector in DETECTORS)
 
 
-def find(result: Run) -> list[Finding]:
-    """All findings of a run, the most severe first; of equals those that began first."""
+def find(result: "Result") -> list[Finding]:
+    """Return all findings of a run, most severe first; equally severe ones in order of their start."""
     run = Observed(result)
     findings = [finding for detector in DETECTORS for finding in detector.find(run)]
     return sorted(findings, key=lambda finding: (-finding.severity, finding.at_ps, KINDS.index(finding.kind)))

@@ -1,26 +1,30 @@
-"""Saturation: whether the cluster kept up with what came: stable, backlogged or overloaded.
+"""Saturation: whether the cluster kept up with the arrivals: stable, backlogged or overloaded.
 
-The backlog b(t) counts requests that wait for their first token or, if prompts are computed apart, for their KV cache.
-It is read at `SAMPLES` instants at equal distances from the first arrival to the last; q₂ and q₄ are its means over the
-second and the fourth quarter. With A requests in all a run is *stable* while b stays below max(`LEAST`, `WALK`·√A), the
-size of a random walk; otherwise *overloaded* if q₄ is at least half of the highest b and `GROWTH` times q₂ or more, and
-*backlogged* if it recovered or does not grow. Severity: overloaded, one half more than the share of the requests that
-wait at the last arrival; backlogged, the highest b over A, at most one half.
+The backlog b(t) counts requests that wait for their first token or, in a disaggregated cluster, for their KV cache. It
+is sampled at `SAMPLES` equally spaced instants from the first arrival to the last. q₂ and q₄ are its means over the
+second and the fourth quarter. With A requests in total, a run is *stable* if b stays below max(`LEAST`, `WALK`·√A), the
+size of a random walk. Otherwise it is *overloaded* if q₄ is at least half of the peak of b and at least `GROWTH` times
+q₂, and *backlogged* if the backlog recovered or does not grow. Severity: if overloaded, one half plus the share of
+requests that wait at the last arrival; if backlogged, the peak divided by A, at most one half.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterator
 from math import isqrt
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headway.results.findings.observed import Observed, Run, examples, many, moment, seconds
+from headway.config.wording import join_words
+from headway.results.findings.observed import Observed, examples, many, moment, seconds
 from headway.results.records import Finding
 from headway.results.table import Columns
+
+if TYPE_CHECKING:  # a result has findings
+    from headway.results.result import Result
 
 KIND: Final = "saturation"
 AREA: Final = "capacity"
 ADVICE: Final = (
-    "Capacity: while more comes than can be served no routing helps; shed early (admission"
+    "Capacity: more requests arrive than the cluster can serve, so routing cannot help; reject early (admission"
     " saturation or deadline), or add replicas (`headway plan`)."
 )
 ORDER: Final = 12
@@ -38,8 +42,8 @@ class Backlog(NamedTuple):
     limit: int
 
 
-def saturation(result: Run) -> str:
-    """Stable, backlogged or overloaded."""
+def saturation(result: "Result") -> str:
+    """Return stable, backlogged or overloaded."""
     return backlog(Columns(result.requests)).word
 
 
@@ -47,7 +51,7 @@ def backlog(requests: Columns) -> Backlog:
     count = len(requests)
     if not count:
         return Backlog("stable", [], [], LEAST)
-    limit = max(LEAST, isqrt(WALK**2 * count - 1) + 1)  # the first whole number that is not below
+    limit = max(LEAST, isqrt(WALK**2 * count - 1) + 1)  # rounded up
     arrivals = requests.arrival_ps
     left = sorted(at for at in _wait_ends(requests) if at >= 0)
     begin, length = arrivals[0], arrivals[count - 1] - arrivals[0]
@@ -85,9 +89,9 @@ def find(run: Observed) -> list[Finding]:
             severity=min(1.0, 0.5 + last / count) if word == "overloaded" else min(0.5, peak / count),
             count=peak,
             title=(
-                f"The cluster is {word}: {many(peak, 'request')} of {count:,} waited to be served at "
-                f"{moment(highest)}, {last:,} at the last arrival at {moment(times[-1])}; over the quarters of that "
-                f"time they were {', '.join(means[:-1])} and {means[-1]} on average."
+                f"The cluster is {word}: the backlog peaked at {many(peak, 'request')} of {count:,} at "
+                f"{moment(highest)} and was {last:,} at the last arrival at {moment(times[-1])}; its means over the "
+                f"quarters of that time were {join_words(means)}."
             ),
             requests=examples(waits),
             evidence={
@@ -104,7 +108,7 @@ def find(run: Observed) -> list[Finding]:
 
 
 def _wait_ends(requests: Columns) -> Iterator[int]:
-    """When each request's wait ended: what it waited for came, or it ended; -1 where neither did."""
+    """Yield when each request's wait ended: it received what it waited for, or it ended; -1 if neither happened."""
     for first, handed, arrived, end in requests.select("first_token_ps", "handed_ps", "transferred_ps", "finished_ps"):
         if handed >= 0:
             yield max(first, arrived) if arrived >= 0 else end

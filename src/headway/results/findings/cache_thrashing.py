@@ -1,7 +1,7 @@
-"""Cache thrashing: blocks were loaded from a store below the GPU soon after they had been stored away there.
+"""Cache thrashing: instances load blocks from a tier below the GPU soon after they stored them there.
 
-Such loads are the run's `thrashes`. Those of one tier with no more than `GAP_PS` between them are an episode; one of
-`LEAST` loads or more is reported. Severity: its blocks over all blocks loaded from that tier in the run.
+Such loads are the run's `thrashes`. Those of one tier that are at most `GAP_PS` apart form an episode, which needs at
+least `LEAST` loads. Severity: its blocks divided by all blocks loaded from that tier in the run.
 """
 
 from collections import Counter
@@ -14,7 +14,8 @@ from headway.types import PS_PER_SECOND
 KIND: Final = "cache_thrashing"
 AREA: Final = "memory"
 ADVICE: Final = (
-    "Memory: blocks go down and come back at once; keep sessions on their instance, or admit fewer at a time."
+    "Memory: instances reload KV blocks right after offloading them; keep sessions on their instance, or admit fewer"
+    " requests at a time."
 )
 ORDER: Final = 3
 GAP_PS: Final = 10 * PS_PER_SECOND
@@ -46,9 +47,9 @@ def _finding(run: Observed, tier: str, loads: list[Thrash]) -> Finding:
         severity=blocks / loaded if loaded else 0.0,
         count=len(loads),
         title=(
-            f"{many(len(loads), 'load')} at {run.names(where)} {span(at, until)} fetched {many(blocks, 'block')} back "
-            f"from the {tier} tier less than a second after they had been stored there: {percent(blocks / loaded)} of "
-            "all blocks loaded from it."
+            f"{many(len(loads), 'load')} on {run.names(where)} {span(at, until)} fetched {many(blocks, 'block')} from "
+            f"the {tier} tier less than one second after storing them there: {percent(blocks / loaded)} of all blocks "
+            "loaded from that tier."
         ),
         requests=examples((count, row) for row, count in rows.items()),
         instances=busiest(where),

@@ -1,9 +1,9 @@
-"""Head-of-line blocking: a short prompt waited while its instance computed a much longer one.
+"""Head-of-line blocking: a short prompt waits while its instance computes a much longer one.
 
-`Waits.blocked_ps` defines for how long a request is blocked, here and in the summary's
-`pathology.head_of_line_blocking`. A request counts if that is `LEAST_PS` or more and half of its wait or more; the run,
-if these are `LEAST_SHARE` of the requests that waited at an instance. One finding a run. Severity: the time for which
-requests were blocked, over the time from arrival to first token of all requests that got one.
+`Waits.blocked_ps` defines the blocked time of a request, here and in the summary's `pathology.head_of_line_blocking`. A
+request is blocked if that time is at least `LEAST_PS` and at least half of its wait. A finding needs `LEAST_SHARE` of
+the requests that waited at an instance; a run has at most one. Severity: the blocked time, divided by the time from
+arrival to first token of all requests that got one.
 """
 
 from collections import Counter
@@ -11,12 +11,14 @@ from typing import Final
 
 from headway.results.findings.observed import Observed, busiest, duration, examples, many, percent, seconds
 from headway.results.records import Finding
+from headway.results.waits import LONG_FACTOR
 from headway.types import PS_PER_SECOND
 
 KIND: Final = "head_of_line_blocking"
 AREA: Final = "scheduling"
 ADVICE: Final = (
-    "Scheduling: keep long prompts from holding up short ones, with sjf or smaller chunks (max_batch_tokens)."
+    "Scheduling: short prompts wait behind long ones; use the shortest-prefill scheduler, or send long prompts to"
+    " separate instances."
 )
 ORDER: Final = 10
 LEAST_PS: Final = PS_PER_SECOND // 10
@@ -47,9 +49,9 @@ def find(run: Observed) -> list[Finding]:
             severity=min(1.0, total / until_first) if until_first else 1.0,
             count=len(mostly),
             title=(
-                f"{len(mostly):,} of {many(there, 'request')} waited mostly for a prompt several times as long as "
-                f"their own, at {run.names(where)}, up to {duration(longest)} each; {percent(total / waited)} of all "
-                "the time that requests waited at instances went that way."
+                f"{len(mostly):,} of {many(there, 'request')} spent most of their wait at {run.names(where)} behind a "
+                f"prompt at least {LONG_FACTOR} times as long as theirs, up to {duration(longest)} each; such blocking "
+                f"is {percent(total / waited)} of all waiting time at instances."
             ),
             requests=examples((time, row) for row, time in mostly.items()),
             instances=busiest(where),

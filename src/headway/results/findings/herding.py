@@ -1,16 +1,16 @@
-"""Herding: one decision after another sent requests to the same instance although another had far fewer.
+"""Herding: consecutive decisions send requests to the same instance although a peer has far fewer.
 
-A herd are decisions in a row on requests to one set of peers (instances of the same model and role) with the same
-target and no more than `SPACING_PS` between two of them. A decision is late if the target had `EXCESS` requests or more
-above the open peer with the fewest. A herd is reported if it has at least `LEAST` late decisions, and more than chance
-would give once in a hundred such runs: n with Nⁿ⁻¹ ≥ `ONCE_IN`·D for N peers and D decisions. Where prompts are
-computed apart, the choice of the prefill instance counts. One finding a set of peers. Severity: the late decisions of
-its herds over all decisions.
+A herd is a series of decisions among one set of peers (instances of the same model and role) with the same target, at
+most `SPACING_PS` apart. A decision is late if the target has at least `EXCESS` more requests than the least loaded open
+peer. A herd needs at least `LEAST` late decisions, and more than random choice gives once in `ONCE_IN` such runs: n
+with Nⁿ⁻¹ ≥ `ONCE_IN`·D for N peers and D decisions. In a disaggregated cluster, the choice of the prefill instance
+counts. There is one finding per set of peers. Severity: the late decisions of its herds divided by all decisions.
 """
 
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import compress
 from typing import Final, NamedTuple
 
 from headway.results.findings.observed import Observed, busiest, many, seconds, span, worst
@@ -20,98 +20,50 @@ from headway.types import PS_PER_SECOND, SERVING
 KIND: Final = "herding"
 AREA: Final = "routing"
 ADVICE: Final = (
-    "Routing: spread decisions taken on the same stale signals, by exact signals (inflight) or power-of-two."
+    "Routing: many decisions relied on the same stale signals; use exact signals (inflight), or power-of-two."
 )
 ORDER: Final = 8
 SPACING_PS: Final = PS_PER_SECOND
 EXCESS: Final = 4
 LEAST: Final = 8
-ONCE_IN: Final = 100  # runs in which chance alone would make one herd
+ONCE_IN: Final = 100  # runs in which random choice makes one herd
+
+
+class Late(NamedTuple):
+    """A decision for an instance with many more requests than another."""
+
+    row: int
+    at_ps: int
+    had: int  # requests at the target
+    fewest: int  # requests at the least loaded open peer
 
 
 class Herd(NamedTuple):
     target: int
-    rows: list[int]  # of the late decisions
-    at_ps: int
-    until_ps: int
-    had: int  # requests that the target had before the last of them
-    least: int  # and that the peer with the fewest had
-
-
-class Loads:
-    """The requests of each peer, by its place, and the fewest that one has to which requests can go."""
-
-    __slots__ = ("counts", "fewest", "having", "open")
-
-    def __init__(self, peers: int, open_: bool) -> None:
-        self.counts = [0] * peers
-        self.open = [open_] * peers
-        self.having = [peers if open_ else 0]  # by requests: open instances that have so many
-        self.fewest = 0
-
-    def more(self, peer: int) -> None:
-        count = self.counts[peer]
-        self.counts[peer] = count + 1
-        if count + 1 == len(self.having):
-            self.having.append(0)
-        if self.open[peer]:
-            self.having[count] -= 1
-            self.having[count + 1] += 1
-
-    def less(self, peer: int) -> None:
-        count = self.counts[peer]
-        self.counts[peer] = count - 1
-        if self.open[peer]:
-            self.having[count] -= 1
-            self.having[count - 1] += 1
-            self.fewest = min(self.fewest, count - 1)
-
-    def switch(self, peer: int, open_: bool) -> None:
-        """Requests can go there from now on, or no longer."""
-        if self.open[peer] != open_:
-            self.open[peer] = open_
-            self.having[self.counts[peer]] += 1 if open_ else -1
-            self.fewest = min(self.fewest, self.counts[peer])
-
-    def least(self) -> int | None:
-        """None where requests can go nowhere."""
-        having, place = self.having, self.fewest
-        while place < len(having) and not having[place]:
-            place += 1
-        if place == len(having):
-            return None
-        self.fewest = place
-        return place
+    late: list[Late]
 
 
 class Decisions:
-    """The requests sent to a set of peers, in order of time: which, when, until when they were there, and to whom."""
+    """The requests sent to a set of peers: `rows` in order of time, and by row the target and the end of the stay."""
 
     def __init__(self, run: Observed, peers: Sequence[int]) -> None:
-        where, end = array("q", [-1]) * len(run.requests), array("q", [-1]) * len(run.requests)
-        for place, instance in enumerate(peers):
-            stays = run.stays.get(instance)
-            if stays is not None:
-                for row, until in zip(stays.rows, stays.end_ps, strict=True):
-                    where[row], end[row] = place, until
-        routed = run.requests.routed_ps
-        self.rows = sorted((row for row, place in enumerate(where) if place >= 0), key=routed.__getitem__)
-        self.begin_ps = [routed[row] for row in self.rows]
-        self.end_ps = [end[row] for row in self.rows]
-        self.peer = [where[row] for row in self.rows]
+        self.target, self.end_ps = array("q", [-1]) * len(run.requests), array("q", [-1]) * len(run.requests)
+        for instance in peers:
+            stays = run.stays[instance]
+            for row, end in zip(stays.rows, stays.end_ps, strict=True):
+                self.target[row], self.end_ps[row] = instance, end
+        self.at_ps = run.requests.routed_ps
+        self.rows = sorted((row for row, target in enumerate(self.target) if target >= 0), key=self.at_ps.__getitem__)
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def has_streak(self, limit: int) -> bool:
-        """Whether there are so many decisions in a row that may be a herd."""
-        target, last, length = -1, 0, 0
-        for now, peer in zip(self.begin_ps, self.peer, strict=True):
-            length = length + 1 if peer == target and now - last <= SPACING_PS else 1
-            if length >= limit:
-                return True
-            target, last = peer, now
-        return False
+    def streaks(self) -> Iterator[list[int]]:
+        """Yield the rows of consecutive decisions with one target, none more than `SPACING_PS` after the other."""
+        rows, at, begin = self.rows, self.at_ps, 0
+        for place, row in enumerate(rows):
+            last = rows[place - 1]
+            if place and (self.target[row] != self.target[last] or at[row] - at[last] > SPACING_PS):
+                yield rows[begin:place]
+                begin = place
+        yield rows[begin:]
 
 
 def find(run: Observed) -> list[Finding]:
@@ -119,82 +71,75 @@ def find(run: Observed) -> list[Finding]:
     for (_, role), peers in run.peers.items():
         if role != "decode":
             decisions = Decisions(run, peers)
-            limit = max(LEAST, by_chance(len(peers), len(decisions)))
-            herds = list(_herds(run, peers, decisions, limit)) if decisions.has_streak(limit) else []
-            findings += [_finding(run, herds, limit, len(decisions))] if herds else []
+            limit = max(LEAST, by_chance(len(peers), len(decisions.rows)))
+            possible = any(len(rows) >= limit for rows in decisions.streaks())
+            herds = list(_herds(run, peers, decisions, limit)) if possible else []
+            findings += [_finding(run, herds, limit, len(decisions.rows))] if herds else []
     return worst(findings)
 
 
 def by_chance(peers: int, decisions: int) -> int:
-    """How many equal throws in a row are too many."""
-    throws, ways = 1, 1
+    """Return how many equal random choices in a row are too many."""
+    choices, ways = 1, 1
     while ways < ONCE_IN * decisions:
-        throws, ways = throws + 1, ways * peers
-    return throws
+        choices, ways = choices + 1, ways * peers
+    return choices
 
 
 def _herds(run: Observed, peers: Sequence[int], decisions: Decisions, limit: int) -> Iterator[Herd]:
-    """In order of time. What ends at an instant, and instances that come and go then, do so before its decisions."""
-    begin, end, where = decisions.begin_ps, decisions.end_ps, decisions.peer
-    ending = sorted((place for place in range(len(decisions)) if end[place] > begin[place]), key=end.__getitem__)
-    places = {instance: place for place, instance in enumerate(peers)}
-    states = [change for change in run.result.states if change.instance in places]
-    loads = Loads(len(peers), not states)
-    ended = changed = 0
-    target, last, late = -1, 0, list[int]()
-    at = until = had = least = 0
-    for place, (now, peer) in enumerate(zip(begin, where, strict=True)):
-        while ended < len(ending) and end[ending[ended]] <= now:
-            loads.less(where[ending[ended]])
-            ended += 1
-        while changed < len(states) and states[changed].at_ps <= now:
-            loads.switch(places[states[changed].instance], states[changed].state in SERVING)
-            changed += 1
-        if peer != target or now - last > SPACING_PS:
-            if len(late) >= limit:
-                yield Herd(peers[target], late, at, until, had, least)
-            target, late = peer, []
-        last = now
-        fewest = loads.least()
-        if fewest is not None and loads.counts[peer] - fewest >= EXCESS:
-            at = at if late else now
-            late.append(decisions.rows[place])
-            until, had, least = now, loads.counts[peer], fewest
-        if end[place] > now:
-            loads.more(peer)
-    if len(late) >= limit:
-        yield Herd(peers[target], late, at, until, had, least)
+    """Yield herds in order of time. Stays that end and states that change at an instant do so before its decisions."""
+    target_of, at_ps, end_ps = decisions.target, decisions.at_ps, decisions.end_ps
+    ending = sorted((row for row in decisions.rows if end_ps[row] > at_ps[row]), key=end_ps.__getitem__, reverse=True)
+    changes = [change for change in reversed(run.result.states) if change.instance in peers]
+    loads, is_open = dict.fromkeys(peers, 0), dict.fromkeys(peers, not changes)
+    for rows in decisions.streaks():
+        late = []
+        for row in rows:
+            now, target = at_ps[row], target_of[row]
+            while ending and end_ps[ending[-1]] <= now:
+                loads[target_of[ending.pop()]] -= 1
+            while changes and changes[-1].at_ps <= now:
+                change = changes.pop()
+                is_open[change.instance] = change.state in SERVING
+            if len(rows) >= limit:
+                fewest = min(compress(loads.values(), is_open.values()), default=loads[target])
+                if loads[target] - fewest >= EXCESS:
+                    late.append(Late(row, now, loads[target], fewest))
+            if end_ps[row] > now:
+                loads[target] += 1
+        if len(late) >= limit:
+            yield Herd(target, late)
 
 
 def _finding(run: Observed, herds: list[Herd], limit: int, decisions: int) -> Finding:
-    late = sum(len(herd.rows) for herd in herds)
-    longest = max(herds, key=lambda herd: len(herd.rows))
+    count = sum(len(herd.late) for herd in herds)
+    target, late = max(herds, key=lambda herd: len(herd.late))
+    first, last = late[0], late[-1]
     where: Counter[int] = Counter()
     for herd in herds:
-        where[herd.target] += len(herd.rows)
+        where[herd.target] += len(herd.late)
     return Finding(
         kind=KIND,
-        at_ps=herds[0].at_ps,
-        until_ps=herds[-1].until_ps,
-        severity=late / decisions,
-        count=late,
+        at_ps=herds[0].late[0].at_ps,
+        until_ps=herds[-1].late[-1].at_ps,
+        severity=count / decisions,
+        count=count,
         title=(
-            f"{many(len(herds), 'herd')} of {limit} requests or more went to one instance although another had at "
-            f"least {EXCESS} fewer; the longest, {len(longest.rows):,} to {run.name(longest.target)} "
-            f"{span(longest.at_ps, longest.until_ps)}, which then had {longest.had:,} where another had "
-            f"{longest.least:,}."
+            f"{many(len(herds), 'herd')} of at least {limit} requests went to one instance although another had at "
+            f"least {EXCESS} fewer; the longest sent {len(late):,} requests to {run.name(target)} "
+            f"{span(first.at_ps, last.at_ps)}, which then had {last.had:,} while another had {last.fewest:,}."
         ),
-        requests=run.slowest(row for herd in herds for row in herd.rows),
+        requests=run.slowest(decision.row for herd in herds for decision in herd.late),
         instances=busiest(where),
         evidence={
             "herds": len(herds),
-            "late_decisions": late,
+            "late_decisions": count,
             "decisions": decisions,
             "limit": limit,
-            "longest": len(longest.rows),
-            "longest_from_s": seconds(longest.at_ps),
-            "longest_until_s": seconds(longest.until_ps),
-            "longest_had": longest.had,
-            "longest_fewest": longest.least,
+            "longest": len(late),
+            "longest_from_s": seconds(first.at_ps),
+            "longest_until_s": seconds(last.at_ps),
+            "longest_had": last.had,
+            "longest_fewest": last.fewest,
         },
     )

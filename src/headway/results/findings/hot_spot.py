@@ -1,23 +1,22 @@
-"""Hot spot: one instance had far more requests than its peers for a while.
+"""Hot spot: one instance has far more requests than its peers for a while.
 
-Time is cut into `SLICES` equal slices, or fewer of a second where that is longer. An instance is hot in a slice if it
-has `FACTOR` times as many requests as its peers and `EXCESS` more, in the mean over time; its peers are the other open
-instances of the same model and role. `SLICES_HOT` slices in a row or more are reported. Severity: the time that
-requests spent there in excess of the peers' mean, over the time that they spent at all those instances in the whole
-run.
+The run is cut into `SLICES` equal slices of at least one second. An instance is hot in a slice if it has `FACTOR` times
+as many requests as its peers and at least `EXCESS` more, as means over time. Its peers are the other open instances of
+the same model and role. A finding needs `SLICES_HOT` hot slices in a row. Severity: the time that requests spent there
+beyond the peers' mean, divided by the time that requests spent at all these instances in the whole run.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from headway.results.findings.observed import Observed, many, seconds, span, worst
+from headway.results.findings.observed import Observed, many, runs, seconds, span, worst
 from headway.results.records import Finding
 from headway.results.time_grid import Grid, SpanSums
 from headway.types import PS_PER_SECOND, SERVING
 
 KIND: Final = "hot_spot"
 AREA: Final = "routing"
-ADVICE: Final = "Routing: let load count for more against affinity, so that no instance takes most requests."
+ADVICE: Final = "Routing: raise the weight of load against affinity, so that no instance takes most requests."
 ORDER: Final = 9
 SLICES: Final = 200
 SLICE_PS: Final = PS_PER_SECOND
@@ -27,7 +26,7 @@ EXCESS: Final = 8
 
 
 class Spot(NamedTuple):
-    """An instance that is hot from one slice to another."""
+    """An instance that is hot from slice `begin` up to slice `end`."""
 
     instance: int
     begin: int
@@ -43,7 +42,8 @@ def find(run: Observed) -> list[Finding]:
     grid = Grid(run.started_ps, width, -(-run.length_ps // width))
     findings = []
     for peers in run.peers.values():
-        loads = [sum_by_slice(grid, _spans(run, instance)) for instance in peers]
+        stays = [run.stays[instance] for instance in peers]
+        loads = [sum_by_slice(grid, zip(stay.begin_ps, stay.end_ps, strict=True)) for stay in stays]
         serving = _serving(run, peers, grid)
         total = sum(map(sum, loads))
         for spot in _hot(peers, loads, serving, grid):
@@ -51,13 +51,8 @@ def find(run: Observed) -> list[Finding]:
     return worst(findings)
 
 
-def _spans(run: Observed, instance: int) -> Iterable[tuple[int, int]]:
-    stays = run.stays.get(instance)
-    return () if stays is None else zip(stays.begin_ps, stays.end_ps, strict=True)
-
-
 def sum_by_slice(grid: Grid, spans: Iterable[tuple[int, int]]) -> list[int]:
-    """Of each slice, the time of the spans that lies in it."""
+    """Return for each slice the time that the spans have in it."""
     sums = SpanSums(grid)
     for begin, end in spans:
         sums.add(begin, end)
@@ -65,7 +60,7 @@ def sum_by_slice(grid: Grid, spans: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def _serving(run: Observed, peers: Sequence[int], grid: Grid) -> list[list[int]]:
-    """Of each instance the time in each slice in which requests could go to it."""
+    """Return for each instance the time in each slice during which it was open to requests."""
     if not run.result.states:
         always = sum_by_slice(grid, [(grid.start_ps, run.ended_ps)])
         return [always] * len(peers)
@@ -87,22 +82,16 @@ def _hot(peers: Sequence[int], loads: list[list[int]], serving: list[list[int]],
     everything = [sum(at) for at in zip(*loads, strict=True)]
     open_ps = [sum(at) for at in zip(*serving, strict=True)]
     for instance, own, there in zip(peers, loads, serving, strict=True):
-        begin, mine, others = -1, 0, 0
-        for place in range(grid.bins + 1):
-            hot = False
-            if place < grid.bins:
-                rest_open = open_ps[place] - there[place]
-                mean = (everything[place] - own[place]) * grid.step_ps // rest_open if rest_open > 0 else 0
-                excess = own[place] - mean
-                hot = rest_open > 0 and own[place] >= FACTOR * mean and excess >= EXCESS * grid.step_ps
-            if hot:
-                if begin < 0:
-                    begin, mine, others = place, 0, 0
-                mine, others = mine + own[place], others + mean
-            elif begin >= 0:
-                if place - begin >= SLICES_HOT:
-                    yield Spot(instance, begin, place, mine, others)
-                begin = -1
+        means = [  # of the peers; an instance without an open peer is not hot
+            (total - mine) * grid.step_ps // (open_ - here) if open_ > here else mine
+            for total, mine, open_, here in zip(everything, own, open_ps, there, strict=True)
+        ]
+        pairs = enumerate(zip(own, means, strict=True))
+        hot = [at for at, (mine, mean) in pairs if mine >= max(FACTOR * mean, mean + EXCESS * grid.step_ps)]
+        for first, last in runs(hot, 1):
+            begin, end = hot[first], hot[last - 1] + 1
+            if end - begin >= SLICES_HOT:
+                yield Spot(instance, begin, end, sum(own[begin:end]), sum(means[begin:end]))
 
 
 def _finding(run: Observed, spot: Spot, grid: Grid, total: int) -> Finding:
@@ -120,8 +109,8 @@ def _finding(run: Observed, spot: Spot, grid: Grid, total: int) -> Finding:
         severity=min(1.0, (spot.there_ps - spot.peers_ps) / total),
         count=len(there),
         title=(
-            f"{run.name(spot.instance)} had {mine:,.1f} requests {span(at, until)} where its peers had {others:,.1f} "
-            f"each, in the mean over time: {many(len(there), 'request')} in all."
+            f"{run.name(spot.instance)} had {mine:,.1f} requests on average {span(at, until)} while its peers had "
+            f"{others:,.1f} each; {many(len(there), 'request')} were there in total."
         ),
         requests=run.slowest(there),
         instances=[spot.instance],

@@ -1,18 +1,22 @@
-"""What the detectors look at: a run's columns and what several of them need, each thing computed once."""
+"""The input of the detectors: a run's columns, and derived values that several detectors need, computed once."""
 
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from heapq import nlargest
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
+from headway.config.wording import join_words
 from headway.results.groups import promises
-from headway.results.recorder import RunFacts, ScaleRecord, StateChange
-from headway.results.records import EXAMPLES, Finding, Preemption, Thrash
-from headway.results.table import Columns, Table
+from headway.results.recorder import RunFacts
+from headway.results.records import EXAMPLES, Finding
+from headway.results.table import Columns
 from headway.results.waits import Waits
 from headway.types import PS_PER_SECOND, Json
+
+if TYPE_CHECKING:  # a result has findings
+    from headway.results.result import Result
 
 
 class Stays:
@@ -31,11 +35,12 @@ class Stays:
         self.end_ps.append(end)
 
 
-def stays(requests: Columns, ended_ps: int) -> dict[int, Stays]:
-    """By instance, which requests were there and when: from the moment they were sent there until they ended or went
-    on. A prompt computed apart makes two stays: at the instance that computes it, and from there on at the one that
-    generates. Of a request that was sent again the last time alone is known; one that was moved while it ran is left
-    out."""
+def stays(requests: Columns, ended_ps: int) -> defaultdict[int, Stays]:
+    """Return by instance the requests that were there, from dispatch until they ended or moved on.
+
+    A disaggregated request has two stays: at its prefill instance, then at its decode instance. Of a retried request
+    only the last attempt is known. Requests that moved between instances while running are left out.
+    """
     by_instance: defaultdict[int, Stays] = defaultdict(Stays)
     names = ("routed_ps", "instance", "prefill_instance", "handed_ps", "finished_ps", "redirects")
     for row, (routed, instance, prefill, handed, finished, moved) in enumerate(requests.select(*names)):
@@ -48,14 +53,14 @@ def stays(requests: Columns, ended_ps: int) -> dict[int, Stays]:
             by_instance[prefill].add(row, routed, handed if handed >= 0 else end)
             if handed >= 0:
                 by_instance[instance].add(row, handed, end)
-    return dict(by_instance)
+    return by_instance
 
 
 MOST: Final = 5  # findings of one kind
 
 
 def runs(times: Sequence[int], gap_ps: int) -> Iterator[tuple[int, int]]:
-    """Maximal stretches of ascending times with no more than the gap between two of them, as slices."""
+    """Yield the longest stretches of ascending times that are at most `gap_ps` apart, as slices."""
     begin = 0
     for place in range(1, len(times) + 1):
         if place == len(times) or times[place] - times[place - 1] > gap_ps:
@@ -64,7 +69,7 @@ def runs(times: Sequence[int], gap_ps: int) -> Iterator[tuple[int, int]]:
 
 
 def worst(findings: Iterable[Finding]) -> list[Finding]:
-    """The most severe of one kind, each with how many there were in all in its evidence."""
+    """Return the most severe findings of one kind, each with the total number of that kind in its evidence."""
     ranked = sorted(findings, key=lambda finding: (-finding.severity, finding.at_ps))
     for finding in ranked[:MOST]:
         finding.evidence["of_this_kind"] = len(ranked)
@@ -72,12 +77,12 @@ def worst(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def examples(weights: Iterable[tuple[float, int]]) -> list[int]:
-    """The requests of the greatest weights, the heaviest first; of equals the first to arrive."""
+    """Return the requests with the greatest weights, heaviest first; of equals the first to arrive."""
     return [-row for _, row in nlargest(EXAMPLES, ((weight, -row) for weight, row in weights))]
 
 
 def busiest(counts: dict[int, int]) -> list[int]:
-    """Keys by their counts, the most first."""
+    """Return the keys in descending order of their counts."""
     return sorted(counts, key=lambda key: (-counts[key], key))
 
 
@@ -93,7 +98,7 @@ def moment(at_ps: int) -> str:
 
 
 def duration(time_ps: int) -> str:
-    """In seconds, or in milliseconds where that is less than one."""
+    """Write a duration in seconds, or in milliseconds if it is below one second."""
     return moment(time_ps) if time_ps >= PS_PER_SECOND else f"{time_ps / PS_PER_SECOND * 1000:.1f} ms"
 
 
@@ -109,27 +114,8 @@ def span(at_ps: int, until_ps: int) -> str:
     return f"from {moment(at_ps)} to {moment(until_ps)}"
 
 
-class Run(Protocol):
-    """What findings read of a run's result."""
-
-    scenario: Json
-    requests: Table
-    preemptions: list[Preemption]
-    thrashes: list[Thrash]
-    states: list[StateChange]
-    scaling_events: list[ScaleRecord]
-
-    def summary(self) -> Json: ...
-
-    def instances(self) -> dict[int, Json]: ...
-
-    def instance_ids(self) -> dict[int, str]: ...
-
-    def span_ps(self) -> tuple[int, int]: ...
-
-
 class Observed:
-    def __init__(self, result: Run) -> None:
+    def __init__(self, result: "Result") -> None:
         self.result = result
         self.scenario: Json = result.scenario
         self.summary: Json = result.summary()
@@ -144,7 +130,6 @@ class Observed:
 
     @cached_property
     def classes(self) -> dict[int, str]:
-        """The SLO classes by their numbers."""
         return {code: word for word, code in self.requests.names["slo_class"].items()}
 
     @cached_property
@@ -156,13 +141,12 @@ class Observed:
         return Waits(self.requests, self.ended_ps)
 
     @cached_property
-    def stays(self) -> dict[int, Stays]:
-        """What was at each instance, and when."""
+    def stays(self) -> defaultdict[int, Stays]:
         return stays(self.requests, self.ended_ps)
 
     @cached_property
     def peers(self) -> dict[tuple[str, str], list[int]]:
-        """The instances among which a router may choose, where there are several, by their model and role."""
+        """The instances among which a router chooses, by model and role; groups of one are left out."""
         groups: dict[tuple[str, str], list[int]] = {}
         for index, instance in self.result.instances().items():
             groups.setdefault((instance.get("model", ""), instance.get("role", "")), []).append(index)
@@ -170,7 +154,7 @@ class Observed:
 
     @cached_property
     def facts(self) -> RunFacts:
-        """What was promised, read back from the resolved scenario."""
+        """The targets of the resolved scenario, as the metrics need them."""
         promised = promises(self.scenario)
         return RunFacts(
             started_ps=self.started_ps,
@@ -184,11 +168,11 @@ class Observed:
 
     @cached_property
     def waiting(self) -> list[int]:
-        """The requests that count and whose wait at an instance is known."""
-        return [row for queue in self.waits.queues() for row in queue.rows if row >= self.warmup]
+        """The requests after the warm-up whose wait at an instance is known."""
+        return [row for queue in self.waits.queues for row in queue.rows if row >= self.warmup]
 
     def home(self, row: int) -> int:
-        """The instance at which a request waited."""
+        """Return the instance at which a request waited."""
         prefill = self.requests.prefill_instance[row]
         return prefill if prefill >= 0 else self.requests.instance[row]
 
@@ -196,19 +180,17 @@ class Observed:
         return self.instances.get(instance, f"instance {instance}")
 
     def names(self, counts: dict[int, int]) -> str:
-        """The busiest instances by name, the others by their number."""
+        """Name the busiest instances, and count the others."""
         names = [self.name(instance) for instance in busiest(counts)]
-        if len(names) > NAMED:
-            return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"
-        return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+        return join_words(names if len(names) <= NAMED else [*names[:NAMED], f"{len(names) - NAMED} more"])
 
     def slowest(self, rows: Iterable[int]) -> list[int]:
-        """The requests among these that waited longest at their instance."""
+        """Return the requests among these that waited longest at their instance."""
         left, enqueued = self.waits.left_ps, self.requests.enqueued_ps
         return examples((left[row] - enqueued[row], row) for row in rows)
 
     def most_hit(self, tenants: Counter[int], word: str) -> Json:
-        """The tenant with the most requests that met this fate, where there are several tenants."""
+        """Return the most affected tenant and its count as evidence; nothing if the run has one tenant."""
         if len(self.tenants) < 2:
             return {}
         first = busiest(tenants)[0]

@@ -1,9 +1,9 @@
-"""P/D backpressure: prompts were computed faster than the decode instances could take them.
+"""P/D backpressure: prefill instances compute prompts faster than decode instances accept them.
 
-The pile at a decode instance are the requests whose prompt is done and whose KV cache has not begun to move there, from
-`handed_ps` to `transfer_ps`; with a `max_incoming`, until `transferred_ps`. It is too high from `PILE` requests on, or
-from `max_incoming` on. Times of a high pile with no more than `GAP_PS` between them are an episode; one that is high
-for `LEAST_PS` or more is reported. Severity: the part of their whole time that the requests in the pile spent there.
+The pile at a decode instance contains the requests whose prompt is computed but whose KV cache has not begun to move
+there, from `handed_ps` to `transfer_ps`; with `max_incoming`, until `transferred_ps`. The pile is high from `PILE`
+requests on, or from `max_incoming` on. Periods of a high pile that are at most `GAP_PS` apart form an episode, which
+needs `LEAST_PS` of high pile. Severity: the part of their time from arrival to end that its requests spent in the pile.
 """
 
 from bisect import bisect_left
@@ -17,7 +17,8 @@ from headway.types import PS_PER_SECOND, Json
 KIND: Final = "pd_backpressure"
 AREA: Final = "transfers"
 ADVICE: Final = (
-    "Transfers: prompts are ready before their instance can take them; shift instances from prefill to decode."
+    "Transfers: prefill instances finish prompts faster than decode instances accept them; shift instances from"
+    " prefill to decode."
 )
 ORDER: Final = 6
 PILE: Final = 8
@@ -34,7 +35,7 @@ class Wait(NamedTuple):
 class Episode(NamedTuple):
     begin: int
     end: int
-    high_ps: int  # for how long the pile was too high in between
+    high_ps: int  # total time of a high pile within the episode
     peak: int
 
 
@@ -48,7 +49,7 @@ def find(run: Observed) -> list[Finding]:
         longest = max(wait.end - wait.begin for wait in waits)
         for episode in _episodes(waits, limit):
             if episode.high_ps >= LEAST_PS:
-                # A wait that began earlier than the longest one before the episode is over: skip those.
+                # A wait that began more than `longest` before the episode is over.
                 first = bisect_left(waits, (episode.begin - longest,))
                 rest = waits[first : bisect_left(waits, (episode.end,))]
                 inside = [wait for wait in rest if wait.end > episode.begin]
@@ -57,14 +58,13 @@ def find(run: Observed) -> list[Finding]:
 
 
 def _limits(scenario: Json) -> dict[str, int | None]:
-    """The `max_incoming` of each deployment, that of a cluster without any under no name."""
+    """Return the `max_incoming` of each deployment; a cluster without deployments has the name ""."""
     cluster = scenario.get("cluster", {})
     deployments = cluster.get("deployments") or {"": cluster}
     return {name: (keys.get("transfer") or {}).get("max_incoming") for name, keys in deployments.items()}
 
 
 def _waits(run: Observed, limits: dict[str, int | None], pools: dict[int, str]) -> dict[int, list[Wait]]:
-    """By instance that generates."""
     requests = run.requests
     waits: dict[int, list[Wait]] = {}
     if not len(requests) or max(requests.handed_ps) < 0:
@@ -74,7 +74,7 @@ def _waits(run: Observed, limits: dict[str, int | None], pools: dict[int, str]) 
         if handed < 0 or instance not in pools or moved:
             continue
         end = arrived if limits.get(pools[instance]) else begun
-        if end < 0:  # it never set out, or has not come
+        if end < 0:  # the transfer never began, or never ended
             end = finished if finished >= 0 else run.ended_ps
         if end > handed:
             waits.setdefault(instance, []).append(Wait(handed, end, row))
@@ -116,9 +116,9 @@ def _finding(run: Observed, instance: int, limit: int, episode: Episode, inside:
         severity=min(1.0, waited / alive) if alive else 0.0,
         count=len(inside),
         title=(
-            f"{many(len(inside), 'request')} whose prompts were done piled up before {run.name(instance)} "
-            f"{span(episode.begin, episode.end)}: {limit} or more for {duration(episode.high_ps)}, {episode.peak:,} at "
-            f"the most; the longest waited {duration(longest)} for its KV cache."
+            f"{many(len(inside), 'request')} with a computed prompt waited for {run.name(instance)} "
+            f"{span(episode.begin, episode.end)}: {limit} or more at once for {duration(episode.high_ps)}, "
+            f"{episode.peak:,} at the peak; the longest waited {duration(longest)} for its KV cache."
         ),
         requests=examples((wait.end - wait.begin, wait.row) for wait in inside),
         instances=[instance],

@@ -1,7 +1,7 @@
-"""Preemption storm: an instance took blocks from its requests again and again within a short time.
+"""Preemption storm: an instance preempts its requests many times within a short time.
 
-There is a storm at an instance while `MANY` or more preemptions fell into the last `WINDOW_PS`; it lasts from the first
-of them to the last. Severity: the share of the requests that were at the instance meanwhile which had to yield.
+A storm is a series of preemptions of which at least `MANY` fall into each `WINDOW_PS`, from the first to the last.
+Severity: the preempted share of the requests that were at the instance during the storm.
 """
 
 from bisect import bisect_left, bisect_right
@@ -16,7 +16,8 @@ from headway.types import PS_PER_SECOND
 KIND: Final = "preemption_storm"
 AREA: Final = "memory"
 ADVICE: Final = (
-    "Memory: requests are let into batches whose KV cache cannot hold them; route by kv-utilization or admit fewer."
+    "Memory: batches contain more requests than the KV cache can hold; route by kv-utilization, or admit fewer"
+    " requests."
 )
 ORDER: Final = 7
 WINDOW_PS: Final = 10 * PS_PER_SECOND
@@ -26,8 +27,7 @@ MANY: Final = 10
 def find(run: Observed) -> list[Finding]:
     findings = []
     for instance, preemptions in sorted(group_by(run.result.preemptions, lambda each: each.instance).items()):
-        stays = run.stays.get(instance)
-        came, went = (sorted(stays.begin_ps), sorted(stays.end_ps)) if stays else ([], [])
+        came, went = sorted(run.stays[instance].begin_ps), sorted(run.stays[instance].end_ps)
         for begin, end in _storms([preemption.at_ps for preemption in preemptions]):
             there = bisect_right(came, preemptions[end - 1].at_ps) - bisect_left(went, preemptions[begin].at_ps)
             findings.append(_finding(run, instance, preemptions[begin:end], there))
@@ -35,7 +35,7 @@ def find(run: Observed) -> list[Finding]:
 
 
 def _storms(times: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Slices of ascending times: unions of windows with enough of them."""
+    """Yield the storms in ascending times as slices: unions of windows with enough preemptions."""
     begin = end = -1
     for last in range(MANY - 1, len(times)):
         first = last - MANY + 1
@@ -51,26 +51,26 @@ def _storms(times: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _finding(run: Observed, instance: int, storm: list[Preemption], there: int) -> Finding:
-    """`there` are the requests that the instance had meanwhile, as far as that is known."""
+    """Describe a storm; `there` is the known number of requests at the instance during it."""
     at, until = storm[0].at_ps, storm[-1].at_ps
-    yielded = Counter(preemption.request for preemption in storm)
-    there = max(there, len(yielded))
-    most = max(yielded.values())
+    preempted = Counter(preemption.request for preemption in storm)
+    there = max(there, len(preempted))
+    most = max(preempted.values())
     return Finding(
         kind=KIND,
         at_ps=at,
         until_ps=until,
-        severity=len(yielded) / there,
+        severity=len(preempted) / there,
         count=len(storm),
         title=(
-            f"{run.name(instance)} preempted {many(len(storm), 'time')} {span(at, until)}: {len(yielded):,} of the "
-            f"{many(there, 'request')} that it had, one of them {many(most, 'time')}."
+            f"{run.name(instance)} preempted requests {many(len(storm), 'time')} {span(at, until)}: "
+            f"{len(preempted):,} of its {many(there, 'request')}, one of them {many(most, 'time')}."
         ),
-        requests=examples((count, row) for row, count in yielded.items()),
+        requests=examples((count, row) for row, count in preempted.items()),
         instances=[instance],
         evidence={
             "preemptions": len(storm),
-            "requests": len(yielded),
+            "requests": len(preempted),
             "requests_there": there,
             "most_of_one_request": most,
             "episode_s": seconds(until - at),

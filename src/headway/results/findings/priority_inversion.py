@@ -1,9 +1,9 @@
-"""Priority inversion: a request waited at its instance while a less important one was started there.
+"""Priority inversion: a request waits at its instance while a less important one starts there.
 
-Importance is the SLO class in the order of `CLASSES` (a class of one's own ranks with standard), and between equal
-classes the score that the scheduler was told. Which of the two came first does not matter: first come, first served
-inverts priorities, too. One finding a class of those passed. Severity: the share of that class at any instance that was
-passed.
+Importance is the SLO class in the order of `CLASSES` (a user-defined class ranks with standard), and within a class the
+score that the scheduler received. The order of arrival does not matter: first come, first served inverts priorities
+too. There is one finding per class of passed requests. Severity: the share of that class's requests at an instance that
+were passed.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from headway.results.records import Finding
 
 KIND: Final = "priority_inversion"
 AREA: Final = "scheduling"
-ADVICE: Final = "Scheduling: let the scheduler go by the priority it is told, as priority and slo-slack do."
+ADVICE: Final = "Scheduling: use a scheduler that orders requests by priority or deadline (priority, slo-slack)."
 ORDER: Final = 1
 
 
@@ -46,8 +46,8 @@ def _finding(run: Observed, code: int, pairs: list[tuple[int, int]], there: int)
         severity=min(1.0, len(pairs) / there),
         count=len(pairs),
         title=(
-            f"{len(pairs):,} of {many(there, f'{name} request')} waited while a less important one was started at the "
-            f"same instance, mostly {least}; they went on waiting for up to {duration(longest)}."
+            f"{len(pairs):,} of {many(there, f'{name} request')} waited while their instance started a less important "
+            f"one, mostly {least}; they then waited up to {duration(longest)} longer."
         ),
         requests=examples((time, row) for row, time in after.items()),
         instances=busiest(where),

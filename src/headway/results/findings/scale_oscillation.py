@@ -1,7 +1,8 @@
-"""Scale oscillation: a pool was made larger and smaller again, back and forth.
+"""Scale oscillation: a pool grows and shrinks back and forth.
 
-Changes of one pool in a row that each turn back within `OSCILLATION_PS`, the summary's `scaling.oscillations`, are an
-episode; one with `LEAST` turns or more is reported. Severity: the turns over `MANY`, at most 1.
+A change is a reversal if it reverses the change before it within `OSCILLATION_PS`, as in `scaling.oscillations`.
+Consecutive reversals of one pool form an episode, which needs at least `LEAST`. Severity: the reversals divided by
+`MANY`, at most 1.
 """
 
 from bisect import bisect_left, bisect_right
@@ -15,7 +16,7 @@ from headway.results.scaling import turns_back
 
 KIND: Final = "scale_oscillation"
 AREA: Final = "scaling"
-ADVICE: Final = "Scaling: the number of replicas swings; hold it for longer before removing any (scale_down_delay_s)."
+ADVICE: Final = "Scaling: the number of replicas oscillates; wait longer before removing replicas (scale_down_delay_s)."
 ORDER: Final = 5
 LEAST: Final = 2
 MANY: Final = 10
@@ -31,7 +32,7 @@ def find(run: Observed) -> list[Finding]:
 
 
 def _episodes(changes: Sequence[ScaleRecord]) -> list[list[ScaleRecord]]:
-    """Changes in a row, each of which but the first turns back."""
+    """Return series of consecutive changes in which every change after the first is a reversal."""
     episodes = [[changes[0]]]
     for change in changes[1:]:
         if turns_back(episodes[-1][-1], change):
@@ -59,8 +60,8 @@ def _finding(run: Observed, pool: str, episode: list[ScaleRecord]) -> Finding:
         count=turns,
         title=(
             f"Pool {pool} changed direction {many(turns, 'time')} {span(at, until)}, on average every "
-            f"{duration((until - at) // turns)}: {ups} up and {len(episode) - ups} down, between {fewest} and {most} "
-            "replicas."
+            f"{duration((until - at) // turns)}: it scaled up {many(ups, 'time')} and down "
+            f"{many(len(episode) - ups, 'time')}, between {fewest} and {most} replicas."
         ),
         requests=examples(slow),
         evidence={

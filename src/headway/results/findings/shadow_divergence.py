@@ -1,9 +1,9 @@
-"""Shadow divergence: what the router believed cached was not there, or it was there and the router did not know.
+"""Shadow divergence: the router's prediction of cache hits is wrong.
 
-As in `shadow` of the summary, an unexpected miss has `predicted_tokens` above 0 and `cached_tokens` 0, an unexpected
-hit the other way round. Each is reported if it is `LEAST_SHARE` or more of the requests whose first step began. One
-finding a direction. Severity: of misses, their share of the expected hits; of hits, half of their share of all hits,
-since an unexpected hit harms nobody.
+As in `shadow` of the summary, an unexpected miss has `predicted_tokens` above 0 and `cached_tokens` 0; an unexpected
+hit is the reverse. Each of the two has its own finding, which needs `LEAST_SHARE` of the requests whose first step
+began. Severity: for misses, their share of the expected hits; for hits, half of their share of all hits, because an
+unexpected hit does no harm.
 """
 
 from collections import Counter
@@ -15,7 +15,8 @@ from headway.results.records import Finding
 KIND: Final = "shadow_divergence"
 AREA: Final = "cache"
 ADVICE: Final = (
-    "Cache: what is believed cached is often wrong; give the index the instances' real size, or fresher signals."
+    "Cache: the router's prefix index is often wrong; set its size to that of the instances' caches (lru_blocks), or"
+    " give it fresher signals."
 )
 ORDER: Final = 4
 LEAST_SHARE: Final = 0.05
@@ -48,20 +49,20 @@ def find(run: Observed) -> list[Finding]:
 
 
 def _finding(run: Observed, way: str, tokens: dict[int, int], base: int, started: int, weight: float) -> Finding:
-    """`base` are those of them and of the hits that both expected and found."""
+    """Describe one direction; `base` counts the expected hits (for misses) or all hits (for hits)."""
     count = len(tokens)
     where = Counter(map(run.home, tokens))
     names = run.names(where)
     mean = sum(tokens.values()) / count
     if way == "unexpected_misses":
         title = (
-            f"{count:,} of {many(base, 'request')} ({percent(count / base)}) that the router believed to hit a cache "
-            f"found nothing there, at {names}; it had believed {mean:,.0f} tokens of each cached on average."
+            f"{count:,} of {many(base, 'request')} ({percent(count / base)}) that the router expected to hit a cache "
+            f"missed it, at {names}; the router expected {mean:,.0f} cached tokens each on average."
         )
     else:
         title = (
             f"{count:,} of {many(base, 'request')} ({percent(count / base)}) that hit a cache were not expected to, at "
-            f"{names}; {mean:,.0f} tokens of each were cached on average, which the router did not know."
+            f"{names}; each had {mean:,.0f} cached tokens on average that the router did not know of."
         )
     return Finding(
         kind=KIND,

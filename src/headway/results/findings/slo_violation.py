@@ -1,8 +1,8 @@
-"""SLO violation: a request was completed later than it was promised.
+"""SLO violation: a completed request exceeds one of its targets.
 
-A request misses the SLO if its TTFT, TPOT or end-to-end time is above its target, as in `slo` of the summary. One
-finding a class. Its worst stretch are the requests of the class in a row, in order of arrival, among which the misses
-outnumber the others the most. Severity: the share of those with a target that missed one.
+A request misses the SLO if its TTFT, TPOT or end-to-end time is above its target, as in `slo` of the summary. There is
+one finding per class. Its worst stretch is the series of consecutive arrivals of the class in which misses outnumber
+the others most. Severity: the share of requests with a target that missed one.
 """
 
 from collections import Counter
@@ -37,7 +37,7 @@ def find(run: Observed) -> list[Finding]:
 
 
 def _finding(run: Observed, code: int, rows: list[int], sample: Sample, places: list[int]) -> Finding:
-    """`places` are those of the class in the sample, in order of arrival."""
+    """Describe the misses of one class; `places` are its positions in the sample, in order of arrival."""
     assert sample.good is not None
     requests, name, good = run.requests, run.classes[code], sample.good
     judged = [place for place in places if any(flags[place] is not None for flags in sample.met.values())]
@@ -58,8 +58,8 @@ def _finding(run: Observed, code: int, rows: list[int], sample: Sample, places: 
         count=len(missed),
         title=(
             f"{len(missed):,} of {many(len(judged), f'{name} request')} ({percent(len(missed) / len(judged))}) missed "
-            f"a target: {', '.join(parts)}; it was worst among those that came {span(from_ps, to_ps)}, "
-            f"{inside:,} of {len(stretch):,}."
+            f"a target: {', '.join(parts)}; the worst stretch is arrivals {span(from_ps, to_ps)}, of which "
+            f"{inside:,} of {len(stretch):,} missed."
         ),
         requests=examples((_excess(run, sample, place, rows[place]), rows[place]) for place in missed),
         instances=busiest(where),
@@ -79,7 +79,7 @@ def _finding(run: Observed, code: int, rows: list[int], sample: Sample, places: 
 
 
 def _worst_stretch(good: Iterable[bool]) -> tuple[int, int]:
-    """The slice in which misses less the others are the most (the first of equals, the shortest)."""
+    """Return the slice in which misses outnumber the others most (of equals, the first and shortest)."""
     best, stretch = 0, (0, 0)
     total, begin = 0, 0
     for place, met in enumerate(good):
@@ -92,7 +92,7 @@ def _worst_stretch(good: Iterable[bool]) -> tuple[int, int]:
 
 
 def _excess(run: Observed, sample: Sample, place: int, row: int) -> float:
-    """By how many times a request overran the target that it missed the most."""
+    """Return the greatest ratio of a request's time to its target."""
     slo = run.facts.tenant_slos.get(run.tenants[run.requests.tenant[row]], run.facts.slo)
     tokens = max(1, sample.output_tokens[place] - 1)
     times = [(sample.ttft_ps[place], slo.ttft_ps), (sample.e2e_ps[place], slo.e2e_ps)]
@@ -101,6 +101,6 @@ def _excess(run: Observed, sample: Sample, place: int, row: int) -> float:
 
 
 def _lost(run: Observed, code: int) -> int:
-    """Requests of the class that were rejected, timed out or failed: no misses here, yet without what was promised."""
+    """Count the requests of the class that were rejected, timed out or failed; they are not misses here."""
     pairs = run.requests.select("slo_class", "outcome", start=run.warmup)
     return sum(own == code and outcome not in (COMPLETED, IN_FLIGHT) for own, outcome in pairs)

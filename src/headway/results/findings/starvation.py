@@ -1,9 +1,9 @@
-"""Starvation: a request waited far longer than most while others that had come later were started before it.
+"""Starvation: a request waits far longer than most while later arrivals start before it.
 
-A request starves if its first step began `FACTOR` times as long after its arrival as the median of all requests that
-started, `LEAST_PS` or more, and it lost `PLACES` or more places at its instance: so many more requests were started
-there before it than had arrived before it. One that gave up while it waited counts with the time it had waited. One
-finding a class. Severity: the share of the class that starved, `SLIGHTEST` or more.
+A request starves if its wait from arrival to first step is at least `FACTOR` times the median and at least `LEAST_PS`,
+and if it lost at least `PLACES` places: so many more requests started at its instance before it than had arrived before
+it. If a request gave up, its wait until then counts. There is one finding per class. Severity: the share of the class
+that starved, but at least `SLIGHTEST`.
 """
 
 from bisect import bisect_left
@@ -19,7 +19,7 @@ from headway.types import PS_PER_SECOND
 
 KIND: Final = "starvation"
 AREA: Final = "fairness"
-ADVICE: Final = "Fairness: let waiting raise the priority (aging), or share by tenant (fair, tenant-fair)."
+ADVICE: Final = "Fairness: let waiting time raise the priority (aging), or share by tenant (fair, tenant-fair)."
 ORDER: Final = 11
 FACTOR: Final = 10
 LEAST_PS: Final = 5 * PS_PER_SECOND
@@ -35,7 +35,7 @@ def find(run: Observed) -> list[Finding]:
         return []
     usual = median_low(waits)
     by_class: dict[int, dict[int, int]] = {}
-    for queue in run.waits.queues():
+    for queue in run.waits.queues:
         for row, lost in _find_starved(run, queue, max(LEAST_PS, FACTOR * usual)):
             by_class.setdefault(requests.slo_class[row], {})[row] = lost
     if not by_class:
@@ -45,7 +45,7 @@ def find(run: Observed) -> list[Finding]:
 
 
 def _find_starved(run: Observed, queue: Queue, limit: int) -> Iterator[tuple[int, int]]:
-    """The requests of one instance that waited at least `limit` and lost places, with how many."""
+    """Yield the requests of one instance that waited at least `limit` and lost places, with the number of places."""
     requests, left = run.requests, run.waits.left_ps
     slow = [row for row in queue.rows if left[row] - requests.arrival_ps[row] >= limit and row >= run.warmup]
     if not slow:
@@ -72,8 +72,8 @@ def _finding(run: Observed, code: int, places: dict[int, int], there: int, usual
         count=len(places),
         title=(
             f"{len(places):,} of {many(there, f'{name} request')} starved: each waited at least "
-            f"{duration(min(waited.values()))}, where half of all requests waited {duration(usual)} or less, and lost "
-            f"{PLACES} places or more; the longest waited {duration(waited[first])} and lost {places[first]:,}."
+            f"{duration(min(waited.values()))}, while the median wait was {duration(usual)}, and lost at least "
+            f"{PLACES} places; the longest waited {duration(waited[first])} and lost {places[first]:,} places."
         ),
         requests=examples((time, row) for row, time in waited.items()),
         instances=busiest(where),

@@ -1,4 +1,4 @@
-"""A run in words: what came of it, what went wrong and what to try, for people and for language models."""
+"""A run in words: outcome, issues and suggestions, for people and for language models."""
 
 from headway.results.words.compose import STRATEGIES, Summary, compose, facts, summarize
 from headway.results.words.issues import FOCUS

@@ -1,4 +1,4 @@
-"""A run in words, within a limit: everything there is to say, less the least important lines."""
+"""A run in words within a token limit: all sections, without the least important lines."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
@@ -23,15 +23,15 @@ from headway.results.words.worst import write_alternatives, write_audit, write_w
 from headway.types import Json
 
 LEADS: Final[dict[str, Callable[[Material, int], Section]]] = {
-    "decision-audit": write_audit,  # decisions at even distances through the run, with beliefs and outcomes
-    "counterfactual": write_alternatives,  # what would have been had requests gone elsewhere, by gain
-    "pattern-mining": write_patterns,  # conditions that go with bad ends
+    "decision-audit": write_audit,  # an evenly spaced sample of decisions, with predictions and outcomes
+    "counterfactual": write_alternatives,  # other choices of instance, by gain
+    "pattern-mining": write_patterns,  # conditions that correlate with bad outcomes
 }
 STRATEGIES: Final = ("issue-focused", *LEADS)
 
 
 def _sections(run: Material, strategy: str, focus: Collection[str], examples: int, counters: bool) -> list[Section]:
-    """All sections of a strategy. The first after the outcome is what the strategy is named after."""
+    """Return all sections of a strategy. The section that the strategy is named after follows the outcome."""
     problems = issues(run)
     key_issues = write_issues(run, problems, focus, examples)
     alternatives = [write_counterfactuals(run)] if counters or strategy == "counterfactual" else []
@@ -39,7 +39,7 @@ def _sections(run: Material, strategy: str, focus: Collection[str], examples: in
         worst = write_worst(run, examples) if counters else None
         middle = [key_issues, *alternatives, *([] if worst is None else [worst])]
     else:
-        key_issues.lines = [replace(line, weight=line.weight + 12) for line in key_issues.lines]  # not what was asked
+        key_issues.lines = [replace(line, weight=line.weight + 12) for line in key_issues.lines]
         lead = [LEADS[strategy](run, examples)]
         middle = [*alternatives, *lead] if strategy == "counterfactual" else [*lead, *alternatives]
         middle.append(key_issues)
@@ -63,7 +63,7 @@ SCORES: Final = (
 
 
 class Summary(Struct, frozen=True):
-    """A run in words: the text, how many tokens it is at most, and where each figure and name in it comes from."""
+    """A run in words: the text, an upper bound of its tokens, and the source of each figure and name in it."""
 
     text: str
     tokens: int
@@ -86,12 +86,12 @@ def compose(
     strategy: str = "issue-focused",
     findings: Sequence[Finding] | None = None,
 ) -> Summary:
-    """Describe a run in words, with sources and scores; `summarize` gives the text alone and explains the options."""
+    """Describe a run in words, with sources and scores. `summarize` returns only the text and explains the options."""
     areas = _areas(focus)
     if strategy not in STRATEGIES:
-        raise HeadwayError(f"strategy: there is no {strategy!r}.{suggest(strategy, STRATEGIES)}")
+        raise HeadwayError(f"strategy: unknown strategy {strategy!r}.{suggest(strategy, STRATEGIES)}")
     if max_tokens < FEWEST_TOKENS:
-        raise HeadwayError(f"max_tokens: the outcome alone takes {FEWEST_TOKENS} tokens, got {max_tokens}; allow more.")
+        raise HeadwayError(f"max_tokens: must be {FEWEST_TOKENS} or more, to fit the outcome, got {max_tokens}.")
     if examples < 0:
         raise HeadwayError(f"examples: must be 0 or more, got {examples}.")
     run = Material(result, findings)
@@ -110,12 +110,11 @@ def summarize(
     counters: bool = True,
     strategy: str = "issue-focused",
 ) -> str:
-    """A run in words, as Markdown: what came of it against what was promised, what went wrong, what else there was to
-    choose, and what to try.
+    """Return a run in words, as Markdown: outcome against targets, issues, alternatives, and suggestions.
 
-    `max_tokens` is kept always, by a count that no common tokenizer exceeds. `focus` leaves only issues and suggestions
-    of some areas, such as routing or cache. `examples` is how many of the worst decisions are shown, `counters` whether
-    to speak of what other decisions would have given. `strategy` is issue-focused, decision-audit, counterfactual or
+    `max_tokens` is a hard limit, by a count that no common tokenizer exceeds. `focus` keeps only the issues and
+    suggestions of some areas, such as routing or cache. `examples` is the number of worst decisions to show. `counters`
+    includes the estimated effect of other decisions. `strategy` is issue-focused, decision-audit, counterfactual or
     pattern-mining.
     """
     return compose(
@@ -124,12 +123,12 @@ def summarize(
 
 
 def facts(result: Result, **options: Any) -> list[Fact]:
-    """Every figure and name that `summarize` prints with these options, in order."""
+    """Return every figure and name that `summarize` prints with these options, in order."""
     return compose(result, **options).facts
 
 
 def scores(run: Material) -> dict[str, float | None]:
-    """The figures to optimise, times in ms, and the regret where decisions were traced or simulated again."""
+    """Return the figures to optimise, times in ms, and the regret if decisions were traced or simulated again."""
     figures = {path: value(run.summary, path) for path in SCORES}
     if run.survey is not None and run.survey.estimated:
         figures["regret.estimated"] = run.survey.regret_ps / run.survey.estimated / 1e9
@@ -142,12 +141,12 @@ def _areas(focus: Iterable[str]) -> tuple[str, ...]:
     areas = (focus,) if isinstance(focus, str) else tuple(focus)
     for area in areas:
         if area not in FOCUS:
-            raise HeadwayError(f"focus: there is no area {area!r}.{suggest(area, FOCUS)}")
+            raise HeadwayError(f"focus: unknown area {area!r}.{suggest(area, FOCUS)}")
     return areas
 
 
 def _names(run: Material) -> list[str]:
-    """All names that users may have made up and that the text may hold."""
+    """Return all names that users may have chosen and that the text may contain."""
     names = [str(run.scenario.get("name", "")), *run.ids.values(), *_strings(run.scenario.get("policies", {}))]
     for column in ("tenant", "slo_class", "kind", "model"):
         names += run.codes_of(column)[1]
@@ -155,7 +154,6 @@ def _names(run: Material) -> list[str]:
 
 
 def _our_words() -> frozenset[str]:
-    """The words in names and parameters of built-in policies."""
     names = [name for entry in registry.entries() for name in (entry.name, *(each.name for each in entry.parameters))]
     return made_up_words(names)
 
@@ -172,9 +170,12 @@ def _strings(value: Any) -> list[str]:
 
 
 def fit(sections: Sequence[Section], max_tokens: int, made_up: frozenset[str] = frozenset()) -> tuple[Parts, int]:
-    """As many lines as fit, the most important first, in their order. If a line of a section does not fit, no line of
-    less weight does, so that what is shown is never less important than what is left out; the lines that belong to a
-    dropped line go with it. The very first line is always there, without its heading if need be."""
+    """Return as many lines as fit, in their order, and their tokens.
+
+    Lines are chosen by weight. If a line of a section does not fit, less important lines of that section are dropped
+    too, and so are the lines that belong to a dropped line. The first line is always kept, if necessary without its
+    heading.
+    """
     chosen: dict[int, set[int]] = {}
     full: set[int] = set()
     used = 0

@@ -1,4 +1,4 @@
-"""What other choices would have given: by the latency model when they were made, and by simulating them again."""
+"""The effect of other choices: estimated by the latency model, and simulated again."""
 
 from msgspec import Struct
 
@@ -14,7 +14,7 @@ TITLE: tuple[str] = ("## Counterfactual Analysis",)
 
 
 class Again(Struct, frozen=True):
-    """A decision that was simulated again: its best alternative, where that stands, and by how much sooner it was."""
+    """A decision that was simulated again: its best alternative, the place of that, and the TTFT that it saves."""
 
     place: int
     best: Counterfactual
@@ -26,8 +26,8 @@ class Again(Struct, frozen=True):
 
 
 def simulated_again(run: Material) -> list[Again]:
-    """The best alternative of each decision that was simulated again, by the time to first token; most regret first.
-    Decisions are left out if a first token never came."""
+    """Return the best alternative by TTFT of each decision that was simulated again, most regret first; decisions
+    without a first token are left out."""
     tried = run.result.counterfactuals
     best = [Again(place, tried[place], tried[place].regret_ps or 0) for place in best_alternatives(tried).values()]
     return sorted(best, key=lambda again: (-again.regret_ps, again.best.at_ps, again.best.request))
@@ -38,13 +38,14 @@ def write_counterfactuals(run: Material) -> Section:
     if again := simulated_again(run):
         lines += _write_simulations(run, again)
     else:
-        lines.append(Line(("No decision was simulated again: `headway run --counterfactuals N` does so.",), 33))
+        text = "No decision was simulated again: to do so, use `headway run --counterfactuals N`."
+        lines.append(Line((text,), 33))
     return Section(TITLE, lines)
 
 
 def _write_estimates(survey: Survey) -> list[Line]:
     if not survey.estimated:
-        return [Line(("The latency model had no estimates for these decisions.",), 16)]
+        return [Line(("The latency model has no estimates for these decisions.",), 16)]
     regret = {
         "regret_ms_mean": survey.regret_ps / survey.estimated / 1e9,
         "regret_s_sum": survey.regret_ps / PS_PER_SECOND,
@@ -52,14 +53,14 @@ def _write_estimates(survey: Survey) -> list[Line]:
         "regretted": survey.regretted,
     }
     text = (
-        "Estimated regret: {regret_ms_mean:ms} a decision on average, {regret_s_sum:amount} s over {estimated:count}"
-        " decisions; {regretted:count} went where the first token would not come soonest by the latency model."
+        "Estimated regret: {regret_ms_mean:ms} per decision on average, {regret_s_sum:amount} s over {estimated:count}"
+        " decisions; {regretted:count} did not choose the instance with the earliest first token by the latency model."
     )
     lines = [Line(phrase(text, of=regret, source="decisions"), 7)]
     if survey.hit_elsewhere:
         text = (
-            "{hit_elsewhere:count} decisions found nothing cached where the request went, while another was believed"
-            " to hold more of it."
+            "{hit_elsewhere:count} decisions led to a cache miss while another instance was believed to cache more of"
+            " the prompt."
         )
         lines.append(Line(phrase(text, of=survey, source="decisions"), 9))
     if survey.compared:
@@ -68,7 +69,7 @@ def _write_estimates(survey: Survey) -> list[Line]:
             "waited_ms_mean": survey.waited_ps / survey.compared / 1e9,
         }
         text = (
-            "From decision to first token the model expected {expected_ms_mean:ms} on average; it took"
+            "From decision to first token, the model expected {expected_ms_mean:ms} on average; the actual mean was"
             " {waited_ms_mean:ms}."
         )
         lines.append(Line(phrase(text, of=times, source="decisions"), 17))
@@ -82,8 +83,8 @@ def _write_simulations(run: Material, again: list[Again]) -> list[Line]:
         "regret_ms_mean": mean_regret_ms(again),
     }
     text = (
-        "True regret: of {decisions:count} decisions simulated again, {better:count} had an alternative that gave the"
-        " first token sooner; {regret_ms_mean:ms} a decision on average."
+        "True regret: of {decisions:count} decisions simulated again, {better:count} had an alternative with an earlier"
+        " first token; {regret_ms_mean:ms} per decision on average."
     )
     lines = [Line(phrase(text, of=figures, source="counterfactuals"), 7)]
     gains = objective_gains(run)
@@ -107,7 +108,7 @@ def mean_regret_ms(again: list[Again]) -> float:
 
 
 def objective_gains(run: Material) -> list[tuple[float, int]]:
-    """By how much each alternative would have been better for the whole run, the best first, with its place."""
+    """Return the gain of each alternative for the whole run, best first, with its place."""
     gains = []
     for place, tried in enumerate(run.result.counterfactuals):
         if tried.value is not None and tried.alternative_value is not None:

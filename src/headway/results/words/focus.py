@@ -1,9 +1,9 @@
-"""What to try next: one suggestion for each issue, in the words of the policies that ran."""
+"""Suggestions: one for each issue, in terms of the policies that ran."""
 
 from collections.abc import Callable, Collection
 from typing import Final
 
-import headway.policies  # noqa: F401  (the registry knows them then)
+import headway.policies  # noqa: F401  (registers the policies)
 from headway.policies import registry
 from headway.results.findings import DETECTORS
 from headway.results.survey import SHORT_QUEUE
@@ -13,17 +13,17 @@ from headway.results.words.outcome import slo_met, where_it_went
 from headway.results.words.phrases import Line, Parts, Section, ms, name, number, percent, phrase
 from headway.types import Json
 
-PREFIX_SCORER: Final = "prefix"  # begins the names of the scorers that look at the cache
-# Where the time to first token went, and what to do about it.
+PREFIX_SCORER: Final = "prefix"  # names of scorers that read the cache begin with it
+# The longest part of the time to first token, and what to do about it.
 LONGEST: Final = {
-    "router": "went by before they were routed: look at admission and the queue at the router",
-    "queue": "went by before their first step: send fewer to busy instances, admit fewer, or add replicas",
-    "prefill": "was prefill: route to where the prefix is cached, or keep prompts from being chopped up by decodes",
+    "router": "passed before routing: look at admission and at the router's queue",
+    "queue": "passed between routing and the first step: send fewer to busy instances, admit fewer, or add replicas",
+    "prefill": "was prefill: route to instances that have the prefix cached, or run fewer decodes beside prefills",
 }
 
 
 def write_focus(run: Material, problems: list[Issue], focus: Collection[str]) -> Section:
-    """Write the suggestions in the order of the issues that they answer, each once."""
+    """Write the suggestions in the order of their issues, each once."""
     lines: list[Line] = []
     for issue in problems:
         advice = suggest(run, issue.kind) if not focus or issue.area in focus else ()
@@ -35,7 +35,7 @@ def write_focus(run: Material, problems: list[Issue], focus: Collection[str]) ->
 
 
 def suggest(run: Material, kind: str) -> Parts:
-    """What to try against an issue of this kind; nothing where there is no advice."""
+    """Return the advice for an issue of this kind; empty if there is none."""
     advice = ADVICE.get(kind, ())
     return advice(run) if callable(advice) else advice
 
@@ -48,8 +48,10 @@ def _nothing(run: Material) -> Parts:
         busy = [share for share in shares if share is not None]
         if busy and max(busy) < 0.5:
             most = percent("instances.most_utilization", max(busy))
-            return phrase("No instance was busy more than {} of the time: `headway plan` tells if fewer do.", most)
-    return ("Nothing stands out; try more load, or compare policies with `headway compare`.",)
+            return phrase(
+                "No instance was busy more than {} of the time: check with `headway plan` whether fewer suffice.", most
+            )
+    return ("No problem found; try a higher load, or compare policies with `headway compare`.",)
 
 
 def _prefix(run: Material) -> Parts:
@@ -66,14 +68,15 @@ def _prefix(run: Material) -> Parts:
     if cached and others:
         heaviest = max(others, key=lambda pair: pair[1]["weight"])
         return phrase(
-            "Routing: raise {} against {}, at least while the instance that holds the prefix has fewer than {} queued.",
+            "Routing: raise {} against {}, at least while the instance with the prefix has fewer than {} requests"
+            " queued.",
             _weight(cached[0]),
             _weight(heaviest),
             queue,
         )
     if _reads_prefixes(run):
         return phrase(
-            "Routing: let the cached prefix count for more where its instance has fewer than {} queued.", queue
+            "Routing: give the cached prefix more weight while its instance has fewer than {} requests queued.", queue
         )
     return ("Routing: take the cached prefix into account, as weighted, prefix-overlap and lmetric do.",)
 
@@ -93,41 +96,41 @@ def _admission(run: Material) -> Parts:
     admission = run.scenario["policies"].get("admission")
     policy = admission.get("name") if isinstance(admission, dict) else admission
     if policy == "always":
-        return ("Admission: everything is let in; try tenant-fair, or a token-bucket for the tenant that bursts.",)
+        return ("Admission: every request is admitted; try tenant-fair, or a token-bucket for the bursting tenant.",)
     return phrase(
-        "Admission: {} lets the bursts through; charge the tenant that bursts for what it sends at once.",
+        "Admission: {} admits the bursts; limit how many requests the bursting tenant may send at once.",
         name("scenario.policies.admission.name", str(policy)),
     )
 
 
 def _late(run: Material) -> Parts:
-    """By what was missed most and where the time went."""
-    missed = run.missed_by
+    """Advise by the target that was missed most and by the longest part of TTFT."""
+    missed = {target: run.sample.met.get(target, []).count(False) for target in ("ttft", "tpot")}
     if missed["tpot"] > missed["ttft"]:
         text = (
-            "Latency: {tpot:count} missed TPOT, {ttft:count} TTFT: keep batches smaller (max_batch_size), prefill in"
-            " smaller chunks (max_batch_tokens), or spread the load."
+            "Latency: {tpot:count} missed TPOT, {ttft:count} TTFT: use smaller batches (max_batch_size), smaller"
+            " prefill chunks (max_batch_tokens), or spread the load."
         )
         return phrase(text, of=missed, source="misses")
     group, requests, spans = where_it_went(run)
     if not requests or not any(spans.values()):
-        return ("Latency: more was asked for than could be served in time.",)
+        return ("Latency: the load is too high to serve every request in time.",)
     longest = max(spans, key=spans.__getitem__)
     return phrase(
-        f"Latency: most of the TTFT of those that missed, {{}}, {LONGEST[longest]}.",
+        f"Latency: most of the TTFT of requests that missed, {{}}, {LONGEST[longest]}.",
         ms(f"spans.{group}.{longest}", spans[longest]),
     )
 
 
-# By kind of issue: a sentence, or what writes it.
+# By kind of issue: a sentence, or the function that writes it.
 ADVICE: Final[dict[str, Parts | Callable[[Material], Parts]]] = {
     **{detector.KIND: (detector.ADVICE,) for detector in DETECTORS},
     "slo_violation": _late,
     "prefix_ignored": _prefix,
     "bursts": _admission,
     "turned_away": (
-        "Admission: turn away only what would miss its SLO anyway (deadline), since what is turned away does.",
+        "Admission: reject only requests that would miss their SLO anyway (deadline); a rejected request misses it.",
     ),
-    "timed_out": ("Latency: clients gave up; refuse early what cannot be served in time (admission deadline).",),
-    "failed": ("Capacity: requests were lost with their instance; allow retries, or keep a replica to spare.",),
+    "timed_out": ("Latency: clients timed out; reject requests early that cannot meet their deadline (deadline).",),
+    "failed": ("Capacity: requests failed when their instance did; allow retries, or keep a spare replica.",),
 }

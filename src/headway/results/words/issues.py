@@ -1,6 +1,6 @@
-"""What went wrong, the worst first: findings, and what the decisions and the tenants' bursts show beside them."""
+"""The issues of a run, worst first: findings, lost requests, ignored prefixes, and bursts of tenants."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection
 from typing import Final
 
@@ -13,28 +13,28 @@ from headway.results.words.material import MET, MISSED, UNCOUNTED, Material
 from headway.results.words.phrases import Line, Parts, Section, count, join, number, percent, phrase
 from headway.types import PS_PER_SECOND
 
-WINDOWS: Final = 200  # that a run is cut into, at most
+WINDOWS: Final = 200  # of a run, at most
 SHORTEST_PS: Final = PS_PER_SECOND
-TIMES: Final = 3  # the usual number of requests, in a burst
-FEWEST: Final = 10  # requests of a burst, and misses of others worth a word
+TIMES: Final = 3  # a burst has this many times the usual number of requests
+FEWEST: Final = 10  # requests of a burst, and misses of other tenants
 
 
 class Burst(Struct, frozen=True):
-    """The bursts of one tenant, and how the other tenants' requests fared inside and outside of them."""
+    """The bursts of one tenant, and the other tenants' misses during and outside of them."""
 
     tenant: str
     windows: int
     window_s: float
-    at_ps: int  # when the window of the largest began
+    at_ps: int  # start of the largest burst's window
     largest: int  # its requests
-    others_inside: int  # requests of other tenants that came meanwhile or right after
-    missed_inside: int  # and were not served as promised
+    others_inside: int  # requests of other tenants that arrived in a burst's window or in the next
+    missed_inside: int  # those of them that missed their targets
     others_outside: int
     missed_outside: int
 
     @property
     def share(self) -> float:
-        """Of what the others missed."""
+        """The share of the other tenants' misses that coincide with the bursts."""
         return self.missed_inside / (self.missed_inside + self.missed_outside)
 
     @property
@@ -51,35 +51,33 @@ class Burst(Struct, frozen=True):
 
 
 def bursts(run: Material) -> list[Burst]:
-    """The tenants from whose bursts others suffer, by the misses of the others."""
+    """Return the tenants whose bursts coincide with misses of others, most misses first."""
     codes, words = run.tenants
     if len(set(words)) < 2 or run.rows <= run.warmup:
         return []
     arrivals = run.column("arrival_ps")
     begun_ps = arrivals[run.warmup]
     window_ps = max(SHORTEST_PS, (arrivals[run.rows - 1] - begun_ps) // WINDOWS + 1)
-    sent: Counter[tuple[int, int]] = Counter()
-    missed: Counter[tuple[int, int]] = Counter()
+    # By tenant, requests and misses in each window.
+    sent: defaultdict[int, Counter[int]] = defaultdict(Counter)
+    missed: defaultdict[int, Counter[int]] = defaultdict(Counter)
     for row in range(run.warmup, run.rows):
         if run.missed[row] != UNCOUNTED:
-            place = codes[row], (arrivals[row] - begun_ps) // window_ps
-            sent[place] += 1
-            missed[place] += run.missed[row] == MISSED
-    windows = max((window for _, window in sent), default=0) + 1
-    total, total_missed = _by_window(sent), _by_window(missed)
-    own: dict[int, dict[int, int]] = {}
-    for (code, window), requests in sorted(sent.items()):
-        own.setdefault(code, {})[window] = requests
+            window = (arrivals[row] - begun_ps) // window_ps
+            sent[codes[row]][window] += 1
+            missed[codes[row]][window] += run.missed[row] == MISSED
+    total, total_missed = sum(sent.values(), Counter[int]()), sum(missed.values(), Counter[int]())
+    windows = max(total, default=0) + 1
     suffered = []
-    for code, numbers in own.items():
-        usual = sum(numbers.values()) / windows
+    for code, numbers in sent.items():
+        usual = numbers.total() / windows
         high = {window: number for window, number in numbers.items() if number >= max(FEWEST, TIMES * usual)}
         if not high:
             continue
         inside = sorted({later for window in high for later in (window, window + 1)})
-        others = sum(total[window] - sent[code, window] for window in inside)
-        lost = sum(total_missed[window] - missed[code, window] for window in inside)
-        all_lost = total_missed.total() - sum(missed[code, window] for window in numbers)
+        others = sum(total[window] - numbers[window] for window in inside)
+        lost = sum(total_missed[window] - missed[code][window] for window in inside)
+        all_lost = total_missed.total() - missed[code].total()
         peak = max(high, key=lambda window: (high[window], -window))
         burst = Burst(
             tenant=words[code],
@@ -89,7 +87,7 @@ def bursts(run: Material) -> list[Burst]:
             largest=high[peak],
             others_inside=others,
             missed_inside=lost,
-            others_outside=total.total() - sum(numbers.values()) - others,
+            others_outside=total.total() - numbers.total() - others,
             missed_outside=all_lost - lost,
         )
         if burst.matters:
@@ -97,14 +95,7 @@ def bursts(run: Material) -> list[Burst]:
     return sorted(suffered, key=lambda burst: (-burst.missed_inside, burst.tenant))
 
 
-def _by_window(counts: Counter[tuple[int, int]]) -> Counter[int]:
-    sums: Counter[int] = Counter()
-    for (_, window), requests in counts.items():
-        sums[window] += requests
-    return sums
-
-
-# The area of each kind of issue: of findings, and of what else can go wrong.
+# The area of each kind of issue.
 AREAS: Final[dict[str, str]] = {
     **{detector.KIND: detector.AREA for detector in DETECTORS},
     "prefix_ignored": "routing",
@@ -118,12 +109,12 @@ OTHERWISE: Final = "latency"
 FOCUS: Final = tuple(sorted({*AREAS.values()}))
 # How requests are lost: the kind of issue, and the verb of its sentence.
 LOSSES: Final = {
-    "rejected": ("turned_away", "were turned away"),
+    "rejected": ("turned_away", "were rejected"),
     "timed_out": ("timed_out", "timed out"),
     "failed": ("failed", "failed"),
 }
-NAMED: Final = 5  # the most requests or instances that an issue names
-AT_LEAST: Final = 0.05  # of the decisions against what was believed, to be an issue
+NAMED: Final = 5  # requests or instances that an issue names, at most
+AT_LEAST: Final = 0.05  # share of the decisions that pass over a cached prefix, to be an issue
 
 
 class Issue(Struct, frozen=True):
@@ -138,7 +129,7 @@ class Issue(Struct, frozen=True):
 
 
 def issues(run: Material) -> list[Issue]:
-    """All issues, the worst first."""
+    """Return all issues, worst first."""
     problems = [*_findings(run), *_losses(run), *_bursts(run)]
     if run.survey is not None and (ignored := _prefix_ignored(run, run.survey)) is not None:
         problems.append(ignored)
@@ -151,19 +142,19 @@ def write_issues(run: Material, problems: list[Issue], focus: Collection[str], e
     title = phrase("## Key Issues ({} found)", count("issues.count", len(chosen)))
     if not chosen:
         where = f"in {', '.join(sorted(focus))}" if focus else "in this run"
-        return Section(title, [Line((f"Nothing was found {where}.",), 8)])
+        return Section(title, [Line((f"No issue {where}.",), 8)])
     lines: list[Line] = []
     for place, issue in enumerate(chosen):
         weight = 5 if place == 0 else 8 + place if place < examples else 40 + place
         lines.append(Line(phrase(f"{issue.area.upper()}: {{}}.", issue.head), weight))
         lines += [Line(parts, weight + 2 + turn, 1) for turn, parts in enumerate(issue.details)]
     if left := len(problems) - len(chosen):
-        lines.append(Line(phrase("{} more in other areas.", count("issues.elsewhere", left)), 60))
+        lines.append(Line(phrase("{} more issues in other areas.", count("issues.elsewhere", left)), 60))
     return Section(title, lines, numbered=True)
 
 
 def _findings(run: Material) -> list[Issue]:
-    """One issue a kind: its worst finding in full, the others counted."""
+    """Return one issue per kind: its worst finding in full, the others counted."""
     kinds: dict[str, list[int]] = {}
     for place, finding in enumerate(run.findings):
         kinds.setdefault(finding.kind, []).append(place)
@@ -176,7 +167,7 @@ def _issue(run: Material, places: list[int]) -> Issue:
     details = [_when(run, finding, source)]
     if len(places) > 1:
         counts = {"more": len(places) - 1, "count": sum(run.findings[place].count for place in places)}
-        text = "{more:count} more of this kind; {count:count} requests or events in all."
+        text = "{more:count} more of this kind; {count:count} requests or events in total."
         details.append(phrase(text, of=counts, source=f"findings.{finding.kind}"))
     return Issue(finding.kind, finding.severity, phrase("{title:quote}", of=finding, source=source), details)
 
@@ -188,12 +179,12 @@ def _when(run: Material, finding: Finding, source: str) -> Parts:
         parts += phrase(", on {}", join([run.instance(index) for index in finding.instances[:NAMED]]))
     if finding.requests:
         some = [number(f"{source}.requests.{turn}", row) for turn, row in enumerate(finding.requests[:NAMED])]
-        parts += phrase("; requests such as {}", join(some))
+        parts += phrase("; for example requests {}", join(some))
     return (*parts, ".")
 
 
 def _losses(run: Material) -> list[Issue]:
-    """Requests that were turned away, gave up or failed, and why."""
+    """Return an issue for rejected, timed-out and failed requests, with the most frequent reason."""
     problems = []
     requests = run.summary["requests"]
     for end, (kind, verb) in LOSSES.items():
@@ -219,14 +210,13 @@ def _prefix_ignored(run: Material, survey: Survey) -> Issue | None:
     if away.count < AT_LEAST * survey.count:
         return None
     head = phrase(
-        "{} of {} decisions routed a request away from an instance believed to hold more of its prefix, by {} tokens"
-        " on average",
+        "{} of {} decisions passed over an instance believed to cache more of the prefix, by {} tokens on average",
         count(f"{place}.count", away.count),
         count("decisions.count", survey.count),
         count(f"{place}.tokens_mean", round(away.tokens / away.count)),
     )
     short = phrase(
-        "in {short_queue:count}{} the instance passed over had fewer than {} queued.",
+        "in {short_queue:count}{} the instance passed over had fewer than {} requests queued.",
         () if away.deciders else (" of them",),
         number("constant.SHORT_QUEUE", SHORT_QUEUE),
         of=away,
@@ -236,12 +226,12 @@ def _prefix_ignored(run: Material, survey: Survey) -> Issue | None:
     if away.deciders:
         scorer, times = min(away.deciders.items(), key=lambda pair: (-pair[1], pair[0]))
         pattern = phrase(
-            "Pattern: {decider:name} spoke most for the instance chosen in {decided:count} of them; {}",
+            "Pattern: in {decided:count} of them, scorer {decider:name} contributed most to the choice; {}",
             short,
             of={"decider": scorer, "decided": times},
             source=place,
         )
-    parts = phrase("Result: {uncached:count} of them found nothing cached", of=away, source=place)
+    parts = phrase("Result: {uncached:count} of them hit no cache", of=away, source=place)
     kind, severity = "prefix_ignored", 0.5 * away.count / survey.count
     if run.has_slo and away.judged:
         missed = run.missed.count(MISSED)
@@ -253,7 +243,7 @@ def _prefix_ignored(run: Material, survey: Survey) -> Issue | None:
         )
         if rate > usual:
             severity = max(severity / 2, away.missed / missed)
-        else:  # it may have been right to
+        else:  # passing it over did no harm
             kind, severity = "prefix_passed", severity / 4
     return Issue(kind, min(1.0, severity), head, [pattern, (*parts, ".")])
 
@@ -267,12 +257,12 @@ def _bursts(run: Material) -> list[Issue]:
             " ({missed_inside:count} requests)"
         )
         when = (
-            "In {windows:count} windows of {window_s:seconds} it sent {} times its usual number or more; the largest,"
-            " from {at_ps:at}, had {largest:count} requests."
+            "In {windows:count} windows of {window_s:seconds} it sent at least {} times its usual number of requests;"
+            " the largest, from {at_ps:at}, had {largest:count}."
         )
         rates = (
-            "Of the others' requests {rate_inside:percent} missed then or right after, {rate_outside:percent}"
-            " otherwise."
+            "Of the other tenants' requests, {rate_inside:percent} missed in or right after these windows,"
+            " {rate_outside:percent} at other times."
         )
         source, times = f"burst.{burst.tenant}", number("constant.TIMES", TIMES)
         details = [phrase(when, times, of=burst, source=source), phrase(rates, of=burst, source=source)]
@@ -281,7 +271,7 @@ def _bursts(run: Material) -> list[Issue]:
 
 
 def explain_no_decisions(run: Material) -> Parts:
-    """Why there is nothing to say of decisions."""
+    """Explain why the section has no decisions."""
     if run.result.decisions is not None:
         return ("No request was routed.",)
-    return ("Decisions were not traced: `headway run --trace decisions` writes them down.",)
+    return ("Decisions were not traced: to record them, use `headway run --trace decisions`.",)

@@ -1,4 +1,4 @@
-"""What the parts of a summary are made from: a run's records, and of each request what it was promised and got."""
+"""The input of a summary's sections: a run's records, and whether each request met its targets."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from functools import cached_property
 from typing import Any
 
 from headway.results.findings.observed import Observed
-from headway.results.groups import KINDS, Promises, promises
-from headway.results.recorder import Targets
+from headway.results.groups import Promises, promises
+from headway.results.recorder import COMPLETED, IN_FLIGHT
 from headway.results.records import Finding
 from headway.results.result import Result
-from headway.results.sample import completed_sample
+from headway.results.sample import Sample, completed_sample
 from headway.results.survey import Survey, survey
 from headway.results.table import Coded
 from headway.results.words.phrases import Fact, Parts, amount, count, join, name, phrase, seconds
@@ -22,7 +22,7 @@ MET, MISSED, UNCOUNTED = 0, 1, -1
 
 
 class Material:
-    """A run as the parts see it. Everything is computed once, when the first of them asks."""
+    """A run as the sections read it. Derived values are computed on first use and kept."""
 
     def __init__(self, result: Result, findings: Sequence[Finding] | None = None) -> None:
         self.result = result
@@ -52,11 +52,11 @@ class Material:
 
     @cached_property
     def tenants(self) -> tuple[Sequence[int], Sequence[str]]:
-        """The tenant of each request as a number, and the names of the tenants."""
+        """The tenant code of each request, and the tenants' names by code."""
         return self.codes_of("tenant")
 
     def codes_of(self, name: str) -> tuple[Sequence[int], Sequence[str]]:
-        """A column of words as numbers, and the words."""
+        """Return a column of words as codes, and the words by code."""
         column = self.column(name)
         if isinstance(column, Coded):
             return column.codes, column.words
@@ -65,7 +65,7 @@ class Material:
         return codes, list(numbers)
 
     def same(self, name: str, other: str) -> bool:
-        """Whether two columns of words divide the requests alike."""
+        """Return whether two columns of words divide the requests into the same groups."""
         first, second = self.codes_of(name)[0], self.codes_of(other)[0]
         pairs = set(zip(first, second, strict=True))
         return len(pairs) == len(set(first)) == len(set(second))
@@ -81,30 +81,28 @@ class Material:
         return self.promises.any
 
     @cached_property
+    def observed(self) -> Observed:
+        return Observed(self.result)
+
+    @cached_property
+    def sample(self) -> Sample:
+        """The completed requests after the warm-up, with the targets that they met."""
+        return completed_sample(self.observed.requests, self.observed.facts)
+
+    @cached_property
     def missed(self) -> array[int]:
-        """Of each request whether it was served as promised: MISSED also where it was not completed, UNCOUNTED in the
-        warm-up and where it had not ended."""
-        codes, words = self.tenants
-        targets = [self.promises.to(tenant) for tenant in words]
-        flags = array("b", bytes(self.rows))
-        names = ("outcome", "arrival_ps", "first_token_ps", "finished_ps", "output_tokens")
-        columns = zip(codes, *map(self.column, names), strict=True)
-        for row, (code, outcome, arrival, first, finished, output) in enumerate(columns):
-            if row < self.warmup or outcome == "in_flight":
-                flags[row] = UNCOUNTED
-            elif outcome != "completed" or not _met(targets[code], arrival, first, finished, output):
+        """By request: MET, MISSED (also if it was not completed), or UNCOUNTED (in the warm-up, or in flight)."""
+        flags = array("b", [UNCOUNTED]) * self.rows
+        good = iter(self.sample.good or [True] * len(self.sample))
+        for row, outcome in enumerate(self.observed.requests.outcome[self.warmup :], self.warmup):
+            if outcome == COMPLETED:
+                flags[row] = MET if next(good) else MISSED
+            elif outcome != IN_FLIGHT:
                 flags[row] = MISSED
         return flags
 
-    @cached_property
-    def missed_by(self) -> dict[str, int]:
-        """How many of the completed requests that count missed each target."""
-        observed = Observed(self.result)
-        sample = completed_sample(observed.requests, observed.facts)
-        return {target: sample.met[target].count(False) if target in sample.met else 0 for target in KINDS}
-
     def ttft_ps(self, row: int) -> int:
-        """Of one request; -1 where no token came."""
+        """Return the time to first token of a request; -1 if it got none."""
         first = self.column("first_token_ps")[row]
         return int(first - self.column("arrival_ps")[row]) if first >= 0 else -1
 
@@ -112,24 +110,15 @@ class Material:
 
     @cached_property
     def survey(self) -> Survey | None:
-        """What the decisions come to; None where they were not traced."""
+        """Totals over the decisions; None if the run did not trace them."""
         decisions = self.result.decisions
         return None if decisions is None or not len(decisions) else survey(self.result, self.missed)
 
     @cached_property
     def moved(self) -> frozenset[int]:
-        """Requests that were sent more than once, so that what became of them is not owed to one decision."""
+        """Requests that were dispatched more than once: their outcome does not follow from one decision."""
         both = zip(self.column("retries"), self.column("redirects"), strict=True)
         return frozenset(row for row, (retries, redirects) in enumerate(both) if retries or redirects)
-
-
-def _met(targets: Targets, arrival: int, first: int, finished: int, output: int) -> bool:
-    """Whether a completed request met all its targets; an unknown first token meets none."""
-    if targets.ttft_ps is not None and (first < 0 or first - arrival > targets.ttft_ps):
-        return False
-    if targets.tpot_ps is not None and finished - first > targets.tpot_ps * (output - 1):
-        return False
-    return targets.e2e_ps is None or finished - arrival <= targets.e2e_ps
 
 
 def setting(run: Material) -> Parts:
@@ -149,7 +138,7 @@ def setting(run: Material) -> Parts:
 
 
 def policies(run: Material) -> Parts:
-    """The routing policy with all that was set of it, the others where they are not the plain ones."""
+    """Name the routing policy with its parameters, and the policies of other stages that are not the default."""
     plain = {"admission": "always", "priority": "none", "flow": "none", "scheduler": "fcfs", "scaling": "static"}
     phrases: list[Parts] = []
     for stage, spec in run.scenario["policies"].items():
@@ -172,7 +161,7 @@ def policy(stage: str, spec: Json) -> Parts:
 
 
 def _parameter(place: str, key: str, value: Any) -> Parts:
-    """A parameter as `key value`; scorers as `name weight`; nothing of what is empty or has no name and no number."""
+    """Write a parameter as `key value`, a scorer as `name weight`; nothing for a value without name or number."""
     if isinstance(value, list) and not (value and all(isinstance(item, str) for item in value)):
         items = [_parameter(f"{place}.{number}", key, item) for number, item in enumerate(value)]
         return join([item for item in items if item])

@@ -1,13 +1,13 @@
-"""Patterns: conditions known when a request was routed that go with a bad end more often than usual.
+"""Patterns: conditions known at routing time that correlate with bad outcomes.
 
-Every request becomes a tuple of a few coarse features, equal tuples are counted together, and every condition on one or
-two features is then read from those counts, so that the work grows with the requests and not with the conditions.
+Every request becomes a tuple of a few coarse features. Equal tuples are counted together, and the conditions on one or
+two features are read from these counts, so that the work does not grow with requests times conditions.
 """
 
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from itertools import combinations, pairwise
+from itertools import chain, combinations, pairwise
 from typing import Final
 
 from msgspec import Struct
@@ -20,11 +20,11 @@ from headway.results.words.phrases import Fact, Line, Section, clean, count, ms_
 PROMPTS: Final = (256, 1024, 4096, 16384)  # tokens: the bins begin here
 QUEUES: Final = (1, 5, 20)  # requests
 PARTS: Final = ("first quarter", "second quarter", "third quarter", "last quarter")
-SLOW: Final = 90  # without an SLO the slowest are those above this percentile of TTFT
+SLOW: Final = 90  # percentile of TTFT above which a request without an SLO is slow
 FEWEST: Final = 20  # requests of a pattern
-SMALLEST: Final = 0.01  # of all
+SMALLEST: Final = 0.01  # share of all requests
 LIFT: Final = 1.2  # at least
-BETTER: Final = 1.25  # by which a second condition must raise the rate
+BETTER: Final = 1.25  # factor by which a second condition must raise the rate
 UNKNOWN: Final = "unknown"
 
 
@@ -44,7 +44,7 @@ class Pattern(Struct, frozen=True):
 
     @property
     def excess(self) -> float:
-        """Bad ones beyond what the base rate gives."""
+        """Bad requests beyond the number that the base rate gives."""
         return self.bad - self.support * self.base
 
     def words(self) -> str:
@@ -52,10 +52,10 @@ class Pattern(Struct, frozen=True):
 
 
 class Mined(Struct, frozen=True):
-    patterns: list[Pattern]  # the most telling first
+    patterns: list[Pattern]  # largest excess first
     requests: int
     bad: int
-    slow_ps: int | None = None  # TTFT above which a request is slow, where there is no SLO
+    slow_ps: int | None = None  # without an SLO, the TTFT above which a request is slow
 
 
 def mine(run: Material) -> Mined:
@@ -68,40 +68,27 @@ def mine(run: Material) -> Mined:
     total, wrong = len(rows), sum(number for (_, flag), number in counts.items() if flag == MISSED)
     if not wrong:
         return Mined([], total, wrong, slow_ps)
-    base, single, double = wrong / total, _Tally(), _Tally()
+    support: Counter[tuple[tuple[str, str], ...]] = Counter()
+    missed: Counter[tuple[tuple[str, str], ...]] = Counter()
     for (values, flag), number in counts.items():
         known = [(feature, value) for feature, value in zip(features, values, strict=True) if value != UNKNOWN]
-        for condition in known:
-            single.add((condition,), number, flag)
-        for pair in combinations(known, 2):
-            double.add(pair, number, flag)
+        for conditions in chain(combinations(known, 1), combinations(known, 2)):
+            support[conditions] += number
+            missed[conditions] += number if flag == MISSED else 0
     fewest = max(FEWEST, round(SMALLEST * total))
-    alone = {pattern.conditions[0]: pattern for pattern in single.patterns(base)}
-    telling = list(alone.values())
-    for pattern in double.patterns(base):
-        if pattern.rate >= BETTER * max(alone[condition].rate for condition in pattern.conditions):
+    patterns = {known: Pattern(known, number, missed[known], wrong / total) for known, number in support.items()}
+    telling = []
+    for conditions, pattern in patterns.items():
+        alone = max(patterns[(condition,)].rate for condition in conditions)
+        better = len(conditions) == 1 or pattern.rate >= BETTER * alone
+        # A condition that all requests meet carries no information.
+        if better and fewest <= pattern.support < total and pattern.lift >= LIFT:
             telling.append(pattern)
-    # A condition that all requests meet says nothing.
-    telling = [pattern for pattern in telling if fewest <= pattern.support < total and pattern.lift >= LIFT]
     return Mined(sorted(telling, key=lambda pattern: (-pattern.excess, pattern.conditions)), total, wrong, slow_ps)
 
 
-class _Tally:
-    def __init__(self) -> None:
-        self.support: Counter[tuple[tuple[str, str], ...]] = Counter()
-        self.bad: Counter[tuple[tuple[str, str], ...]] = Counter()
-
-    def add(self, conditions: tuple[tuple[str, str], ...], number: int, flag: int) -> None:
-        self.support[conditions] += number
-        if flag == MISSED:
-            self.bad[conditions] += number
-
-    def patterns(self, base: float) -> list[Pattern]:
-        return [Pattern(known, number, self.bad[known], base) for known, number in sorted(self.support.items())]
-
-
 def _bad(run: Material) -> tuple[Sequence[int], int | None]:
-    """Of each request whether it ended badly: it missed its SLO or, without one, was lost or among the slowest."""
+    """Return by request whether it missed its SLO or, without an SLO, was lost or among the slowest."""
     if run.has_slo:
         return run.missed, None
     waits = [run.ttft_ps(row) if flag == 0 else -1 for row, flag in enumerate(run.missed)]
@@ -112,7 +99,7 @@ def _bad(run: Material) -> tuple[Sequence[int], int | None]:
 
 
 def _features(run: Material) -> tuple[list[str], list[Sequence[str]]]:
-    """The names of the features and the value of each for every request."""
+    """Return the names of the features, and by feature its value for every request."""
     features: dict[str, Sequence[str]] = {}
     column_of = {"tenant": "tenant", "class": "slo_class", "kind": "kind", "model": "model"}
     for feature, column in column_of.items():
@@ -137,7 +124,6 @@ def _features(run: Material) -> tuple[list[str], list[Sequence[str]]]:
 
 
 def _decision_features(survey: Survey, prompts: Sequence[int]) -> dict[str, Sequence[str]]:
-    """What the last decision on each request shows."""
     labels = bins(QUEUES)
     both = zip(survey.believed, prompts, strict=True)
     return {
@@ -151,7 +137,7 @@ def _hit(tokens: int, of: int) -> str:
 
 
 def bins(edges: Sequence[int]) -> list[str]:
-    """The labels of the bins that the edges begin, and of that below."""
+    """Return the labels of the bin below the first edge and of the bins that the edges begin."""
     inner = [str(low) if high == low + 1 else f"{low}-{high - 1}" for low, high in pairwise(edges)]
     first = "0" if edges[0] == 1 else f"0-{edges[0] - 1}"
     return [first, *inner, f"{edges[-1]}+"]
@@ -162,13 +148,13 @@ def write_patterns(run: Material, examples: int) -> Section:
     title = ("## Patterns",)
     what = "missed their SLO" if mined.slow_ps is None else "were lost or slow"
     if not mined.requests or not mined.bad:
-        return Section(title, [Line((f"None: no request that counts {what.replace('were', 'was')}.",), 8)])
+        return Section(title, [Line((f"None: no request after the warm-up {what.replace('were', 'was')}.",), 8)])
     head = phrase(
         f"{{}} of {{}} requests {what} ({{}}){{}}.",
         count("patterns.bad", mined.bad),
         count("patterns.requests", mined.requests),
         percent("patterns.base", mined.bad / mined.requests),
-        phrase(", slow being a TTFT above {}", ms_of("patterns.slow_ps", mined.slow_ps)) if mined.slow_ps else (),
+        phrase("; slow is a TTFT above {}", ms_of("patterns.slow_ps", mined.slow_ps)) if mined.slow_ps else (),
     )
     lines = [Line(head, 6)]
     for turn, pattern in enumerate(mined.patterns[: 4 * examples]):
@@ -182,7 +168,7 @@ def write_patterns(run: Material, examples: int) -> Section:
         )
         lines.append(Line(parts, 7 + turn))
     if not mined.patterns:
-        lines.append(Line(("No condition goes with it more often than usual.",), 7))
+        lines.append(Line(("No condition correlates with it.",), 7))
     if run.survey is None:
         lines.append(Line(explain_no_decisions(run), 30))
     return Section(title, lines)

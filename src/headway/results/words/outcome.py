@@ -1,4 +1,4 @@
-"""What came of a run, against what was promised: the first section of every summary."""
+"""The outcome of a run against its targets: the first section of every summary."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -29,7 +29,7 @@ def outcome(run: Material) -> Section:
 
 
 def verdict(run: Material) -> Parts:
-    """The line that every summary has, whatever its limit: no names in it, so that it is short."""
+    """Write the line that every summary contains. It has no names, so that it fits into the smallest limit."""
     requests = run.summary["requests"]
     if not requests["arrived"]:
         return run.phrase("Nothing to judge: {requests.arrived:count} requests arrived.")
@@ -50,8 +50,7 @@ def verdict(run: Material) -> Parts:
 
 
 def slo_met(run: Material) -> bool:
-    """Whether nothing was lost and the 99th percentile of every promised latency lies within its target, for everyone
-    who was promised one."""
+    """Return whether no request was lost and every 99th percentile with a target is within it, for each tenant."""
     requests, promises = run.summary["requests"], run.promises
     if requests["rejected"] or requests["timed_out"] or requests["failed"]:
         return False
@@ -71,9 +70,9 @@ def _requests(run: Material) -> Parts:
     ends = [end for end in ENDS if requests[end] or end == "completed"]
     text = ", ".join(f"{{requests.{end}:count}} {end.replace('_', ' ')}" for end in ends)
     if requests["retried"]:
-        text += "; {requests.retried:count} of them sent again"
+        text += "; {requests.retried:count} of them are client retries"
     if requests["not_issued"]:
-        text += "; {requests.not_issued:count} turns never came"
+        text += "; sessions never sent {requests.not_issued:count} planned turns"
     return run.phrase(f"Requests: {{requests.arrived:count}} arrived, {text}.")
 
 
@@ -101,18 +100,17 @@ def _latencies(run: Material) -> list[Line]:
 
 
 def _where_it_went(run: Material) -> Parts:
-    """What the time to first token was made of: of those that missed their SLO, or of all that got one."""
+    """Write the parts of the time to first token: of requests that missed their SLO, or of all that got a token."""
     group, number, spans = where_it_went(run)
     if not number:
         return ()
-    subject = "the {count:count} that missed their SLO" if group == "missed" else "all {count:count}"
-    text = "on average: {router:ms} before routing, {queue:ms} until the first step, {prefill:ms} from there on."
+    subject = "the {count:count} requests that missed their SLO" if group == "missed" else "all {count:count} requests"
+    text = "on average: {router:ms} before routing, {queue:ms} from there to the first step, {prefill:ms} after it."
     return phrase(f"TTFT of {subject}, {text}", of={"count": number, **spans}, source=f"spans.{group}")
 
 
 def where_it_went(run: Material) -> tuple[str, int, dict[str, float]]:
-    """The group of requests whose time to first token it is (missed or all), how many they are, and how long they
-    spent on average at each stage, in ms."""
+    """Return the group of requests (missed or all), their number, and their mean time in each part of TTFT, in ms."""
     worst = run.has_slo and MISSED in run.missed
     group = "missed" if worst else "all"
     rows = [row for row in got_a_token(run) if not worst or run.missed[row] == MISSED]
@@ -125,7 +123,7 @@ def where_it_went(run: Material) -> tuple[str, int, dict[str, float]]:
 
 
 def got_a_token(run: Material) -> Iterator[int]:
-    """The requests that count and got a first token where they were first sent."""
+    """Yield the requests after the warm-up that got a first token from the first instance they were sent to."""
     firsts, retries, redirects = (run.column(name) for name in ("first_token_ps", "retries", "redirects"))
     for row, flag in enumerate(run.missed):
         if flag != UNCOUNTED and firsts[row] >= 0 and not retries[row] and not redirects[row]:
@@ -133,18 +131,18 @@ def got_a_token(run: Material) -> Iterator[int]:
 
 
 def _groups(run: Material, section: str, word: str) -> list[Line]:
-    """Tenants or classes, the worst served first."""
+    """Describe tenants or classes, worst served first."""
     groups: list[Json] = run.summary.get(section, [])
     worst = sorted(groups, key=lambda group: (_share(group), group["id"]))
     lines = []
     for group in worst[:TENANTS_SHOWN]:
-        # In a class of tenants with different promises, no target holds for all.
+        # If tenants of a class have different targets, none applies to the whole class.
         promises = run.promises
         targets = promises.to(group["id"]) if word == "tenant" else Targets() if promises.own else promises.default
         lines.append(Line(_group(run, group, f"{section}.{group['id']}", word, targets), 14))
     if len(worst) > TENANTS_SHOWN:
         rest = count(f"{section}.rest", len(worst) - TENANTS_SHOWN)
-        lines.append(Line(phrase(f"{{}} more {section} were served no worse.", rest), 31))
+        lines.append(Line(phrase(f"{{}} more {section} did no worse.", rest), 31))
     return lines
 
 
@@ -173,18 +171,18 @@ def _throughput(run: Material) -> Parts:
     text = "Throughput: {throughput.requests_per_s:amount} requests/s"
     text += ", {throughput.output_tokens_per_s:amount} output tokens/s"
     if run.summary["cost"]["usd_per_1m_tokens"] is not None:
-        text += "; {cost.usd_per_1m_tokens:amount} USD a million tokens"
+        text += "; {cost.usd_per_1m_tokens:amount} USD per million tokens"
     return run.phrase(f"{text}.")
 
 
 def _cache(run: Material) -> Parts:
     if run.summary["cache"]["token_hit_ratio"] is None:
         return ()
-    text = "Cache: {cache.token_hit_ratio:percent} of prompt tokens were found cached"
+    text = "Cache: {cache.token_hit_ratio:percent} of prompt tokens were cached"
     shadow = run.summary.get("shadow")
     if shadow and shadow["divergence_rate"] is not None:
         text += (
-            "; the router was wrong about a hit or a miss {shadow.divergences:count} times"
+            "; the router mispredicted hit or miss {shadow.divergences:count} times"
             " ({shadow.divergence_rate:percent} of requests)"
         )
     return run.phrase(f"{text}.")
@@ -196,7 +194,7 @@ def _evenness(run: Material) -> Parts:
         phrases.append("instances {balance.jain:ratio}")
     if (run.summary.get("fairness") or {}).get("jain_goodput") is not None:
         phrases.append("tenants {fairness.jain_goodput:ratio}")
-    return run.phrase(f"Evenness (Jain): {', '.join(phrases)}.") if phrases else ()
+    return run.phrase(f"Evenness (Jain index): {', '.join(phrases)}.") if phrases else ()
 
 
 def _scaling(run: Material) -> Parts:
@@ -205,7 +203,7 @@ def _scaling(run: Material) -> Parts:
         return ()
     text = "Scale events: {scale_ups:count} up, {scale_downs:count} down"
     if scaling["oscillations"]:
-        text += ", {oscillations:count} times in turns"
+        text += ", {oscillations:count} oscillations"
     if scaling["mean_replicas"] is not None:
         text += "; {mean_replicas:amount} replicas on average"
     text += "".join(f"; {{{end}:count}} requests {end}" for end in ("retried", "redirected", "failed") if scaling[end])
@@ -220,7 +218,7 @@ def _memory(run: Material) -> Parts:
         if figures.get("thrashed_blocks"):
             place = f"tiers.{tier}"
             phrases.append(
-                f"{tier} store: {{{place}.stored_blocks:count}} blocks stored, {{{place}.loaded_blocks:count}} loaded,"
+                f"{tier} tier: {{{place}.stored_blocks:count}} blocks stored, {{{place}.loaded_blocks:count}} loaded,"
                 f" {{{place}.thrashed_blocks:count}} of those within a second of storing"
             )
     return run.phrase(f"KV memory: {'; '.join(phrases)}.") if phrases else ()

@@ -1,4 +1,4 @@
-"""Sentences in which the source of every figure and name is known: a template, and the facts in its places."""
+"""Sentences in which every figure and name has a known source: a template, and facts in its places."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,10 +13,10 @@ from headway.results.statistics import PS_PER_MS
 from headway.types import PS_PER_SECOND
 
 LETTERS_A_TOKEN: Final = 4
-FEWEST_TOKENS: Final = 50  # in which the outcome of a run can be told
+FEWEST_TOKENS: Final = 50  # enough for the outcome of any run
 PIECES: Final = re.compile(r"[A-Z]{2,}(?![a-z])|[A-Z]?[a-z]+|[A-Z]|\n| {2,}| (?=[^A-Za-z\s])|[^\sA-Za-z]")
 WORDS: Final = re.compile(r"[A-Za-z]+")
-# Words in names of ours and of many users, which tokenizers know.
+# Words that are common in names of policies and in users' names, so that tokenizers know them.
 COMMON: Final = frozenset(
     re.findall(
         r"\w+",
@@ -31,17 +31,17 @@ COMMON: Final = frozenset(
 
 
 def tokens(text: str, made_up: Collection[str] = ()) -> int:
-    """Estimate the tokens of a text for a language model, from above: no common tokenizer makes more of it.
+    """Estimate the tokens of a text from above: no common tokenizer counts more.
 
     Every digit, sign, line break and non-ASCII byte is one token, and so is a space before a digit or sign. A
     lower-case word is one token for every four letters, rounded up. In upper-case words and in the words of `made_up`,
-    which a tokenizer need not know, every letter is one token.
+    which tokenizers may not know, every letter is one token.
     """
     return sum(_cost(piece, made_up) for piece in PIECES.findall(text))
 
 
 def made_up_words(names: Collection[str]) -> frozenset[str]:
-    """Return the words of these names that are not common ones."""
+    """Return the words of these names that are not common."""
     return frozenset(word.lower() for text in names for word in WORDS.findall(text)) - COMMON
 
 
@@ -60,7 +60,7 @@ NO_VALUE: Final = "none"
 
 
 class Fact(Struct, frozen=True):
-    """A figure or a name in a summary: where it comes from, its value there, and how it is written."""
+    """A figure or a name in a summary: its source, its value there, and its printed text."""
 
     source: str
     value: int | float | str
@@ -72,7 +72,7 @@ Parts = tuple[Part, ...]
 
 
 class Line(Struct, frozen=True):
-    """One or two sentences. Lines of low weight are kept longest. A line of depth 1 belongs to the line above it; the
+    """One or two sentences. Lines of high weight are dropped first. A line of depth 1 belongs to the line above it. The
     next `bound` lines are kept or dropped together with this one."""
 
     parts: Parts
@@ -97,8 +97,8 @@ def text_of(parts: Parts) -> str:
 
 
 def phrase(template: str, *facts: Fact | Parts, of: Any = None, source: str = "") -> Parts:
-    """Fill a template. Each `{}` takes the next of the facts or phrases. Each `{name:kind}` takes that value of the
-    mapping or object `of`, as a fact of this kind whose source is `source.name`."""
+    """Fill a template. Each `{}` takes the next fact or phrase. Each `{name:kind}` takes that value of the mapping or
+    object `of`, as a fact of this kind with the source `source.name`."""
     if template.count("{}") != len(facts):
         raise ValueError(f"{template!r} has {template.count('{}')} places for {len(facts)} facts.")
     rest = iter(facts)
@@ -131,12 +131,12 @@ def join(phrases: Sequence[Fact | Parts], between: str = ", ") -> Parts:
 
 
 def clean(text: str) -> str:
-    """Put a text on one line, without the signs that Markdown reads as markup."""
+    """Put a text on one line, without Markdown markup characters."""
     return re.sub(r"[\s`*|<>]+", " ", text).strip()
 
 
 def _digits(value: float) -> str:
-    """A number of any size, with the digits that matter."""
+    """Write a number of any size with its significant digits."""
     size = abs(value)
     decimals = 0 if size >= 100 or value == 0 else 1 if size >= 10 else 2 if size >= 1 else 3
     return f"{value:,.{decimals}f}"
@@ -146,9 +146,9 @@ def _fact(write: Callable[[Any], str], source: str, value: Any) -> Fact:
     return Fact(source, value, write(value))
 
 
-name = partial(_fact, lambda value: cut(clean(value), LONGEST_NAME) or '""')  # that a user chose
+name = partial(_fact, lambda value: cut(clean(value), LONGEST_NAME) or '""')  # chosen by a user
 quote = partial(_fact, lambda value: " ".join(value.split()).rstrip("."))  # a sentence, without its full stop
-number = partial(_fact, str)  # of something, such as a request
+number = partial(_fact, str)  # an identifier, such as a request's
 count = partial(_fact, "{:,}".format)
 amount = partial(_fact, lambda value: f"{value:,}" if isinstance(value, int) else _digits(value))
 percent = partial(_fact, lambda value: f"{100 * value:.1f} %")
@@ -157,17 +157,17 @@ seconds = partial(_fact, lambda value: f"{_digits(value)} s")
 
 
 def ms(source: str, value: float | None) -> Fact:
-    """A duration in milliseconds."""
+    """Return a duration given in milliseconds."""
     return Fact(source, NO_VALUE, NO_VALUE) if value is None else Fact(source, value, f"{_digits(value)} ms")
 
 
 def ms_of(source: str, ps: int) -> Fact:
-    """A duration in picoseconds, written in milliseconds."""
+    """Return a duration given in picoseconds, in milliseconds."""
     return ms(source, ps / PS_PER_MS)
 
 
 def at(source: str, ps: int) -> Fact:
-    """An instant, in seconds since the clock began."""
+    """Return an instant, in seconds of simulated time."""
     return Fact(source, ps / PS_PER_SECOND, f"t={ps / PS_PER_SECOND:.3f} s")
 
 

@@ -1,4 +1,4 @@
-"""The decisions that cost most, each with what was known when it was taken, what came of it and what else there was."""
+"""The decisions that cost most: what the router knew, the result, and the alternative."""
 
 from msgspec import Struct
 
@@ -12,7 +12,7 @@ from headway.types import Json
 
 
 class Case(Struct, frozen=True):
-    """A decision worth a look: its place, and how it was simulated again where it was."""
+    """A decision to describe: its place in the log, and its simulated alternative, if there is one."""
 
     place: int
     decision: Decision
@@ -24,12 +24,12 @@ class Case(Struct, frozen=True):
 
     @property
     def chosen_seat(self) -> int:
-        """The seat of the chosen candidate, in the decision's lists."""
+        """The position of the chosen candidate in the decision's lists."""
         return self.decision.place(self.decision.judged)
 
     @property
     def better(self) -> int:
-        """The seat of the candidate that would have been better."""
+        """The position of the candidate that would have been better."""
         if self.again is None:
             return best_estimate(self.decision)
         other = self.again.best.changed
@@ -37,7 +37,7 @@ class Case(Struct, frozen=True):
 
     @property
     def regret_ps(self) -> int:
-        """By how much sooner the first token would have come from the best candidate, by the latency model."""
+        """How much earlier the best candidate would have given the first token, according to the latency model."""
         estimates = self.decision.estimated_ttft_ps
         return estimates[self.chosen_seat] - estimates[best_estimate(self.decision)]
 
@@ -47,7 +47,7 @@ def write_worst(run: Material, examples: int) -> Section | None:
         return None
     cases = worst(run, examples)
     if not cases:
-        text = "None: every request went where the first token would come soonest, as far as anybody can tell."
+        text = "None: every request went to the instance with the earliest known first token."
         return Section(("## Worst Decisions",), [Line((text,), 16)])
     lines = []
     for turn, case in enumerate(cases):
@@ -63,8 +63,7 @@ def _title(entries: int) -> Parts:
 
 
 def worst(run: Material, examples: int) -> list[Case]:
-    """First the decisions that were simulated again and would have been better otherwise, then those with the most
-    regret by the latency model."""
+    """Return first the decisions with a better simulated alternative, then those with the most estimated regret."""
     decisions = run.result.decisions
     if run.survey is None or decisions is None:
         return []
@@ -83,7 +82,7 @@ def worst(run: Material, examples: int) -> list[Case]:
 
 
 def describe_decision(run: Material, case: Case) -> Parts:
-    """When it was, on what, and where it went."""
+    """Write the time, the request and the target."""
     decision, (codes, words) = case.decision, run.tenants
     row, source = decision.request, f"request.{decision.request}"
     tenant = phrase("tenant {}, ", name(f"{source}.tenant", words[codes[row]])) if len(set(words) - {""}) > 1 else ()
@@ -100,7 +99,7 @@ def describe_decision(run: Material, case: Case) -> Parts:
 
 
 def context(run: Material, case: Case) -> Parts:
-    """What the router saw of the chosen candidate, and of the one that would have been better."""
+    """Write what the router knew of the chosen candidate and of the better one."""
     parts = phrase("Context: {}", candidate(run, case, case.chosen_seat))
     if case.better != case.chosen_seat:
         parts += phrase("; {}", candidate(run, case, case.better))
@@ -110,15 +109,14 @@ def context(run: Material, case: Case) -> Parts:
 def candidate(run: Material, case: Case, seat: int) -> Parts:
     index = case.decision.candidates[seat]
     text = (
-        "{} was believed to hold {believed_tokens:count} tokens of it, with {queued:count} queued and {running:count}"
-        " running"
+        "{} was believed to cache {believed_tokens:count} of its tokens, with {queued:count} requests queued and"
+        " {running:count} running"
     )
     values = {key: getattr(case.decision, key)[seat] for key in ("believed_tokens", "queued", "running")}
     return phrase(text, run.instance(index), of=values, source=f"{case.source}.{index}")
 
 
 def result(run: Material, case: Case) -> Parts:
-    """What came of it."""
     estimate = case.decision.estimated_ttft_ps[case.chosen_seat]
     source = f"{case.source}.{case.decision.judged}.estimated_ttft_ps"
     expected = phrase("; the latency model expected {}", ms_of(source, estimate)) if estimate >= 0 else ()
@@ -126,18 +124,18 @@ def result(run: Material, case: Case) -> Parts:
 
 
 def describe_outcome(run: Material, row: int) -> Parts:
-    """What became of a request."""
+    """Write the outcome of a request."""
     values: Json = {
         "outcome": str(run.column("outcome")[row]).replace("_", " "),
         "cached_tokens": run.column("cached_tokens")[row],
         "ttft_ps": run.ttft_ps(row),
     }
     if row in run.moved:
-        text = "it was sent more than once, and ended {outcome:name}"
+        text = "dispatched more than once, {outcome:name}"
     elif values["ttft_ps"] < 0:
         text = "no first token, {outcome:name}"
     else:
-        text = "{cached_tokens:count} tokens found cached, TTFT {ttft_ps:ms_of}"
+        text = "{cached_tokens:count} tokens cached, TTFT {ttft_ps:ms_of}"
         if run.has_slo and run.missed[row] != UNCOUNTED:
             text += ", SLO missed" if run.missed[row] == MISSED else ", SLO met"
     return phrase(text, of=values, source=f"request.{row}")
@@ -146,11 +144,11 @@ def describe_outcome(run: Material, row: int) -> Parts:
 def regret(run: Material, case: Case) -> Parts:
     if case.again is not None:
         best = case.again.best
-        text = "Regret: simulated again, {} gave TTFT {alternative_ttft_ps:ms_of}, {regret_ps:ms_of} sooner."
+        text = "Regret: simulated again, {} gave a TTFT of {alternative_ttft_ps:ms_of}, {regret_ps:ms_of} less."
         return phrase(text, run.instance(best.changed), of=best, source=case.again.source)
     index, estimate = case.decision.candidates[case.better], case.decision.estimated_ttft_ps[case.better]
     return phrase(
-        "Regret: by the latency model {} would have given TTFT {}, {regret_ps:ms_of} sooner.",
+        "Regret: by the latency model, {} would have given a TTFT of {}, {regret_ps:ms_of} less.",
         run.instance(index),
         ms_of(f"{case.source}.{index}.estimated_ttft_ps", estimate),
         of=case,
@@ -159,11 +157,11 @@ def regret(run: Material, case: Case) -> Parts:
 
 
 def describe_estimate(run: Material, case: Case) -> Parts:
-    """What the latency model says of another choice, as a supposition."""
+    """Write the effect of another choice according to the latency model."""
     decision = case.decision
     return phrase(
-        "If request {request:number} had gone to {} instead of {} at {at_ps:at}, its first token would by the latency"
-        " model have come {regret_ps:ms_of} sooner (it came: {}).",
+        "If request {request:number} had gone to {} instead of {} at {at_ps:at}, its first token would have come"
+        " {regret_ps:ms_of} sooner, by the latency model (actual result: {}).",
         run.instance(decision.candidates[case.better]),
         run.instance(decision.judged),
         describe_outcome(run, decision.request),
@@ -173,7 +171,7 @@ def describe_estimate(run: Material, case: Case) -> Parts:
 
 
 def write_alternatives(run: Material, examples: int) -> Section:
-    """`If request X had gone to Y`: the simulated alternatives by gain, then those that the latency model names."""
+    """Write `If request X had gone to Y`: simulated alternatives by gain, then those of the latency model."""
     again, most = simulated_again(run), 4 * examples
     better = [decision for decision in again if decision.regret_ps > 0][:most]
     lines = [Line(describe_alternative(run, decision), 7 + turn) for turn, decision in enumerate(better)]
@@ -185,7 +183,7 @@ def write_alternatives(run: Material, examples: int) -> Section:
             if (case.decision.request, case.decision.at_ps) not in simulated:
                 lines.append(Line(describe_estimate(run, case), 9 + turn))
     if not lines:
-        lines.append(Line(("Nobody can tell: no decision is known to have had a better alternative.",), 16))
+        lines.append(Line(("No decision is known to have had a better alternative.",), 16))
     return Section(("## If Decided Otherwise",), lines)
 
 
@@ -199,7 +197,7 @@ def write_audit(run: Material, examples: int) -> Section:
     for turn in range(size):
         place = turn * len(decisions) // size
         case = Case(place, decisions[place])
-        # The middle ones are dropped before the first and the last: what is left still spans the run.
+        # Drop decisions in the middle first, so that the rest still spans the run.
         weight = 7 + abs(2 * turn - size) // 2
         lines.append(Line(describe_decision(run, case), weight, bound=1))
         lines.append(Line(_describe_beliefs(run, case), weight, 1))
@@ -208,7 +206,7 @@ def write_audit(run: Material, examples: int) -> Section:
 
 def _totals(survey: Survey, size: int) -> list[Parts]:
     totals = phrase(
-        "{} of {count:count} decisions, at even distances, with {} to choose from on average.",
+        "{} of {count:count} decisions, evenly spaced, with {} candidates on average.",
         count("audit.count", size),
         count("decisions.candidates_mean", round(survey.candidates / survey.count)),
         of=survey,
@@ -217,8 +215,8 @@ def _totals(survey: Survey, size: int) -> list[Parts]:
     if not survey.estimated:
         return [totals]
     text = (
-        "{soonest_share:percent} went where the first token would come soonest by the latency model,"
-        " {most_cached_share:percent} where most of the prompt was believed cached."
+        "{soonest_share:percent} chose the instance with the earliest first token by the latency model,"
+        " {most_cached_share:percent} the instance believed to cache most of the prompt."
     )
     shares = {
         "soonest_share": (survey.estimated - survey.regretted) / survey.estimated,
@@ -236,5 +234,5 @@ def _describe_beliefs(run: Material, case: Case) -> Parts:
         tokens = count(f"{case.source}.{index}.believed_tokens", decision.believed_tokens[holder])
         parts += phrase("; most on {}, {} tokens", run.instance(index), tokens)
     if soonest != chosen and decision.estimated_ttft_ps[soonest] < decision.estimated_ttft_ps[chosen]:
-        parts += phrase("; {} was expected to be sooner", run.instance(decision.candidates[soonest]))
-    return parts + phrase(". Happened: {}.", describe_outcome(run, decision.request))
+        parts += phrase("; {} had an earlier estimate", run.instance(decision.candidates[soonest]))
+    return parts + phrase(". Actual: {}.", describe_outcome(run, decision.request))
