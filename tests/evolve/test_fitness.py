@@ -117,7 +117,7 @@ def test_a_direction_is_known_where_the_figure_has_one() -> None:
     ("data", "words"),
     [
         ([], "objectives: expected a list"),
-        (["latency.ttft.p98"], "objectives[0].figure: no figure to rank by is called 'latency.ttft.p98'"),
+        (["latency.ttft.p98"], "objectives[0].figure: runs cannot be ranked by 'latency.ttft.p98'"),
         ([{"figure": {"latency.ttft.mean": 1}}], "objectives[0].name: is missing"),
         ([{"figure": {"latency.ttft.mean": -1}, "name": "x"}], "expected a weight above 0, got -1"),
         ([{"figure": "latency.ttft.mean", "name": "primary"}], "objectives[0].name: 'primary' is already used"),

@@ -325,7 +325,7 @@ def test_any_figure_can_be_a_column(headway: Run, tmp_path: Path) -> None:
     points = json.loads(headway(*arguments, "--json", cwd=tmp_path).stdout)["points"]
     assert [list(point["figures"]) for point in points] == [["balance.cv", "latency.itl.p99"]] * 2
     wrong = headway("sweep", "s.yaml", "--vary", "seed=1,2", "--show", "balance.cvv", cwd=tmp_path)
-    assert wrong.stderr == "headway: show: no figure is called 'balance.cvv'. Did you mean 'balance.cv'?\n"
+    assert wrong.stderr == "headway: show: unknown figure 'balance.cvv'. Did you mean 'balance.cv'?\n"
 
 
 def test_rows_have_the_figures_that_python_asks_for() -> None:
