@@ -262,7 +262,7 @@ def test_trace_inspect_prints_shape_and_reuse(headway: Run, tmp_path: Path) -> N
     table = headway("trace", "inspect", str(file))
     assert table.returncode == 0, table.stderr
     assert "unlimited" in table.stdout
-    for words in ("the trace's own blocks, of 512 tokens", "512,000", "– over 10s", "the format has no session ids"):
+    for words in ("blocks of the trace, of 512 tokens", "512,000", "– over 10s", "the format has no session ids"):
         assert words in " ".join(table.stdout.split())
     replay = yaml.safe_load(table.stdout.splitlines()[-1])
     assert Scenario.load({**replay, "cluster": {"instances": 1}}).workload.trace["path"] == str(file)

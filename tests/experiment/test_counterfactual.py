@@ -215,7 +215,7 @@ def test_explain_does_not_take_what_was_found_where_a_request_went_last_for_what
     chosen = next(one for one in found["decision"]["candidates"] if one["chosen"])
     assert chosen["id"] == "instance-1" and chosen["true"]["cached_tokens"] is None
     first, _, last = told(result, again).partition("It was dispatched again at 1.000 s, to ")
-    assert "found cached" not in first and "found cached there." in last
+    assert "were cached" not in first and "were cached there." in last
 
 
 def test_explain_speaks_of_beliefs_only_where_a_policy_has_some_and_of_what_was_tried() -> None:

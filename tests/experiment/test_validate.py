@@ -132,7 +132,7 @@ def test_a_recording_that_cannot_be_gets_one_sentence(
 def test_a_line_that_is_no_json_is_named(run: package.Result, tmp_path: Path) -> None:
     file = as_jsonl(tmp_path / "engine.jsonl", rows(run)[:1])
     file.write_text(file.read_text() + "[1]\n")
-    with pytest.raises(HeadwayError, match="line 2 is no JSON object"):
+    with pytest.raises(HeadwayError, match="line 2 is not a JSON object"):
         package.validate(run, file)
 
 
