@@ -328,7 +328,7 @@ def test_runs_that_differ_in_more_than_their_policy_are_told_apart_by_it(tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "name at least one folder"),
+        ((), "report: no folder. Name one that"),
         (("nowhere",), "no such folder; `headway run -o` writes one."),
         (("run", "study"), "is a study folder; report it alone"),
         (("run", "-o", "run"), "--output: 'run' is a folder; name a file, as in 'run/report.html'."),
