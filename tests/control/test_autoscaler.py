@@ -16,7 +16,7 @@ from headway.policies import registry
 from headway.types import NEVER, PS_PER_SECOND, SERVING, Path, Request, Scale
 from headway.views.events import Finished, FirstToken, Handed, InstanceChanged, Routed
 from headway.views.instance import InstanceView
-from headway.views.pool import Level, PoolView, Tally
+from headway.views.pool import PoolView, RunningTotal
 
 SECOND = PS_PER_SECOND
 MINUTE = 60 * SECOND
@@ -102,7 +102,7 @@ class Traffic:
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9), st.integers(1, 60)), max_size=200), st.integers(0, 9))
 def test_the_area_below_a_level_is_that_of_every_picosecond(moves, start) -> None:
     kept = 60
-    level, now = Level(start, kept), start
+    level, now = RunningTotal(start, kept), start
     levels: list[int] = []  # in each picosecond since the start
     for wait, height, back in moves:
         levels += [level.level] * wait
@@ -117,7 +117,7 @@ def test_the_area_below_a_level_is_that_of_every_picosecond(moves, start) -> Non
 @draws(100)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9), st.integers(1, 60)), max_size=200))
 def test_a_tally_is_what_came_after_an_instant(moves) -> None:
-    tally, now, came = Tally(0, 60), 0, []
+    tally, now, came = RunningTotal(0, 60), 0, []
     for wait, amount, back in moves:
         now += wait
         tally.add(now, amount)
@@ -127,7 +127,7 @@ def test_a_tally_is_what_came_after_an_instant(moves) -> None:
 
 
 def test_a_log_keeps_no_more_than_its_windows_need() -> None:
-    tally, level = Tally(0, 100), Level(0, 100)
+    tally, level = RunningTotal(0, 100), RunningTotal(0, 100)
     for now in range(100_000):
         tally.add(now)
         level.set(now, now % 7)
@@ -165,7 +165,7 @@ def test_a_window_longer_than_what_is_kept_is_told() -> None:
     for seconds in (90.1, 0.0, -1.0):
         with pytest.raises(
             HeadwayError,
-            match=rf"^policies\.scaling: a window must be longer than 0 s .* here 90 s, got {seconds:g} s\.$",
+            match=rf"^policies\.scaling: a window of {seconds:g} s is not available\. .* at most 90 s, the .*\.$",
         ):
             pool.concurrency(seconds)
     made = scaler(pool := watch())
@@ -433,7 +433,7 @@ def test_a_policy_of_ones_own_needs_the_method() -> None:
             return None
 
     registry.check_methods("scaling", Told(), "policies.scaling")
-    with pytest.raises(HeadwayError, match=r"Wrong\.scale is called with 1 argument beside self"):
+    with pytest.raises(HeadwayError, match=r"Wrong\.scale must accept 1 argument after self"):
         registry.check_methods("scaling", Wrong(), "policies.scaling")
 
 

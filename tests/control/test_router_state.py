@@ -130,7 +130,7 @@ def declaring(exact: tuple[str, ...] | None, reported: tuple[str, ...] | None = 
 def test_what_nobody_declares_is_not_kept_and_reading_it_is_told(declared, missing) -> None:
     control = plane(declaring(declared))
     assert (control.audience.state is None) == (not declared)
-    sentence = rf"^policies: 'cluster\.{missing}' was read, and no policy of this run declares it; write exact=\("
+    sentence = rf"^policies: 'cluster\.{missing}' was read, but no policy of this run declares it. Add exact=\("
     with pytest.raises(UndeclaredSignal, match=sentence):
         control.arrive(0, request(0))
     assert not hasattr(control.cluster, missing)

@@ -99,7 +99,7 @@ def test_keys_of_cases_differ_with_the_scenario_and_not_with_the_seed() -> None:
         ),
         ({"baseline": {"routing": "nobody"}}, "baseline: policies.routing: "),
         ({"baseline": "lmetric"}, "baseline: policies: expected a mapping of stages to policies, got 'lmetric'"),
-        ({"baseline": {"rooting": "random"}}, "baseline: policies.rooting: a bundle has no such stage"),
+        ({"baseline": {"rooting": "random"}}, "baseline: policies.rooting: there is no such stage"),
         (
             {"cascade": {"first": 3, "threshold": 0}},
             "cascade.first: must be less than 3, the number of train cases, got 3",

@@ -84,7 +84,7 @@ def test_all_of_them_are_there():
 def test_the_first_sentence_fits_a_line_and_the_rest_says_what_is_read(entry):
     assert 10 <= len(entry.summary) <= 120 and ". " not in entry.summary
     text = " ".join(inspect.getdoc(entry.make).split())
-    words = ("reads no", "reads nothing", "as reported", "Reads what", "exact")
+    words = ("reads no", "reads nothing", "as reported", "reads the signals", "exact")
     assert any(word in text for word in words)
 
 
@@ -104,7 +104,7 @@ def test_the_signals_that_are_read_are_those_declared(entry):
 
 def test_never_turns_all_away():
     bench = Bench("never")
-    assert bench.ask(bench.request()) == Reject("503: nobody is admitted")
+    assert bench.ask(bench.request()) == Reject("503: the policy admits no requests")
 
 
 # --- the token bucket -------------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def test_permits_are_taken_at_routing_and_given_back_at_the_end():
     assert [bench.ask(request) for request in asked] == [ADMIT] * 3  # nothing is routed yet
     bench.tell(Routed, asked[0], 0)
     bench.tell(Routed, asked[1], 1)
-    full = Reject("503: the model has as many requests in flight as it may")
+    full = Reject("503: the model has reached its limit of requests in flight")
     assert bench.ask(asked[2]) == full
     assert bench.ask(bench.request(model="made up")) == full  # these instances serve any name, and have one limit
     bench.tell(FirstToken, asked[0], 0)
@@ -430,14 +430,14 @@ def test_two_that_draw_have_streams_of_their_own():
 @pytest.mark.parametrize(
     ("spec", "told"),
     [
-        ({"name": "all-of", "policies": []}, r"^policies\.admission\.policies: there is none; list one or more"),
+        ({"name": "all-of", "policies": []}, r"^policies\.admission\.policies: the list is empty. Give one or more"),
         (
             {"name": "all-of", "policies": ["nevr"]},
             r"^policies\.admission\.policies\[0\]: no admission policy .*'never'",
         ),
         ({"name": "token-bucket", "rate": 0}, r"^policies\.admission\.rate: must lie between 0\.001 and 1e\+09, got 0"),
         ({"name": "token-bucket", "by": "bytes"}, r"admission\.by: expected 'requests' or 'tokens', got 'bytes'"),
-        ({"name": "tier-shed", "keep": "gold"}, r"keep 'gold' is not one of the classes; they are: realtime, standard"),
+        ({"name": "tier-shed", "keep": "gold"}, r"keep: 'gold' is not in `classes`, which has: realtime, standard"),
         ({"name": "probabilistic", "low": 2.0}, r"low must be less than high, got 2 and 1"),
         ({"name": "deadline", "targets": {"a": 5}}, r"targets\.a: 5 is not a duration"),
         ({"name": "deadline", "targets": {"a": "0s"}}, r"targets\.a: must be greater than zero, got '0s'"),

@@ -111,19 +111,22 @@ def test_code_in_a_file_is_read_with_the_bundle(tmp_path: Path) -> None:
 
 MISTAKES: list[tuple[Any, str]] = [
     ([1], "bundle.yaml: a bundle is a mapping with 'format' and 'policies', got [1]."),
-    ({"format": 2, "policies": {}}, "bundle.yaml: format: this is of format 2; only format 1 can be read."),
+    ({"format": 2, "policies": {}}, "bundle.yaml: format: 2 is not supported. Use format 1."),
     ({"policies": {}}, "bundle.yaml: 'format' is missing; a bundle has 'format: 1' and 'policies'."),
     ({"format": 1}, "'policies' is missing;"),
     ({"format": 1, "policies": []}, "bundle.yaml: policies: expected a mapping of stages to policies, got []."),
     ({"format": 1, "policies": {}, "parents": 1}, "parents: there is no such key. Did you mean 'parent'?"),
     ({"format": 1, "policies": {}, "generation": "x"}, "generation: expected"),
-    ({"format": 1, "policies": {"rooting": "lmetric"}}, "policies.rooting: a bundle has no such stage."),
+    ({"format": 1, "policies": {"rooting": "lmetric"}}, "policies.rooting: there is no such stage."),
     ({"format": 1, "policies": {"routing": 3}}, "policies.routing: expected a name or a mapping with 'name', got 3."),
     ({"format": 1, "policies": {"routing": {"type": "wasm"}}}, "policies.routing.type: there is no type 'wasm'."),
-    ({"format": 1, "policies": {"routing": {"type": "code"}}}, "policies.routing: a policy of type code has source or"),
+    (
+        {"format": 1, "policies": {"routing": {"type": "code"}}},
+        "policies.routing: a policy of type code needs source or",
+    ),
     (
         {"format": 1, "policies": {"routing": {"type": "code", "source": "x", "path": "y"}}},
-        "a policy of type code has source or path.",
+        "a policy of type code needs source or path.",
     ),
     (
         {"format": 1, "policies": {"routing": {"type": "code", "path": "nowhere.py"}}},

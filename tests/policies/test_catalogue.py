@@ -97,7 +97,7 @@ def test_a_view_tells_what_was_not_declared_and_can_still_be_copied():
     view = views(1)[0]
     for signal in ("kv_used", "busy", "watts", "hit_rate"):
         view.hide(signal)
-        with pytest.raises(HeadwayError, match=rf"^policies: the signal '{signal}' was read, and no policy .*"):
+        with pytest.raises(HeadwayError, match=rf"^policies: the signal '{signal}' was read, but no policy .*"):
             getattr(view, signal)
         assert not hasattr(view, signal)
     with pytest.raises(HeadwayError, match="the signal 'kv_used' was read"):

@@ -132,7 +132,10 @@ def test_the_picker_has_a_seed_of_its_own() -> None:
     [
         ({"filters": ["kv-bellow"]}, r"policies.routing.filters\[0\]: no filter is called 'kv-bellow'. Did you mean"),
         ({"filters": [{"name": "kv-below", "threshold": 2.0}]}, r"filters\[0\].threshold: must lie between 0 and 1"),
-        ({"filters": [{"threshold": 0.5}]}, r"policies.routing.filters\[0\]: a mapping must say the policy's name"),
+        (
+            {"filters": [{"threshold": 0.5}]},
+            r"policies.routing.filters\[0\]: the mapping has no name. Give the policy's",
+        ),
         ({"picker": "best"}, "policies.routing.picker: no picker is called 'best'"),
         ({"picker": {"name": "weighted-random", "sed": 1}}, "picker.sed: 'weighted-random' has no such parameter"),
     ],

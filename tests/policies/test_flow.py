@@ -206,9 +206,9 @@ def test_only_what_the_saturation_signal_reads_is_declared() -> None:
         ({"ttl": "0s"}, r"^policies\.flow\.ttl: must be greater than zero, got '0s'\.$"),
         ({"ttl": "soon"}, r"^policies\.flow\.ttl: 'soon' is not a duration"),
         ({"ttl": 10}, r"^policies\.flow\.ttl: 10 is not a duration; write it with its unit"),
-        ({"classes": []}, r"^policies\.flow\.classes: expected names, each once, got \[\]\.$"),
-        ({"classes": ["a", "a"]}, r"^policies\.flow\.classes: expected names, each once"),
-        ({"thresholds": [0, 1]}, r"^policies\.flow\.thresholds: expected falling numbers, got \[0.*\]\.$"),
+        ({"classes": []}, r"^policies\.flow\.classes: expected different names, got \[\]\.$"),
+        ({"classes": ["a", "a"]}, r"^policies\.flow\.classes: expected different names"),
+        ({"thresholds": [0, 1]}, r"^policies\.flow\.thresholds: expected decreasing numbers, got \[0.*\]\.$"),
         ({"weights": {"a": 0}}, r"^policies\.flow\.weights\.a: must lie between"),
         ({"order": "lifo"}, r"^policies\.flow\.order: expected 'fifo' or 'priority' or 'deadline', got 'lifo'\.$"),
         ({"capacity": 0}, r"^policies\.flow\.capacity: must lie between 1 and"),
@@ -229,7 +229,7 @@ def test_flow_control_is_of_the_catalogue() -> None:
     ):
         headway.simulate("shared-prefix-2026-11", flow=bands())
     with pytest.raises(
-        HeadwayError, match=r"^policies\.flow: a flow cannot be taken from a file\. Known: none, bands\.$"
+        HeadwayError, match=r"^policies\.flow: a flow cannot be loaded from a file\. Known: none, bands\.$"
     ):
         headway.simulate("shared-prefix-2026-11", flow="mine.py:Mine")
 

@@ -141,7 +141,7 @@ def test_it_tells_the_hit_it_believes_in_beyond_the_prefix_it_scores():
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"kv": 0, "load": 0, "power": 0, "capacity": 0}, "all 0"),
+        ({"kv": 0, "load": 0, "power": 0, "capacity": 0}, "must be positive"),
         ({"kv": -0.1}, r"policies\.routing\.kv: must lie between 0 and"),
         ({"load": float("nan")}, r"policies\.routing\.load: must lie between"),
         ({"epsilon": 2}, r"epsilon: must lie between 0 and 1"),

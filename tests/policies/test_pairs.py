@@ -142,8 +142,8 @@ def test_what_either_half_refuses_is_refused() -> None:
     ("answer", "told"),
     [
         (None, r"prefill: Odd\.route must return a Route.*got None"),
-        (Route("i3"), r"prefill: Odd routed to 'i3', which is not one of those it was shown \(i0, i1\)"),
-        (Route("i0", prefill="i1"), r"prefill: Odd chooses one instance .* `pairs = True`"),
+        (Route("i3"), r"prefill: Odd routed to 'i3', which is not one of its candidates \(i0, i1\)"),
+        (Route("i0", prefill="i1"), r"prefill: Odd must choose one of its candidates, .* `pairs = True`"),
     ],
 )
 def test_a_half_that_answers_anything_else_is_told(answer: Any, told: str) -> None:
@@ -156,7 +156,7 @@ def test_a_half_that_answers_anything_else_is_told(answer: Any, told: str) -> No
     ("parameters", "told"),
     [
         ({"prefill": "least"}, r"policies\.routing\.prefill: no routing policy is called 'least'\."),
-        ({"decode": "prefix-pair"}, r"policies\.routing\.decode: a policy that chooses pairs is none for a half"),
+        ({"decode": "prefix-pair"}, r"policies\.routing\.decode: a policy that chooses pairs cannot be one half"),
         ({"decider": "sometimes"}, r"policies\.routing\.decider: no decider is called 'sometimes'\."),
     ],
 )
@@ -188,9 +188,9 @@ class Wrong:
 @pytest.mark.parametrize(
     ("target", "prefill", "told"),
     [
-        ("prefill-0", None, "must give as target an instance that generates"),
-        ("decode-0", "decode-1", "must give 'prefill' an instance of that role"),
-        ("prefill-0", "prefill-1", "must give 'prefill' an instance of that role"),
+        ("prefill-0", None, "must return a decode instance as target"),
+        ("decode-0", "decode-1", "must return a prefill instance as 'prefill'"),
+        ("prefill-0", "prefill-1", "must return a prefill instance as 'prefill'"),
         ("decode-0", "nobody", "routed to 'nobody', which is not an instance"),
     ],
 )

@@ -113,8 +113,11 @@ def test_each_build_is_a_policy_of_its_own():
     [
         ("least-laoded", "policies.routing: no routing policy is called 'least-laoded'. Did you mean 'least-loaded'?"),
         ({"name": "lmetrik"}, "policies.routing: no routing policy is called 'lmetrik'. Did you mean 'lmetric'?"),
-        ({"overload_factor": 2}, "policies.routing: a mapping must say the policy's name, as in {name: round-robin}."),
-        ({"name": 3}, "policies.routing: a mapping must say the policy's name, as in {name: round-robin}."),
+        (
+            {"overload_factor": 2},
+            "policies.routing: the mapping has no name. Give the policy's, as in {name: round-robin}.",
+        ),
+        ({"name": 3}, "policies.routing: the mapping has no name. Give the policy's, as in {name: round-robin}."),
         (7, "policies.routing: expected a name or a mapping with 'name', got 7."),
         (["lmetric"], "policies.routing: expected a name or a mapping with 'name', got ['lmetric']."),
         (
@@ -219,7 +222,7 @@ def test_a_plain_class_takes_its_annotated_fields_as_parameters(tmp_path):
         ("{file}:My Policy", r"is not of the form path/to/file\.py:ClassName"),
         ("{folder}/none.py:MyPolicy", r"there is no file '.*none\.py'"),
         ("{file}:MyPolicie", r"has no class 'MyPolicie'\. Did you mean 'MyPolicy'\?"),
-        ("{file}:NotAPolicy", r"class 'NotAPolicy' has no method 'route', as a routing policy needs"),
+        ("{file}:NotAPolicy", r"class 'NotAPolicy' has no method 'route', which every routing policy needs"),
     ],
 )
 def test_wrong_forms_of_a_users_file_are_told(tmp_path, reference, message):
@@ -247,7 +250,7 @@ def test_a_file_that_does_not_load_says_why(tmp_path):
 
 def test_a_policy_of_another_stage_is_refused(tmp_path):
     file = user_file(tmp_path, DECORATED.replace('"routing"', '"admission"'))
-    with pytest.raises(HeadwayError, match="is of stage admission, but a policy of stage routing is wanted here"):
+    with pytest.raises(HeadwayError, match="is of stage admission, but this is the stage routing"):
         registry.build("routing", f"{file}:MyPolicy", WHERE)
 
 
@@ -297,7 +300,7 @@ def test_what_a_base_class_declares_is_not_its_subclass_s():
 
 @pytest.mark.parametrize("stage", ["flow", "rooting"])
 def test_a_policy_of_ones_own_is_of_a_stage_that_users_may_write(stage):
-    with pytest.raises(HeadwayError, match=rf"^Mine: '{stage}' is no stage for a policy of one's own\."):
+    with pytest.raises(HeadwayError, match=rf"^Mine: '{stage}' is not a stage for users' policies\."):
 
         @registry.policy(stage, "mine")
         class Mine:
@@ -326,7 +329,7 @@ def test_a_policy_of_a_program_is_found_by_its_name():
 
 def test_a_users_file_may_not_take_the_name_of_ours(tmp_path):
     file = user_file(tmp_path, DECORATED.replace("my-own", "lmetric"))
-    with pytest.raises(HeadwayError, match="There is a routing policy called 'lmetric' already"):
+    with pytest.raises(HeadwayError, match="A routing policy called 'lmetric' exists already"):
         registry.find("routing", f"{file}:MyPolicy", WHERE)
 
 

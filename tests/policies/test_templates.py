@@ -95,5 +95,5 @@ def test_a_parameter_can_be_set_like_any_other() -> None:
 def test_a_parameter_cannot_take_the_name_of_something_else() -> None:
     for name in ("program", "restart", "source", "begin"):
         source = f"{name} = parameter(1, 0, 2)\n\n\ndef key(ticket):\n    return {name}\n"
-        with pytest.raises(HeadwayError, match=f"x: {name}: a policy has that already"):
+        with pytest.raises(HeadwayError, match=f"x: {name}: the name is reserved"):
             compile_template("scheduler", "x", source)

@@ -98,26 +98,26 @@ def test_what_a_tree_reads_is_declared() -> None:
 
 MISTAKES: list[tuple[Any, str]] = [
     ({"if": "True", "then": 1}, "tree: a branch has if, then and else; 'else' is missing."),
-    ({"rules": [1], "else": 2}, "tree.else: there is no such key here. Beside 'rules' it has no place."),
+    ({"rules": [1], "else": 2}, "tree.else: there is no such key here. It cannot be used together with 'rules'."),
     ({"if": "True", "then": 1, "else": {"thn": 1}}, "tree.else.thn: there is no such key here. Did you mean 'then'?"),
     ({"if": "1 +", "then": 1, "else": 2}, "tree.if: '1 +' is not an expression (invalid syntax)."),
     ({"if": "x = 1", "then": 1, "else": 2}, "tree.if: 'x = 1' is not an expression"),
     ("1\n    import os", "tree: '1\\n    import os' is not an expression"),
     ("1; 2", "tree: '1; 2' is not an expression"),
-    ("x" * (LONGEST + 1), "tree: an expression has 2,000 characters at most, this has 2,001."),
+    ("x" * (LONGEST + 1), "tree: an expression may have at most 2,000 characters, got 2,001."),
     ("(" * 900 + "1" + ")" * 900, "is not an expression"),
     (float("nan"), "tree: expected a finite number, got nan."),
     (None, "tree: give the tree as 'tree'"),
     ([1], "tree: expected a number, an expression or a branch, got [1]."),
     ({"if": {"some": ["True"]}, "then": 1, "else": 2}, "tree.if: expected an expression, or all, any or not"),
     ({"if": {"all": []}, "then": 1, "else": 2}, "tree.if.all: expected a list of conditions, got []."),
-    ({"rules": [{"if": "True", "then": 1}]}, "tree.rules[0]: the last rule must hold always"),
-    ({"rules": [1, 2]}, "tree.rules[0]: every rule but the last has if and then"),
+    ({"rules": [{"if": "True", "then": 1}]}, "tree.rules[0]: the last rule must not be conditional"),
+    ({"rules": [1, 2]}, "tree.rules[0]: every rule except the last must have the keys if and then only"),
     ({"rules": []}, "tree.rules: expected a list of {if, then} that ends with a tree, got []."),
     ({"parameters": {"a": [1, 2]}, "value": "a"}, "tree.parameters.a: expected [default, low, high], got [1, 2]."),
     ({"parameters": {"a b": [1, 0, 2]}, "value": 1}, "tree.parameters: 'a b' is not a name"),
     ({"let": [1], "value": 1}, "tree.let: expected a mapping of names to an expression, got [1]."),
-    ({"parameters": {"a": [3, 0, 2]}, "value": "a"}, "tree.parameters.a: a: a parameter's default lies between"),
+    ({"parameters": {"a": [3, 0, 2]}, "value": "a"}, "tree.parameters.a: a: a parameter's default must be between"),
     ({"if": "instance.infligt > 2", "then": 1, "else": 2}, "tree.if: .infligt: an instance has no such field"),
     ({"if": "True", "then": 1, "else": {"value": "open(1)"}}, "tree.else.value: open: there is no such function"),
     ({"let": {"warm": "lambda: 1"}, "value": "warm"}, "tree.let.warm: lambda: a lambda may only be the key="),
@@ -142,7 +142,7 @@ def test_a_tree_that_is_too_deep_is_refused() -> None:
     tree: Any = 1
     for _ in range(60):
         tree = {"if": "True", "then": tree, "else": 0}
-    with pytest.raises(HeadwayError, match="a tree branches 30 times on a way at most"):
+    with pytest.raises(HeadwayError, match="a tree may have at most 30 nested branches"):
         tree_source(tree, "routing")
 
 

@@ -54,10 +54,10 @@ def told(routing) -> str:
 @pytest.mark.parametrize(
     ("body", "what"),
     [
-        ("    def route(self, request):\n        pass\n", "Own.route is called with 2 arguments beside self: too many"),
-        ("    def route(self, request, cluster, more):\n        pass\n", "Own.route is called with 2 arguments"),
+        ("    def route(self, request):\n        pass\n", "Own.route must accept 2 arguments after self: too many"),
+        ("    def route(self, request, cluster, more):\n        pass\n", "Own.route must accept 2 arguments"),
         (GOOD + "    bind = 3\n", "Own.bind must be a method, got 3."),
-        (GOOD + "    def bind(self):\n        pass\n", "Own.bind is called with 1 argument beside self"),
+        (GOOD + "    def bind(self):\n        pass\n", "Own.bind must accept 1 argument after self"),
         (GOOD + "    observe = None\n", "Own.observe must be a method, got None."),
         (ROUTE + "return Route([])\n", "Own routed to [], which is not an instance"),
         (ROUTE + "return Route({})\n", "Own routed to {}, which is not an instance"),
@@ -78,10 +78,10 @@ def told(routing) -> str:
         (ROUTE + "raise SystemExit(3)\n", "SystemExit: 3, at request 0."),
         (GOOD + "    def __init__(self):\n        raise GeneratorExit\n", "'Own' could not be made: GeneratorExit."),
         (GOOD + "    def __init__(self):\n        raise ValueError('a\\nb')\n", "could not be made: ValueError: a b."),
-        ("    __slots__ = ()\n" + GOOD, "'Own' takes no attributes; leave __slots__, slots and frozen out."),
+        ("    __slots__ = ()\n" + GOOD, "'Own' takes no attributes. Remove __slots__, slots and frozen."),
         ("    needed: int\n" + GOOD, "Own: the parameter 'needed' has no default; give it one."),
         ("    odd: 'NoSuchType' = 1\n" + GOOD, "Own: an annotation cannot be read: NameError"),
-        ("    many: list = []\n" + GOOD, "the fields of 'Own' are not right: ValueError: mutable default"),
+        ("    many: list = []\n" + GOOD, "the fields of 'Own' are not valid: ValueError: mutable default"),
     ],
 )
 def test_a_mistake_in_a_routing_policy_is_one_sentence(tmp_path, body, what):
@@ -98,7 +98,7 @@ def test_a_mistake_in_a_half_of_a_pair_is_one_sentence_too(tmp_path, half):
 
 def test_a_declared_class_without_its_stages_method(tmp_path):
     text = told(own(tmp_path, "    pass\n", '@policy("routing", "own-empty")\n'))
-    assert text.endswith("Own has no method 'route', as a routing policy needs.")
+    assert text.endswith("Own has no method 'route', which every routing policy needs.")
 
 
 def test_a_file_that_ends_the_program_is_told(tmp_path):
@@ -110,14 +110,14 @@ def test_an_object_of_the_callers_own_is_checked_as_well():
         def route(self, request):
             raise NotImplementedError
 
-    assert "Short.route is called with 2 arguments" in told(Short())
-    assert "Short.route is called with 2 arguments" in told(Short)
+    assert "Short.route must accept 2 arguments" in told(Short())
+    assert "Short.route must accept 2 arguments" in told(Short)
 
 
 @pytest.mark.parametrize(
     ("value", "what"),
     [
-        ("5", "one a candidate in turn, got 5, at request 0."),
+        ("5", "one per candidate, got 5, at request 0."),
         ("'abc'", "got 'abc', at request 0."),
         ("{1: 2}", "got {1: 2}, at request 0."),
         ("['x']", "got 'x', at request 0."),
@@ -158,8 +158,8 @@ def test_a_varying_signal_that_was_not_declared_is_told_and_not_served(tmp_path,
     with pytest.raises(HeadwayError) as error:
         simulate(overrides=[*SMALL, f"leap={leap}"], routing=shy)
     assert str(error.value) == (
-        f"policies: the signal '{name}' was read, and no policy of this run declares it; write reported=(\"{name}\",) "
-        'in the @policy line of the one that reads it, or leave "reported" out there.'
+        f"policies: the signal '{name}' was read, but no policy of this run declares it. Add reported=(\"{name}\",) "
+        'to the @policy line of the policy that reads it, or omit "reported" there.'
     )
     open_minded = own(tmp_path, body, '@policy("routing", "open-minded", exact=["inflight"])\n')
     assert simulate(overrides=[*SMALL, f"leap={leap}"], routing=open_minded).requests

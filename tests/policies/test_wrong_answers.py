@@ -172,7 +172,7 @@ def test_a_scheduler_that_raises_ends_the_run_with_its_name_and_what_it_said(tmp
 def test_a_request_that_is_put_off_for_ever_ends_the_run(tmp_path: Path) -> None:
     sentence = told(tmp_path, "admission", BODIES["admission"], "Delay(1)")
     assert sentence == (
-        "policies.admission: Own.admit has put a request off 100,000 times; it must admit or reject it, or delay it "
+        "policies.admission: Own.admit delayed a request 100,000 times; it must admit or reject it, or delay it "
         "longer, got Delay(duration_ps=1), at request 5."
     )
 
@@ -180,8 +180,8 @@ def test_a_request_that_is_put_off_for_ever_ends_the_run(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("line", "what"),
     [
-        ("    def add(self):\n        pass\n", "Line.add is called with 1 argument beside self"),
-        ("    def ended(self, ticket):\n        pass\n", "Line.ended is called with 3 arguments beside self"),
+        ("    def add(self):\n        pass\n", "Line.add must accept 1 argument after self"),
+        ("    def ended(self, ticket):\n        pass\n", "Line.ended must accept 3 arguments after self"),
         ("    chunk = 5\n", "Line.chunk must be a method, got 5."),
     ],
 )
@@ -240,7 +240,7 @@ def test_a_policy_that_writes_to_a_view_fails_the_run() -> None:
             cluster.instances[0].inflight -= 1
             return headway.Route(cluster.instances[0].id)
 
-    with pytest.raises(HeadwayError, match="instance-0 shows -3 requests in flight and has 0; a policy reads"):
+    with pytest.raises(HeadwayError, match=r"instance-0 shows -3 requests in flight but has 0\. A policy must not"):
         headway.simulate({"workload": {"requests": 3, "rate": "1/s"}}, routing=Cheat())
 
 

@@ -240,7 +240,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
         "no routing policy is called 'rond-robin'. Did you mean 'round-robin'?",
     ),
     (small(policies={"routeing": "random"}), "policies.routeing: there is no such key. Did you mean 'routing'?"),
-    (small(policies={"routing": {"weight": 1}}), "policies.routing: a mapping must say the policy's name"),
+    (small(policies={"routing": {"weight": 1}}), "policies.routing: the mapping has no name. Give the policy's"),
     (small(policies={"routing": {"name": "unified", "overload": 2}}), "policies.routing.overload"),
     (small(policies={"routing": "nowhere.py:Mine"}), "there is no file 'nowhere.py'"),
     (small(workload={"requests": 5, "rate": "40"}), "workload.rate"),

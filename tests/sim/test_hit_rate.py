@@ -124,7 +124,7 @@ def test_a_request_that_was_preempted_counts_once() -> None:
 @pytest.mark.parametrize("signals", [{}, {"poll_interval": "50ms"}])
 def test_who_does_not_declare_it_is_refused_it(signals: dict[str, str]) -> None:
     scenario = {"workload": {"requests": 3, "rate": "1/s"}, "cluster": {"instances": 2}, "signals": signals}
-    with pytest.raises(HeadwayError, match=r'the signal \'hit_rate\' was read, .* write reported=\("hit_rate",\)'):
+    with pytest.raises(HeadwayError, match=r'the signal \'hit_rate\' was read, .* Add reported=\("hit_rate",\)'):
         headway.simulate(scenario, routing=Looker("queued", "kv_used"))
     headway.simulate(scenario, routing=Looker("hit_rate"))
 

@@ -606,7 +606,7 @@ def test_a_scheduler_that_makes_no_queue_is_told() -> None:
 
     with pytest.raises(HeadwayError, match=r"^policies.scheduler: Empty.queue must return an object with the methods "):
         headway.simulate(SCENARIO, scheduler=Empty())
-    with pytest.raises(HeadwayError, match=r"^scheduler: Asking.queue is called with 0 arguments beside self"):
+    with pytest.raises(HeadwayError, match=r"^scheduler: Asking.queue must accept 0 arguments after self"):
         headway.simulate(SCENARIO, scheduler=Asking())
     with pytest.raises(HeadwayError, match=r"^scheduler: expected .* with the method 'queue'"):
         headway.simulate(SCENARIO, scheduler=Not())

@@ -213,9 +213,9 @@ def test_a_part_or_stage_that_breaks_a_promise_is_told_which() -> None:
             return Scale(1)
 
     for stage, policy, text in (
-        ("scorer", Loud, "scores lie from 0 to 1"),
+        ("scorer", Loud, "scores must be from 0 to 1"),
         ("filter", Shuffles, "keep changes the list of candidates"),
-        ("admission", Moody, "other decisions the second time"),
+        ("admission", Moody, "different decisions the second time"),
         ("priority", Vague, "finite score"),
         ("scheduler", Forgets, "do not enter in order of arrival|does not wait"),
         ("scaling", Shrinks, "All are saturated"),
@@ -229,7 +229,7 @@ def test_a_latency_model_whose_plan_differs_from_its_steps_is_told_so() -> None:
         def run(self, decodes: int, context: int, chunks: Any) -> Run:
             return 1000 + context, 0, 100
 
-    with pytest.raises(AssertionError, match="is planned to last"):
+    with pytest.raises(AssertionError, match="is planned to take"):
         testing.check_latency_model(Optimist())
 
 

@@ -1,1 +1,1 @@
-"""The control plane: admission, priority, flow and routing, without I/O and without a clock."""
+"""The control plane: admission, priority, flow control and routing, without I/O and without a clock."""

@@ -1,4 +1,4 @@
-"""All that hear what happens at a router: its memory of its own past, its prefix indexes, and whoever observes."""
+"""Distributes the events of a router to its record of the past, its prefix indexes and its observers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ Observe = Callable[[Event], None]
 
 
 class Audience:
-    """`state` is None while no policy reads the router's past: what nobody reads is not kept."""
+    """`state` records the router's past; it is None while no policy reads it."""
 
     def __init__(
         self,
@@ -25,8 +25,8 @@ class Audience:
         on_indexes: Callable[[Sequence[PrefixIndex]], None] | None = None,
         on_error: Callable[[Observe, BaseException], None] | None = None,
     ) -> None:
-        """`on_indexes` hears which prefix indexes there are. `on_error` hears what an observer has raised, and the
-        others hear of the event all the same; without it the error ends the run."""
+        """`on_indexes` is called with the current prefix indexes. `on_error` is called with an observer and its
+        exception, and the others still receive the event; without `on_error` the exception ends the run."""
         self.context, self.cluster = context, cluster
         self.on_indexes, self.on_error = on_indexes, on_error
         self.observers: list[Observe] = []
@@ -35,7 +35,7 @@ class Audience:
         self.signals: dict[str, None] = {}
 
     def join(self, now_ps: int, policies: Sequence[Any], flights: dict[int, Flight]) -> None:
-        """Bind policies. They hear of all that happens from now on, and of what is in flight as if it were sent now."""
+        """Bind policies. They receive all events from now on, and those of requests in flight as if routed now."""
         for policy in policies:
             bind = getattr(policy, "bind", None)
             if bind is not None:
@@ -50,12 +50,12 @@ class Audience:
         self.observers += joining
 
     def dismiss(self, policies: Sequence[Any]) -> None:
-        """Policies that had joined hear of nothing more."""
+        """Stop sending events to these policies."""
         leaving = [policy.observe for policy in policies if hasattr(policy, "observe")]
         self.observers = [observe for observe in self.observers if observe not in leaving]
 
     def show(self, now_ps: int, names: Sequence[str], flights: dict[int, Flight]) -> None:
-        """Keep and show so much of this router's past. What is kept already goes on as it is."""
+        """Record and show these parts of this router's past; parts that are recorded already continue."""
         self.signals.update(dict.fromkeys(names))
         if self.state is not None:
             self.state.show(self.signals)
@@ -66,12 +66,12 @@ class Audience:
                 self.state.on_routed(flight.request)
 
     def update_indexes(self) -> None:
-        """A policy may have asked for an index that was not there."""
+        """Use all indexes of the context; a policy may have made a new one."""
         self.indexes = self.context.indexes
         if self.on_indexes is not None:
             self.on_indexes(self.indexes)
 
-    def tell(self, event: Event) -> None:
+    def notify(self, event: Event) -> None:
         self.cluster.now_ps = event.at_ps
         for observe in self.observers:
             try:
@@ -81,10 +81,7 @@ class Audience:
                     raise
                 self.on_error(observe, error)
 
-    # --- what happens ------------------------------------------------------------------------------------------
-
     def on_dequeued(self, request: Request) -> None:
-        """It leaves the router's queue, wherever to."""
         if self.state is not None:
             self.state.on_dequeued(request)
 
@@ -97,48 +94,48 @@ class Audience:
                 index.touch(prefill.index, request.path)
             index.touch(view.index, request.path)
         if self.observers:
-            self.tell(Routed(now_ps, request, view, prefill))
+            self.notify(Routed(now_ps, request, view, prefill))
 
     def on_taken_over(self, now_ps: int, flight: Flight) -> None:
-        """A request that another control plane has sent is in flight."""
+        """Take over a request in flight from another control plane."""
         if self.state is not None:
             self.state.on_arrival(now_ps, flight.request)
             self.state.on_routed(flight.request)
         for index in self.indexes:
             index.touch(flight.view.index, flight.request.path)
         for event in _history(now_ps, flight) if self.observers else ():
-            self.tell(event)
+            self.notify(event)
 
     def on_first_token(self, now_ps: int, flight: Flight) -> None:
         if self.state is not None:
             self.state.on_first_token(now_ps, flight.request, flight.view)
         if self.observers:
-            self.tell(FirstToken(now_ps, flight.request, flight.view))
+            self.notify(FirstToken(now_ps, flight.request, flight.view))
 
     def on_handed(self, now_ps: int, flight: Flight, prefill: InstanceView) -> None:
         if self.observers:
-            self.tell(Handed(now_ps, flight.request, flight.view, prefill))
+            self.notify(Handed(now_ps, flight.request, flight.view, prefill))
 
     def on_finished(self, now_ps: int, flight: Flight, outcome: str, output_tokens: int) -> None:
         if self.state is not None:
-            streamed = outcome == "completed" and flight.first_ps >= 0  # an answer may also come all at once
+            streamed = outcome == "completed" and flight.first_ps >= 0  # without streaming there is no first token
             decode_ps = now_ps - flight.first_ps if streamed else None
             self.state.on_finished(now_ps, flight.request, flight.view, output_tokens, decode_ps)
         if self.observers:
-            self.tell(Finished(now_ps, flight.request, flight.view, outcome, output_tokens))
+            self.notify(Finished(now_ps, flight.request, flight.view, outcome, output_tokens))
 
     def on_stopped(self, instance: int) -> None:
-        """Whatever an instance had cached is gone."""
+        """Forget what the instance had cached."""
         for index in self.indexes:
             index.clear(instance)
 
     def on_changed(self, now_ps: int, view: InstanceView, was: str) -> None:
         if self.observers:
-            self.tell(InstanceChanged(now_ps, view, was))
+            self.notify(InstanceChanged(now_ps, view, was))
 
 
 def _history(now_ps: int, flight: Flight) -> list[Event]:
-    """What a policy that comes late hears of a request in flight."""
+    """Return the past events of a request in flight, for a policy that joins late."""
     events: list[Event] = [Routed(now_ps, flight.request, flight.view, flight.prefill)]
     if flight.first_ps >= 0:
         events.append(FirstToken(now_ps, flight.request, flight.view))

@@ -1,7 +1,7 @@
-"""The autoscaler: watches the pools of a cluster, and asks a policy for each of them how many replicas it should have.
+"""The autoscaler: observes the pools of a cluster, and asks the policy of each pool how many replicas it should have.
 
-Like the control plane it does no I/O and has no clock. It hears what the router hears (`observe`), is told the time and
-the replicas there are, and answers with the changes that are to be made.
+Like the control plane it does no I/O and has no clock. It receives the router's events (`observe`) and the time, and
+returns the changes to make.
 """
 
 from __future__ import annotations
@@ -19,35 +19,33 @@ from headway.types import NEVER, PS_PER_SECOND, REDIRECTED, RETRIED, SERVING, Re
 from headway.views.events import Event, Finished, FirstToken, Handed, InstanceChanged, Routed
 from headway.views.pool import NOTHING, PoolView
 
-KEPT_PS: Final = 600 * PS_PER_SECOND  # of windows, for a policy that does not say how long its own are
-REMEMBERED: Final = 10_000  # requests that go on elsewhere and were not sent there yet
+KEPT_PS: Final = 600 * PS_PER_SECOND  # longest window of a policy without `windows_s`
+MOST_MOVING: Final = 10_000  # redirected requests that were not sent again yet
 EMPTY: Final = ("stopped", "provisioning", "loading", "unreachable")  # states of instances that hold no requests
+AtLeast0 = Annotated[float, Meta(ge=0)]
 
-# Whether a request met its SLO: it, when its first token came (-1: never), now, its outcome, its output tokens. None
-# where it has none.
+# Whether a request met its SLO, from the request, the time of its first token (-1: none), now, its outcome and its
+# output tokens. None without an SLO.
 Met = Callable[[Request, int, int, str, int], bool | None]
 
 
 class Triggers(Struct, frozen=True):
-    """What makes it look before its next periodic check, and how long it then takes no notice. None: not that."""
+    """Conditions that cause a check before the next periodic one. None: the condition is off."""
 
     queue_depth: Annotated[
-        Annotated[float, Meta(ge=0)] | None,
-        "above it: requests that wait, at the router or at instances, for each replica that serves",
+        AtLeast0 | None, "check if more requests per serving replica wait, at the router and at instances"
     ] = None
     attainment: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None,
-        "below it, in any class: share of requests that met their SLO within the window",
+        "check if the share of requests that met their SLO is lower, in any class, over the window",
     ] = None
-    high: Annotated[Annotated[float, Meta(ge=0)] | None, "above it: requests in flight over slots"] = None
-    low: Annotated[Annotated[float, Meta(ge=0)] | None, "below it: requests in flight over slots"] = None
-    sustained_ps: Annotated[Duration, "how long `high` or `low` must have held"] = 0
+    high: Annotated[AtLeast0 | None, "check if requests in flight ÷ slots is higher"] = None
+    low: Annotated[AtLeast0 | None, "check if requests in flight ÷ slots is lower"] = None
+    sustained_ps: Annotated[Duration, "how long `high` or `low` must hold before the check"] = 0
     rate_change: Annotated[
-        Annotated[float, Meta(gt=0)] | None, "by which share the rate differs from that at the last look"
+        Annotated[float, Meta(gt=0)] | None, "check if the rate differs by a larger share from that of the last check"
     ] = None
-    gap_ps: Annotated[PositiveDuration, "the shortest time from one look to the next that a trigger makes"] = (
-        15 * PS_PER_SECOND
-    )
+    gap_ps: Annotated[PositiveDuration, "shortest time from any check to one caused by a trigger"] = 15 * PS_PER_SECOND
 
     def validate(self, where: str) -> Triggers:
         if self.low is not None and self.high is not None and self.low >= self.high:
@@ -56,33 +54,29 @@ class Triggers(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True):
-    """A pool is to have another number of replicas."""
+    """A change of the number of replicas of a pool."""
 
     pool: int  # its number
     before: int
     after: int
     reason: str
-    cause: str  # of the check: `interval`, or the trigger that held
+    cause: str  # of the check: `interval`, or the trigger
 
 
-class Stay:
+class Stay(Struct, eq=False):
     """Where a request is."""
 
-    __slots__ = ("first_ps", "index", "pool", "prefill", "prefill_index", "tokens", "waits")
-
-    def __init__(self, tokens: int, index: int, pool: PoolView) -> None:
-        self.tokens = tokens  # of its prompt
-        self.index = index  # of the instance that generates
-        self.pool = pool
-        self.prefill: PoolView | None = None  # the pool that computes its prompt, where it is another
-        self.prefill_index = NOTHING
-        self.waits = False  # for that
-        self.first_ps = NOTHING
+    tokens: int  # of its prompt
+    index: int  # of the instance that generates
+    pool: PoolView
+    prefill: PoolView | None = None  # the pool that computes its prompt, if it is another
+    prefill_index: int = NOTHING
+    waits: bool = False  # whether its prompt is still to be computed there
+    first_ps: int = NOTHING
 
 
 class Autoscaler:
-    """One policy a pool. Checks are due at multiples of the interval from the start on, and whenever somebody asks for
-    a trigger and is told of one."""
+    """One policy for each pool. Checks are due at multiples of the interval, and when `trigger` returns a cause."""
 
     def __init__(
         self,
@@ -95,7 +89,7 @@ class Autoscaler:
     ) -> None:
         self.pools = tuple(pools)
         self.policies = tuple(policies)
-        # Pools that keep their size are not asked: not even what has crashed there comes back.
+        # Static pools are never checked; a crashed replica does not return there.
         self.scalable = [number for number, policy in enumerate(self.policies) if not isinstance(policy, Static)]
         self.interval_ps = interval_ps
         self.triggers = triggers
@@ -103,7 +97,7 @@ class Autoscaler:
         self.met = met
         self.places = {view.index: pool for pool in self.pools for view in pool.views}
         self.stays: dict[int, Stay] = {}  # by request
-        self.moving: dict[int, int] = {}  # first tokens of requests that go on elsewhere
+        self.moving: dict[int, int] = {}  # times of the first tokens of redirected requests
         self.start_ps = self.checked_ps = 0
         self.next_ps = NEVER
         if triggers is not None:
@@ -120,8 +114,6 @@ class Autoscaler:
         if self.interval_ps is not None:
             passed = (now_ps - self.start_ps) // self.interval_ps
             self.next_ps = self.start_ps + (passed + 1) * self.interval_ps
-
-    # --- what happens ------------------------------------------------------------------------------------------
 
     def observe(self, event: Event) -> None:
         if isinstance(event, Routed):
@@ -143,7 +135,7 @@ class Autoscaler:
     def on_routed(self, event: Routed) -> None:
         now, request = event.at_ps, event.request
         before = self.stays.get(request.id)
-        if before is not None:  # nobody has said that it left
+        if before is not None:  # no event reported that it left
             self.leave(now, before)
         index, tokens = event.instance.index, request.prompt_tokens
         pool = self.places[index]
@@ -165,17 +157,17 @@ class Autoscaler:
     def on_finished(self, event: Finished) -> None:
         now, request = event.at_ps, event.request
         stay = self.stays.pop(request.id, None)
-        if stay is None:  # its instance has gone
+        if stay is None:  # its instance is gone
             stay = Stay(0, event.instance.index, self.places[event.instance.index])
         else:
             self.leave(now, stay)
-        if event.outcome == RETRIED:  # it is judged when it ends
+        if event.outcome == RETRIED:  # it counts when it ends
             stay.pool.output.add(now, event.output_tokens)
             return
         if event.outcome == REDIRECTED:
             if stay.first_ps != NOTHING:
                 self.moving[request.id] = stay.first_ps
-                if len(self.moving) > REMEMBERED:  # some may never be sent again
+                if len(self.moving) > MOST_MOVING:  # some may never be sent again
                     del self.moving[next(iter(self.moving))]
             return
         stay.pool.output.add(now, event.output_tokens)
@@ -187,14 +179,13 @@ class Autoscaler:
             stay.prefill.on_finished(now, request.slo_class, met, first, latency)
 
     def in_vain(self, now_ps: int, request: Request, pools: Sequence[int]) -> None:
-        """A request has waited at the router as long as one may, and could have gone to these pools: it counts as one
-        that none of them served in time."""
+        """Count a request that timed out at the router as missed, for each pool that it could have gone to."""
         met = self.met(request, NOTHING, now_ps, "timed_out", 0)
         for pool in pools:
             self.pools[pool].on_finished(now_ps, request.slo_class, met, NOTHING, NOTHING)
 
     def on_changed(self, event: InstanceChanged) -> None:
-        """An instance has another state; where that is one in which it holds no requests, those it held are lost."""
+        """Update the pool of an instance that changed its state; if it is empty now, forget the requests it held."""
         index, now = event.instance.index, event.at_ps
         if event.instance.state in EMPTY and event.was not in EMPTY:
             for number, stay in list(self.stays.items()):
@@ -204,14 +195,11 @@ class Autoscaler:
         self.places[index].recount(now)
 
     def on_scaled(self, now_ps: int, pool: int) -> None:
-        """A change was carried out."""
         self.pools[pool].scaled_ps = now_ps
 
-    # --- checks ------------------------------------------------------------------------------------------------
-
     def trigger(self, now_ps: int) -> str | None:
-        """What makes a check due at this instant, if anything does. A pool that could not grow or shrink is not asked
-        what would make it."""
+        """Return the trigger that makes a check due now, if any. Triggers for growth do not count in a pool that cannot
+        grow, nor those for shrinking in a pool that cannot shrink."""
         triggers = self.triggers
         if triggers is None or now_ps - self.checked_ps < triggers.gap_ps:
             return None
@@ -224,7 +212,7 @@ class Autoscaler:
         return None
 
     def decide(self, now_ps: int, cause: str) -> list[Decision]:
-        """A check: which pools are to have another number of replicas."""
+        """Check all pools, and return the changes."""
         self.checked_ps = now_ps
         self.set_next(now_ps)
         decisions = []
@@ -248,7 +236,7 @@ class Autoscaler:
 
 
 def longest(policy: Any) -> int:
-    """The longest window that a policy looks at, in ps."""
+    """Return the longest window of a policy, in ps."""
     windows = getattr(policy, "windows_s", None)
     return KEPT_PS if windows is None else max((round(seconds * PS_PER_SECOND) for seconds in windows), default=0)
 

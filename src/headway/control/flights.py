@@ -1,4 +1,4 @@
-"""Requests in flight, as the router that sent them counts them; and the other answers that a request may get."""
+"""Requests in flight, counted by the router that sent them, and the other answers of the control plane."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,49 +13,44 @@ from headway.views.instance import InstanceView
 
 
 class Flight(Struct, eq=False, gc=False):
-    """Where a request went, and the priority that its instance gives it."""
+    """A request in flight: its instance and its priority there."""
 
     request: Request
     view: InstanceView
     cached: int  # prompt tokens believed cached there
-    pending: int  # those believed uncached, until the first token comes
+    pending: int  # prompt tokens believed uncached, until the first token
     priority: float
     hints: Hints
     reason: str = ""  # the policy's
-    prefill: InstanceView | None = None  # where the prompt is computed, if elsewhere, until it is computed
-    first_ps: int = -1  # when the first token came
+    prefill: InstanceView | None = None  # the prefill instance, if another, until the prompt is computed
+    first_ps: int = -1  # time of the first token
 
 
 class Queued:
     """A request was admitted and waits in the router's queue."""
-
-    __slots__ = ()
 
 
 QUEUED: Final = Queued()
 
 
 class TimedOut(Struct, frozen=True, gc=False):
-    """A request waited in the router's queue for as long as one may."""
+    """A request timed out in the router's queue."""
 
     reason: str
 
 
 class Unserved(Reject, frozen=True, gc=False):
-    """No instance came up for as long as a request may wait for one."""
+    """A request waited too long for an instance to start."""
 
 
 Answer = Flight | Reject | TimedOut | Queued | None  # None: the request waits, and `ControlPlane.wake` answers later
 Decision = tuple[Request, Answer]  # on a request that waited
 
 
-class Flights:
-    """Requests in flight by id. The view of an instance counts each of them once while it is there."""
+class Flights(Struct, eq=False):
+    """Requests in flight by id, and their counts in the views."""
 
-    __slots__ = ("by_id",)
-
-    def __init__(self) -> None:
-        self.by_id: dict[int, Flight] = {}
+    by_id: dict[int, Flight] = {}
 
     def send(self, flight: Flight) -> None:
         request, view, prefill = flight.request, flight.view, flight.prefill
@@ -79,7 +74,7 @@ class Flights:
         return flight
 
     def hand_over(self, request_id: int) -> tuple[Flight, InstanceView]:
-        """The prompt is computed on one instance, and the request moves to the other. Returns the first as well."""
+        """Move a request whose prompt is computed to its decode instance; return the prefill instance as well."""
         flight = self.by_id[request_id]
         prefill = flight.prefill
         assert prefill is not None
@@ -102,21 +97,18 @@ class Flights:
         return flight
 
     def check(self, views: Iterable[InstanceView], foreign: Sequence[int] | None = None) -> None:
-        """Raise if a view shows another number of requests in flight than there are. `foreign` is how many of them
-        other routers have reported, by instance."""
+        """Raise an error if a view shows a wrong number of requests in flight; `foreign` are those of other routers."""
         counts = Counter(flight.view.index for flight in self.by_id.values())
         counts.update(flight.prefill.index for flight in self.by_id.values() if flight.prefill is not None)
         for view in views:
             expected = counts[view.index] + (0 if foreign is None else foreign[view.index])
             if view.inflight != expected:
-                raise HeadwayError(
-                    f"policies: {view.id} shows {shown(view.inflight)} requests in flight and has {expected}; "
-                    f"a policy reads the views and must not write to them."
-                )
+                wrong = f"{view.id} shows {shown(view.inflight)} requests in flight but has {expected}"
+                raise HeadwayError(f"policies: {wrong}. A policy must not write to the views.")
 
 
 def _leave_prefill(flight: Flight, prefill: InstanceView) -> None:
-    """Count a request no longer at the instance that computed its prompt, or at which it ended."""
+    """Remove a request from the counts of its prefill instance."""
     prefill.inflight -= 1
     prefill.inflight_tokens -= flight.request.prompt_tokens
     prefill.pending_prefill_tokens -= flight.pending

@@ -1,4 +1,4 @@
-"""Who hears of a router's decisions, and which of them are taken out of its policies' hands."""
+"""Journals, which record a router's decisions, and forced decisions."""
 
 from collections.abc import Collection, Mapping
 from typing import Final, Protocol
@@ -7,19 +7,19 @@ from headway.policies.context import Context
 from headway.types import Delay, Priority, Reject, Request, Route
 from headway.views.cluster import ClusterView
 
-Forced = Mapping[int, tuple[str, str | None]]  # by request: the target of its first decision, and where its prompt goes
+Forced = Mapping[int, tuple[str, str | None]]  # by request: target and prefill instance of its first decision
 UNFORCED: Final[Forced] = {}
 
 
 class Journal(Protocol):
-    """Hears of the decisions as they are taken, with their scorecards, before the instances' counts tell of them."""
+    """Records the decisions with their scorecards, before the counts in the views include them."""
 
     def bind(self, context: Context, cluster: ClusterView, reported: Collection[str]) -> None:
-        """`reported` are the signals that a policy of the router reads, and that are therefore kept true."""
+        """`reported` are the signals that the router's policies read, and that are therefore maintained."""
 
     def on_refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None: ...
 
     def on_routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None: ...
 
     def on_stopped(self, instance: int) -> None:
-        """Whatever it had cached is gone."""
+        """Record that the cache of an instance is lost."""

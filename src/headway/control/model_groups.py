@@ -1,4 +1,4 @@
-"""Which instances can serve a request: a group of them for each model, by every name that clients call it by."""
+"""Groups of instances that can serve a request: one for each model, found by any name of the model."""
 
 from __future__ import annotations
 
@@ -13,36 +13,34 @@ from headway.views.instance import InstanceView
 
 
 class Group:
-    """The instances that serve a model, in order of index, and the router's queue of requests that wait for them."""
-
-    __slots__ = ("empty_ps", "flow", "instances", "members", "names", "number", "pools", "stranded")
+    """The instances that serve a model, in order of index, and the requests that wait for them."""
 
     def __init__(self, number: int, names: tuple[str, ...], members: tuple[InstanceView, ...]) -> None:
         self.number = number
-        self.names = names  # none where its instances serve whatever comes
+        self.names = names  # empty if its instances serve any name
         self.members = members
         self.pools = tuple(dict.fromkeys(view.pool for view in members))
-        self.instances = reachable(members)  # those of them that requests can go to
+        self.instances = reachable(members)  # the members that can serve now
         self.empty_ps = NEVER  # since when there are none
         self.flow: Any = None
-        # Requests that found none, the longest waiting first; a dict whose first is taken again and again would walk
-        # over all that were taken before.
+        # Requests that wait for an instance, the oldest first; removing the first of a plain dict again and again
+        # would be quadratic.
         self.stranded: OrderedDict[int, Stranded] = OrderedDict()
 
     def refresh(self, now_ps: int) -> None:
-        """The state of a member has changed."""
+        """Update the instances after the state of a member has changed."""
         self.instances = reachable(self.members)
         self.empty_ps = NEVER if self.instances else min(self.empty_ps, now_ps)
 
     def follow(self, before: Group, now_ps: int) -> None:
-        """It takes the place of a group of the same names that had other members."""
+        """Replace a group of the same names that had other members."""
         self.number, self.flow, self.stranded = before.number, before.flow, before.stranded
         self.empty_ps = before.empty_ps
         self.refresh(now_ps)
 
     @property
     def first_stranded(self) -> Stranded:
-        """The one that has waited longest; there is one."""
+        """The request that has waited longest; there must be one."""
         return next(iter(self.stranded.values()))
 
     @property
@@ -51,42 +49,40 @@ class Group:
 
 
 class Stranded(Struct, frozen=True, gc=False):
-    """A request that waits for an instance to come up."""
+    """A request that waits for an instance to start."""
 
     until_ps: int
     request: Request
-    priority: Priority | None  # where it was routed before
+    priority: Priority | None  # if it was routed before
 
 
 OTHER: Final = {"prefill": "decode", "decode": "prefill"}
 
 
 def reachable(members: Sequence[InstanceView]) -> tuple[InstanceView, ...]:
-    """Who can serve a request. Of a deployment that computes prompts apart, both halves must be there."""
+    """Return the instances that can serve. A disaggregated deployment can serve only if both halves can."""
     serving = [view for view in members if view.state in SERVING]
     roles = {(view.pool, view.role): None for view in serving}
     return tuple(view for view in serving if (view.pool, OTHER.get(view.role, view.role)) in roles)
 
 
 class ModelGroups:
-    """The groups of a cluster, in order of their first instances, and the one lookup of the group of a model.
+    """The groups of a cluster, in order of their first instances, and the lookup by model.
 
-    Where instances name the models that they serve, names that stand for the same instances are of one group. Where
-    none does, one group has all instances and serves every model. A free place has no id and belongs to no group."""
-
-    __slots__ = ("_groups", "by_name")
+    Names that the same instances serve form one group. If no instance names its models, one group has all instances and
+    serves every model. A free place has no id and belongs to no group."""
 
     def __init__(self, views: Sequence[InstanceView]) -> None:
         self._groups = _group(views)
         self.by_name = {name: group for group in self._groups for name in group.names}  # empty: any model is served
 
     def of(self, model: str) -> Group | None:
-        """The instances that can serve a model; None where the cluster does not have it."""
+        """Return the group of a model; None if the cluster does not have it."""
         return self.by_name.get(model) if self.by_name else self._groups[0]
 
     def regroup(self, views: Sequence[InstanceView], now_ps: int) -> list[Group]:
-        """Group anew, since other instances have taken places or serve other models. A group of the same names goes on
-        as it was; the groups whose names are gone are returned."""
+        """Group again after instances have joined, left or changed their models. A group of the same names continues;
+        return the groups whose names are gone."""
         before = {group.names: group for group in self._groups}
         number = max(group.number for group in self._groups)
         self._groups = _group(views)

@@ -46,12 +46,11 @@ from headway.types import ADMIT, NEVER, NO_PRIORITY, SERVING, Admit, Delay, Prio
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
 
-MOST_TOKENS: Final = 1 << 62  # that any prompt may be believed to have cached
-MOST_DELAYS: Final = 100_000  # of one request; who puts off more often would never let it in
+MOST_DELAYS: Final = 100_000  # of one request; a policy that delays more often would never admit it
 
 
 class ControlPlane:
-    """Asks the policies in order. It has `flights`, the `waiting` room, and an `audience` that hears what happens."""
+    """Asks the policies in order. `flights` are in flight, `waiting` has those that wait, `audience` gets events."""
 
     def __init__(
         self,
@@ -69,8 +68,8 @@ class ControlPlane:
         guard: Guard | None = None,
         on_indexes: Callable[[Sequence[PrefixIndex]], None] | None = None,
     ) -> None:
-        """`patience_ps` is how long a request waits for an instance to come up, and `unserved` the reason why it is
-        then rejected. `observe` hears what the policies hear. `on_indexes` hears which prefix indexes there are."""
+        """`patience_ps` is how long a request waits for an instance to start, and `unserved` why it is rejected then.
+        `observe` receives the same events as the policies. `on_indexes` is called with the current prefix indexes."""
         self.cluster = ClusterView(context.instances)
         self.cluster.explain = bool(journals)
         self.context, self.ordered = context, context.instances
@@ -106,10 +105,10 @@ class ControlPlane:
     def observers(self) -> list[Observe]:
         return self.audience.observers
 
-    # --- the way of a request ----------------------------------------------------------------------------------
+    # --- decisions ---------------------------------------------------------------------------------------------
 
     def arrive(self, now_ps: int, request: Request, again: bool = False) -> Answer:
-        """Decide on a request that comes, or comes `again` after it has waited here."""
+        """Decide on a request that arrives, or returns (`again`) after it has waited here."""
         if not again and self.audience.state is not None:
             self.audience.state.on_arrival(now_ps, request)
         if self.guard is None:
@@ -148,13 +147,13 @@ class ControlPlane:
         if not isinstance(verdict, Delay):
             return verdict
         if self.waiting.delays(request.id) >= MOST_DELAYS:
-            right = f"admit has put a request off {MOST_DELAYS:,} times; it must admit or reject it, or delay it longer"
+            right = f"admit delayed a request {MOST_DELAYS:,} times; it must admit or reject it, or delay it longer"
             raise wrong_answer("policies.admission", stages.admission, right, verdict, request)
         self.waiting.delay(now_ps + verdict.duration_ps, request)
         return None
 
     def _route(self, now_ps: int, request: Request, priority: Priority, stages: Stages) -> Flight | Reject:
-        """Route an admitted request. In a gateway the guard picks the stages and falls back if they fail."""
+        """Route an admitted request. In a gateway the guard chooses the stages and falls back if they fail."""
         if self.guard is None:
             return self._choose(now_ps, request, priority, stages)
         return self.guard.route(now_ps, request, stages, partial(self._choose, now_ps, request, priority))
@@ -164,7 +163,7 @@ class ControlPlane:
         if self.forced and request.id in self.forced:
             decision = self._force(request, decision)
         if isinstance(decision, Route):
-            view = self._find_target(decision.target, request, stages)  # a journal hears of proper answers only
+            view = self._find_target(decision.target, request, stages)  # a journal must not get invalid answers
             prefill = None if decision.prefill is None else self._find_target(decision.prefill, request, stages)
             if stages.permit is not None:
                 refusal = stages.permit(request, (view,) if prefill is None else (view, prefill))
@@ -188,8 +187,8 @@ class ControlPlane:
         raise wrong_answer("policies.routing", stages.routing, right, decision, request)
 
     def _force(self, request: Request, decision: Any) -> Any:
-        """Another target than the policy's, which has been asked all the same, so that its draws and turns go on as
-        they would; what it believes cached there is the index's word, if it goes by one."""
+        """Replace the policy's target. The policy was asked first, so that its random draws and rotation stay the same.
+        The believed cached tokens come from the first prefix index, if there is one."""
         target, prefill = self.forced.pop(request.id)
         if not isinstance(decision, Route) or (decision.target, decision.prefill) == (target, prefill):
             return decision
@@ -202,7 +201,7 @@ class ControlPlane:
     def _find_target(self, target: str, request: Request, stages: Stages) -> InstanceView:
         try:
             view = self.views.get(target)
-        except TypeError:  # not even hashable
+        except TypeError:  # the target is not hashable
             view = None
         if view is None or view.state not in SERVING or (self.groups.by_name and request.model not in view.serves):
             raise stages.wrong_target(view, target, request)
@@ -211,8 +210,7 @@ class ControlPlane:
     # --- requests that wait ------------------------------------------------------------------------------------
 
     def wake(self, now_ps: int) -> Decision | None:
-        """The next decision on a request that was delayed until now, or that waited for an instance; None if there is
-        no more."""
+        """Return the next decision on a request whose delay has ended, or that waited for an instance; else None."""
         turn = self.waiting.next_turn(now_ps)
         if turn is None:
             return None
@@ -228,9 +226,9 @@ class ControlPlane:
         return self.waiting.take_overdue(now_ps), self.unserved
 
     def pump(self, now_ps: int) -> Decision | None:
-        """The next decision on a request in the router's queue; None if there is no more. First those that have waited
-        too long go, then requests are sent in the queue's order while it is open, and then what is beyond its capacity
-        is turned away. Where models have queues of their own, one after the other."""
+        """Return the next decision on a request in the router's queue; None if there is none. Requests that waited too
+        long time out first. Then requests are dispatched while the cluster is not saturated, and those beyond the
+        capacity are rejected. Each model has its own queue."""
         if self.flow is None:
             return None
         cluster = self.cluster
@@ -261,15 +259,15 @@ class ControlPlane:
         return f"503: no instance came up within {duration_text(self.waiting.patience_ps)}"
 
     def give_up(self, request_id: int) -> bool:
-        """The client of a request has gone. False if the request does not wait here."""
+        """Remove a waiting request whose client has disconnected. False if it does not wait here."""
         return self.waiting.give_up(request_id)
 
     def pending(self, pool: str) -> int:
-        """Requests that wait and could go to a pool, without those that admission delayed."""
+        """Return the number of waiting requests that could go to a pool, without delayed ones."""
         return self.waiting.pending(pool)
 
     def pools_of(self, request: Request) -> tuple[str, ...]:
-        """Where a request could go, were all instances up."""
+        """Return the pools that a request could go to if all instances served."""
         group = self.groups.of(request.model)
         return () if group is None else group.pools
 
@@ -282,7 +280,7 @@ class ControlPlane:
         self.audience.on_first_token(now_ps, self.flights.first_token(now_ps, request_id))
 
     def on_handed(self, now_ps: int, request_id: int) -> Flight:
-        """A request's prompt has been computed on one instance, and it goes on to the other."""
+        """Move a request whose prompt is computed to its decode instance."""
         flight, prefill = self.flights.hand_over(request_id)
         self.audience.on_handed(now_ps, flight, prefill)
         return flight
@@ -292,8 +290,7 @@ class ControlPlane:
         self.audience.on_finished(now_ps, flight, outcome, output_tokens)
 
     def resend(self, now_ps: int, request: Request, priority: Priority) -> Flight | Reject | None:
-        """A request that its instance has lost, or that has to leave it, is routed again; None where it has to wait for
-        an instance to come up."""
+        """Route a request again that its instance has lost or must give up; None if it has to wait for an instance."""
         cluster = self.cluster
         group = self.groups.of(request.model)
         if group is None:
@@ -306,16 +303,15 @@ class ControlPlane:
         return None
 
     def take_over(self, now_ps: int, flights: Mapping[int, Flight]) -> None:
-        """What another control plane has sent to these instances is this one's from now on. The views count it
-        already; the policies hear of it as if it were sent now."""
+        """Take over requests in flight from another control plane. The views count them already; the policies receive
+        their events as if routed now."""
         self.flights.by_id.update(flights)
         for flight in flights.values():
             self.audience.on_taken_over(now_ps, flight)
 
-    # --- instances and policies that come and go -----------------------------------------------------------------
+    # --- changes of instances and policies -----------------------------------------------------------------------
 
     def instance_changed(self, now_ps: int, index: int, state: str) -> None:
-        """An instance gets into another state."""
         view = self.ordered[index]
         was, view.state = view.state, state
         if state == "stopped":
@@ -328,28 +324,27 @@ class ControlPlane:
         self.audience.on_changed(now_ps, view, was)
 
     def regroup(self, now_ps: int) -> list[Request]:
-        """Other instances have taken places, or serve other models. Returns the requests that waited for models whose
-        group is gone: they are to arrive again."""
+        """Group again after instances have joined, left or changed their models. Return the requests that waited for
+        models whose group is gone: they must arrive again."""
         self.views = {view.id: view for view in self.ordered if view.id}
         return self.waiting.regroup(now_ps)
 
     def join(self, now_ps: int, policies: Sequence[Any]) -> None:
-        """Further policies hear of what happens from now on, and of what is in flight as if it were sent now."""
+        """Bind further policies. They receive all events from now on; requests in flight appear as routed now."""
         self.audience.join(now_ps, policies, self.flights.by_id)
 
     def show(self, now_ps: int, names: Sequence[str]) -> None:
-        """Keep and show so much of this router's past from now on."""
+        """Record and show these parts of this router's past from now on."""
         self.audience.show(now_ps, names, self.flights.by_id)
 
-    # --- what is known -----------------------------------------------------------------------------------------
+    # --- checks and metrics ------------------------------------------------------------------------------------
 
     def check(self, foreign: Sequence[int] | None = None) -> None:
-        """What the views show in flight is what this router has there, and what it knows of others': views are not for
-        policies to write to."""
+        """Raise an error if a policy has written to the counts of the views; `foreign` are those of other routers."""
         self.flights.check(self.views.values(), foreign)
 
     def metrics(self) -> dict[str, float]:
-        """What the policies report of themselves; where models have queues of their own, each of these by its model."""
+        """Return the metrics of the policies. If models have their own queues, their metrics carry the model's name."""
         values: dict[str, float] = {}
         for name, policy in self.policies.items():
             if name == "flow" and len(self.groups) > 1:

@@ -1,4 +1,4 @@
-"""What a router remembers of its own past: per tenant, per instance and in total, over sliding windows."""
+"""A router's record of its own past: per tenant, per instance and in total, over sliding windows."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -11,9 +11,7 @@ from headway.views.window import Recent
 
 
 class Tenants(Mapping[str, TenantView]):
-    """Those that have come, in order of their first request; any other is one of whom nothing has been seen."""
-
-    __slots__ = ("_cluster", "_tenants")
+    """The tenants in order of their first request. A lookup of any other name returns an empty view."""
 
     def __init__(self, cluster: ClusterView) -> None:
         self._cluster = cluster
@@ -40,15 +38,13 @@ class Tenants(Mapping[str, TenantView]):
 
 
 def kept_signals(policies: Iterable[Any]) -> list[str]:
-    """What policies read of the router's own past."""
+    """Return the parts of the router's past that these policies read."""
     read = [signal for policy in policies for signal in entry_of(policy).exact]
     return list(KEPT) if EVERYTHING[0] in read else [name for name in KEPT if name in read]
 
 
 class RouterState:
-    """Keeps what the views of a cluster show of the past true; the control plane tells it what happens."""
-
-    __slots__ = ("cluster", "instances", "served", "tenants", "totals")
+    """Maintains what the views of a cluster show of the past, from the events of the control plane."""
 
     def __init__(
         self, cluster: ClusterView, signals: Collection[str] = KEPT, instances: Sequence[InstanceView] | None = None
@@ -57,11 +53,11 @@ class RouterState:
         self.instances = cluster.instances if instances is None else instances
         self.tenants = Tenants(cluster)
         self.totals = Totals(cluster)
-        self.served: dict[int, Recent] = {}  # by the instance's index, where it is shown
+        self.served: dict[int, Recent] = {}  # by index of the instance; empty if not shown
         self.show(signals)
 
     def show(self, names: Collection[str]) -> None:
-        """Show so much of the past. What is kept already goes on as it is."""
+        """Show these parts of the past; parts that are recorded already continue."""
         self.cluster.keep(self.tenants if "tenants" in names else None, self.totals if "totals" in names else None)
         if "recent" in names and not self.served:
             for view in self.instances:
@@ -72,12 +68,10 @@ class RouterState:
         self.totals.on_arrival(now_ps)
 
     def on_queued(self, request: Request) -> None:
-        """It was let in and waits in the router's own queue."""
         self.tenants[request.tenant].active += 1
         self.totals.queued += 1
 
     def on_dequeued(self, request: Request) -> None:
-        """It leaves the queue, wherever to."""
         self.tenants[request.tenant].active -= 1
         self.totals.queued -= 1
 
@@ -92,7 +86,7 @@ class RouterState:
     def on_finished(
         self, now_ps: int, request: Request, view: InstanceView, output_tokens: int, decode_ps: int | None
     ) -> None:
-        """It has ended; `decode_ps` is the time from its first token to its last, where that has come."""
+        """`decode_ps` is the time from the first token to the last; None unless the request completed."""
         self.tenants[request.tenant].active -= 1
         self.totals.on_finished(now_ps, output_tokens)
         if self.served:

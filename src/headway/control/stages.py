@@ -1,4 +1,4 @@
-"""The policies that decide on a request, and the part that chooses between several sets of them."""
+"""Sets of policies that decide on a request, and the guard that chooses between them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
@@ -7,23 +7,21 @@ from headway.config.wording import shown
 from headway.control.audience import Observe
 from headway.control.flights import Answer, Flight
 from headway.errors import HeadwayError
-from headway.policies.answers import VERDICT, is_number, refuses, wrong_answer, wrong_target
+from headway.policies.answers import VERDICT, is_number, refuses, wrong_answer
 from headway.types import SERVING, Reject, Request, Route
 from headway.views.instance import InstanceView
 
-MOST_TOKENS: Final = 1 << 62  # that any prompt may be believed to have cached
+MOST_TOKENS: Final = 1 << 62  # limit of `cached_tokens`
 
 Permit = Callable[[Request, Sequence[InstanceView]], Reject | None]
 
 
 class Stages:
-    """One set of policies: what a request goes through."""
-
-    __slots__ = ("admission", "permit", "priority", "routing")
+    """One set of policies."""
 
     def __init__(self, admission: Any, priority: Any, routing: Any) -> None:
         self.admission, self.priority, self.routing = admission, priority, routing
-        self.permit: Permit | None = getattr(admission, "permit", None)  # admission's word on where a request would go
+        self.permit: Permit | None = getattr(admission, "permit", None)  # checks the chosen targets
 
     def check_verdict(self, verdict: object, request: Request) -> None:
         if not refuses(verdict):
@@ -35,14 +33,15 @@ class Stages:
             raise wrong_answer("policies.admission", self.admission, right, refusal, request)
 
     def wrong_target(self, view: InstanceView | None, target: object, request: Request) -> HeadwayError:
-        """Why the instance that routing has named cannot serve the request."""
+        """Return the error for a target that cannot serve the request."""
         if view is None:
             why = "is not an instance of this cluster"
         elif view.state not in SERVING:
             why = f"is {view.state} and takes no requests"
         else:
             why = f"does not serve model {shown(request.model)}"
-        return wrong_target(self.routing, target, why, request)
+        policy = f"policies.routing: {type(self.routing).__name__}"
+        return HeadwayError(f"{policy} routed to {shown(target)}, which {why}, at request {request.id}.")
 
     def check_route(self, route: Route, view: InstanceView, prefill: InstanceView | None, request: Request) -> None:
         cached, priority = route.cached_tokens, route.priority
@@ -52,26 +51,25 @@ class Stages:
             raise self.wrong_route("priority as a finite number", priority, request)
         if prefill is None:
             if view.role == "prefill":
-                right = "as target an instance that generates, and this one to 'prefill'"
+                right = "a decode instance as target, and this prefill instance as 'prefill'"
                 raise self.wrong_route(right, route.target, request)
         elif prefill.role != "prefill" or view.role != "decode" or prefill.pool != view.pool:
-            right = "'prefill' an instance of that role, and one of role 'decode' of its pool as target"
+            right = "a prefill instance as 'prefill', and a decode instance of the same pool as target"
             raise self.wrong_route(right, (prefill.id, view.id), request)
 
     def wrong_route(self, right: str, value: object, request: Request) -> HeadwayError:
-        return wrong_answer("policies.routing", self.routing, f"route must give {right}", value, request)
+        return wrong_answer("policies.routing", self.routing, f"route must return {right}", value, request)
 
 
 class Guard(Protocol):
-    """Chooses the stages that decide on a request, and decides what follows when they fail. `decide` may be called
-    again with other stages after it has raised. A control plane without a guard has one set of stages, and what they
-    raise ends the run."""
+    """Chooses the stages that decide on a request, and what to do if they fail: `decide` may be called again with other
+    stages after it raised. A control plane without a guard has one set of stages, and their exceptions end the run."""
 
     def arrive(self, now_ps: int, request: Request, decide: Callable[[Stages], Answer]) -> Answer: ...
 
     def route(
         self, now_ps: int, request: Request, stages: Stages, decide: Callable[[Stages], Flight | Reject]
     ) -> Flight | Reject:
-        """`stages` are those that have admitted the request."""
+        """`stages` are those that admitted the request."""
 
     def observer_failed(self, observe: Observe, error: BaseException) -> None: ...

@@ -1,8 +1,8 @@
 """The requests that wait at a router, of three kinds:
 
-delayed     admission put them off; it is asked again at an instant that it named
+delayed     admission delayed them, and is asked again after the delay
 queued      in the queue of flow control, one for each group of instances
-stranded    no instance is up that could serve them; they wait for one, as long as patience lasts
+stranded    they wait for an instance that can serve them, but at most for `patience`
 """
 
 from collections.abc import Callable
@@ -14,12 +14,12 @@ from headway.control.model_groups import Group, ModelGroups, Stranded
 from headway.policies.context import Context
 from headway.types import NEVER, Priority, Request
 
-DELAYED, RESCUED, OVERDUE = range(3)  # in the order in which they come up at one instant
-Turn = tuple[int, int]  # one of these, and the request's id among the delayed
+DELAYED, RESCUED, OVERDUE = range(3)  # in the order of one instant
+Turn = tuple[int, int]  # one of these, and for DELAYED the request's id
 
 
 class WaitingRoom:
-    """`next_ps` is the first instant at which a request comes up again or has waited too long."""
+    """`next_ps` is the next time at which a delay ends or a request has waited too long."""
 
     def __init__(
         self,
@@ -29,20 +29,20 @@ class WaitingRoom:
         patience_ps: int,
         on_dequeued: Callable[[Request], None],
     ) -> None:
-        """`flow` is the queue's policy, or None. `on_dequeued` hears of each request that leaves a queue here."""
+        """`flow` is the policy of the queues, or None. `on_dequeued` is called for requests removed from a queue."""
         self.context = context
         self.groups = groups
         self.flow = flow
-        self.patience_ps = patience_ps  # how long a request waits for an instance to come up
+        self.patience_ps = patience_ps  # how long a request waits for an instance to start
         self.on_dequeued = on_dequeued
         self.next_ps = NEVER
-        self.delayed: list[tuple[int, int, int, Request]] = []  # heap: when to ask again, id, how often it was delayed
-        self.delayed_until: dict[int, int] = {}  # by id, without those that were given up
-        self._asked_again = (-1, 0)  # the request that came up last, and how often it had been delayed
+        self.delayed: list[tuple[int, int, int, Request]] = []  # heap: end of the delay, id, number of delays
+        self.delayed_until: dict[int, int] = {}  # by id, without requests that gave up
+        self._asked_again = (-1, 0)  # the request whose delay ended last, and its number of delays
         self._add_queues()
 
     def _add_queues(self) -> list[Any]:
-        """Give each new group a queue of its own, so that a model that is full holds up no other; the new queues."""
+        """Give each new group its own queue, so that a full model does not block others; return the new queues."""
         groups = [group for group in self.groups if group.flow is None] if self.flow is not None else []
         for group in groups:
             group.flow = self.flow if group.number == 0 else copy(self.flow)
@@ -53,7 +53,7 @@ class WaitingRoom:
 
     def set_next(self) -> None:
         delayed = self.delayed
-        while delayed and self.delayed_until.get(delayed[0][1]) != delayed[0][0]:  # given up meanwhile
+        while delayed and self.delayed_until.get(delayed[0][1]) != delayed[0][0]:  # its client gave up
             heappop(delayed)
         self.next_ps = delayed[0][0] if delayed else NEVER
         for group in self.groups:
@@ -64,29 +64,23 @@ class WaitingRoom:
             if group.stranded:
                 self.next_ps = min(self.next_ps, group.first_stranded.until_ps)
 
-    # --- those that come ---------------------------------------------------------------------------------------
-
     def delays(self, request_id: int) -> int:
-        """How often a request that comes up now has been delayed before."""
+        """Return how often the request whose delay has just ended was delayed; 0 for any other."""
         last, times = self._asked_again
         return times if last == request_id else 0
 
     def delay(self, until_ps: int, request: Request) -> None:
-        """Hold a request until admission is to be asked again."""
         heappush(self.delayed, (until_ps, request.id, self.delays(request.id) + 1, request))
         self.delayed_until[request.id] = until_ps
         self.set_next()
 
     def strand(self, now_ps: int, request: Request, group: Group, priority: Priority | None = None) -> None:
-        """Hold a request until an instance comes up; `priority` is given where it was routed before."""
+        """Let a request wait for an instance; `priority` is set if it was routed before."""
         group.stranded[request.id] = Stranded(now_ps + self.patience_ps, request, priority)
         self.set_next()
 
-    # --- those that come up again ------------------------------------------------------------------------------
-
     def next_turn(self, now_ps: int) -> Turn | None:
-        """What comes up next at this instant, the lowest first; the caller then takes it. A clock may be late: what
-        was due earlier is due now."""
+        """Return what is due next, now or earlier; the caller then calls the `take_` method of that kind."""
         if self.delayed and self.delayed[0][0] <= now_ps:
             return DELAYED, self.delayed[0][1]
         overdue: Turn | None = None
@@ -99,7 +93,6 @@ class WaitingRoom:
         return overdue
 
     def take_delayed(self) -> Request:
-        """The first of those that are to be asked again."""
         _, _, times, request = heappop(self.delayed)
         self._asked_again = (request.id, times)
         del self.delayed_until[request.id]
@@ -107,11 +100,11 @@ class WaitingRoom:
         return request
 
     def take_rescued(self) -> Stranded:
-        """The first that waited for an instance and now has one."""
+        """Remove and return the first request that waited for an instance and now has one."""
         return self._take_stranded(next(group for group in self.groups if group.stranded and group.instances))
 
     def take_overdue(self, now_ps: int) -> Request:
-        """The first that has waited for an instance as long as it may."""
+        """Remove and return the first request that has waited too long for an instance."""
         late = (group for group in self.groups if group.stranded and group.first_stranded.until_ps <= now_ps)
         return self._take_stranded(next(late)).request
 
@@ -120,10 +113,8 @@ class WaitingRoom:
         self.set_next()
         return stranded
 
-    # --- those that leave --------------------------------------------------------------------------------------
-
     def give_up(self, request_id: int) -> bool:
-        """Forget a request whose client has gone. False if it does not wait here."""
+        """Remove a request whose client has disconnected. False if it does not wait here."""
         if not self._remove(request_id):
             return False
         self.set_next()
@@ -142,8 +133,8 @@ class WaitingRoom:
         return False
 
     def regroup(self, now_ps: int) -> list[Request]:
-        """Group anew, since other instances have taken places or serve other models. A request goes on waiting where
-        the names of its group are the same; the others are returned, to arrive again."""
+        """Group again after instances have joined, left or changed their models. Return the requests of groups that are
+        gone, which must arrive again; the others continue to wait."""
         dissolved = self.groups.regroup(self.context.instances, now_ps)
         for queue in self._add_queues():
             queue.bind(self.context)
@@ -152,7 +143,7 @@ class WaitingRoom:
         return sorted(homeless, key=lambda request: request.id)
 
     def leave(self) -> list[Request]:
-        """All that wait here, in order of arrival, as another control plane takes over."""
+        """Remove and return all waiting requests in order of arrival, for another control plane."""
         waiting = [request for _, number, _, request in self.delayed if number in self.delayed_until]
         for group in self.groups:
             waiting += self._empty(group)
@@ -166,15 +157,13 @@ class WaitingRoom:
             waiting.append(entry.request)
         return waiting
 
-    # --- how many ----------------------------------------------------------------------------------------------
-
     @property
     def queued(self) -> int:
         """Requests in the queues of flow control."""
         return sum([len(queue) for queue in self.queues()])
 
     def pending(self, pool: str) -> int:
-        """Requests that wait and could go to a pool, without the delayed."""
+        """Return the number of waiting requests that could go to a pool, without delayed ones."""
         count = 0
         for group in self.groups:
             if pool in group.pools:

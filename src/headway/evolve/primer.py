@@ -15,7 +15,7 @@ ROLES: Final = {
     "scaling": "sets the number of replicas of a pool",
 }
 MEANINGS: Final = {
-    **{f"instance.{name}": signal.hint for name, signal in SIGNALS.items() if signal.hint},
+    **{f"instance.{name}": signal.description.rstrip(".") for name, signal in SIGNALS.items() if signal.hint},
     "request.shared_prefix_tokens": "prompt tokens shared with other requests",
     "request.max_tokens": "None if the client set no limit",
     "request.turn": "its place in the conversation",

@@ -1,4 +1,4 @@
-"""The policies. Importing the package files every built-in one in the registry."""
+"""The built-in policies. Importing this package registers all of them."""
 
 from headway.policies import (  # noqa: F401
     admission,
@@ -14,7 +14,7 @@ from headway.policies import (  # noqa: F401
     scheduling,
     scorers,
     templates,
-    trees,
+    tree,
     weighted,
 )
 from headway.policies.code import stages, wasm  # noqa: F401

@@ -1,4 +1,4 @@
-"""Checks of what policies answer, and the errors of wrong answers."""
+"""Checks of the answers of policies, and the errors for wrong answers."""
 
 from collections.abc import Mapping
 from sys import float_info
@@ -14,7 +14,7 @@ VERDICT: Final = "admit must return ADMIT, a Reject, or a Delay of 1 ps to 2**62
 
 
 def refuses(verdict: object) -> bool:
-    """Whether it is a proper answer of admission other than to admit."""
+    """Return whether an answer of an admission policy is a valid Reject or Delay."""
     if isinstance(verdict, Reject):
         return isinstance(verdict.reason, str)
     if isinstance(verdict, Delay):
@@ -46,8 +46,3 @@ def is_number(value: object) -> bool:
 
 def wrong_answer(where: str, policy: Any, right: str, answer: object, request: Request) -> HeadwayError:
     return HeadwayError(f"{where}: {type(policy).__name__}.{right}, got {shown(answer)}, at request {request.id}.")
-
-
-def wrong_target(policy: Any, target: object, wrong: str, request: Request) -> HeadwayError:
-    place = f"policies.routing: {type(policy).__name__}"
-    return HeadwayError(f"{place} routed to {shown(target)}, which {wrong}, at request {request.id}.")

@@ -1,9 +1,9 @@
-"""The B3 family: LMetric, its controls without cache or without balance, and the gated hybrids.
+"""The B3 family: LMetric, its controls without cache or without load, and the gated hybrids.
 
-All count alike. `num_requests` is the requests in flight, waiting or running; `pending` the prompt tokens believed
-uncached of requests without a first token; both are the router's own counters, exact, and move when a request is
-routed, gives its first token, ends. `hit` is the longest leading run of 512-token blocks believed cached, in tokens;
-since only full blocks match it never exceeds the prompt, and `uncached` = prompt tokens − hit is never negative.
+All use the same quantities. `num_requests` is the requests in flight, waiting or running. `pending` is the believed
+uncached prompt tokens of requests without a first token. Both are the router's own exact counters; they change when a
+request is routed, generates its first token, or ends. `hit` is the longest prefix of 512-token blocks believed cached,
+in tokens. Only full blocks match, so `uncached` = prompt tokens − hit is never negative.
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,12 @@ from headway.types import Request, Route
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
 
-# As many tokens as 31,250 blocks of 16: 500,000 // 512.
-LRU_BLOCKS = 976
+LRU_BLOCKS = 976  # 500,000 tokens // 512, about as many tokens as 31,250 blocks of 16
 COUNTERS = ("inflight", "pending_prefill_tokens", "prefix_index")
 
 
 class Rotation(Struct, eq=False):
-    """Finds the lowest key; equals take turns, by a counter that advances on ties only. Each group of instances has
-    its own."""
+    """Finds the lowest key. Ties rotate by a counter for each group of instances, which advances on ties only."""
 
     turns: dict[int, int] = {}  # by group
 
@@ -50,17 +48,16 @@ class Rotation(Struct, eq=False):
 
 @policy("routing", "lmetric", exact=COUNTERS, reported=())
 class LMetric(Believer):
-    """Minimises the prefill tokens waiting at an instance, this request's uncached part included, times its requests.
+    """Minimises the pending prefill tokens, including this request's uncached tokens, times the requests in flight.
 
-    score = (pending + uncached) × num_requests; the lowest wins. Ties: the first, that is the lowest index. Every idle
-    instance scores 0, so an idle one wins whatever its cache holds; `lmetric-plus-one` is the published form without
-    that trait. Counters are exact, the match is the router's belief.
+    score = (pending + uncached) × num_requests; the lowest wins. Ties: lowest index. Every idle instance scores 0, so
+    it wins regardless of its cache; `lmetric-plus-one`, the published form, avoids that.
     """
 
     block_tokens: BlockTokens = 512
     lru_blocks: LruBlocks = LRU_BLOCKS
 
-    joining = 0  # whether the request itself counts among the instance's
+    joining = 0  # 1 if this request counts among the instance's requests
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
         instances = cluster.instances
@@ -78,20 +75,19 @@ class LMetric(Believer):
 
 @policy("routing", "load-only", exact=["inflight"], reported=(), kind="control")
 class LoadOnly(LeastLoaded):
-    """Minimises requests in flight and looks at neither cache nor session: the control for `lmetric`.
+    """Minimises requests in flight and ignores cache and session: the control for `lmetric`.
 
-    score = num_requests, exact. Ties: the first, that is the lowest index, so that light traffic keeps landing on
-    instance 0 and hits its cache by accident; published figures of this control contain that.
+    score = num_requests, exact. Ties: lowest index. Light traffic therefore keeps going to instance 0 and hits its
+    cache by accident; published results of this control contain that effect.
     """
 
 
 @policy("routing", "sticky", exact=["inflight"], reported=(), kind="control")
 class Sticky(SessionBound):
-    """Binds a session to the instance with the fewest requests when it is first seen, and never lets go of it.
+    """Binds each new session to the instance with the fewest requests in flight, regardless of later load.
 
-    The upper bound of locality and the worst case of hot spots. A request without a session goes to the fewest
-    requests in flight and binds nothing. Counters are exact. Ties: the first, that is the lowest index. A binding ends
-    only when its instance can serve no more, or when `max_sessions` other sessions were seen since.
+    It is the upper bound of locality and the worst case of hot spots. A request without a session goes to the fewest
+    requests in flight. Ties: lowest index. Bindings end if the instance cannot serve, or beyond `max_sessions`.
     """
 
     max_sessions: MaxSessions = 1_000_000
@@ -100,13 +96,12 @@ class Sticky(SessionBound):
 
 @policy("routing", "unified", exact=COUNTERS, reported=())
 class Unified(Believer, Binds):
-    """Stays with a session's instance while its cache is warm and it is not overloaded, and else decides by LMetric.
+    """Keeps a session on its instance while the cache is warm and the load is not high, else decides by LMetric.
 
-    Stays when hit ÷ prompt tokens > `min_hit_ratio` (strictly) and num_requests ≤ `overload_factor` × max(mean
-    num_requests, 1). Otherwise the lowest (score, uncached, num_requests) wins, score = (pending + uncached) ×
-    num_requests. Ties: in rotation, by a counter that advances on ties only. The session is bound to whatever was
-    chosen; a request without a session binds nothing. Counters are exact, the match is the router's belief, and both
-    gates are decided in whole numbers. Beyond `max_sessions` the session not seen for longest is forgotten.
+    It stays if hit ÷ prompt tokens > `min_hit_ratio` (strictly) and num_requests ≤ `overload_factor` × max(mean
+    num_requests, 1). Otherwise the lowest (score, uncached, num_requests) wins, with score = (pending + uncached) ×
+    num_requests. Ties: in rotation, by a counter that advances on ties only. The session is then bound to the chosen
+    instance. Beyond `max_sessions` the least recently seen session is forgotten.
     """
 
     overload_factor: Annotated[float, Bounds(0, 1000)] = 2.0
@@ -164,11 +159,10 @@ class Unified(Believer, Binds):
 
 @policy("routing", "lmetric-plus-one", exact=COUNTERS, reported=(), kind="extra")
 class LMetricPlusOne(LMetric):
-    """Minimises prefill tokens times the batch this request would make: LMetric as it was published.
+    """Minimises pending prefill tokens times the batch size with this request: LMetric as published.
 
-    score = (pending + uncached) × (num_requests + 1); the lowest wins. Unlike `lmetric` an idle instance does not score
-    0, so among idle ones the warmest cache wins. Ties: lowest index. Counters are exact, the match is the router's
-    belief.
+    score = (pending + uncached) × (num_requests + 1); the lowest wins. Unlike with `lmetric`, idle instances do not
+    score 0, so among idle ones the warmest cache wins. Ties: lowest index.
     """
 
     joining = 1
@@ -176,10 +170,9 @@ class LMetricPlusOne(LMetric):
 
 @policy("routing", "least-prefill-work", exact=COUNTERS, reported=())
 class LeastPrefillWork(Believer):
-    """Minimises the prefill tokens left to compute at an instance, this request's uncached part included.
+    """Minimises the prefill tokens that an instance has left to compute, including this request's uncached tokens.
 
-    The lowest (pending + uncached, num_requests) wins; there is nothing to tune. Ties: in rotation, by a counter that
-    advances on ties only. Counters are exact, the match is the router's belief.
+    The lowest (pending + uncached, num_requests) wins. Ties: in rotation, by a counter that advances on ties only.
     """
 
     block_tokens: BlockTokens = 512

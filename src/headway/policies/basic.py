@@ -1,4 +1,4 @@
-"""The plain routing policies: baselines to measure the others against, and one that is wrong on purpose."""
+"""The basic routing policies: baselines for the others, and one that is wrong on purpose."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from headway.views.instance import InstanceView
 
 
 def least_loaded(instances: Sequence[InstanceView]) -> InstanceView:
-    """Fewest requests in flight, the lowest index among equals."""
+    """Return the instance with the fewest requests in flight; ties: lowest index."""
     loads = [view.inflight for view in instances]
     return instances[loads.index(min(loads))]
 
@@ -19,8 +19,7 @@ def least_loaded(instances: Sequence[InstanceView]) -> InstanceView:
 class RoundRobin:
     """Sends requests to the instances in turn.
 
-    The n-th request goes to candidate n mod N, whatever its size and whatever the load; each model has a count of its
-    own. It reads no signal.
+    The n-th request goes to candidate n mod N, regardless of its size and of the load. Each model has its own count.
     """
 
     def bind(self, context: Context) -> None:
@@ -35,10 +34,7 @@ class RoundRobin:
 
 @policy("routing", "random", reported=(), kind="extra")
 class Random:
-    """Sends each request to an instance drawn uniformly from a seeded stream.
-
-    One draw a request from the routing stream of the simulation seed. It reads no signal.
-    """
+    """Sends each request to an instance drawn uniformly at random, by one draw from the seeded routing stream."""
 
     def bind(self, context: Context) -> None:
         self.draw = context.rng("routing").random
@@ -52,8 +48,7 @@ class Random:
 class LeastLoaded:
     """Sends each request to the instance with the fewest requests in flight.
 
-    Load is the router's own count of requests routed to an instance and not yet ended, each once: exact, never stale.
-    Ties: lowest index.
+    Load is the router's own exact count, which is never stale. Ties: lowest index.
     """
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
@@ -64,8 +59,7 @@ class LeastLoaded:
 class AlwaysBusiest:
     """Sends each request to the instance with the most requests in flight: a pathological control.
 
-    Load is the router's own exact count. Ties: lowest index, so one instance gets everything. A metric that does not
-    show this policy as the worst is not measuring balance.
+    Ties: lowest index, so one instance gets every request. A metric that does not rank it worst does not show balance.
     """
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
@@ -78,10 +72,9 @@ class AlwaysBusiest:
 class PrefixAffinity(Believer):
     """Sends a prompt to an instance believed to hold all of its full blocks, and otherwise to the least loaded one.
 
-    All or nothing: a match that lacks one block counts as none, and a prompt shorter than one block never matches.
-    Among several full matches the least loaded wins; load is the exact count of requests in flight. Ties: lowest
-    index. The match is what the router believes from its own routing, an LRU of `lru_blocks` blocks an instance.
-    On prompts that share no block it decides as `least-loaded`.
+    A match that lacks one block counts as none, and a prompt shorter than one block never matches. Among several full
+    matches the least loaded wins; load is the exact count of requests in flight. Ties: lowest index. The match is the
+    router's belief from its own routing, an LRU of `lru_blocks` blocks for each instance.
     """
 
     block_tokens: BlockTokens = BLOCK_TOKENS
@@ -107,8 +100,8 @@ class PrefixAffinity(Believer):
 class LeastKv:
     """Sends each request to the instance with the lowest KV-cache utilisation.
 
-    Utilisation is blocks held by requests over all blocks, as the instance last reported it; blocks that are cached
-    but held by no request count as free. Ties: lowest index.
+    Utilisation is blocks held by requests ÷ all blocks, as last reported. Cached blocks that no request holds count as
+    free. Ties: lowest index.
     """
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
@@ -121,8 +114,8 @@ class LeastKv:
 class PowerOfTwo:
     """Draws two distinct instances at random and sends the request to the less loaded of the two.
 
-    Load is the router's own exact count of requests in flight. Ties: lowest index of the two. Two draws a request
-    from the seeded routing stream; a single candidate is taken as it is.
+    Load is the router's own exact count of requests in flight. Ties: lowest index of the two. Each request takes two
+    draws from the seeded routing stream, or none if there is a single candidate.
     """
 
     def bind(self, context: Context) -> None:

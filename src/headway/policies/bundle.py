@@ -1,4 +1,4 @@
-"""Bundles: the policies of all five stages as one document, with where they come from.
+"""Bundles: the policies of all five stages in one document, with their origin.
 
     format: 1
     name: warm first
@@ -10,7 +10,7 @@
       admission: {type: tree, tree: {if: cluster.totals.queued > 50, then: reject, else: admit}}
       scheduler: {type: code, source: "def key(ticket): ..."}    # or path: rule.py
 
-A missing stage has its default policy. Reading a bundle also reads its code files, so it holds all that it needs.
+A missing stage has its default policy. Reading a bundle also reads its code files, so the bundle is self-contained.
 """
 
 from __future__ import annotations
@@ -34,13 +34,11 @@ from headway.types import Json
 
 FORMAT: Final = 1
 STAGES: Final = ("admission", "priority", "routing", "scheduler", "scaling")
-TYPES: Final = {"parameters": ("template",), "tree": ("tree",), "code": ("source", "path")}  # and a key of each
-WRITTEN: Final = ("code", "tree")  # the catalogue's names for what is written out in full
+TYPES: Final = {"parameters": ("template",), "tree": ("tree",), "code": ("source", "path")}  # needs one of these keys
+WRITTEN: Final = ("code", "tree")  # policies whose source is in the bundle
 
 
 class _File(Protocol):
-    """A path, as `pathlib` has them."""
-
     def __fspath__(self) -> str: ...
 
 
@@ -49,38 +47,36 @@ class _Keys(Struct):
 
     format: int
     policies: Any
-    name: str | None = None  # the file's if left out
+    name: str | None = None  # default: the name of the file
     generation: int = 0
     parent: str | None = None
     mutations: list[str] = []
 
 
 class Bundle(Struct, frozen=True):
-    """One policy a stage, each as a scenario has it: a name, or a mapping with `name` and parameters."""
+    """One policy for each stage, in the form of a scenario: a name, or a mapping with `name` and parameters."""
 
     name: str
     policies: dict[str, Any]
     generation: int = 0
-    parent: str | None = None  # the `id` of the bundle that it was made from
-    mutations: tuple[str, ...] = ()  # what was changed, in words
+    parent: str | None = None  # `id` of the bundle that this one was derived from
+    mutations: tuple[str, ...] = ()  # descriptions of the changes
 
     def __post_init__(self) -> None:
         for stage in self.policies:
             if stage not in STAGES:
-                raise HeadwayError(
-                    f"policies.{cut(str(stage))}: a bundle has no such stage.{suggest(str(stage), STAGES)}"
-                )
+                raise HeadwayError(f"policies.{cut(str(stage))}: there is no such stage.{suggest(str(stage), STAGES)}")
         every = {stage: _normalise(self.policies.get(stage), stage) for stage in STAGES}
         msgspec.structs.force_setattr(self, "policies", every)
 
     @classmethod
     def of(cls, name: str = "bundle", **policies: Any) -> Bundle:
-        """A bundle of a few stages' policies; the others have their defaults."""
+        """Make a bundle of these policies; other stages have their defaults."""
         return cls(name, policies)
 
     @classmethod
     def read(cls, source: str | _File | Mapping[str, Any]) -> Bundle:
-        """From a file, or from the document that is in one. Only its form is looked at; `check` looks at policies."""
+        """Read a bundle from a file or a document. This checks the form only; `check` checks the policies."""
         if isinstance(source, Mapping):
             return _read(dict(source), "bundle", None)
         if not isinstance(source, str) and not hasattr(source, "__fspath__"):
@@ -92,7 +88,7 @@ class Bundle(Struct, frozen=True):
         write_text(file if isinstance(file, str) else file.__fspath__(), yaml_text(self.document()))
 
     def document(self) -> Json:
-        """The bundle as its file has it: every stage, and the type of each."""
+        """Return the document that `write` writes: every stage with its type."""
         return {
             "format": FORMAT,
             "name": self.name,
@@ -103,31 +99,31 @@ class Bundle(Struct, frozen=True):
         }
 
     def check(self, where: str = "policies") -> None:
-        """Build every policy once, which raises an error for a wrong one."""
+        """Raise an error if a policy cannot be built."""
         for stage, spec in self.policies.items():
             registry.build(stage, spec, f"{where}.{stage}")
 
     @property
     def id(self) -> str:
-        """Sixteen hexadecimal digits that stand for the policies alone, not for name and descent."""
+        """A hash of the policies, as 16 hexadecimal digits; name and origin do not count."""
         text = msgspec.json.encode(self.policies, order="sorted")
         return blake2b(text, digest_size=8).hexdigest()
 
     @property
     def complexity(self) -> int:
-        """The nodes of what is written as code or tree, and the number of parameters of the others."""
+        """The sum over all policies of `complexity`."""
         return sum([complexity(stage, spec) for stage, spec in self.policies.items()])
 
 
 def is_bundle(document: object) -> bool:
-    """Whether a document is meant as a bundle."""
+    """Return whether a document looks like a bundle."""
     return isinstance(document, Mapping) and ("format" in document or "policies" in document)
 
 
 def complexity(stage: str, spec: Any) -> int:
-    """How much there is to a policy: syntax nodes, or parameters. Code that is refused counts by its words."""
+    """Return the number of syntax nodes of code or a tree, of words of rejected code, or else of parameters."""
     name, parameters = registry.split(spec, f"policies.{stage}")
-    if registry.is_file(name):  # which need not be run to be judged
+    if registry.is_file(name):  # without executing the file
         return len(parameters)
     if name not in WRITTEN:
         return len(registry.find(stage, name, f"policies.{stage}").parameters)
@@ -140,7 +136,7 @@ def complexity(stage: str, spec: Any) -> int:
 
 
 def source_of(stage: str, spec: Any) -> str:
-    """The source of a policy that is code or a tree."""
+    """Return the source of a policy of type code or tree."""
     name, parameters = registry.split(spec, f"policies.{stage}")
     if name == "tree":
         return tree_source(parameters.get("tree"), stage).text
@@ -157,7 +153,7 @@ def _read(data: Any, where: str, file: str | None) -> Bundle:
                 raise HeadwayError(f"{key!r} is missing; a bundle has 'format: {FORMAT}' and 'policies'.")
         keys = read(_Keys, {"format": FORMAT, **data} if file is None else dict(data), "")
         if keys.format != FORMAT:
-            raise HeadwayError(f"format: this is of format {keys.format}; only format {FORMAT} can be read.")
+            raise HeadwayError(f"format: {keys.format} is not supported. Use format {FORMAT}.")
         if not isinstance(keys.policies, Mapping):
             raise HeadwayError(f"policies: expected a mapping of stages to policies, got {shown(keys.policies)}.")
         policies = {stage: _plain(stage, spec, file) for stage, spec in keys.policies.items()}
@@ -168,7 +164,7 @@ def _read(data: Any, where: str, file: str | None) -> Bundle:
 
 
 def _plain(stage: str, spec: Any, file: str | None) -> Any:
-    """A typed policy as a scenario has it; one that is untyped is so already."""
+    """Convert a policy with `type` to the form of a scenario; return others unchanged."""
     place = f"policies.{cut(str(stage))}"
     if not isinstance(spec, Mapping) or "type" not in spec:
         code = isinstance(spec, Mapping) and spec.get("name") == "code" and spec.get("path")
@@ -178,13 +174,13 @@ def _plain(stage: str, spec: Any, file: str | None) -> Any:
         raise HeadwayError(f"{place}.type: there is no type {shown(kind)}.{suggest(str(kind), TYPES)}")
     must = TYPES[kind]
     known = [*must, "parameters"]
-    if kind != "parameters" and stage in STAGES:  # what goes beside the text, such as the belief that it asks
+    if kind != "parameters" and stage in STAGES:  # parameters of the policy itself, such as `lru_blocks`
         known += [parameter.name for parameter in registry.find(stage, kind, place).parameters]
     for key in spec:
         if key not in (*known, "type"):
             raise HeadwayError(f"{place}.{cut(str(key))}: there is no such key.{suggest(str(key), known)}")
     if len([key for key in must if spec.get(key) is not None]) != 1:
-        raise HeadwayError(f"{place}: a policy of type {kind} has {' or '.join(must)}.")
+        raise HeadwayError(f"{place}: a policy of type {kind} needs {' or '.join(must)}.")
     parameters = spec.get("parameters") or {}
     if not isinstance(parameters, Mapping):
         raise HeadwayError(f"{place}.parameters: expected a mapping of names to values, got {shown(parameters)}.")
@@ -208,7 +204,7 @@ def _code(spec: Mapping[str, Any], place: str, file: str | None) -> Json:
 
 
 def _normalise(spec: Any, stage: str) -> Any:
-    """One form of equal policies: a name alone if there are no parameters."""
+    """Return the same form for equal policies: the name alone if there are no parameters."""
     spec = DEFAULT_POLICIES[stage] if spec is None else dict(spec) if isinstance(spec, Mapping) else spec
     name, parameters = registry.split(spec, f"policies.{stage}")
     name = name if registry.is_file(name) else registry.canonical(name)

@@ -1,4 +1,4 @@
-"""The SLO classes as policies know them by default, with what each was promised; and weights by name."""
+"""The default SLO classes with their TTFT targets, and readers of targets and weights by name."""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -14,12 +14,12 @@ TTFT: Final = {"realtime": "500ms", "standard": "2s", "batch": "60s"}
 
 
 def class_targets(targets: Mapping[str, Any], where: str) -> dict[str, int]:
-    """Durations by class in picoseconds, each above 0."""
+    """Convert durations by class to picoseconds; each must be positive."""
     return {name: positive_duration_ps(target, f"{where}.{cut(name)}") for name, target in targets.items()}
 
 
 def exact_weights(weights: Mapping[str, float], where: str) -> dict[str, Fraction]:
-    """Positive weights as they are written, so that shares are decided without rounding."""
+    """Convert positive weights to fractions, so that shares are computed without rounding."""
     for name, weight in weights.items():
         if not (isfinite(weight) and 1e-9 <= weight <= 1e9):
             raise HeadwayError(f"{where}.{cut(name)}: must lie between 1e-9 and 1e9, got {shown(weight)}.")

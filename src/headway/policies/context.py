@@ -1,4 +1,4 @@
-"""What a policy is bound to, and nothing more: instances, random streams, an estimator, prefix indexes."""
+"""The context that a policy is bound to: instances, random streams, an estimator, prefix indexes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from headway.types import Request
 from headway.views.instance import Estimator as Estimator
 from headway.views.instance import InstanceView
 
-Candidates = Sequence[InstanceView]  # what scorers, filters and pickers are handed; not theirs to change
+Candidates = Sequence[InstanceView]  # scorers, filters and pickers must not change it
 BlockTokens = Annotated[int, Bounds(1, 4096, log=True)]
 LruBlocks = Annotated[int, Bounds(1, 10_000_000, log=True)]
 
 BLOCK_TOKENS = 16
-LRU_BLOCKS = 31_250  # blocks an instance
+LRU_BLOCKS = 31_250  # per instance
 
 
 class Context:
-    """What a policy is handed when it is bound: the instances, a random stream, an estimator, the router's indexes."""
+    """The argument of a policy's `bind`: instances, random streams, an estimator, the router's prefix indexes."""
 
     def __init__(
         self,
@@ -37,11 +37,11 @@ class Context:
         *,
         follows: Context | None = None,
     ) -> None:
-        """`follows` is the context of a router that this one takes over from: its prefix indexes stay in use."""
+        """`follows` is the context of the router that this one replaces: its prefix indexes stay in use."""
         self.instances = tuple(instances)
-        self.rng = rng  # a stream of its own for every name
+        self.rng = rng  # returns one independent stream for each name
         self.estimator = estimator
-        self.block_tokens = block_tokens  # the engines' own block size
+        self.block_tokens = block_tokens  # block size of the engines
         self._truth = truth
         self._indexes: dict[tuple[int, int], PrefixIndex] = {}
         self._former = {} if follows is None else follows._indexes
@@ -49,7 +49,7 @@ class Context:
             view._estimator = estimator
 
     def prefix_index(self, block_tokens: int, capacity: int) -> PrefixIndex:
-        """The router's belief of what each instance has cached; calls with equal figures share one index."""
+        """Return the router's belief of what each instance has cached; calls with equal arguments share one index."""
         for name, value in (("block_tokens", block_tokens), ("capacity", capacity)):
             if type(value) is not int or value < 1:
                 raise HeadwayError(f"prefix_index: {name} must be a whole number of at least 1, got {shown(value)}.")
@@ -62,19 +62,19 @@ class Context:
         return index
 
     def with_streams(self, form: str) -> Context:
-        """The same with streams of its own, by names of that form, as in `prefill.{}`."""
-        own = copy(self)
-        own.rng = partial(_stream, self.rng, form)
-        return own
+        """Return a copy whose stream names have this form, as in `prefill.{}`."""
+        renamed = copy(self)
+        renamed.rng = partial(_stream, self.rng, form)
+        return renamed
 
     @property
     def indexes(self) -> list[PrefixIndex]:
         return list(self._indexes.values())
 
     def truth(self, request: Request) -> list[int]:
-        """Tokens of the prompt that each instance has really cached, by index. Only for policies declared oracles."""
+        """Return the prompt tokens truly cached on each instance, by index. Only policies declared oracles may ask."""
         if self._truth is None:
-            raise HeadwayError("The true cache state is known to the simulator alone; this policy cannot run live.")
+            raise HeadwayError("Only the simulator knows the true cache state; this policy cannot run live.")
         return self._truth(request)
 
 
@@ -83,8 +83,7 @@ def _stream(rng: Callable[[str], Random], form: str, name: str) -> Random:
 
 
 class Believer:
-    """A policy that asks the router's prefix index. Those with equal figures share one; a policy gives both figures as
-    parameters."""
+    """A policy that reads the router's prefix index. Policies with equal parameters share one index."""
 
     block_tokens: BlockTokens
     lru_blocks: LruBlocks

@@ -1,7 +1,7 @@
-"""Routing with prefill/decode disaggregation: a policy for each half, and a decider that says which requests to split.
+"""Routing with prefill/decode disaggregation: a policy for each half, and a decider of which requests to split.
 
-The decode half chooses first, among the instances that generate. If its choice also computes prompts, or the decider
-says no, that instance computes the prompt. Else the prefill half chooses among the deployment's prefill instances.
+The decode half chooses first. If its instance has role both, or the decider returns False, that instance also computes
+the prompt. Otherwise the prefill half chooses among the prefill instances of the same deployment.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Threshold = Annotated[int, Bounds(1, 10_000_000, log=True)]
 
 @policy("decider", "always", reported=())
 class Always:
-    """Computes every prompt on an instance for that."""
+    """Computes every prompt on a prefill instance."""
 
     def apart(self, request: Request, view: InstanceView, cluster: ClusterView) -> bool:
         return True
@@ -40,7 +40,7 @@ class Always:
 
 @policy("decider", "never", reported=())
 class Never:
-    """Lets the instance that generates compute the prompt too; those for prompts alone stay idle."""
+    """Computes every prompt on the decode instance; prefill instances stay idle."""
 
     def apart(self, request: Request, view: InstanceView, cluster: ClusterView) -> bool:
         return False
@@ -48,7 +48,7 @@ class Never:
 
 @policy("decider", "prompt-threshold", reported=())
 class PromptThreshold:
-    """Splits the requests whose prompts have at least `colocate_below_tokens` tokens, cached or not."""
+    """Splits a request if its prompt has at least `colocate_below_tokens` tokens, cached or not."""
 
     colocate_below_tokens: Threshold = 256
 
@@ -58,8 +58,7 @@ class PromptThreshold:
 
 @policy("decider", "uncached-threshold", exact=("prefix_index",), reported=())
 class UncachedThreshold(Believer):
-    """Splits the requests of whose prompts at least `colocate_below_tokens` tokens are not believed cached on the
-    instance that is to generate."""
+    """Splits a request if the decode instance is believed to lack at least `colocate_below_tokens` prompt tokens."""
 
     colocate_below_tokens: Threshold = 256
     block_tokens: BlockTokens = BLOCK_TOKENS
@@ -71,7 +70,7 @@ class UncachedThreshold(Believer):
 
 
 class Half(ClusterView):
-    """The instances that one half chooses among, as the cluster that it sees."""
+    """The cluster as one half sees it: the instances that it chooses among."""
 
     __slots__ = ("by_id",)
 
@@ -80,7 +79,7 @@ class Half(ClusterView):
         self.by_id = {view.id: view for view in instances}
 
     def at(self, cluster: ClusterView) -> Half:
-        """At the present decision."""
+        """Copy the state of the current decision, and return this view."""
         self.now_ps = cluster.now_ps
         self.priority = cluster.priority
         self.explain = cluster.explain
@@ -89,17 +88,17 @@ class Half(ClusterView):
         return self
 
     def find(self, answer: Any) -> InstanceView | None:
-        """The instance that an answer names, if it is one that a half may give."""
+        """Return the instance that an answer names; None if the answer is not valid for a half."""
         if not isinstance(answer, Route) or answer.prefill is not None:
             return None
         try:
             return self.by_id.get(answer.target)
-        except TypeError:  # not even hashable
+        except TypeError:  # the target is not hashable
             return None
 
 
 class Halves:
-    """What each half sees of a group of instances: those that generate, and those for prompts of each deployment."""
+    """The views of a group of instances: those that generate, and the prefill instances of each deployment."""
 
     def __init__(self, cluster: ClusterView, numbers: dict[tuple[int, str], int]) -> None:
         self.instances = cluster.instances
@@ -113,30 +112,30 @@ class Halves:
 
 
 class Pairing:
-    """Two routing policies and a decider, as one policy. Each of the two sees the instances of its half alone."""
+    """A prefill policy, a decode policy and a decider combined. Each policy sees only the instances of its half."""
 
-    pairs = True  # it chooses for both halves itself
+    pairs = True  # marks a policy that chooses both instances
 
     def __init__(self, prefill: Any, decode: Any, decider: Any) -> None:
         self.assemble(decode, prefill, decode, decider)
 
     def assemble(self, whole: Any, prefill: Any, decode: Any, decider: Any) -> None:
-        """Take these as the parts; the entry is that of `whole`, with what the parts read."""
+        """Set the parts; the entry is that of `whole`, with the signals that the parts read."""
         self.parts = (prefill, decode, decider)
         self.entry = combine_entries(whole, self.parts)
         self.split = 0  # requests
         self.whole = 0
         self.halves: dict[int, Halves] = {}  # by group of instances
-        self.numbers: dict[tuple[int, str], int] = {}  # of the groups that the prefill half sees, by group and pool
-        self.sent: dict[int, InstanceView] = {}  # where prompts are computed, while the prefill half observes
+        self.numbers: dict[tuple[int, str], int] = {}  # group numbers that the prefill half sees, by group and pool
+        self.sent: dict[int, InstanceView] = {}  # prefill instances by request, if the prefill half observes
         if any(hasattr(part, "observe") for part in self.parts):
             self.observe = self._observe
 
     def bind(self, context: Context) -> None:
-        own = context.with_streams("prefill.{}")  # the decode half has those that it would have alone
-        for part, own_context in zip(self.parts, (own, context, context), strict=True):
+        renamed = context.with_streams("prefill.{}")  # the decode half draws as it would alone
+        for part, part_context in zip(self.parts, (renamed, context, context), strict=True):
             if hasattr(part, "bind"):
-                part.bind(own_context)
+                part.bind(part_context)
 
     def route(self, request: Request, cluster: ClusterView) -> Route | Reject:
         prefill, decode, _ = self.parts
@@ -178,7 +177,7 @@ class Pairing:
         return answer
 
     def _observe(self, event: Event) -> None:
-        """The prefill half hears of the instance that computes the prompt, if any; the other parts of the target."""
+        """Pass an event on: to the prefill half with the prefill instance, if any, to the others with the target."""
         prefill, *others = self.parts
         for part in others:
             if hasattr(part, "observe"):
@@ -209,12 +208,12 @@ class Pairing:
 
 @policy("routing", "pair", exact=("inflight",), reported=("kv_used",))
 class Pair(Pairing):
-    """Chooses an instance that computes the prompt and one that generates, each by a routing policy of its own.
+    """Chooses a prefill instance and a decode instance, each by its own routing policy.
 
-    `prefill` and `decode` are any routing policies, by name or with parameters; each sees only the instances of its
-    half, and ties are decided as it decides them. `decode` chooses first. `decider` then says whether the prompt is
-    computed apart: always, never, prompt-threshold or uncached-threshold; where not, and on instances that do both, the
-    one that generates computes it too. It reads what its parts read.
+    `prefill` and `decode` are routing policies, by name or with parameters. Each sees only the instances of its half
+    and breaks ties by its own rule. `decode` chooses first. If the `decider` (always, never, prompt-threshold or
+    uncached-threshold) does not split the request, or the instance has role both, the decode instance also computes the
+    prompt. It reads the signals that its parts read.
     """
 
     prefill: Spec = "least-loaded"
@@ -225,75 +224,70 @@ class Pair(Pairing):
         halves = [registry.build("routing", getattr(self, role), f"{PLACE}.{role}") for role in ("prefill", "decode")]
         for role, half in zip(("prefill", "decode"), halves, strict=True):
             if getattr(half, "pairs", False):
-                raise HeadwayError(f"{PLACE}.{role}: a policy that chooses pairs is none for a half of one.")
+                raise HeadwayError(f"{PLACE}.{role}: a policy that chooses pairs cannot be one half of a pair.")
         decider = registry.build("decider", self.decider, f"{PLACE}.decider")
         self.assemble(type(self), halves[0], halves[1], decider)
         self._parts = [inner for part in self.parts for inner in (part, *getattr(part, "_parts", ()))]
 
     @property
     def seeks_prefixes(self) -> bool:
-        """Whether it sends prompts where it believes them cached."""
+        """Whether it prefers prefill instances that it believes to hold the prompt."""
         return "prefix_index" in registry.entry_of(self.parts[0]).exact
 
 
 @policy("routing", "least-loaded-pair", exact=("inflight",), reported=())
 class LeastLoadedPair(Pair):
-    """Chooses the instances with the fewest requests in flight, one that computes the prompt and one that generates.
+    """Chooses the prefill instance and the decode instance with the fewest requests in flight.
 
-    Both loads are the router's own exact counts. A request counts at the first until its prompt is computed, and at the
-    second from when it is routed until it has ended. Ties: lowest index.
+    Both loads are the router's own exact counts. A request counts on the prefill instance until its prompt is computed,
+    and on the decode instance from routing until it ends. Ties: lowest index.
     """
 
-    prefill: Spec = "least-loaded"
     decode: Spec = "least-loaded"
-    decider: Spec = "always"
 
 
 @policy(
     "routing", "prefix-pair", exact=("prefix_index", "routed_since_report"), reported=("queued", "running", "kv_used")
 )
 class PrefixPair(Pair):
-    """Sends prompts where most of them is believed cached and little waits, and on to the lowest KV use.
+    """Chooses the prefill instance by cached prefix, queue and KV use, and the decode instance by lowest KV use.
 
-    It lives on prefixes that stay on the instances for prompts, so it wants `keep_prefill_copy: true` in the
-    deployment's `transfer`; without it what was moved is cached there no longer, and a warning says so.
-    Ties: lowest index.
+    Set `keep_prefill_copy: true` in the deployment's `transfer`. Without it a prefill instance loses its copy of the
+    prefix when the blocks are transferred, and the run prints a warning. Ties: lowest index.
     """
 
     prefill: Spec = "weighted"
-    decode: Spec = "least-kv"
-    decider: Spec = "always"
 
 
 def make_pairing(routing: Any, instances: Sequence[InstanceView]) -> Any:
-    """A routing policy as this cluster needs it: where prompts are computed apart, one that knows nothing of pairs is
-    used for both halves, as two policies that share nothing."""
+    """Adapt a routing policy to the cluster: if there are prefill instances and it does not choose pairs, it decides
+    for the decode half, and an independent copy for the prefill half."""
     if getattr(routing, "pairs", False) or not any(view.role == "prefill" for view in instances):
         return routing
     try:
         other = deepcopy(routing)
     except Exception as error:
-        name = f"{PLACE}: a copy of {type(routing).__name__} for the other half could not be made: {one_line(error)}"
-        raise HeadwayError(f"{name}; give it by its class or name, or let it choose pairs.") from error
+        problem = f"{PLACE}: {type(routing).__name__} cannot be copied for the prefill half: {one_line(error)}"
+        raise HeadwayError(f"{problem}. Give the class or the name, or a policy that chooses pairs.") from error
     return Pairing(other, routing, Always())
 
 
 def wrong_half(half: Any, role: str, answer: Any, request: Request, cluster: ClusterView) -> HeadwayError:
-    """What is wrong with the answer of a half."""
+    """Return the error for a wrong answer of a half."""
     if not isinstance(answer, Route):
         right = "route must return a Route, as in Route(view.id), or a Reject"
         return wrong_answer(f"{PLACE}.{role}", half, right, answer, request)
     where = f"{PLACE}.{role}: {type(half).__name__}"
     if answer.prefill is not None:
-        wrong = "chooses one instance of those it is shown, and named one for 'prefill' too"
-        right = "a policy that chooses both says so with `pairs = True` in its class"
+        wrong = "must choose one of its candidates, but also named an instance for 'prefill'"
+        right = "set `pairs = True` in the class of a policy that chooses both"
         return HeadwayError(f"{where} {wrong}; {right}, at request {request.id}.")
     known = ", ".join(ids(cluster.instances)[:8])
-    wrong = f"routed to {shown(answer.target)}, which is not one of those it was shown ({known})"
+    wrong = f"routed to {shown(answer.target)}, which is not one of its candidates ({known})"
     return HeadwayError(f"{where} {wrong}, at request {request.id}.")
 
 
 def both_cards(chosen: Route, generating: ClusterView, other: Route, prompting: ClusterView) -> Scorecard:
-    """That of the instance which generates, with the other in it."""
-    mine = chosen.scorecard or Scorecard(ids(generating.instances), chosen.target)
-    return replace(mine, prefill=other.scorecard or Scorecard(ids(prompting.instances), other.target))
+    """Return the scorecard of the decode half, which contains that of the prefill half."""
+    card = chosen.scorecard or Scorecard(ids(generating.instances), chosen.target)
+    return replace(card, prefill=other.scorecard or Scorecard(ids(prompting.instances), other.target))

@@ -1,8 +1,7 @@
-"""Filters, which drop candidates before they are scored, and pickers, which choose by the scores.
+"""Filters, which drop candidates before scoring, and pickers, which choose by the scores.
 
-`keep(request, candidates, cluster)` returns those that stay, in their order. A filter that would drop every candidate
-is passed over by `weighted`: a threshold steers requests, it never loses one. `pick(candidates, totals, cluster)`
-returns a position among the candidates.
+`keep(request, candidates, cluster)` returns the remaining candidates in their order. `weighted` ignores a filter that
+would drop every candidate. `pick(candidates, totals, cluster)` returns a position among the candidates.
 """
 
 from bisect import bisect_right
@@ -18,7 +17,7 @@ from headway.views.cluster import ClusterView
 
 @policy("filter", "kv-below", reported=("kv_used",))
 class KvBelow:
-    """Drops instances with more than `threshold` of their KV blocks in use. Reported."""
+    """Drops instances with more than `threshold` of their KV blocks in use, as reported."""
 
     threshold: Annotated[float, Bounds(0.0, 1.0)] = 0.9
 
@@ -29,8 +28,7 @@ class KvBelow:
 
 @policy("filter", "load-below", reported=("queued", "running"))
 class LoadBelow:
-    """Drops instances with an effective load above `max_load` requests. Reported: queue and batch, plus what was routed
-    since that report."""
+    """Drops instances with an effective load above `max_load`: reported queue and batch, plus requests routed since."""
 
     max_load: Annotated[int, Bounds(0, 100_000)] = 128
 
@@ -41,8 +39,8 @@ class LoadBelow:
 
 @policy("filter", "load-spread", exact=("inflight",), reported=())
 class LoadSpread:
-    """Keeps only the least loaded where the fleet is out of balance: highest - lowest > `absolute` and highest >
-    `relative` x lowest, in requests in flight. Exact. The balance rule of SGLang's cache-aware router."""
+    """Keeps only the least loaded instances if the load is out of balance: highest - lowest > `absolute` and highest >
+    `relative` x lowest. Load is the exact count of requests in flight. SGLang's cache-aware router has this rule."""
 
     absolute: Annotated[int, Bounds(0, 100_000)] = 64
     relative: Annotated[float, Bounds(1.0, 1000.0)] = 1.5
@@ -55,12 +53,12 @@ class LoadSpread:
         return candidates
 
 
-# Totals closer than this are equal: the same sum taken in another order may differ in its last bits.
+# Totals closer than this count as equal: the same sum in another order may differ in its last bits.
 ALMOST = 1.0 - 1e-12
 
 
 def highest(totals: list[float]) -> int:
-    """Where the highest total stands, the first of equals. Totals are not negative."""
+    """Return the position of the highest total, the first of equal ones. Totals are not negative."""
     floor = max(totals) * ALMOST
     for at, total in enumerate(totals):
         if total >= floor:
@@ -70,7 +68,7 @@ def highest(totals: list[float]) -> int:
 
 @policy("picker", "max-score", reported=())
 class MaxScore:
-    """The candidate with the highest total, the lowest index among equals."""
+    """Picks the candidate with the highest total; ties: lowest index."""
 
     def pick(self, candidates: Candidates, totals: list[float], cluster: ClusterView) -> int:
         return highest(totals)
@@ -78,8 +76,8 @@ class MaxScore:
 
 @policy("picker", "weighted-random", reported=())
 class WeightedRandom:
-    """A candidate at random, with probability in proportion to its total; uniform where all totals are 0. `seed` gives
-    it a stream of its own that does not follow the run's seed."""
+    """Picks a candidate at random, with probability in proportion to its total; uniform if all totals are 0. If `seed`
+    is given, its random stream does not depend on the run's seed."""
 
     seed: int | None = None
 
@@ -91,5 +89,5 @@ class WeightedRandom:
         steps = list(accumulate(totals))
         if steps[-1] <= 0.0:
             return int(draw * len(totals))
-        # A draw whose product rounds up to the sum still belongs to the last candidate with a share of it.
+        # If the product rounds up to the sum, pick the last candidate with a positive total.
         return min(bisect_right(steps, draw * steps[-1]), steps.index(steps[-1]))

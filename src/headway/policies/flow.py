@@ -1,15 +1,15 @@
 """Flow control: a queue at the router, between priority and routing, that dispatches requests while the cluster is not
-saturated. Queued requests can still be reordered and sent to the best instance.
+saturated. A queued request can still be reordered and sent to the best instance.
 
     bands       the highest band with a request in it goes first
-    fairness    whose turn it is inside a band: one lane for all (strict), or a lane a tenant
+    fairness    which lane of a band goes first; all tenants share one lane (strict), or each has its own
     order       which request of a lane goes first
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from heapq import heapify, heappop, heappush
 from math import isfinite, lcm
 from typing import Annotated, Final, Literal
@@ -26,8 +26,8 @@ from headway.policies.registry import Bounds, entry_of, policy
 from headway.types import NEVER, Priority, Request
 from headway.views.cluster import ClusterView
 
-SLACK: Final = 16  # stale entries that a lane keeps in any case
-READS: Final = {  # by saturation signal: what is exact, what is reported
+SLACK: Final = 16  # stale entries that a lane may always keep
+READS: Final = {  # by saturation signal: exact signals, reported signals
     "never": ((), ()),
     "utilization": (("inflight",), ("queued", "kv_used")),
     "concurrency": (("inflight", "inflight_tokens"), ()),
@@ -37,7 +37,7 @@ Capacity = Annotated[int | None, Bounds(1, 1e9, log=True)]
 
 @policy("flow", "none", exact=(), reported=())
 class NoFlow:
-    """Has no queue: an admitted request is routed at once."""
+    """Routes an admitted request at once, without a queue."""
 
 
 class Waiting(Struct, eq=False):
@@ -45,37 +45,36 @@ class Waiting(Struct, eq=False):
 
     request: Request
     priority: Priority
-    number: int  # in order of coming into the queue
+    number: int  # in order of arrival in the queue
     since_ps: int
-    key: float  # the lowest goes first, the first that came among equals
+    key: float  # the lowest goes first; ties by number
     band: Band
     lane: Lane
-    left: bool = False  # it is in the queue no more
-    reason: str = ""  # why it goes nowhere
+    left: bool = False  # whether it has left the queue
+    reason: str = ""  # of a timeout or rejection
 
 
 class Lane(Struct, eq=False):
-    """Requests in their order; those that have left are passed over when they come up."""
+    """Requests in their order. Stale entries, of requests that have left, are skipped."""
 
-    tenant: str
     heap: list[tuple[float, int, Waiting]] = []
     live: int = 0
     rank: int = 0  # of its next turn
-    waits: bool = False  # for a turn
+    waits: bool = False  # whether it waits for a turn
 
     def push(self, entry: Waiting) -> None:
         heappush(self.heap, (entry.key, entry.number, entry))
         self.live += 1
 
     def pop(self) -> Waiting:
-        """The first; there is one."""
+        """Remove and return the first request; the lane must not be empty."""
         while True:
             _, _, entry = heappop(self.heap)
             if not entry.left:
                 return entry
 
     def forget(self) -> None:
-        """One of its requests has left; drop stale entries if they outnumber the live ones."""
+        """Count one live request less; drop stale entries if they outnumber the live ones."""
         self.live -= 1
         if len(self.heap) > 2 * self.live + SLACK:
             self.heap = [item for item in self.heap if not item[2].left]
@@ -83,42 +82,37 @@ class Lane(Struct, eq=False):
 
 
 class Band(Struct, eq=False):
-    """The lanes of one priority, in turn: the lane with the lowest rank is next, the first that came among equals."""
+    """The lanes of one priority. The lane with the lowest rank is next; ties by the number of its first request."""
 
     name: str
-    lanes: dict[str, Lane] = {}
+    lanes: defaultdict[str, Lane] = field(default_factory=lambda: defaultdict(Lane))  # by tenant
     members: OrderedDict[int, Waiting] = field(default_factory=OrderedDict)  # by request, the newest last
     turns: list[tuple[int, int, Lane]] = []  # heap of the lanes that wait for a turn
-    clock: int = 0  # rank of the last turn; of round-robin, of the last that was given
-
-    def lane(self, tenant: str) -> Lane:
-        known = self.lanes.get(tenant)
-        if known is None:
-            known = self.lanes[tenant] = Lane(tenant)
-        return known
+    clock: int = 0  # weighted: rank of the last turn taken; else: highest rank assigned
 
 
 @policy("flow", "bands", exact=READS["utilization"][0], reported=READS["utilization"][1])
 class Bands:
-    """Queues requests in priority bands and sends them while the cluster is not saturated.
+    """Queues requests in priority bands and dispatches them while the cluster is not saturated.
 
-    Bands: `by: class` makes one of each SLO class in `classes`, most important first, and a class that is not listed
-    goes with standard (or last, where that is not listed either); `by: score` makes them of the priority stage's score,
-    `thresholds: [10, 0]` being three: from 10 on, from 0 on, below. A lower band goes only when those above are empty.
-    Inside a band, `fairness`: strict, all tenants in one order; round-robin, the tenants in turn, one request each;
-    weighted, shares by `weights` (1 for others) of what `share` names, prompt tokens or requests, by virtual time: a
-    tenant that was away cannot save up. The `order` of what a turn chooses from: fifo, priority (highest score first)
-    or deadline (earliest first, none last). Ties: who came into the queue first.
+    Bands: `by: class` makes one band for each SLO class in `classes`, the most important first. A class that is not
+    listed uses the band of standard, or the last one. `by: score` makes bands of the priority score: `thresholds:
+    [10, 0]` makes three, from 10 on, from 0 on, and below. A band is served only while those above are empty.
 
-    The cluster is saturated (`saturation`): never; utilization, when every instance has `queue_threshold` requests
-    waiting or its KV cache used to `kv_threshold`, as reported; concurrency, when what is in flight, which this router
-    counts itself, reaches `max_inflight` requests an instance or, if given, `max_inflight_tokens` prompt tokens an
-    instance. Between two reports utilization lets all through that waits, concurrency does not. With nothing in flight
-    the cluster is never saturated, so that no old report can hold the queue for good.
+    Inside a band, `fairness` is strict (all tenants in one order), round-robin (one request of each tenant in turn) or
+    weighted (shares by `weights`, 1 for others, of the prompt tokens or requests that `share` names). Weighted uses
+    virtual time, so an idle tenant saves up nothing. `order` is fifo, priority (highest score first) or deadline
+    (earliest first, none last). Ties: first come, first served.
 
-    The queue is looked through when a request comes, gets its first token or ends, and when something was due. At one
-    instant those that have waited for `ttl` time out first, then requests are sent, and what then waits beyond
-    `band_capacity` in its band or `capacity` in all is turned away, the newest first.
+    `saturation` is never, utilization or concurrency. With utilization the cluster is saturated if every instance
+    reports `queue_threshold` queued requests or KV use of `kv_threshold`, unless nothing is in flight. With concurrency
+    it is saturated at `max_inflight` requests in flight per instance, by the router's exact count, or at
+    `max_inflight_tokens` prompt tokens per instance, if set. Between two reports utilization dispatches every queued
+    request; concurrency does not.
+
+    The queue is examined when a request arrives, gets its first token or ends, and when a timeout is due. Requests that
+    waited for `ttl` time out first. Then requests are dispatched. Then those beyond `band_capacity` in a band, or
+    beyond `capacity` in all, are rejected, the newest first.
     """
 
     by: Literal["class", "score"] = "class"
@@ -142,11 +136,11 @@ class Bands:
         self.entry = replace(entry_of(type(self)), exact=exact, reported=reported)
         self.ttl_ps = None if self.ttl is None else positive_duration_ps(self.ttl, "policies.flow.ttl")
         if not self.classes or len(set(self.classes)) != len(self.classes):
-            raise HeadwayError(f"policies.flow.classes: expected names, each once, got {shown(self.classes)}.")
+            raise HeadwayError(f"policies.flow.classes: expected different names, got {shown(self.classes)}.")
         falling = all(high > low for high, low in zip(self.thresholds, self.thresholds[1:], strict=False))
         if not falling or not all(map(isfinite, self.thresholds)):
-            raise HeadwayError(f"policies.flow.thresholds: expected falling numbers, got {shown(self.thresholds)}.")
-        # A turn of weight w takes cost / w of virtual time, in units that make it a whole number.
+            raise HeadwayError(f"policies.flow.thresholds: expected decreasing numbers, got {shown(self.thresholds)}.")
+        # A turn of weight w takes cost / w of virtual time, in units that make it an integer.
         weights = exact_weights(self.weights, "policies.flow.weights")
         self.unit = lcm(*(weight.numerator for weight in weights.values()))
         self.prices = {tenant: int(self.unit / weight) for tenant, weight in weights.items()}
@@ -162,16 +156,13 @@ class Bands:
         self.timed_out = 0
         self.turned_away = 0
 
-    # --- in and out --------------------------------------------------------------------------------------------
-
     def __len__(self) -> int:
-        """Requests that wait."""
         return len(self.waiting)
 
     def put(self, now_ps: int, request: Request, priority: Priority) -> None:
         self.came += 1
         band = self.bands[self.place(request, priority)]
-        lane = band.lane("" if self.fairness == "strict" else request.tenant)
+        lane = band.lanes["" if self.fairness == "strict" else request.tenant]
         entry = Waiting(request, priority, self.came, now_ps, self.key(request, priority), band, lane)
         self.waiting[request.id] = band.members[request.id] = entry
         lane.push(entry)
@@ -192,19 +183,19 @@ class Bands:
         return next(reached, len(self.thresholds))
 
     def give_turn(self, band: Band, lane: Lane) -> None:
-        """The lane waits for its next turn; where shares count, it has saved up nothing while it was empty."""
+        """Let the lane wait for its next turn. With weighted shares, it saved up nothing while it was empty."""
         if self.fairness != "weighted":
             band.clock += 1
             lane.rank = band.clock
         elif lane.rank < band.clock:
             lane.rank = band.clock
         lane.waits = True
-        while lane.heap[0][2].left:  # a request that has left decides no tie
+        while lane.heap[0][2].left:  # a stale entry must not break a tie
             heappop(lane.heap)
         heappush(band.turns, (lane.rank, lane.heap[0][1], lane))
 
     def take(self, cluster: ClusterView) -> Waiting | None:
-        """The next to be sent, if there is one and the cluster can take it."""
+        """Remove and return the next request to dispatch; None if there is none or the cluster is saturated."""
         if not self.waiting or self.saturated(cluster):
             return None
         band = next(band for band in self.bands if band.members)
@@ -232,13 +223,11 @@ class Bands:
         entry.lane.forget()
 
     def remove(self, request_id: int) -> Waiting | None:
-        """Take out a request, wherever it stands."""
+        """Remove and return a request, if it is in the queue."""
         entry = self.waiting.get(request_id)
         if entry is not None:
             self.forget(entry)
         return entry
-
-    # --- limits ------------------------------------------------------------------------------------------------
 
     def saturated(self, cluster: ClusterView) -> bool:
         instances = cluster.instances
@@ -256,13 +245,13 @@ class Bands:
 
     @property
     def next_ps(self) -> int:
-        """When the first of them has waited too long."""
+        """When the next request times out."""
         if self.ttl_ps is None or not self.waiting:
             return NEVER
         return next(iter(self.waiting.values())).since_ps + self.ttl_ps
 
     def pop_expired(self, now_ps: int) -> Waiting | None:
-        """Take out the next request that has waited too long by now."""
+        """Remove and return the next request that has timed out by now."""
         if self.next_ps > now_ps:
             return None
         entry = next(iter(self.waiting.values()))
@@ -272,32 +261,21 @@ class Bands:
         return entry
 
     def oldest(self) -> Waiting | None:
-        """Take out the request that has waited longest."""
+        """Remove and return the request that has waited longest."""
         return self.remove(next(iter(self.waiting))) if self.waiting else None
 
     def excess(self) -> Waiting | None:
-        """Take out the newest request beyond the capacity."""
-        entry = self.beyond()
-        if entry is None:
-            self.peak = max(self.peak, len(self.waiting))
-            return None
-        self.turned_away += 1
-        self.forget(entry)
-        return entry
-
-    def beyond(self) -> Waiting | None:
-        limit = self.band_capacity
-        if limit is not None:
-            for band in self.bands:
-                if len(band.members) > limit:
-                    entry = next(reversed(band.members.values()))
-                    entry.reason = f"429: the router's queue is full: {limit} wait in the band {band.name}"
-                    return entry
-        limit = self.capacity
-        if limit is not None and len(self.waiting) > limit:
-            entry = next(reversed(self.waiting.values()))
-            entry.reason = f"429: the router's queue is full: {limit} wait"
-            return entry
+        """Remove and return the newest request beyond the capacity."""
+        bands = [] if self.band_capacity is None else [(self.band_capacity, band.members, band) for band in self.bands]
+        for limit, members, band in (*bands, (self.capacity, self.waiting, None)):
+            if limit is not None and len(members) > limit:
+                entry = next(reversed(members.values()))
+                where = "" if band is None else f" in the band {band.name}"
+                entry.reason = f"429: the router's queue is full: {limit} wait{where}"
+                self.turned_away += 1
+                self.forget(entry)
+                return entry
+        self.peak = max(self.peak, len(self.waiting))
         return None
 
     def metrics(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The live router's linear score: four normalised terms, and a stable hash for near-ties."""
+"""A linear score of four normalised terms, with a stable hash for near-ties."""
 
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -16,29 +16,28 @@ from headway.views.instance import InstanceView
 
 Weight = Annotated[float, Bounds(0, 1000)]
 
-# Scores are sums of four products; what their rounding can do must not move an instance across the band's edge.
-ROUNDING = 1e-9
-REMEMBERED: Final = 1024  # prefixes whose bids are
-FEW: Final = 8  # instances, up to which all are scored
+ROUNDING = 1e-9  # more than the rounding error of a score
+MAX_PREFIXES: Final = 1024  # prefixes with remembered bids
+FEW: Final = 8  # up to so many instances, score all
 _watts: Final = attrgetter("watts")
 
 
 @policy("routing", "kv-aware", exact=["inflight", "prefix_index"], reported=["busy", "watts"])
 class KvAware(Believer):
-    """Scores cache overlap, idleness, low power and capacity, weighted, and decides near-ties by a stable hash.
+    """Scores cache overlap, idleness, low power and capacity with weights, and breaks near-ties by a stable hash.
 
     score = kv × overlap + load × (1 − util) + power × (1 − watts ÷ the fleet's highest watts) + capacity × capacity
-    figure; weights are used as given, not normalised.
+    figure. The weights are not normalised.
 
-    overlap: leading blocks believed cached ÷ blocks, over the full blocks of the first `prefix_tokens` tokens (null: of
-    the whole prompt); 0 where there is none. util = max(requests in flight ÷ `max_concurrent`, busy share), at most 1;
-    `max_concurrent` null means the instance's batch limit. watts is a 30 s mean. The capacity figure is static, in
-    [0, 1], from TP, dtype, memory and free model slots.
+    overlap = leading blocks believed cached ÷ blocks, over the full blocks of the first `prefix_tokens` tokens (null:
+    the whole prompt), or 0 without a full block. util = max(requests in flight ÷ `max_concurrent`, busy share), at most
+    1. If `max_concurrent` is null, it is the instance's batch limit. watts is a 30 s mean. The capacity figure is
+    static, in [0, 1], from TP, dtype, memory and free model slots.
 
-    Ties: of all within `epsilon` of the best score (inclusive) the highest hash of (instance id, prefix) wins, so equal
-    prefixes meet again while nothing tells the instances apart; then the lowest index. The prefix is that of the last
-    full block counted, or the prompt's beginning where there is none. Requests in flight are exact, the match is the
-    router's belief, busy share and watts are as last reported.
+    Ties: among the instances within `epsilon` of the best score (inclusive), the highest hash of (instance id, prefix)
+    wins, then the lowest index. So while instances score alike, equal prefixes go to the same one. The hash covers the
+    prompt up to the last full block counted. Requests in flight are exact, the match is the router's belief, busy share
+    and watts are as last reported.
     """
 
     kv: Weight = 0.55
@@ -53,20 +52,16 @@ class KvAware(Believer):
 
     def __post_init__(self) -> None:
         if not (self.kv or self.load or self.power or self.capacity):
-            raise HeadwayError(
-                "kv-aware: the weights kv, load, power and capacity are all 0; at least one must be positive."
-            )
+            raise HeadwayError("kv-aware: at least one of the weights kv, load, power and capacity must be positive.")
         if self.prefix_tokens is not None and self.prefix_tokens < self.block_tokens:
-            raise HeadwayError(
-                f"kv-aware: prefix_tokens {self.prefix_tokens} is less than one block of {self.block_tokens} tokens; "
-                "give at least one block, or null for the whole prompt."
-            )
+            wrong = f"{self.prefix_tokens} is less than one block of {self.block_tokens} tokens"
+            raise HeadwayError(f"kv-aware: prefix_tokens: {wrong}. Use null for the whole prompt.")
 
     def bind(self, context: Context) -> None:
         super().bind(context)
-        self.without = self.load + self.power + self.capacity  # the highest score without a cached block
+        self.highest_uncached = self.load + self.power + self.capacity  # highest score without a cached block
         self.hashers: dict[str, Any] = {}
-        self.bids: dict[int, dict[str, bytes]] = {}  # by prefix and instance, of those asked for lately
+        self.bids: dict[int, dict[str, bytes]] = {}  # by prefix and instance, of recent prefixes
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
         instances, path = cluster.instances, request.path
@@ -80,7 +75,7 @@ class KvAware(Believer):
         among = instances if cluster.explain else holders(instances, hits)
         scores = self.scores(among, hits, blocks, peak)
         floor = max(scores) - self.epsilon - ROUNDING
-        if among is not instances and floor <= self.without:
+        if among is not instances and floor <= self.highest_uncached:
             among = instances
             scores = self.scores(among, hits, blocks, peak)
             floor = max(scores) - self.epsilon - ROUNDING
@@ -114,7 +109,7 @@ class KvAware(Believer):
         """Rendezvous hashing: each instance bids `hashing.stable(id, key)`, the highest wins."""
         known = self.bids.get(key)
         if known is None:
-            if len(self.bids) >= REMEMBERED:
+            if len(self.bids) >= MAX_PREFIXES:
                 self.bids.clear()
             known = self.bids[key] = {}
         names = [view.id for view in band]
@@ -128,20 +123,20 @@ class KvAware(Believer):
         for name in names:
             if name not in hashers:
                 hashers[name] = blake2b(f"{name}\x1f".encode(), digest_size=8)
-            hasher = hashers[name].copy()  # the id's part is the same every time
+            hasher = hashers[name].copy()  # the hash of the id is computed once
             hasher.update(text)
             known[name] = hasher.digest()[::-1]
 
 
 def holders(instances: Sequence[InstanceView], hits: list[int]) -> Sequence[InstanceView]:
-    """The instances that hold some of the prompt; all, if none does or they are few."""
+    """Return the instances that hold a part of the prompt, or all if none does or there are few."""
     if len(instances) <= FEW or not any(hits):
         return instances
     return [view for view in instances if hits[view.index]] or instances
 
 
 def prefix_key(path: Path, runs: tuple[tuple[int, int], ...], block: int) -> int:
-    """The key of the run that holds block number `wanted`, or of the prompt's beginning."""
+    """Return the key of the run that contains `block`, or that of the prompt's first run."""
     for key, end in runs:
         if end >= block:
             return key

@@ -1,4 +1,4 @@
-"""Policies made of others: their signals, metrics and events together."""
+"""Policies made of other policies: combine signals, metrics and observers."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -13,7 +13,7 @@ Observe = Callable[[Event], None]
 
 
 def combine_entries(whole: Any, parts: Iterable[Any]) -> Entry:
-    """The entry of a policy that reads what its parts read."""
+    """Return the entry of a policy that reads the signals of all its parts."""
     entries = [entry_of(part) for part in parts]
     return replace(
         entry_of(whole),
@@ -24,19 +24,19 @@ def combine_entries(whole: Any, parts: Iterable[Any]) -> Entry:
 
 
 def collect_metrics(parts: Iterable[tuple[str, Any]]) -> dict[str, float]:
-    """What those that report metrics report; each part comes with its place for errors."""
+    """Merge the metrics of the parts that have any; errors name the place given with each part."""
     reports = [figures(part, place) for place, part in parts if hasattr(part, "metrics")]
     return {name: value for report in reports for name, value in report.items()}
 
 
 def observer(parts: Iterable[Any]) -> Observe | None:
-    """One `observe` for all parts that have it; None if none has, since a policy without it costs no event."""
-    listeners = [part.observe for part in parts if hasattr(part, "observe")]
-    if len(listeners) > 1:
-        return partial(tell, listeners)
-    return listeners[0] if listeners else None
+    """Return one `observe` for all parts. None if no part has it: then no event needs to be made."""
+    observers = [part.observe for part in parts if hasattr(part, "observe")]
+    if len(observers) > 1:
+        return partial(notify, observers)
+    return observers[0] if observers else None
 
 
-def tell(listeners: list[Observe], event: Event) -> None:
-    for observe in listeners:
+def notify(observers: list[Observe], event: Event) -> None:
+    for observe in observers:
         observe(event)

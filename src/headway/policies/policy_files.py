@@ -1,4 +1,4 @@
-"""Policies in files of users' own: `path/to/my_policy.py:MyPolicy`."""
+"""Load policies from users' files: `path/to/my_policy.py:MyPolicy`."""
 
 import importlib.util
 import sys
@@ -10,8 +10,8 @@ from headway.config.wording import one_line, suggest
 from headway.errors import HeadwayError
 from headway.hashing import stable
 
-FROM_FILE = "headway_user_"  # how their modules are called
-_FILES: dict[Path, tuple[bytes, ModuleType]] = {}  # those that were executed, each with its text at the time
+FROM_FILE = "headway_user_"  # prefix of the names of their modules
+_FILES: dict[Path, tuple[bytes, ModuleType]] = {}  # executed files, each with its text at the time
 
 
 def load_class(reference: str, where: str) -> type:
@@ -27,7 +27,7 @@ def load_class(reference: str, where: str) -> type:
 
 
 def execute(file: str, where: str) -> ModuleType:
-    """A user's file as a module, executed once a process and again only where its text has changed."""
+    """Return a user's file as a module. A file is executed once per process, and again if its text has changed."""
     try:
         path = Path(file).expanduser().resolve()
         text = path.read_bytes() if path.is_file() else None
@@ -42,16 +42,15 @@ def execute(file: str, where: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and isinstance(spec.loader, SourceFileLoader)
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where dataclasses and annotations look for it
+    sys.modules[name] = module  # dataclasses and annotations look it up there
     try:
-        exec(spec.loader.source_to_code(text, str(path)), vars(module))  # the text that was read, no older bytecode
+        exec(spec.loader.source_to_code(text, str(path)), vars(module))  # compiles this text, ignoring cached bytecode
     except BaseException as error:
         del sys.modules[name]
         if isinstance(error, KeyboardInterrupt):
             raise
         problem = one_line(error)
-        raise HeadwayError(
-            f"{where}: {file} could not be loaded: {problem}{'' if problem.endswith('?') else '.'}"
-        ) from error
+        end = "" if problem.endswith("?") else "."
+        raise HeadwayError(f"{where}: {file} could not be loaded: {problem}{end}") from error
     _FILES[path] = (text, module)
     return module

@@ -1,18 +1,21 @@
-"""What the router believes each instance has cached: hierarchical block hashes with an LRU bound per instance.
+"""The router's belief of what each instance has cached: hierarchical block hashes with an LRU bound per instance.
 
-The belief is per block, the book-keeping per run. Blocks of one touch are neighbours in recency, the head more recent
-than the tail, so a stretch of a run touched at one time is one *piece*, and a touch costs O(1) amortised a run:
+The belief is about blocks, but the index stores runs of blocks. The blocks of one touch are neighbours in recency, the
+head more recent than the tail. So the part of a run that was touched at one time is one *piece*, and a touch costs O(1)
+amortised per run:
 
     touched whole         [0 ........................ 12)      one piece
     then its front only   [0 .... 4) [4 ............. 12)      the front becomes recent, the back keeps its place
     then whole again      [0 ........................ 12)      merged
 
-A block's parent is touched after the block, so the held blocks are closed under prefixes, and one number a run, its
-held end, is enough. An instance that reports evictions may lose a run and keep its continuation (a hole); a match then
-ends at the hole. Tails move to slower tiers before heads, so two more numbers a run say which blocks lie on the GPU and
-which no deeper than in the CPU's memory. A store that several instances share extends the match of each of them.
+A block's parent is touched after the block, so an instance that holds a block holds the whole prefix before it, and one
+number per run is enough: the end of the held blocks. An instance that reports evictions may lose a run and keep its
+continuation (a hole); a match then ends at the hole. Tails move to slower tiers before heads, so two more numbers per
+run are enough: where the blocks on the GPU end, and where those no slower than CPU memory end. A store that several
+instances share extends the match of each of them.
 """
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -24,33 +27,18 @@ from headway.types import Path
 
 TIERS: Final = ("gpu", "cpu", "storage")  # the fastest first
 GPU: Final = 0
-GONE: Final = 3  # deeper than all of them
-MANY: Final = 8  # runs of a prompt, from which on it is looked at from behind
+GONE: Final = 3  # evicted from all tiers
+MANY: Final = 8  # a prompt with more runs is searched from its end
 
-# A piece's first block, by the run's key for the hindmost piece of a run, else by (key, the piece's end).
+# The first block of each piece. The last piece of a run has the run's key as its name, others (key, end of the piece).
 Pieces = OrderedDict[int | tuple[int, int], int]
 
 
 class PrefixIndex:
     """One index for all instances: each holds the `capacity` blocks that were routed to it last.
 
-    It is exactly the per-block LRU in which a prompt's blocks are touched last to first and the oldest are evicted
-    beyond the capacity. Looking does not touch.
+    It equals an LRU of single blocks in which a prompt's blocks are touched from last to first. Reading does not touch.
     """
-
-    __slots__ = (
-        "_fronts",
-        "_holders",
-        "_holes",
-        "_moved",
-        "_none",
-        "_pieces",
-        "_shared",
-        "_sizes",
-        "block_tokens",
-        "capacity",
-        "instances",
-    )
 
     def __init__(self, instances: int, capacity: int, block_tokens: int) -> None:
         self.instances = instances
@@ -59,34 +47,33 @@ class PrefixIndex:
         self._none = [0] * instances
         self._holders: dict[int, dict[int, int]] = {}  # key -> instance -> end of the run's held blocks
         self._pieces: list[Pieces] = [OrderedDict() for _ in range(instances)]  # least recently used first
-        # key -> the ends of the pieces that go by (key, end), front last
+        # key -> the ends of the pieces named (key, end), front last
         self._fronts: list[dict[int, list[int]]] = [{} for _ in range(instances)]
         self._sizes = [0] * instances
-        self._holes = False  # whether anything was removed
-        # key -> where the run's blocks end on the GPU, and those no deeper than in the CPU's memory
+        self._holes = False  # whether blocks were removed, so that runs may have holes before them
+        # key -> the end of the run's blocks on the GPU, and of those no slower than CPU memory
         self._moved: list[dict[int, tuple[int, int]]] = [{} for _ in range(instances)]
-        self._shared: list[list[SharedStore]] = []  # by instance, where there are any
+        self._shared: list[list[SharedStore]] = []  # by instance; empty without shared stores
 
     def size(self, instance: int) -> int:
-        """How many blocks the instance is believed to hold."""
+        """Return the number of blocks that the instance is believed to hold."""
         return self._sizes[instance]
 
     def utilization(self, instance: int) -> float:
-        """The same as a share of the capacity."""
+        """Return the share of the capacity that the instance is believed to hold."""
         return self._sizes[instance] / self.capacity
 
     def eviction_order(self, instance: int) -> Iterator[tuple[int, int, int]]:
-        """What the instance is believed to hold, as (key, first block, end block) stretches of runs, the next to go
-        first; each goes from its end on."""
+        """Iterate over the believed pieces, as (key, first block, end block), in order of eviction from their ends."""
         for name, first in self._pieces[instance].items():
             if isinstance(name, tuple):
                 key, end = name
-                yield key, first, min(end, self._holders[key][instance])  # less after a removal
+                yield key, first, min(end, self._holders[key][instance])  # shorter after a removal
             else:
                 yield name, first, self._holders[name][instance]
 
     def matches(self, path: Path) -> list[int]:
-        """Leading blocks of the prompt that each instance is believed to hold, by instance index, in one walk."""
+        """Return how many leading blocks of the prompt each instance is believed to hold, by instance index."""
         if self._holes:
             return self._matches_with_holes(path)
         runs = path.blocks(self.block_tokens)
@@ -98,19 +85,18 @@ class PrefixIndex:
             holders = holders_of(key)
             if holders is None:
                 break
-            # An instance that holds a block of this run holds all before it: the deepest run that names it is right.
+            # An instance that holds a block of this run holds all blocks before it, so the last run decides.
             for instance, held in holders.items():
                 matched[instance] = held if held < end else end
         return matched
 
     def _deepest(self, runs: tuple[tuple[int, int], ...]) -> list[int]:
-        """As `matches`, of a prompt of many runs, from behind: only a run that more instances hold than those behind it
-        has news."""
+        """Do the same as `matches` for a prompt of many runs, from its end: skip runs without a further holder."""
         table, low = self._holders, self._held_by_any(runs)
         matched = self._none[:]
         if not low:
             return matched
-        known, most = 0, len(table[runs[0][0]])  # an instance that holds any run holds the first
+        known, most = 0, len(table[runs[0][0]])  # instances that hold any run hold the first
         while known < most:
             low -= 1
             key, end = runs[low]
@@ -123,19 +109,12 @@ class PrefixIndex:
         return matched
 
     def _held_by_any(self, runs: tuple[tuple[int, int], ...]) -> int:
-        """How many of the first runs some instance holds, by bisection: whoever holds a run holds all before it."""
+        """Return the number of leading runs that some instance holds; it then holds all before, so bisection works."""
         table = self._holders
-        low, high = 0, len(runs)  # all below low are held, and none from high on
-        while low < high:
-            middle = (low + high) // 2
-            if runs[middle][0] in table:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return bisect_left(runs, True, key=lambda run: run[0] not in table)
 
     def _matches_with_holes(self, path: Path) -> list[int]:
-        """As `matches`, where a run may be held without those before it."""
+        """Do the same as `matches` if a run may be held without the runs before it."""
         if self._shared:
             return self._reach(path, len(TIERS) - 1)
         matched = self._none[:]
@@ -151,8 +130,7 @@ class PrefixIndex:
         return matched
 
     def matches_within(self, path: Path, tier: str) -> list[int]:
-        """As `matches`, but only as far as the blocks are believed to lie in this tier or in a faster one: gpu, cpu,
-        or storage, which is all."""
+        """Do the same as `matches`, but count only blocks believed to be in this tier (gpu, cpu, storage) or above."""
         if tier not in TIERS:
             raise HeadwayError(f"matches_within: there is no tier {tier!r}.{suggest(tier, TIERS)}")
         level = TIERS.index(tier)
@@ -173,7 +151,7 @@ class PrefixIndex:
         return matched
 
     def share(self, instances: Iterable[int], tier: str) -> SharedStore:
-        """A store of that tier from which these instances load; it reports what it gains and loses."""
+        """Return a store of that tier from which these instances load; it reports what it gains and loses."""
         store = SharedStore(TIERS.index(tier))
         self._shared = self._shared or [[] for _ in range(self.instances)]
         for instance in instances:
@@ -182,9 +160,9 @@ class PrefixIndex:
         return store
 
     def _reach(self, path: Path, level: int) -> list[int]:
-        """As `matches_within`, where stores are shared."""
+        """Do the same as `matches_within` with shared stores."""
         matched = self._none[:]
-        going, start = list(range(self.instances)), 0  # those that have all the runs so far
+        going, start = list(range(self.instances)), 0  # instances that have all the runs so far
         for key, end in path.blocks(self.block_tokens):
             holders = self._holders.get(key, {})
             for instance in going:
@@ -204,8 +182,8 @@ class PrefixIndex:
         return matched
 
     def move(self, instance: int, key: int, block: int, source: int, target: int) -> None:
-        """An instance has moved the blocks of a run from `block` on that lay in tier `source` to a slower tier, or
-        evicted them; or, if `target` is the GPU, it has loaded those before `block` there."""
+        """Record that an instance has moved the blocks of a run from `block` on from tier `source` to a slower tier, or
+        evicted them. If `target` is the GPU, the instance has loaded the blocks before `block` there."""
         holders = self._holders.get(key)
         held = None if holders is None else holders.get(instance)
         if held is None:
@@ -229,7 +207,7 @@ class PrefixIndex:
             moved.pop(key, None)
 
     def _bring_up(self, instance: int, runs: tuple[tuple[int, int], ...]) -> None:
-        """A prompt that an instance computes lies on its GPU afterwards."""
+        """Record that the blocks of a prompt that an instance computes are on its GPU."""
         moved = self._moved[instance]
         for key, end in runs:
             if key in moved:
@@ -240,7 +218,7 @@ class PrefixIndex:
                     moved[key] = (end, max(end, far))
 
     def remove(self, instance: int, key: int, end: int) -> None:
-        """An instance has evicted the blocks of a run from `end` on."""
+        """Record that an instance has evicted the blocks of a run from `end` on."""
         holders = self._holders.get(key)
         held = None if holders is None else holders.get(instance)
         if holders is None or held is None or held <= end:
@@ -248,11 +226,11 @@ class PrefixIndex:
         self._holes = True
         pieces, fronts = self._pieces[instance], self._fronts[instance]
         ends = fronts.get(key, [])
-        left = held  # where what is left ends
+        left = held  # new end of the held blocks
         if key in pieces and pieces[key] >= end:
             left = pieces.pop(key)
         if key not in pieces:
-            # The hindmost piece may go by its old end as well as by the run's key.
+            # The name of the last piece may have its old end instead of the run's key.
             while ends and pieces[(key, ends[0])] >= end:
                 left = pieces.pop((key, ends.pop(0)))
             if not ends:
@@ -266,13 +244,13 @@ class PrefixIndex:
         self._sizes[instance] -= held - left
 
     def holds(self, instance: int, key: int) -> bool:
-        """Whether the instance is believed to hold blocks of this run."""
+        """Return whether the instance is believed to hold blocks of this run."""
         holders = self._holders.get(key)
         return holders is not None and instance in holders
 
     def store(self, instance: int, key: int, start: int, end: int) -> bool:
-        """An instance reports these blocks of a run, all before which it is believed to hold. They are the next to be
-        evicted, so that they never outlive those; False if they exceed the capacity."""
+        """Record blocks of a run that an instance reports; it must be believed to hold all blocks before them. They are
+        the next to be evicted, so they never outlive those before them. False if they exceed the capacity."""
         if self.holds(instance, key):
             return True
         size = self._sizes[instance] + end - start
@@ -286,13 +264,13 @@ class PrefixIndex:
         return True
 
     def drop(self, instance: int, key: int, end: int) -> None:
-        """As `remove`, of blocks behind which the instance holds nothing, so that no hole is left."""
+        """Do the same as `remove` for blocks after which the instance holds nothing, so that no hole is left."""
         holes = self._holes
         self.remove(instance, key, end)
         self._holes = holes
 
     def evict(self, instance: int, blocks: int) -> None:
-        """Drop so many of an instance's blocks, the least recently used first."""
+        """Drop this number of an instance's blocks, the least recently used first."""
         blocks = min(blocks, self._sizes[instance])
         self._evict(instance, blocks)
         self._sizes[instance] -= blocks
@@ -310,7 +288,7 @@ class PrefixIndex:
         self._sizes[instance] = 0
 
     def touch(self, instance: int, path: Path) -> None:
-        """The prompt's full blocks become the instance's most recently used; its oldest go beyond the capacity."""
+        """Make the prompt's full blocks the instance's most recently used, and evict the oldest beyond the capacity."""
         runs = path.blocks(self.block_tokens)
         table = self._holders
         pieces = self._pieces[instance]
@@ -349,7 +327,7 @@ class PrefixIndex:
             self._bring_up(instance, runs)
 
     def _begin(self, instance: int, runs: tuple[tuple[int, int], ...], at: int) -> int:
-        """Add the runs from `at` on, which no instance holds yet, all at once; returns their blocks."""
+        """Add the runs from `at` on, which no instance holds yet, and return the number of their blocks."""
         new = runs[at:]
         first = runs[at - 1][1] if at else 0
         self._holders.update([(key, {instance: end}) for key, end in new])
@@ -358,7 +336,7 @@ class PrefixIndex:
         return new[-1][1] - first
 
     def _touch_pieces(self, instance: int, key: int, start: int, end: int) -> None:
-        """Touch blocks `start` to `end` of a run that is in several pieces, or will be."""
+        """Touch blocks `start` to `end` of a run that has several pieces, or gets them by this."""
         pieces = self._pieces[instance]
         fronts = self._fronts[instance]
         ends = fronts.pop(key, [])
@@ -377,14 +355,14 @@ class PrefixIndex:
             pieces.move_to_end(key)
 
     def _evict(self, instance: int, excess: int) -> None:
-        """Drop the least recently used blocks: of the oldest piece, which is always the hindmost of its run."""
+        """Drop the least recently used blocks: those of the oldest piece, which is always the last of its run."""
         table = self._holders
         pieces = self._pieces[instance]
         fronts = self._fronts[instance]
         while excess:
             key, start = pieces.popitem(last=False)
             if isinstance(key, tuple):
-                # All behind it went before; the piece is its run's hindmost now and goes by the run's own key.
+                # All pieces after it are evicted, so it is the last of its run and its name becomes the run's key.
                 key = key[0]
                 ends = fronts[key]
                 del ends[0]

@@ -1,8 +1,8 @@
-"""Priority: how much an admitted request matters, for routing and for the instance's scheduler.
+"""Priority policies: the importance of an admitted request for routing and for the instance's scheduler.
 
-A request is scored once, and its score is compared with scores of other instants. If waiting counts, the score is one
-whose order holds at any instant. Hints are numbers of this instant: `slack_s`, seconds until the first token is due;
-`waited_s`, seconds since arrival; `weight`, the tenant's.
+A request is scored once, and its score is compared with scores from other times, so the order of two scores must not
+depend on when they were computed. Hints are values at the time of scoring: `slack_s`, seconds until the first token is
+due; `waited_s`, seconds since arrival; `weight`, the tenant's.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ def check_scores(scores: dict[str, float], where: str) -> None:
 
 @policy("priority", "none", reported=())
 class NoPriority:
-    """All requests matter the same."""
+    """Gives every request the same priority."""
 
     def prioritise(self, request: Request, cluster: ClusterView) -> Priority:
         return NO_PRIORITY
@@ -42,7 +42,7 @@ class NoPriority:
 class ByClass:
     """Gives each request the score of its class.
 
-    `scores` has a score for each class, `other` is that of a class that is not in it. It reads no signal.
+    `scores` maps classes to scores; other classes get `other`. It reads no signal.
     """
 
     scores: dict[str, float] = dataclasses.field(default_factory=lambda: dict(SCORES))
@@ -59,11 +59,11 @@ class ByClass:
 
 @policy("priority", "slo-deadline", reported=())
 class SloDeadline:
-    """Prefers the request with the least slack: whose first token is due first.
+    """Prefers the request with the least slack: the one whose first token is due first.
 
-    score = −(arrival + the target of its class), in seconds: at any instant whoever has the least time left has the
-    highest score, so it need not be given anew as time goes by. A class without a target in `targets` is due `other`
-    after arrival. Hint: slack_s, the time left now, below zero where it is late. It reads no signal.
+    score = −(arrival + the target of its class), in seconds. So at any time the request with the least time left has
+    the highest score. A class that is not in `targets` is due `other` after arrival. Hint: slack_s, the time left,
+    negative if the request is late. It reads no signal.
     """
 
     targets: dict[str, Any] = dataclasses.field(default_factory=lambda: dict(TTFT))  # TTFT by class
@@ -80,10 +80,7 @@ class SloDeadline:
 
 @policy("priority", "shortest-prompt", reported=())
 class ShortestPrompt:
-    """Prefers short prompts: score = −prompt tokens.
-
-    It reads no signal. Long prompts can wait for ever where short ones keep coming.
-    """
+    """Prefers short prompts: score = −prompt tokens. It reads no signal. Long prompts may starve."""
 
     def prioritise(self, request: Request, cluster: ClusterView) -> Priority:
         return Priority(-float(request.prompt_tokens))
@@ -91,12 +88,12 @@ class ShortestPrompt:
 
 @policy("priority", "aging", reported=())
 class Aging:
-    """Prefers important classes, and whoever has waited long: class score + `per_second` × the seconds since arrival.
+    """Prefers important classes and requests that have waited long.
 
-    All requests age at the same rate, so the order of any two never changes, and it is that of class score −
-    `per_second` × arrival in seconds. That is the score given here: it stays right however long a request then waits,
-    and whenever the others were scored. A request overtakes those of a class above its own that come later than the
-    difference of their scores ÷ `per_second`. Hint: waited_s, the seconds waited so far. It reads no signal.
+    priority = class score + `per_second` × the seconds since arrival. All requests age at the same rate, so the order
+    of two requests never changes, and score = class score − `per_second` × arrival in seconds gives the same order at
+    any time. A request overtakes a more important one that arrives more than (difference of the class scores ÷
+    `per_second`) seconds later. Hint: waited_s, the seconds waited so far. It reads no signal.
     """
 
     scores: dict[str, float] = dataclasses.field(default_factory=lambda: dict(SCORES))
@@ -114,11 +111,10 @@ class Aging:
 
 @policy("priority", "tenant-weighted", reported=())
 class TenantWeighted:
-    """Prefers the tenants that have little in flight for their weight: score = weight ÷ (1 + its requests in flight).
+    """Prefers tenants with few requests in flight for their weight: score = weight ÷ (1 + requests in flight).
 
-    `weights` has tenants' weights, those not in it have 1. Requests are in flight from when they are routed until they
-    have ended; the count is that of the instant at which the request is decided on, itself not included. Hint: weight,
-    the tenant's. It reads no signal: it counts what it is told was routed and has ended.
+    `weights` are by tenant; others have 1. Requests of the tenant are in flight from routing until they end; the
+    request itself is not counted. Hint: weight, the tenant's. It reads no signal.
     """
 
     weights: dict[str, float] = dataclasses.field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""A scoring profile as people write it: scorers with their weights, in any of three forms, read into one.
+"""Reads scoring profiles: scorers with their weights, in one of three forms.
 
-{prefix-affinity: 3, queue-depth: 2}, [{name: prefix-affinity, weight: 3, lru_blocks: 31250}] and the text
-"prefix-affinity:3,queue-depth:2" say the same. Weights are decimals; only their ratios count.
+A profile is a mapping {prefix-affinity: 3, queue-depth: 2}, a list [{name: prefix-affinity, weight: 3, lru_blocks:
+31250}] or a text "prefix-affinity:3,queue-depth:2". Weights are decimals; only their ratios count.
 """
 
 from decimal import Decimal, InvalidOperation
@@ -18,7 +18,7 @@ DEFAULT = "prefix-affinity:3,queue-depth:2,kv-utilization:2"
 
 
 def scorer_list(scorers: object, where: str = PLACE) -> list[Json]:
-    """The profile as a list of {name, weight, parameters}."""
+    """Return the profile as a list of {name, weight, parameters}."""
     if isinstance(scorers, str):
         return [split_text(piece.strip(), where) for piece in scorers.split(",") if scorers.strip()]
     if isinstance(scorers, dict):
@@ -36,7 +36,7 @@ def scorer_list(scorers: object, where: str = PLACE) -> list[Json]:
 
 
 def split_text(piece: str, where: str) -> Json:
-    """One `name:weight`; the name may itself be `file.py:Class`."""
+    """Split `name:weight`; the name may be `file.py:Class`."""
     name, _, weight = piece.rpartition(":")
     try:
         number = Decimal(weight)
@@ -49,7 +49,7 @@ def split_text(piece: str, where: str) -> Json:
 
 
 def read_scorers(scorers: object) -> list[tuple[Any, int]]:
-    """Scorers with their weights as coprime integers, in an order that does not depend on how they were listed."""
+    """Return the scorers with their weights as coprime integers, sorted by name."""
     weighted: dict[str, tuple[Any, Fraction]] = {}
     for item in scorer_list(scorers):
         name, missing = item.pop("name"), "weight" not in item
@@ -57,13 +57,13 @@ def read_scorers(scorers: object) -> list[tuple[Any, int]]:
         key = name if registry.is_file(name) else registry.canonical(name)
         place = f"{PLACE}.{key}"
         if key in weighted:
-            raise HeadwayError(f"{place}: the scorer is given twice; give it once, with one weight.")
+            raise HeadwayError(f"{place}: the scorer is listed twice. List it once, with one weight.")
         if missing:
             raise HeadwayError(f"{place}: the weight is missing, as in {{name: {key}, weight: 1}}.")
         entry = registry.find("scorer", name, place)
         ratio = read_weight(weight, place)
         weighted[key] = registry.make(entry, item, place), ratio
-    order = sorted(weighted, key=lambda key: (key.rpartition("/")[2], key))  # wherever a file lies
+    order = sorted(weighted, key=lambda key: (key.rpartition("/")[2], key))  # by file name, without its folder
     pairs = [weighted[key] for key in order if weighted[key][1]]  # a weight of 0 leaves a scorer out
     if not pairs:
         raise HeadwayError(f"{PLACE}: at least one scorer needs a weight above 0, as in {DEFAULT!r}.")
@@ -74,7 +74,7 @@ def read_scorers(scorers: object) -> list[tuple[Any, int]]:
 
 
 def read_weight(value: object, place: str) -> Fraction:
-    """A weight by its decimal text, so that 0.3 is three tenths and not the float next to it."""
+    """Convert a weight by its decimal text, so that 0.3 is exactly three tenths."""
     try:
         number = Decimal(str(value)) if not isinstance(value, bool) else Decimal(-1)
     except InvalidOperation:

@@ -1,4 +1,4 @@
-"""The queues that schedulers make: the requests that wait at one instance, as tickets of what an engine may know."""
+"""The queues of schedulers: the requests that wait at one instance, as tickets with what an engine may know."""
 
 from collections import deque
 from collections.abc import Callable
@@ -17,13 +17,13 @@ class Ticket(Struct, eq=False, gc=False):
     """A request at its instance, as a scheduler sees it; the same object from its arrival there to its end."""
 
     request: Request
-    priority: float  # of the route or the priority stage, higher first
+    priority: float  # from the route or the priority stage, higher first
     enqueued_ps: int
     number: int  # in order of arrival at the instance
-    hints: Hints = NO_PRIORITY.hints  # of the priority stage
-    generated: int = 0  # output tokens that it had when it was last put back
+    hints: Hints = NO_PRIORITY.hints  # from the priority stage
+    generated: int = 0  # output tokens when it was last preempted
     preemptions: int = 0
-    rank: Any = None  # for its queue to keep what it orders it by
+    rank: Any = None  # sort key, for the queue to use
 
     @property
     def enqueued(self) -> float:
@@ -31,41 +31,41 @@ class Ticket(Struct, eq=False, gc=False):
 
 
 class Queue(Protocol):
-    """One instance's waiting requests in order. The order among them changes only with these calls, so that it is
-    constant between scheduling changes.
+    """The waiting requests of one instance in order. Only these calls may change the order, so that it is constant
+    between scheduling changes.
 
-    A queue may also have `chunk(ticket)`, the most prompt tokens of a request in one step (None: as many as the budget
-    allows), asked whenever the request begins to wait; and `ended(ticket, output_tokens, completed)`, told when a
-    running request leaves for good, with its last token or as its client gives up.
+    Two methods are optional. `chunk(ticket)` returns the most prompt tokens of a request in one step (None: the whole
+    budget); it is called whenever the request begins to wait. `ended(ticket, output_tokens, completed)` is called when
+    a running request completes or its client gives up.
     """
 
     def add(self, ticket: Ticket) -> None:
-        """A request has come."""
+        """Add a new request."""
 
     def put_back(self, ticket: Ticket) -> None:
-        """A running request had to yield its blocks and waits again."""
+        """Add a running request that was preempted."""
 
     def first(self) -> Ticket:
-        """The next to enter, called while requests wait. If it cannot enter, no other request does."""
+        """Return the next to enter; called only while requests wait. If it cannot enter, no other request does."""
 
     def take(self) -> None:
-        """The first enters the batch."""
+        """Remove the first request, which enters the batch."""
 
     def remove(self, ticket: Ticket) -> None:
-        """A waiting request's client has given up."""
+        """Remove a waiting request whose client has given up."""
 
     def order(self, running: list[Ticket]) -> list[Ticket]:
-        """Sort the running requests, which come in order of entry: when blocks run out, the last is preempted first.
-        The order must be the same each time, or no request is sure to progress."""
+        """Sort the running requests, given in order of entry: when blocks run out, the last is preempted first. Equal
+        calls must return the same order, or requests may never progress."""
 
 
-SLACK: Final = 16  # stale entries that a queue keeps in any case
+SLACK: Final = 16  # stale entries that a queue may always keep
 METHODS: Final = {"add": 1, "put_back": 1, "first": 0, "take": 0, "remove": 1, "order": 1}  # numbers of arguments
 OPTIONAL: Final = {"chunk": 1, "ended": 3}
 
 
 def queue_of(scheduler: Any) -> Queue:
-    """A queue for one instance."""
+    """Make the queue of one instance, and check its methods."""
     queue: Queue = scheduler.queue()
     for method in METHODS:
         if not callable(getattr(queue, method, None)):
@@ -82,14 +82,14 @@ def queue_of(scheduler: Any) -> Queue:
 
 
 class Fifo(deque[Ticket]):
-    """In order of arrival; a preempted request is the first again. The last to enter is preempted first."""
+    """Order of arrival. A preempted request goes to the front, and the last to enter is preempted first."""
 
     add = deque.append
     put_back = deque.appendleft
     take = deque.popleft
 
     def __init__(self) -> None:
-        self.removed: set[Ticket] = set()  # and still in it, never as the first once that was asked for
+        self.removed: set[Ticket] = set()  # tickets still in the deque, until `first` reaches them
 
     def first(self) -> Ticket:
         if self.removed:
@@ -110,14 +110,14 @@ class Fifo(deque[Ticket]):
 
 
 class Ranked:
-    """Lowest key first, ties in order of arrival. The key is worked out once, as a request arrives, so one that is
-    preempted comes back to its place, and the running request with the highest key yields first."""
+    """Lowest key first, ties in order of arrival. The key is computed once, on arrival, so a preempted request returns
+    to its place. The running request with the highest key is preempted first."""
 
     def __init__(self, key: Callable[[Ticket], float], chunk_tokens: int | None) -> None:
         self.key = key
         self.chunk_tokens = chunk_tokens
         self.heap: list[tuple[float, int, Ticket]] = []
-        self.removed: set[Ticket] = set()  # and still in the heap
+        self.removed: set[Ticket] = set()  # tickets still in the heap
 
     def add(self, ticket: Ticket) -> None:
         ticket.rank = (self.key(ticket), ticket.number)
@@ -150,16 +150,14 @@ class Ranked:
 
 
 class RankedByLength(Ranked):
-    """Fewest expected output tokens first: what the client allows, or the mean of the outputs of its tenant's requests
-    of that kind that this instance has completed by then."""
+    """Fewest expected output tokens first: max_tokens, or the mean of completed requests of this tenant and kind."""
 
     def __init__(self, unknown_tokens: int, aging: float, chunk_tokens: int | None) -> None:
         super().__init__(self.expected_tokens, chunk_tokens)
         self.unknown_tokens = unknown_tokens
         self.aging = aging
-        self.history: dict[
-            tuple[str, str], tuple[int, int]
-        ] = {}  # requests and their output tokens, by tenant and kind
+        # Completed requests and their output tokens, by tenant and kind.
+        self.history: dict[tuple[str, str], tuple[int, int]] = {}
 
     def expected_tokens(self, ticket: Ticket) -> float:
         request = ticket.request
@@ -178,11 +176,11 @@ class RankedByLength(Ranked):
 
 
 class DeficitRoundRobin:
-    """Tenants by turns, each as many tokens a turn as its deficit counter allows, in order of arrival within a tenant.
+    """Tenants take turns, each with as many tokens as its deficit counter allows, in order of arrival within a tenant.
 
-    The tenant at the front of the ring has its turn. A turn begins with a quantum and lasts until the counter does not
-    pay for the tenant's next prompt; what is left is kept, unless nobody of it waits any more. Output tokens are
-    charged as they are known, at the end, and may leave a debt. A preempted request has paid and comes back before all.
+    The tenant at the front of the ring has its turn. A turn adds a quantum to the counter and lasts until the counter
+    cannot pay for the tenant's next prompt. The rest is kept while the tenant has waiting requests. Output tokens are
+    charged when a request ends and may leave a debt. A preempted request has paid and goes to the front.
     """
 
     def __init__(self, quantum: int, chunk_tokens: int | None) -> None:
@@ -191,7 +189,7 @@ class DeficitRoundRobin:
         self.returned: deque[Ticket] = deque()
         self.queues: dict[str, deque[Ticket]] = {}  # of the tenants in the ring
         self.ring: deque[str] = deque()
-        self.deficits: dict[str, int] = {}  # what a tenant may still spend
+        self.deficits: dict[str, int] = {}  # tokens that a tenant may still spend
 
     def add(self, ticket: Ticket) -> None:
         tenant = ticket.request.tenant
@@ -233,7 +231,7 @@ class DeficitRoundRobin:
             self.leave(tenant)
 
     def leave(self, tenant: str) -> None:
-        """A tenant has no waiting requests: its turn ends, and it keeps no credit."""
+        """Remove a tenant without waiting requests: its turn ends, and it keeps no credit."""
         had_turn = self.ring[0] == tenant
         self.ring.remove(tenant)
         del self.queues[tenant]
@@ -242,7 +240,7 @@ class DeficitRoundRobin:
             self.next_turn()
 
     def next_turn(self) -> None:
-        """Go round until a tenant can pay for its next prompt."""
+        """Rotate the ring until a tenant can pay for its next prompt."""
         visited = 0
         while self.ring:
             tenant = self.ring[0]

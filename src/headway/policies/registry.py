@@ -1,7 +1,7 @@
-"""Where policies are declared, found, described and built.
+"""The registry: declares, finds, describes and builds policies.
 
-One touch point a plug-in: `@policy(stage, name)` above a class. Annotated fields of the class are at once its YAML
-keys, its `--set` paths and its search space; the docstring is its catalogue entry.
+`@policy(stage, name)` above a class is all that a policy needs. The annotated fields of the class are its YAML keys,
+its `--set` paths and its search space. The docstring is its catalogue entry.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headway.views.instance import REPORTED as REPORTED
 T = TypeVar("T", bound=type)
 Names = Iterable[str] | None  # of signals
 
-# The method that a policy of one's own must have, by stage, and with how many arguments it is called.
+# The method that a user's policy must have, by stage, and its number of arguments.
 CALLS = {
     "admission": ("admit", 2),
     "priority": ("prioritise", 2),
@@ -38,9 +38,9 @@ CALLS = {
     "scaling": ("scale", 1),
 }
 METHODS = {stage: method for stage, (method, _) in CALLS.items()}
-OPTIONAL = {"bind": 1, "observe": 1, "metrics": 0, "believed_tokens": 1}  # methods that it may have as well
+OPTIONAL = {"bind": 1, "observe": 1, "metrics": 0, "believed_tokens": 1}  # optional methods, likewise
 
-# The policy of a scenario that names none, by stage in the order of a request's way.
+# The default policies, by stage in the order in which a request passes them.
 DEFAULT_POLICIES: Final = {
     "admission": "always",
     "priority": "none",
@@ -52,9 +52,9 @@ DEFAULT_POLICIES: Final = {
 
 EVERYTHING = ("all",)  # of the exact signals
 
-# What a policy is in a comparison. A `policy` is worth choosing and runs unless the caller names others. An `extra`
-# policy seldom is: a variant of another one, or a rule for rare cases. A `control` shows one effect and is not for use.
-# A `template` has constants to search. These three run when the caller asks for all policies.
+# The role of a policy in a comparison. A `policy` runs unless the caller names others. An `extra` policy is a variant
+# of another one, or a rule for rare cases. A `control` shows one effect and is not for use. A `template` has constants
+# to search. The last three run only if the caller asks for all policies.
 Kind = Literal["policy", "extra", "control", "template"]
 
 
@@ -67,14 +67,14 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A catalogue entry: one policy class and what it declares of itself."""
+    """A catalogue entry: a policy class and its declarations."""
 
     stage: str
     name: str
     make: type
     exact: tuple[str, ...]  # signals it reads that this router counts itself
     reported: tuple[str, ...]  # signals it reads that instances report
-    oracle: bool  # asks for the truth, which no live router has
+    oracle: bool  # reads the true cache state, which no live router has
     kind: Kind = "policy"
 
     @property
@@ -87,7 +87,7 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def blank(self) -> bool:
-        """Whether it needs a text or a module of a user's."""
+        """Whether it needs a source or a module from the user."""
         return bool(getattr(self.make, "blank", False))
 
 
@@ -98,32 +98,34 @@ class Parameter(msgspec.Struct, frozen=True):
     bounds: Bounds | None
 
 
-# The catalogue, the registry's own state: entries, and functions that make one when it is first looked up.
+# The catalogue: entries, and functions that make an entry when it is first looked up.
 _ENTRIES: dict[tuple[str, str], Entry | Callable[[], Entry]] = {}
 _MAKING = threading.RLock()  # so that two threads do not make two classes of one policy
 
 
 def canonical(name: str) -> str:
-    """`_` and `-` are equal in all names."""
+    """Return the name with `-` for `_`, which are equal in all names."""
     return name.strip().replace("_", "-")
 
 
 def policy(
     stage: str, name: str, *, exact: Names = None, reported: Names = None, oracle: bool = False, kind: Kind = "policy"
 ) -> Callable[[T], T]:
-    """Declare a policy class: make it a dataclass and file it under its stage and name. A class of a file that is named
-    by its path (`my_policy.py:MyPolicy`) is not filed. Omit `reported` to receive every signal that instances report;
-    else reading others raises an error. Omit `exact` as well to receive tenants and totals too. `kind` says whether it
-    runs in a comparison that names no policies."""
+    """Declare a policy class: make it a dataclass and register it under its stage and name. A class that is loaded by
+    its path (`my_policy.py:MyPolicy`) is not registered.
+
+    Omit `reported` to receive every signal that instances report; otherwise reading an undeclared one raises an error.
+    Omit `exact` as well to receive tenants and totals too. `kind` decides whether the policy runs in a comparison that
+    names no policies."""
 
     def register(cls: T) -> T:
         entry = describe(cls, stage, name, exact, reported, oracle, kind)
         policy_class = entry.make
-        filed = not policy_class.__module__.startswith(FROM_FILE)
+        registered = not policy_class.__module__.startswith(FROM_FILE)
         known = _look_up((stage, entry.name)) or entry
-        if known.make.__module__ != policy_class.__module__ and (filed or not outside(known.make)):
-            raise HeadwayError(f"There is a {stage} policy called {entry.name!r} already; choose another name.")
-        if filed:
+        if known.make.__module__ != policy_class.__module__ and (registered or not outside(known.make)):
+            raise HeadwayError(f"A {stage} policy called {entry.name!r} exists already. Choose another name.")
+        if registered:
             _ENTRIES[(stage, entry.name)] = entry
         return cast(T, policy_class)
 
@@ -133,10 +135,10 @@ def policy(
 def describe(
     cls: type, stage: str, name: str, exact: Names, reported: Names, oracle: bool = False, kind: Kind = "policy"
 ) -> Entry:
-    """Make a class a policy, and return its entry without filing it."""
+    """Make a class a policy and return its entry, without registering it."""
     policy_class: type = dataclasses.dataclass(eq=False, repr=False)(cls)
     if stage not in METHODS and outside(policy_class):
-        raise HeadwayError(f"{cls.__name__}: {stage!r} is no stage for a policy of one's own.{suggest(stage, METHODS)}")
+        raise HeadwayError(f"{cls.__name__}: {stage!r} is not a stage for users' policies.{suggest(stage, METHODS)}")
     if kind not in get_args(Kind):
         nearest = suggest(str(kind), get_args(Kind))
         raise HeadwayError(f"{cls.__name__}: {shown(kind)} is not a kind of policy.{nearest}")
@@ -152,7 +154,7 @@ def describe(
 
 
 def defer(stage: str, name: str, make: Callable[[], Entry]) -> None:
-    """File a policy of the package whose class takes time to make: `make` is called when the policy is looked up."""
+    """Register a policy whose class is slow to make: `make` is called when the policy is first looked up."""
     _ENTRIES[(stage, canonical(name))] = make
 
 
@@ -165,7 +167,7 @@ def _look_up(key: tuple[str, str]) -> Entry | None:
 
 
 def own_entry(policy: Any) -> Entry | None:
-    """The entry that a policy, an object or a class, declares itself; that of its base class does not count."""
+    """Return the entry that a policy (an object or a class) itself declares; that of a base class does not count."""
     for holder in (policy, type(policy)):
         entry = getattr(holder, "__dict__", {}).get("entry")
         if isinstance(entry, Entry):
@@ -174,29 +176,29 @@ def own_entry(policy: Any) -> Entry | None:
 
 
 def default_entry(stage: str, cls: type) -> Entry:
-    """The entry of a class that declares nothing: it reads every signal, and is an oracle if its base is one."""
+    """Return the entry of a class that declares nothing: it reads every signal, and is an oracle if its base is one."""
     base = getattr(cls, "entry", None)
     return Entry(stage, canonical(cls.__name__), cls, EVERYTHING, REPORTED, isinstance(base, Entry) and base.oracle)
 
 
 def entry_of(policy: Any, stage: str = "routing") -> Entry:
-    """The entry of a policy, an object or a class: its own, or the default."""
+    """Return the entry that a policy (an object or a class) declares, or the default entry."""
     return own_entry(policy) or default_entry(stage, policy if isinstance(policy, type) else type(policy))
 
 
 def entries(stage: str | None = None, name: str | None = None) -> list[Entry]:
-    """The catalogue entries in order of declaration: all, or those of a stage, or those of a name."""
+    """Return the catalogue entries in order of declaration: all, or those of a stage or a name."""
     keys = [key for key in _ENTRIES if stage in (None, key[0]) and name in (None, key[1])]
     return [entry for key in keys if (entry := _look_up(key)) is not None]
 
 
 def names(stage: str) -> list[str]:
-    """The names of the policies that need no text or module of a user's."""
+    """Return the names of the policies that need no source or module from the user."""
     return [entry.name for entry in entries(stage) if not entry.blank]
 
 
 def parameters(cls: type) -> list[Parameter]:
-    """The parameters of a policy class, from its annotated dataclass fields."""
+    """Return the parameters of a policy class: its annotated dataclass fields."""
     if not dataclasses.is_dataclass(cls):
         return []
     try:
@@ -217,12 +219,12 @@ def parameters(cls: type) -> list[Parameter]:
 
 
 def is_file(name: str) -> bool:
-    """Whether a policy's name is that of a class in a user's file, `path/to/file.py:Class`."""
+    """Return whether a name refers to a class in a user's file, `path/to/file.py:Class`."""
     return ".py:" in name
 
 
 def find(stage: str, name: str, where: str) -> Entry:
-    """The entry of a name, or of `path/to/file.py:Class`."""
+    """Return the entry of a name or of `path/to/file.py:Class`."""
     if is_file(name) or name.endswith(".py"):
         return load(stage, name, where)
     entry = _look_up((stage, canonical(name)))
@@ -234,34 +236,28 @@ def find(stage: str, name: str, where: str) -> Entry:
 
 
 def load(stage: str, reference: str, where: str) -> Entry:
-    """A policy from a user's file, `path/to/my_policy.py:MyPolicy`; it reads every signal unless it declares fewer."""
+    """Load a policy from a user's file, `path/to/my_policy.py:MyPolicy`."""
     if stage not in METHODS:
-        raise HeadwayError(f"{where}: a {stage} cannot be taken from a file. Known: {', '.join(names(stage))}.")
+        raise HeadwayError(f"{where}: a {stage} cannot be loaded from a file. Known: {', '.join(names(stage))}.")
     cls = load_class(reference, where)
     entry = own_entry(cls)
     if entry is not None:
         if entry.stage != stage:
-            raise HeadwayError(
-                f"{where}: {reference!r} is of stage {entry.stage}, but a policy of stage {stage} is wanted here."
-            )
+            raise HeadwayError(f"{where}: {reference!r} is of stage {entry.stage}, but this is the stage {stage}.")
         return entry
     name, method = cls.__name__, METHODS[stage]
     if not callable(getattr(cls, method, None)):
-        raise HeadwayError(f"{where}: class {name!r} has no method {method!r}, as {_a(stage)} policy needs.")
+        raise HeadwayError(f"{where}: class {name!r} has no method {method!r}, which every {stage} policy needs.")
     if not dataclasses.is_dataclass(cls) and not any("__init__" in vars(base) for base in cls.__mro__[:-1]):
         try:
             cls = dataclasses.dataclass(eq=False, repr=False)(cls)
         except (TypeError, ValueError, AttributeError) as error:
-            raise HeadwayError(f"{where}: the fields of {name!r} are not right: {one_line(error)}.") from error
+            raise HeadwayError(f"{where}: the fields of {name!r} are not valid: {one_line(error)}.") from error
     return default_entry(stage, cls)
 
 
-def _a(stage: str) -> str:
-    return f"{'an' if stage[0] in 'aeiou' else 'a'} {stage}"
-
-
 def load_all(reference: str, where: str) -> list[Entry]:
-    """What a class of a user's file can be: the stage it declares, or every stage whose method it has."""
+    """Return the entries of a class in a user's file: of the stage it declares, or of each whose method it has."""
     cls = load_class(reference, where)
     entry = own_entry(cls)
     if entry is not None:
@@ -274,7 +270,7 @@ def load_all(reference: str, where: str) -> list[Entry]:
 
 
 def split(spec: object, where: str) -> tuple[str, dict[str, Any]]:
-    """A policy is a name, or a mapping with `name` and parameters."""
+    """Split a policy (a name, or a mapping with `name` and parameters) into name and parameters."""
     if isinstance(spec, str):
         return spec, {}
     if isinstance(spec, dict):
@@ -282,18 +278,17 @@ def split(spec: object, where: str) -> tuple[str, dict[str, Any]]:
         name = rest.pop("name", None)
         if isinstance(name, str):
             return name, rest
-        raise HeadwayError(f"{where}: a mapping must say the policy's name, as in {{name: round-robin}}.")
+        raise HeadwayError(f"{where}: the mapping has no name. Give the policy's, as in {{name: round-robin}}.")
     raise HeadwayError(f"{where}: expected a name or a mapping with 'name', got {shown(spec)}.")
 
 
 def values_of(policy: Any) -> dict[str, Any]:
-    """The parameters of a policy with their values."""
+    """Return the values of a policy's parameters."""
     return {parameter.name: getattr(policy, parameter.name) for parameter in parameters(type(policy))}
 
 
 def explicit(stage: str, spec: Any, where: str, policy: Any = None) -> dict[str, Any]:
-    """A policy's name and its parameters, defaults included; the file it comes from keeps its place. `policy` is what
-    was built from `spec`, if the caller has it."""
+    """Return a policy's name and all its parameters; `policy` is the one built from `spec`, if the caller has it."""
     name, _ = split(spec, where)
     policy = build(stage, spec, where) if policy is None else policy
     return {"name": name if is_file(name) else policy.entry.name, **msgspec.to_builtins(values_of(policy))}
@@ -302,8 +297,7 @@ def explicit(stage: str, spec: Any, where: str, policy: Any = None) -> dict[str,
 def build(stage: str, spec: object, where: str) -> Any:
     """Make a policy from its name or its mapping; errors name the place."""
     name, parameters = split(spec, where)
-    entry = find(stage, name, where)
-    return make(entry, parameters, where)
+    return make(find(stage, name, where), parameters, where)
 
 
 def make(entry: Entry, parameters: dict[str, Any], where: str) -> Any:
@@ -318,13 +312,13 @@ def make(entry: Entry, parameters: dict[str, Any], where: str) -> Any:
         if parameter is None:
             raise HeadwayError(f"{where}.{cut(key)}: {entry.name!r} has no such parameter.{suggest(cut(key), known)}")
         if parameter.name in values:
-            raise HeadwayError(f"{where}.{key}: the parameter is given twice.")
+            raise HeadwayError(f"{where}.{key}: the parameter is set twice.")
         values[parameter.name] = check(value, parameter, f"{where}.{key}")
     try:
         policy = entry.make(**values)
         if own_entry(policy) is None:
             _label(policy, entry)
-    except HeadwayError as error:  # the policy knows what is wrong, but not always where it was given
+    except HeadwayError as error:  # the policy may not know where its parameters come from
         raise error if str(error).startswith("policies.") else HeadwayError(f"{where}: {error}") from None
     except (TypeError, AttributeError) as error:
         raise HeadwayError(f"{where}: {entry.name!r} could not be made: {one_line(error, kind=False)}.") from error
@@ -340,16 +334,16 @@ def _label(policy: Any, entry: Entry) -> None:
     try:
         policy.entry = entry
     except (AttributeError, TypeError):
-        raise HeadwayError(f"{entry.name!r} takes no attributes; leave __slots__, slots and frozen out.") from None
+        raise HeadwayError(f"{entry.name!r} takes no attributes. Remove __slots__, slots and frozen.") from None
 
 
 def outside(cls: type) -> bool:
-    """Whether a class is a user's own."""
+    """Return whether a class is not part of Headway."""
     return not cls.__module__.startswith("headway.")
 
 
 def check_methods(stage: str, policy: Any, where: str) -> None:
-    """A policy of a user's own has the methods it will be asked for, and they take what they will be given."""
+    """Check that a user's policy has the methods of its stage, with the right number of arguments."""
     if not outside(type(policy)):
         return
     needed = METHODS.get(stage)
@@ -358,24 +352,24 @@ def check_methods(stage: str, policy: Any, where: str) -> None:
         if hasattr(policy, name):
             check_call(getattr(policy, name), count, f"{cls}.{name}")
         elif name == needed:
-            raise HeadwayError(f"{cls} has no method {name!r}, as {_a(stage)} policy needs.")
+            raise HeadwayError(f"{cls} has no method {name!r}, which every {stage} policy needs.")
 
 
 def check_call(method: Any, count: int, place: str) -> None:
-    """Check that a method can be called with so many arguments."""
+    """Check that a method can be called with this number of arguments."""
     if not callable(method):
         raise HeadwayError(f"{place} must be a method, got {shown(method)}.")
     try:
         inspect.signature(method).bind(*[None] * count)
     except TypeError as error:
         arguments = "1 argument" if count == 1 else f"{count} arguments"
-        raise HeadwayError(f"{place} is called with {arguments} beside self: {error}.") from None
+        raise HeadwayError(f"{place} must accept {arguments} after self: {error}.") from None
     except ValueError:  # a callable without a signature
         return
 
 
 def figures(policy: Any, where: str) -> dict[str, float]:
-    """The metrics that a policy reports, checked: names and finite numbers."""
+    """Return the metrics that a policy reports; raise an error unless they are names and finite numbers."""
     metrics = policy.metrics()
     right = f"{where}: {type(policy).__name__}.metrics must return a mapping of names to finite numbers"
     if not isinstance(metrics, dict):

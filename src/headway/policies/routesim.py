@@ -1,7 +1,7 @@
-"""RouteSim's policies over what this router believes: cache against load, sticky sessions, decaying costs.
+"""RouteSim's policies, on the router's beliefs: cache against load, sticky sessions, decaying costs.
 
-Their load is the *effective* one, each outstanding request once: reported queue and batch, plus what was routed since
-that report. RouteSim's design states no tie rule; here the lowest index wins.
+Load is the *effective* load, which counts each outstanding request once: reported queue and batch, plus requests routed
+since that report. RouteSim's design has no tie rule; here the lowest index wins.
 """
 
 import math
@@ -22,7 +22,7 @@ LOAD = ("queued", "running")
 
 
 def least_outstanding(instances: Sequence[InstanceView]) -> InstanceView:
-    """Lowest effective load, the lowest index among equals."""
+    """Return the instance with the lowest effective load; ties: lowest index."""
     loads = [view.effective_load for view in instances]
     return instances[loads.index(min(loads))]
 
@@ -31,9 +31,9 @@ def least_outstanding(instances: Sequence[InstanceView]) -> InstanceView:
 class LeastOutstanding:
     """Sends each request to the instance with the fewest queued and running requests.
 
-    Load = reported queue + reported batch + requests routed since that report, each outstanding request once. Ties:
-    lowest index. With reports that are always fresh it differs from `least-loaded` only where a request ends as another
-    arrives: the instance no longer counts it, while the router hears of it after the arrival.
+    Load = reported queue + reported batch + requests routed since that report. Ties: lowest index. With reports that
+    are always fresh it differs from `least-loaded` only if a request ends at the instant at which another arrives: the
+    report no longer counts it, but the router's own count still does.
     """
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
@@ -42,12 +42,12 @@ class LeastOutstanding:
 
 @policy("routing", "prefix-aware", exact=["prefix_index", "routed_since_report"], reported=LOAD, kind="extra")
 class PrefixAware(Believer):
-    """Weighs having the request's shared prefix cached, yes or no, against load.
+    """Weighs whether the request's shared prefix is believed cached, as 1 or 0, against load.
 
-    score = cache_weight × has_prefix + (1 − cache_weight) × (1 − load); the highest wins. has_prefix is 1 where the
-    router believes the prompt's declared shared prefix cached (its full blocks; without a declaration, the first
-    block), and 0 where load ≥ `max_load`. load = min(1, effective load ÷ the instance's queue limit), effective load
-    as reported plus what was routed since. Ties: lowest index.
+    score = cache_weight × has_prefix + (1 − cache_weight) × (1 − load); the highest wins. has_prefix is 1 if the router
+    believes all full blocks of the declared shared prefix cached (without a declaration: the first block) and load <
+    `max_load`, else 0. load = min(1, effective load ÷ the instance's queue limit). The effective load is as reported
+    plus requests routed since. Ties: lowest index.
     """
 
     cache_weight: Share = 0.8
@@ -79,13 +79,12 @@ class PrefixOverlap(Believer):
     """Weighs the share of the prompt's blocks believed cached against load.
 
     score = cache_weight × cache + (1 − cache_weight) × (1 − load); the highest wins. cache = |prompt's blocks ∩ blocks
-    believed cached| ÷ |prompt's blocks|, and is left out where load exceeds `max_load`. load = effective load ÷ the
-    instance's queue limit, effective load as reported plus what was routed since. Ties: lowest index. A prompt without
-    a full block goes to the least outstanding.
+    believed cached| ÷ |prompt's blocks|, and 0 if load exceeds `max_load`. load = effective load ÷ the instance's queue
+    limit. The effective load is as reported plus requests routed since. Ties: lowest index. A prompt without a full
+    block goes to the instance with the lowest effective load.
 
-    `match` says how blocks are compared: `set` as an intersection, `leading` as the longest common beginning. A block's
-    key commits to all before it and the router forgets a prompt's tail before its head, so whoever is believed to hold
-    a block is believed to hold all before it: both give the same number.
+    `match` selects how blocks are compared: `set` as an intersection, `leading` as the longest common prefix. Both give
+    the same number, because an instance that is believed to hold a block is believed to hold all blocks before it.
     """
 
     cache_weight: Share = 0.7
@@ -116,11 +115,11 @@ class PrefixOverlap(Believer):
 
 @policy("routing", "session-affinity", exact=["routed_since_report"], reported=LOAD)
 class SessionAffinity(SessionBound):
-    """Keeps a conversation on the instance that its first request went to.
+    """Keeps a session on the instance that served its first request.
 
-    A conversation not seen before, and a request without one, goes to the least outstanding: the lowest effective load
-    (reported plus what was routed since), ties to the lowest index. Load never breaks a binding. Beyond `max_sessions`
-    the conversation not seen for longest is forgotten.
+    A new session, or a request without one, goes to the instance with the lowest effective load: as reported plus
+    requests routed since. Ties: lowest index. Load never breaks a binding. Beyond `max_sessions` the least recently
+    seen session is forgotten.
     """
 
     max_sessions: MaxSessions = 100_000
@@ -129,11 +128,11 @@ class SessionAffinity(SessionBound):
 
 @policy("routing", "cost-escalation", reported=["queued", "kv_used"], kind="extra")
 class CostEscalation:
-    """Charges an instance for each request it gets, lets the charges fade, and picks the cheapest.
+    """Charges an instance for each request it gets, lets the charges decay, and picks the cheapest.
 
-    Before each decision cost ← cost × exp(−decay × seconds since the last one); the lowest cost wins and is charged
-    base + queue_weight × queue + kv_weight × KV utilisation, queue and utilisation as last reported. Costs are whole
-    billionths, so that no last digit of a machine's exp() can decide. Ties: lowest index.
+    Before each decision cost ← cost × exp(−decay × seconds since the last one). The lowest cost wins, and its instance
+    is charged base + queue_weight × queue + kv_weight × KV utilisation, as last reported. Costs are rounded to
+    billionths, so that they are the same on every machine. Ties: lowest index.
     """
 
     decay: Annotated[float, Bounds(0, 1000)] = 0.1

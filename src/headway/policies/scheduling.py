@@ -1,7 +1,7 @@
-"""Schedulers: the order in which requests enter an instance's batch, prefill chunks, and whom a shortage preempts.
+"""Schedulers: the order in which requests enter an instance's batch, their prefill chunks, and which one is preempted.
 
-A scheduler makes a queue for each instance, which is called at scheduling changes only. A request's key is fixed as it
-arrives at its instance; `aging` adds time to the key, so that no request starves. A waiting request never preempts a
+A scheduler makes one queue for each instance, which is called at scheduling changes only. A request's key is fixed on
+arrival at its instance; `aging` adds time to the key, so that no request starves. A waiting request never preempts a
 running one.
 """
 
@@ -13,16 +13,16 @@ from headway.policies.queues import DeficitRoundRobin, Fifo, Queue, Ranked, Rank
 from headway.policies.registry import Bounds, policy
 
 Tokens = Annotated[int, Bounds(1, 1_000_000, log=True)]
-ChunkTokens = Annotated[int | None, Bounds(1, 1_000_000, log=True)]  # of a prompt in one step; None: the budget
-Aging = Annotated[float, Bounds(0, 1_000_000)]  # of the key's unit a second
+ChunkTokens = Annotated[int | None, Bounds(1, 1_000_000, log=True)]  # of a prompt in one step; None: the whole budget
+Aging = Annotated[float, Bounds(0, 1_000_000)]  # units of the key per second
 
 
 @policy("scheduler", "fcfs", reported=())
 class Fcfs:
     """Serves requests in order of arrival at their instance, as vLLM does by default.
 
-    A preempted request goes back to the front of the queue. The victim of a block shortage is the newest running
-    request, so the oldest always progresses.
+    A preempted request returns to the front of the queue. If blocks run out, the newest running request is preempted,
+    so the oldest always progresses.
     """
 
     def queue(self) -> Queue:
@@ -31,12 +31,12 @@ class Fcfs:
 
 @policy("scheduler", "priority", reported=())
 class ByPriority:
-    """Serves the highest priority first, as the router gave it; ties in order of arrival.
+    """Serves the highest priority first, as the router assigned it; ties in order of arrival.
 
-    A second of waiting counts as much as `aging` of priority, so a request is passed only by those that come within
-    (difference ÷ `aging`) seconds; with 0 the order is strict, and low priorities may starve. The victim of a block
-    shortage is the running request that is last in this order. `chunk_tokens`, here as in the others, is the most
-    tokens of a prompt in one step; while a prompt is unfinished no other begins.
+    A second of waiting counts as much as `aging` of priority, so only requests that arrive within (difference of
+    priorities ÷ `aging`) seconds overtake another. With 0 the order is strict, and low priorities may starve. If blocks
+    run out, the running request that is last in this order is preempted. `chunk_tokens` is the most tokens of a prompt
+    in one step; while a prompt is unfinished, no other begins.
     """
 
     aging: Aging = 0.01
@@ -51,12 +51,12 @@ class ByPriority:
 
 @policy("scheduler", "sjf", reported=())
 class ShortestJobFirst:
-    """Serves first who is expected to generate least.
+    """Serves the request with the fewest expected output tokens first.
 
-    Expected is what the client allows (max_tokens); without that, the mean output of the requests of the same tenant
-    and kind that the instance has completed when the request arrives; before the first of them, `unknown_tokens`. A
-    second of waiting counts as much as `aging` tokens; with 0 long requests may starve. The victim of a block shortage
-    is the running request that is last in this order.
+    The expectation is max_tokens if the client set it. Otherwise it is the mean output of the requests of the same
+    tenant and kind that the instance completed before this one arrived, or `unknown_tokens` if there are none. A second
+    of waiting counts as much as `aging` tokens; with 0 long requests may starve. If blocks run out, the running request
+    that is last in this order is preempted.
     """
 
     unknown_tokens: Tokens = 256
@@ -69,10 +69,10 @@ class ShortestJobFirst:
 
 @policy("scheduler", "shortest-prefill", reported=())
 class ShortestPrefill:
-    """Serves the shortest prompt first, whether or not some of it is cached.
+    """Serves the shortest prompt first, counting cached tokens too.
 
-    A second of waiting counts as much as `aging` tokens; with 0 long prompts may starve. The victim of a block shortage
-    is the running request that is last in this order.
+    A second of waiting counts as much as `aging` tokens; with 0 long prompts may starve. If blocks run out, the running
+    request that is last in this order is preempted.
     """
 
     aging: Aging = 100.0
@@ -87,11 +87,10 @@ class ShortestPrefill:
 
 @policy("scheduler", "slo-slack", reported=())
 class SloSlack:
-    """Serves first whose first token is due next: least slack to the TTFT target of its class, from its arrival on.
+    """Serves the request whose first token is due next: arrival + the TTFT target of its class.
 
-    `targets` gives the target of each class, `other` that of the classes it does not name. The victim of a block
-    shortage is the running request that is due last. Whoever waits is passed only by those that are due before it, so
-    nobody starves.
+    `targets` are by class; other classes have `other`. If blocks run out, the running request that is due last is
+    preempted. Only requests that are due earlier overtake another, so no request starves.
     """
 
     targets: dict[str, Any] = field(default_factory=lambda: dict(TTFT))
@@ -112,11 +111,11 @@ class SloSlack:
 
 @policy("scheduler", "fair", reported=())
 class Fair:
-    """Gives every tenant the same share of tokens while it has requests waiting: deficit round robin.
+    """Gives every tenant the same share of tokens while it has waiting requests: deficit round robin.
 
-    Tenants have turns. Each turn a tenant gets `quantum` tokens, spends them on the prompts of its requests in order of
-    arrival, and keeps what the next prompt is too long for; output tokens are charged when a request ends. A preempted
-    request goes back to the front; the victim of a block shortage is the newest running request.
+    In each turn a tenant gets `quantum` tokens and spends them on the prompts of its requests in order of arrival. If
+    the rest is too small for its next prompt, it keeps the rest. Output tokens are charged when a request ends. A
+    preempted request returns to the front. If blocks run out, the newest running request is preempted.
     """
 
     quantum: Tokens = 1024

@@ -1,4 +1,4 @@
-"""Scorecards: how a routing decision came about."""
+"""Scorecards, which explain routing decisions."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from headway.views.instance import InstanceView
 
 
 class Cuts:
-    """What filters made of the candidates, one after the other."""
+    """The candidates that each filter removed, in order."""
 
     def __init__(self, candidates: Candidates) -> None:
         self.candidates = ids(candidates)
@@ -16,7 +16,7 @@ class Cuts:
         self.passed_over: list[str] = []
 
     def note(self, name: str, before: Candidates, left: Candidates) -> None:
-        """Record what a filter removed; a filter that keeps none is passed over."""
+        """Record what a filter removed; a filter that would remove all candidates is ignored."""
         staying = {view.index for view in left}
         self.removed[name] = [view.id for view in before if view.index not in staying]
         if not staying:
@@ -31,7 +31,7 @@ class Cuts:
 def single_score_card(
     candidates: Candidates, totals: Sequence[float], picked: InstanceView, *, lowest_wins: bool = False
 ) -> Scorecard:
-    """Of a policy that has one score for each candidate."""
+    """Return the scorecard of a policy that has one score for each candidate."""
     names, values = ids(candidates), list(totals)
     return Scorecard(names, picked.id, left=names, scores={"score": values}, totals=values, lowest_wins=lowest_wins)
 
@@ -41,7 +41,7 @@ def ids(views: Candidates) -> list[str]:
 
 
 def number_duplicates(names: Sequence[str]) -> list[str]:
-    """The names, numbered from the second of each on: queue-depth, queue-depth#2."""
+    """Number repeated names: queue-depth, queue-depth#2."""
     numbered: list[str] = []
     for at, name in enumerate(names):
         number = names[:at].count(name) + 1

@@ -1,8 +1,7 @@
-"""Scorers: one dimension of a routing decision each, a value in [0, 1] for every candidate, higher is better.
+"""Scorers: each returns a value in [0, 1] for every candidate of a routing decision; higher is better.
 
-`score(request, candidates, cluster)` returns a list aligned with the candidates, which may be a part of the cluster
-only. `bind(context)` and `observe(event)` are optional. The scorers here keep to the range by construction; `weighted`
-clamps those of users.
+`score(request, candidates, cluster)` returns a list aligned with the candidates, which may be a part of the cluster.
+`bind(context)` and `observe(event)` are optional. `weighted` clamps the values of users' scorers.
 """
 
 from typing import Annotated
@@ -18,14 +17,16 @@ from headway.views.instance import InstanceView
 
 @policy("scorer", "adapter-affinity", reported=("adapters",))
 class AdapterAffinity:
-    """1 where the request's adapter is loaded or sent for, `free` where a slot is left, else 0. It is sent for where a
-    request with it that this router sent there has not ended. 1 for all without an adapter, and where adapters are
-    always there. Reported: the loaded adapters; exact: the router's own memory of what it sent."""
+    """1 if the request's adapter is loaded (as reported) or about to be, `free` if a slot is free, else 0.
+
+    An adapter is about to be loaded while a request for it, sent by this router, is in flight there. A request without
+    an adapter, and an instance that always has all adapters, score 1.
+    """
 
     free: Annotated[float, Bounds(0.0, 1.0)] = 0.5
 
     def bind(self, context: Context) -> None:
-        self._sent: list[dict[str, int]] = [{} for _ in context.instances]  # requests in flight by adapter
+        self._sent: list[dict[str, int]] = [{} for _ in context.instances]  # requests in flight, by adapter
 
     def score(self, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
         adapter = request.adapter
@@ -57,21 +58,21 @@ class AdapterAffinity:
 
 
 class Prefixed(Believer):
-    """A scorer that asks the router's prefix index, and reports its belief of the prompt scored last."""
+    """A scorer that reads the router's prefix index, and reports its belief about the prompt scored last."""
 
     def bind(self, context: Context) -> None:
         super().bind(context)
         self._matched: list[int] = [0] * self.index.instances
 
     def believed_tokens(self, view: InstanceView) -> int:
-        """Prompt tokens of the request scored last that the instance is believed to have cached."""
+        """Return the prompt tokens of the request scored last that the instance is believed to have cached."""
         return self._matched[view.index] * self.block_tokens
 
 
 @policy("scorer", "prefix-affinity", exact=("prefix_index",), reported=())
 class PrefixAffinity(Prefixed):
     """Leading full blocks of the prompt believed cached on the instance / all its full blocks; 0 for a prompt shorter
-    than a block. Exact: the router's own index of what it routed where, not the instance's true cache."""
+    than a block. Exact: the router's own index of its routing decisions, not the instance's true cache."""
 
     block_tokens: BlockTokens = BLOCK_TOKENS
     lru_blocks: LruBlocks = LRU_BLOCKS
@@ -96,11 +97,11 @@ class PrefixAffinity(Prefixed):
 
 @policy("scorer", "queue-depth", reported=("queued", "running"))
 class QueueDepth:
-    """(highest load - load) / (highest - lowest) over the candidates, 1 if all are equal. Load is the effective load.
-    Reported: queue and batch, plus what was routed since that report."""
+    """(highest load - load) / (highest - lowest) over the candidates, 1 if all are equal. Load is the effective load:
+    reported queue and batch, plus requests routed since that report."""
 
     def score(self, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
-        # The effective load, spelled out: the property would take twice as long, in the most used scorer.
+        # This is `effective_load`; the property would take twice as long.
         loads = [view.queued + view.running + view.routed_since_report for view in candidates]
         high = max(loads)
         span = high - min(loads)
@@ -111,7 +112,7 @@ class QueueDepth:
 
 @policy("scorer", "kv-utilization", reported=("kv_used",))
 class KvUtilization:
-    """1 - share of the instance's KV blocks in use. Reported."""
+    """1 - share of the instance's KV blocks in use, as reported."""
 
     def score(self, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
         return [1.0 - view.kv_used / view.kv_blocks for view in candidates]
@@ -119,7 +120,7 @@ class KvUtilization:
 
 @policy("scorer", "load-balance", exact=("inflight",), reported=())
 class LoadBalance:
-    """1 / (1 + requests in flight). Exact: counted by the router, so that alone it decides as least-loaded."""
+    """1 / (1 + requests in flight), by the router's exact count. Used alone, it decides as least-loaded."""
 
     def score(self, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
         return [1.0 / (1 + view.inflight) for view in candidates]
@@ -127,9 +128,9 @@ class LoadBalance:
 
 @policy("scorer", "active-requests", exact=("inflight",), reported=())
 class ActiveRequests:
-    """(highest - n) / highest over the candidates, n the requests in flight; 1 if none has any. Exact.
+    """(highest - n) / highest over the candidates, n the exact count of requests in flight; 1 if none has any.
 
-    Unlike queue-depth it measures from zero: where all are equally busy all score 0.
+    Unlike queue-depth it measures from zero: if all are equally busy, all score 0.
     """
 
     def score(self, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
@@ -142,8 +143,7 @@ class ActiveRequests:
 
 @policy("scorer", "oracle-prefix", reported=(), oracle=True)
 class OraclePrefix:
-    """Prompt tokens truly cached on the instance / all prompt tokens. Truth that no live router has: an upper bound
-    for what prefix-affinity's belief can give."""
+    """Prompt tokens cached on the instance / all prompt tokens: the truth, which no live router knows."""
 
     def bind(self, context: Context) -> None:
         self._context = context
@@ -162,9 +162,11 @@ class OraclePrefix:
 
 @policy("scorer", "no-hit-lru", exact=("prefix_index",), reported=())
 class NoHitLru(Prefixed):
-    """Spreads cold prompts: where no candidate is believed to hold a block of the prompt, 1 - rank / (candidates - 1),
-    ranked by when an instance last got a cold prompt, never first, then longest ago; else 0.5 for all. Exact: the
-    router's own index and memory."""
+    """Spreads cold prompts: 1 - rank / (candidates - 1) if no candidate is believed to hold a block of the prompt, else
+    0.5 for all. Exact: the router's own index and record.
+
+    Rank 0 is the instance that never got a cold prompt, or got one longest ago.
+    """
 
     block_tokens: BlockTokens = BLOCK_TOKENS
     lru_blocks: LruBlocks = LRU_BLOCKS
@@ -172,7 +174,7 @@ class NoHitLru(Prefixed):
     def bind(self, context: Context) -> None:
         super().bind(context)
         self._used = [0] * len(context.instances)  # number of the last cold request, 0 for never
-        self._cold: int | None = None  # id of the request scored last, if cold
+        self._cold: int | None = None  # id of the request scored last, if it was cold
         self._count = 0
 
     def score(self, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
@@ -200,7 +202,7 @@ class NoHitLru(Prefixed):
 @policy("scorer", "session-affinity", reported=())
 class SessionAffinity(Binds):
     """1 for the instance that the request's session was last routed to, else 0; 0 for all without a session. Exact: the
-    router's own memory of the `max_sessions` sessions routed last."""
+    router's own record of the last `max_sessions` sessions."""
 
     max_sessions: MaxSessions = 100_000
 
@@ -222,10 +224,10 @@ class PredictedLatency(Prefixed):
     """Lowest predicted time to first token among the candidates / the instance's own. Exact: pending prefill and the
     router's index; reported: the running sequences.
 
-    It is the view's `estimated_ttft` for the prompt's tokens not believed cached (at least one): the prefill ahead is
-    these and pending_prefill_tokens. It is done in steps of max_batch_tokens, of which each running sequence takes one
-    token to decode, over the prompt tokens in flight that are no longer pending; the times of these steps, by the
-    latency estimator, add up to the prediction.
+    The prediction is the view's `estimated_ttft` for the prompt tokens not believed cached (at least one). It is the
+    time to compute these and the pending prefill tokens in steps of max_batch_tokens. In each step every running
+    sequence decodes one token, over the prompt tokens in flight that are no longer pending. The latency estimator gives
+    the step times.
     """
 
     block_tokens: BlockTokens = BLOCK_TOKENS
@@ -238,5 +240,5 @@ class PredictedLatency(Prefixed):
         return [best / time if time > 0.0 else 1.0 for time in times]
 
     def predict(self, request: Request, view: InstanceView) -> float:
-        """Seconds until the first token, were the request routed to this instance."""
+        """Return the seconds until the first token if the request is routed to this instance."""
         return view.estimated_ttft(max(1, request.prompt_tokens - self.believed_tokens(view)))

@@ -1,4 +1,4 @@
-"""The router's memory of sessions: where each of them belongs, bounded."""
+"""The router's bounded record of sessions and their instances."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -17,14 +17,14 @@ MaxSessions = Annotated[int, Bounds(1, 100_000_000, log=True)]
 
 
 class Sessions(Struct, eq=False):
-    """Which instance each session is bound to, of each model that it goes to. Beyond the limit the session not seen for
-    longest is forgotten."""
+    """The instance of each session, one for each model. Beyond the limit the least recently seen session is dropped."""
 
     limit: int
-    bound: OrderedDict[str, tuple[InstanceView, ...]] = field(default_factory=OrderedDict)  # the latest first
+    # By session, the least recently seen first; of its instances the latest first.
+    bound: OrderedDict[str, tuple[InstanceView, ...]] = field(default_factory=OrderedDict)
 
     def find(self, session: str, instances: Sequence[InstanceView]) -> InstanceView | None:
-        """The session's instance, where it is bound and its instance can serve."""
+        """Return the session's instance, if it is bound to one of these."""
         homes = self.bound.get(session)
         if homes is None:
             return None
@@ -57,8 +57,7 @@ class Binds:
 
 
 class SessionBound(Binds):
-    """A policy that sends a session where its first request went, and all else to the least loaded instance, as `least`
-    counts load."""
+    """A policy that keeps each session on one instance; `least` chooses it, and that of requests without a session."""
 
     max_sessions: int
     least: Callable[[Sequence[InstanceView]], InstanceView]

@@ -1,6 +1,6 @@
-"""What the router believes a shared store to hold: one stretch of blocks a run.
+"""The router's belief of what a shared store holds: one contiguous stretch of blocks for each run.
 
-Blocks apart from the stretch or behind a gap are ignored, so the belief errs low.
+Blocks that are not contiguous with it are ignored, so the belief may be too low.
 """
 
 from msgspec import Struct
@@ -16,7 +16,7 @@ class SharedStore(Struct, eq=False):
         first, last = self.stretches.get(key, (start, end))
         if start <= last and end >= first:
             self.stretches[key] = (min(first, start), max(last, end))
-        elif start < first:  # what a prompt comes to first is of more use
+        elif start < first:  # blocks nearer to the prompt's beginning are more useful
             self.stretches[key] = (start, end)
 
     def lose(self, key: int, start: int, end: int) -> None:
@@ -31,6 +31,6 @@ class SharedStore(Struct, eq=False):
             self.stretches.pop(key, None)
 
     def reach(self, key: int, at: int) -> int:
-        """Where the blocks of a run end that are here without a gap from `at` on."""
+        """Return the end of the stored blocks of a run that follow `at` without a gap."""
         first, last = self.stretches.get(key, (0, 0))
         return last if first <= at < last else at

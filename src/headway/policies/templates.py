@@ -1,8 +1,8 @@
-"""Templates: policies in the policy language that come with the package, each with numbers to choose.
+"""Templates: built-in policies in the policy language, with parameters to search.
 
-Each is a source under `presets/templates`, by stage. What it declares as `NAME = parameter(default, low, high)` is a
-parameter of the catalogue's like any other: a key of a scenario, a `--set` path, a dimension of a search. A source is
-compiled when its policy is first looked up.
+Each is a source under `presets/templates`, by stage. A declaration `NAME = parameter(default, low, high)` makes a
+parameter like that of any other policy: a scenario key, a `--set` path, a dimension of a search. A source is compiled
+when its policy is first looked up.
 """
 
 import ast
@@ -16,18 +16,18 @@ from headway.policies.code import Program
 from headway.policies.code.stages import STAGES, Coded, Sourced
 from headway.policies.registry import Bounds, Entry, defer, describe
 
-OWN: Final = ("begin", "call", "entry", *get_annotations(Sourced))  # what a policy of code has beside its own fields
+RESERVED: Final = ("begin", "call", "entry", *get_annotations(Sourced))  # attributes of every coded policy
 
 
 class Template(Coded):
-    """A policy whose source is the package's, and whose parameters are fields."""
+    """A policy with a built-in source, whose parameters are fields."""
 
     blank: ClassVar = False
     template: ClassVar[str]
-    chosen: ClassVar[tuple[str, ...]]  # the names of its parameters
+    parameter_names: ClassVar[tuple[str, ...]]
 
     def __post_init__(self) -> None:
-        values = {name: getattr(self, name) for name in self.chosen}
+        values = {name: getattr(self, name) for name in self.parameter_names}
         self.compile(self.template, type(self).__name__, values)
 
 
@@ -39,14 +39,14 @@ def compile_template(stage: str, name: str, source: str) -> Entry:
         "__module__": __name__,
         "__annotations__": {each.name: Annotated[float, Bounds(each.low, each.high)] for each in program.parameters},
         "template": source,
-        "chosen": tuple(each.name for each in program.parameters),
+        "parameter_names": tuple(each.name for each in program.parameters),
     }
     reserved = {
         name for base in STAGES[stage].__mro__ for name in (*vars(base), *vars(base).get("__annotations__", ()))
     }
     for each in program.parameters:
-        if each.name in (*members, *reserved, *OWN):
-            raise HeadwayError(f"{name}: {each.name}: a policy has that already; choose another name.")
+        if each.name in (*members, *reserved, *RESERVED):
+            raise HeadwayError(f"{name}: {each.name}: the name is reserved. Choose another name.")
         members[each.name] = float(each.default)
     cls = type(name, (Template, STAGES[stage]), members)
     return describe(cls, stage, name, program.exact, program.reported, kind="template")

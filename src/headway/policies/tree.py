@@ -1,4 +1,4 @@
-"""Decision trees, written as YAML and compiled to the policy language.
+"""Decision trees, written as YAML and compiled to the policy language: the policy `tree` of every stage.
 
 A tree is a value, or a mapping that branches:
 
@@ -6,13 +6,15 @@ A tree is a value, or a mapping that branches:
     then: -1                                   # a tree
     else: ratio(cached_tokens(instance), request.prompt_tokens)
 
-or `rules`, a list of {if, then} tried in turn that ends with a plain tree, or `value` alone. At its top it may have
-`parameters` ({NAME: [default, low, high]}) and `let` ({name: expression}, worked out first, in order). Values and
-conditions are expressions of the language; a tree's source does what the tree says, so there is one form to run.
+or `rules`, a list of {if, then} tried in order that ends with a plain tree, or `value` alone. The top level may also
+have `parameters` ({NAME: [default, low, high]}) and `let` ({name: expression}, evaluated first, in order). Values and
+conditions are expressions of the language.
 """
 
 import ast
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, Final
 
@@ -20,11 +22,15 @@ from msgspec import Struct
 
 from headway.config.wording import cut, join_words, shown, suggest
 from headway.errors import HeadwayError
+from headway.policies.code import CodeError
 from headway.policies.code.language import ENTRANCES
+from headway.policies.code.stages import BELIEF, ONCE, Coded, Values, declare
+from headway.types import Request
 
+LINE: Final = re.compile(r"\btree line (\d+)")
 LONGEST: Final = 2_000  # characters of an expression
-DEEPEST: Final = 30  # branches within branches
-WORDS: Final[dict[str, dict[str, str]]] = {  # values with a name of their own, by stage
+DEEPEST: Final = 30  # nested branches
+WORDS: Final[dict[str, dict[str, str]]] = {  # named values, by stage
     "admission": {"admit": "True", "reject": "False"},
     "scaling": {"stay": "pool.replicas"},
 }
@@ -34,7 +40,7 @@ JOINED: Final = {"all": " and ", "any": " or "}
 
 
 class TreeSource(Struct, frozen=True):
-    """A tree as source, and where in the tree each of its lines comes from."""
+    """The source of a tree, and the place in the tree that each line comes from."""
 
     text: str
     places: list[str]
@@ -44,9 +50,9 @@ class TreeSource(Struct, frozen=True):
 
 
 def tree_source(tree: object, stage: str, where: str = "tree") -> TreeSource:
-    """The source of a tree with the place of each line; an error names the place in the tree."""
+    """Return the source of a tree with the place of each line; errors name the place in the tree."""
     if stage not in ENTRANCES:
-        raise HeadwayError(f"{where}: {shown(stage)} is no stage that takes a tree.{suggest(str(stage), ENTRANCES)}")
+        raise HeadwayError(f"{where}: {shown(stage)} is not a stage for trees.{suggest(str(stage), ENTRANCES)}")
     writer = _Writer(stage)
     node: Any = tree
     if isinstance(tree, Mapping):
@@ -87,9 +93,9 @@ class _Writer:
             self.add(1, f"{name} = {self.value(value, f'{where}.{name}')}", f"{where}.{name}")
 
     def node(self, node: object, where: str, level: int, depth: int) -> None:
-        """The lines of a tree; each way through them ends with a return."""
+        """Write the lines of a tree; every path through them ends with a return."""
         if depth > DEEPEST:
-            raise HeadwayError(f"{where}: a tree branches {DEEPEST} times on a way at most; make it shallower.")
+            raise HeadwayError(f"{where}: a tree may have at most {DEEPEST} nested branches.")
         if not isinstance(node, Mapping):
             self.add(level, f"return {self.value(node, where)}", where)
         elif "rules" in node:
@@ -117,17 +123,17 @@ class _Writer:
         for at, rule in enumerate(items[:-1]):
             place = f"{where}[{at}]"
             if not isinstance(rule, Mapping) or sorted(map(str, rule)) != ["if", "then"]:
-                wrong = "every rule but the last has if and then, and no other key"
-                raise HeadwayError(f"{place}: {wrong}; got {shown(rule)}.")
+                right = "every rule except the last must have the keys if and then only"
+                raise HeadwayError(f"{place}: {right}, got {shown(rule)}.")
             self.branch(rule, place, level, depth)
         last = items[-1]
         if isinstance(last, Mapping) and sorted(map(str, last)) == ["if", "then"]:
-            raise HeadwayError(f"{where}[{len(items) - 1}]: the last rule must hold always; give a value, or an else.")
+            raise HeadwayError(f"{where}[{len(items) - 1}]: the last rule must not be conditional. Add an else.")
         self.node(last, f"{where}[{len(items) - 1}]", level, depth + 1)
 
     def condition(self, spec: object, where: str, depth: int = 0) -> str:
         if depth > DEEPEST:
-            raise HeadwayError(f"{where}: a condition is nested {DEEPEST} deep at most.")
+            raise HeadwayError(f"{where}: a condition may have at most {DEEPEST} levels.")
         if not isinstance(spec, Mapping):
             return self.value(spec, where)
         if len(spec) != 1 or next(iter(spec)) not in (*JOINED, "not"):
@@ -157,15 +163,15 @@ def _number(value: object, where: str) -> str:
 
 
 def _expression(text: str, where: str) -> str:
-    """One expression on one line, whatever its author did: nothing else may slip into the source beside it."""
+    """Return an expression on one line. Parsing it makes sure that it adds nothing else to the source."""
     if len(text) > LONGEST:
-        raise HeadwayError(f"{where}: an expression has {LONGEST:,} characters at most, this has {len(text):,}.")
+        raise HeadwayError(f"{where}: an expression may have at most {LONGEST:,} characters, got {len(text):,}.")
     try:
         return ast.unparse(ast.parse(text.strip(), mode="eval"))
     except SyntaxError as error:
         why = error.msg
     except (ValueError, MemoryError, RecursionError) as error:
-        why = str(error) or "it is nested too deep"
+        why = str(error) or "it is nested too deeply"
     raise HeadwayError(f"{where}: {shown(text)} is not an expression ({cut(why)}).")
 
 
@@ -176,7 +182,7 @@ def _named_items(section: object, where: str, what: str) -> list[tuple[str, Any]
         raise HeadwayError(f"{where}: expected a mapping of names to {what}, got {shown(section)}.")
     for name in section:
         if not isinstance(name, str) or not name.isidentifier() or not name.isascii():
-            raise HeadwayError(f"{where}: {shown(name)} is not a name; letters, digits and _ make one.")
+            raise HeadwayError(f"{where}: {shown(name)} is not a name. Use letters, digits and _.")
     return list(section.items())
 
 
@@ -184,5 +190,47 @@ def _only(node: Mapping[Any, Any], known: tuple[str, ...], where: str) -> None:
     for key in node:
         if key not in known:
             every = (*BRANCH, "rules", "value", *TOP)
-            hint = f" Beside {known[0]!r} it has no place." if key in every else suggest(str(key), every)
+            hint = f" It cannot be used together with {known[0]!r}." if key in every else suggest(str(key), every)
             raise HeadwayError(f"{where}.{cut(str(key))}: there is no such key here.{hint}")
+
+
+@dataclass(eq=False, repr=False)
+class Treed(Coded):
+    """A policy whose source is a tree; errors name the place in the tree."""
+
+    tree: Any = None
+    parameters: Values = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.tree is None:
+            raise HeadwayError("tree: give the tree as 'tree', as in {tree: {if: ..., then: ..., else: ...}}.")
+        self.written = tree_source(self.tree, self.stage)
+        try:
+            self.compile(self.written.text, "tree", self.parameters)
+        except CodeError as error:
+            if not error.rejections:
+                raise
+            first, more = error.rejections[0], len(error.rejections) - 1
+            problem = f"{self.written.place(first.line)}: {first.construct}: {first.why}"
+            raise CodeError(f"{problem}{f' (and {more} more)' if more else ''}.", error.rejections) from None
+
+    def fail(self, error: BaseException, request: Request | None) -> HeadwayError:
+        failure = super().fail(error, request)
+        if failure is error:
+            return failure
+        return CodeError(LINE.sub(lambda match: self.written.place(int(match[1])), str(failure)))
+
+
+TREE: Final = "`tree` has if, then and else, with expressions of the policy language. `parameters` sets its parameters."
+declare(
+    "tree",
+    Treed,
+    {
+        "routing": f"Scores candidates by a decision tree; the highest wins.\n\n{TREE} Ties: lowest index. {BELIEF}",
+        "admission": "Admits by a decision tree, whose values are admit, reject, or seconds after which to ask again."
+        f"\n\n{TREE}",
+        "priority": f"Scores by a decision tree; higher matters more.\n\n{TREE}",
+        "scheduler": f"Serves the request with the lowest value of a decision tree first.\n\nThe tree {ONCE} {TREE}",
+        "scaling": f"Sets the number of replicas by a decision tree; `stay` keeps the current number.\n\n{TREE}",
+    },
+)

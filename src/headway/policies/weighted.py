@@ -1,7 +1,4 @@
-"""Routing by a weighted sum of scorers, with optional filters before and a picker after: llm-d's scheduling profile.
-
-The scorers are an inner matter of this policy: what a router sees of it is `route`, like of any other.
-"""
+"""Routing by a weighted sum of scorers, with optional filters before and a picker after: llm-d's scheduling profile."""
 
 from __future__ import annotations
 
@@ -30,13 +27,15 @@ Keep = Callable[[Request, Candidates, ClusterView], Candidates]
 
 @policy("routing", "weighted", exact=("prefix_index",), reported=("queued", "running", "kv_used"))
 class Weighted:
-    """The highest weighted sum of scorers, each in [0, 1]; lowest index on ties. Reads what its scorers and filters
-    read; the default profile reads queue, batch and KV use as reported, and the router's own prefix index.
+    """Picks the instance with the highest weighted sum of scorers, each in [0, 1]; ties: lowest index.
 
     `scorers` is a mapping {prefix-affinity: 3, queue-depth: 2}, a list [{name: prefix-affinity, weight: 3, lru_blocks:
-    31250}] or the text "prefix-affinity:3,queue-depth:2". Only the ratios of weights count, and not their order. A
-    value outside [0, 1] is clamped, a missing one counts 0, NaN is an error. A filter that would drop every candidate
-    is passed over, so filters never lose a request.
+    31250}] or the text "prefix-affinity:3,queue-depth:2". Only the ratios of the weights count. A score outside [0, 1]
+    is clamped, a missing one counts 0, NaN is an error. A filter that would drop every candidate is ignored, so filters
+    never lose a request.
+
+    It reads the signals that its scorers and filters read. The default profile reads queue, batch and KV use as
+    reported, and the router's own prefix index.
     """
 
     scorers: str | dict[str, Any] | list[Any] = DEFAULT
@@ -44,25 +43,24 @@ class Weighted:
     picker: str | dict[str, Any] = "max-score"
 
     def __post_init__(self) -> None:
-        chosen = read_scorers(self.scorers)
-        self._scorers = [scorer for scorer, _ in chosen]
+        weighted_scorers = read_scorers(self.scorers)
+        self._scorers = [scorer for scorer, _ in weighted_scorers]
         self._filters = [
             registry.build("filter", spec, f"policies.routing.filters[{at}]") for at, spec in enumerate(self.filters)
         ]
         self._picker = registry.build("picker", self.picker, "policies.routing.picker")
         self._parts = [*self._scorers, *self._filters, self._picker]
-        self.weights = tuple(weight for _, weight in chosen)
-        # What its parts read and, of a class derived from this one, what that does.
-        own = [] if type(self) is Weighted else [type(self)]
-        self.entry = combine_entries(type(self), [*self._parts, *own])
+        self.weights = tuple(weight for _, weight in weighted_scorers)
+        derived = [] if type(self) is Weighted else [type(self)]  # a derived class may read more signals
+        self.entry = combine_entries(type(self), [*self._parts, *derived])
         self._combine = combiner([float(weight) for weight in self.weights])
         self._score = [score_of(scorer) for scorer in self._scorers]
         self._keep = [keep_of(part) for part in self._filters]
         self._scorer_names = number_duplicates([part_name(part) for part in self._scorers])
         self._filter_names = number_duplicates([part_name(part) for part in self._filters])
         self._pick = None if part_name(self._picker) == "max-score" else partial(checked_pick, self._picker)
-        tells = [scorer.believed_tokens for scorer in self._scorers if hasattr(scorer, "believed_tokens")]
-        self._believed: Callable[[InstanceView], int] | None = tells[0] if tells else None
+        beliefs = [scorer.believed_tokens for scorer in self._scorers if hasattr(scorer, "believed_tokens")]
+        self._believed: Callable[[InstanceView], int] | None = beliefs[0] if beliefs else None
         if (observe := observer(self._parts)) is not None:
             self.observe = observe
 
@@ -103,8 +101,8 @@ class Weighted:
 
 
 def combiner(weights: list[float]) -> Callable[[list[list[float]]], list[float]]:
-    """Weighted totals, summed in the order of the scorers; the common small profiles in one pass. All score lists are
-    as long as the candidates: to have `zip` check it again would take as long as the sum."""
+    """Return a function that computes the weighted totals, summed in the order of the scorers. Small profiles need one
+    pass. The lengths are equal already; `zip(strict=True)` would take as long as the sum."""
     if len(weights) == 1:
         return lambda scores: scores[0]
     if len(weights) == 2:
@@ -128,29 +126,32 @@ def part_name(part: Any) -> str:
 
 
 def score_of(scorer: Any) -> Score:
-    """A scorer's own method where its range is known, else one that holds it to the range."""
+    """Return a scorer's method, wrapped to check and clamp the values of a user's scorer."""
     return partial(clamp_scores, scorer) if registry.outside(type(scorer)) else scorer.score
 
 
 def clamp_scores(scorer: Any, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
-    """A value in [0, 1] for every candidate: what lies outside is clamped, and what is missing counts 0."""
-    values = scorer.score(request, candidates, cluster)
-    where, right = f"{PLACE}.{part_name(scorer)}", "scores must be numbers from 0 to 1, one a candidate in turn"
+    return clamp(scorer, scorer.score(request, candidates, cluster), request, len(candidates))
+
+
+def clamp(scorer: Any, values: Any, request: Request, count: int) -> list[float]:
+    """Return `count` scores in [0, 1]: clamp values outside, and count missing ones as 0."""
+    where, right = f"{PLACE}.{part_name(scorer)}", "scores must be numbers from 0 to 1, one per candidate"
     if values is None:
         values = []
     elif isinstance(values, str | dict | set | frozenset) or not hasattr(values, "__iter__"):
         raise HeadwayError(f"{where}: {right}, got {shown(values)}, at request {request.id}.")
-    held = []
-    for value in list(values)[: len(candidates)]:
+    scores = []
+    for value in list(values)[:count]:
         if value is not None and (not isinstance(value, (int, float)) or value != value):
             raise HeadwayError(f"{where}: {right}, got {shown(value)}, at request {request.id}.")
-        # Compared before it is a float, which a whole number may be too large for.
-        held.append((1.0 if value >= 1 else float(value)) if value is not None and value > 0 else 0.0)
-    return held + [0.0] * (len(candidates) - len(held))
+        # Compare before the conversion: an int may be too large for a float.
+        scores.append((1.0 if value >= 1 else float(value)) if value is not None and value > 0 else 0.0)
+    return scores + [0.0] * (count - len(scores))
 
 
 def keep_of(part: Any) -> Keep:
-    """A filter's own method where its manners are known, else one that holds it to the candidates and their order."""
+    """Return a filter's method, wrapped to check the answer of a user's filter and to restore the order."""
 
     def keep(request: Request, candidates: Candidates, cluster: ClusterView) -> Candidates:
         answer = part.keep(request, candidates, cluster)

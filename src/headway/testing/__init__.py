@@ -1,8 +1,8 @@
-"""Conformance suites for authors of plug-ins: inherit one, and pytest collects its tests, or call `check_...`.
+"""Conformance suites for authors of plug-ins: inherit a suite, so that pytest collects its tests, or call `check_...`.
 
-A suite tries a plug-in on small fixed scripts and checks that it is deterministic, leaves views alone, reads what it
-declares, breaks ties by the lowest index, gives answers of the right kind, and decides when all instances are
-saturated, when one is left and after none was.
+A suite runs a plug-in on small fixed scripts. It checks that the plug-in is deterministic, does not write to views,
+reads only what it declares, breaks ties by the lowest index, and returns answers of the right type. The plug-in must
+also decide when all instances are saturated, when one is left, and after none was left.
 """
 
 from functools import partial

@@ -1,5 +1,5 @@
-"""A small cluster without engines on which a suite tries out a policy: the real control plane, a fixed script of
-requests, and views that note what is read and whether anything is written."""
+"""A small cluster without engines for the suites: the real control plane, a fixed script of requests, and views that
+record which signals are read."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -25,23 +25,21 @@ BLOCK_TOKENS: Final = 16
 MS: Final = PS_PER_SECOND // 1000
 GROUPS: Final = 3  # shared prefixes
 PREFIX_TOKENS: Final = 1024
-CROWD: Final = 300  # requests that an instance has in flight when it is saturated
-WAITS, QUEUES = "waits", "queues"  # a request, for an instance or to be asked about again; in the router's queue
-FREE: Final = ("observed_at", "routed_since_report")  # they go with what is reported, and need no declaration
-
-
-FIELDS: Final = [vars(InstanceView)[name].__get__ for name in InstanceView.__slots__]  # past `WatchedView`, and faster
+CROWD: Final = 300  # requests in flight on a saturated instance
+WAITS, QUEUES = "waits", "queues"  # a request waits for an instance or is delayed; it is in the router's queue
+FREE: Final = ("observed_at", "routed_since_report")  # need no declaration
+FIELDS: Final = [vars(InstanceView)[name].__get__ for name in InstanceView.__slots__]  # reads that are not recorded
 
 
 class Watch(Struct, eq=False):
-    """The signals that a policy has read, while it was asked."""
+    """The signals that a policy has read while `on`."""
 
     on: bool = False
     names: set[str] = set()
 
 
 class WatchedView(InstanceView):
-    """A view that notes which fields are read; a derived signal counts as the fields that it reads."""
+    """A view that records which fields are read; a derived signal counts as the fields that it reads."""
 
     __slots__ = ("watch",)
     signals = frozenset((*EXACT, *REPORTED, "_recent"))
@@ -59,13 +57,12 @@ class WatchedView(InstanceView):
 
 
 def requests(count: int, start: int = 0) -> list[Request]:
-    """Requests 10 ms apart that share prefixes, sessions, tenants and classes; the same each time."""
+    """Return requests 10 ms apart that share prefixes, sessions, tenants and classes; the same each time."""
     return [_request(number) for number in range(start, start + count)]
 
 
 def _request(number: int) -> Request:
-    own = 40 + 97 * number % 700
-    tokens = PREFIX_TOKENS + own
+    tokens = PREFIX_TOKENS + 40 + 97 * number % 700
     at_ps = 10 * MS * number
     return Request(
         number,
@@ -83,10 +80,10 @@ def _request(number: int) -> Request:
 
 
 class Bench:
-    """Instances, and what a policy is bound to. `watch` has what was read by the methods that were guarded."""
+    """Instances and their context. `watch` records what guarded methods read."""
 
     def __init__(self, count: int = 4, *, pairs: bool = False) -> None:
-        """`pairs`: the first half of the instances computes prompts, the other generates."""
+        """With `pairs` the first half are prefill instances, the other decode instances."""
         self.watch = Watch()
         self.views = [
             WatchedView(
@@ -107,21 +104,19 @@ class Bench:
         self.transcript: list[Any] = []
 
     def _truth(self, request: Request) -> list[int]:
-        """Once each prefix has come, an instance of its own has it."""
+        """Each prefix is cached on one instance, from its second request on."""
         cached = request.id % GROUPS if request.id >= GROUPS else None
         return [PREFIX_TOKENS if view.index == cached else 0 for view in self.views]
 
-    # --- what a policy must leave alone ----------------------------------------------------------------------------
-
     def state(self) -> list[Any]:
-        """All that a policy sees and must not write."""
+        """Return all values that a policy sees and must not write."""
         values: list[Any] = [field(view) for view in self.views for field in FIELDS]
         if self.cluster is not None:
             values += [self.cluster.instances, self.cluster.group, self.cluster.now_ps, self.cluster.priority]
         return values
 
     def guard(self, policy: Any, *methods: str) -> None:
-        """Calls of these methods note what they read, and fail if they write to a view."""
+        """Record what calls of these methods read, and fail if they write to a view."""
         for name in methods:
             method = getattr(policy, name, None)
             if method is not None:
@@ -131,7 +126,7 @@ class Bench:
         before = self.state()
         with self.watching():
             answer = method(*arguments)
-        assert self.state() == before, f"{called} changes a view; views are read, never written."
+        assert self.state() == before, f"{called} changes a view. A policy must not write to views."
         return answer
 
     @contextmanager
@@ -148,12 +143,10 @@ class Bench:
         everything = registry.EVERYTHING[0] in entry.exact
         undeclared = self.watch.names - {*entry.exact, *entry.reported, *FREE}
         wrong = sorted(name for name in undeclared if name in REPORTED or not everything)
-        assert not wrong, f"{type(policy).__name__} reads {', '.join(wrong)}; declare in @policy what it reads."
-
-    # --- load ------------------------------------------------------------------------------------------------------
+        assert not wrong, f"{type(policy).__name__} reads {', '.join(wrong)}. Declare it in @policy."
 
     def saturate(self) -> None:
-        """Every instance has far more requests than it can serve."""
+        """Give every instance far more requests than it can serve."""
         for view in self.views:
             view.inflight += CROWD
             view.inflight_tokens += CROWD * PREFIX_TOKENS
@@ -161,7 +154,7 @@ class Bench:
         self.report()
 
     def report(self) -> None:
-        """Every instance reports what its requests in flight amount to."""
+        """Set the reported signals of every instance according to its requests in flight."""
         for view in self.views:
             view.running = min(view.inflight, view.max_batch_size)
             view.queued = view.inflight - view.running
@@ -170,10 +163,8 @@ class Bench:
             view.watts = 100.0 + 600.0 * view.busy
             view.hit_rate = 0.5 if view.inflight else 0.0
 
-    # --- a script --------------------------------------------------------------------------------------------------
-
     def plane(self, **stages: Any) -> ControlPlane:
-        """The control plane with these policies, and the plainest at the other stages."""
+        """Return a control plane with these policies, and basic ones at the other stages."""
         plain = {"admission": "always", "priority": "none", "routing": "least-loaded"}
         policies = {stage: registry.build(stage, name, f"policies.{stage}") for stage, name in plain.items()} | stages
         control = ControlPlane(
@@ -183,8 +174,8 @@ class Bench:
         return control
 
     def drive(self, control: ControlPlane, script: Iterable[Request]) -> list[Any]:
-        """Let the requests come; some get their first token and end meanwhile. Returns the decisions so far."""
-        under_way: list[Flight] = []
+        """Let the requests arrive, and some get their first token and end; return all decisions so far."""
+        in_flight: list[Flight] = []
         for request in script:
             now_ps = request.arrival_ps
             answers = [(request, control.arrive(now_ps, request))]
@@ -192,12 +183,12 @@ class Bench:
             for subject, answer in chain(answers, more):
                 self.transcript.append((subject.id, plain_answer(answer)))
                 if isinstance(answer, Flight):
-                    under_way.append(answer)
+                    in_flight.append(answer)
             self.report()
-            if under_way and request.id % 2:
-                self._first_token(control, now_ps + MS, under_way[-1])
-            if len(under_way) > 6:
-                ended = under_way.pop(0)
+            if in_flight and request.id % 2:
+                self._first_token(control, now_ps + MS, in_flight[-1])
+            if len(in_flight) > 6:
+                ended = in_flight.pop(0)
                 self._first_token(control, now_ps + 2 * MS, ended)
                 control.on_finished(now_ps + 3 * MS, ended.request.id, "completed", 32)
             self.report()

@@ -1,4 +1,4 @@
-"""Suites for what an instance asks: schedulers and latency models."""
+"""Suites for schedulers and latency models."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -27,7 +27,7 @@ STEPS: Final[list[tuple[int, int, list[Chunk]]]] = [  # decodes, their context, 
 
 
 class SchedulerSuite(PolicySuite):
-    """For a scheduler: its queue gives every request once, in an order that only its own calls change."""
+    """For a scheduler: its queue returns every request once, in an order that only its own calls change."""
 
     stage = "scheduler"
     ties: bool = True  # equal requests enter in order of arrival
@@ -42,7 +42,7 @@ class SchedulerSuite(PolicySuite):
         ]
 
     def play(self, count: int = COUNT) -> list[int]:
-        """Requests come, enter, yield their blocks, give up and end; the numbers in order of entry."""
+        """Run a script in which requests arrive, enter, are preempted, give up and end; return the order of entry."""
         queue = self.queue()
         waiting: list[Ticket] = []
         running: list[Ticket] = []
@@ -52,9 +52,8 @@ class SchedulerSuite(PolicySuite):
             queue.add(ticket)
             waiting.append(ticket)
             chunk = queue.chunk(ticket) if hasattr(queue, "chunk") else None
-            assert chunk is None or (type(chunk) is int and chunk >= 1), (
-                f"chunk gives a whole number or None, got {chunk}."
-            )
+            right = f"chunk must return a positive whole number or None, got {chunk}."
+            assert chunk is None or (type(chunk) is int and chunk >= 1), right
             if ticket.number % 5 == 4:
                 quitter = waiting.pop(0)
                 queue.remove(quitter)
@@ -79,8 +78,8 @@ class SchedulerSuite(PolicySuite):
     @staticmethod
     def _enter(queue: Queue, waiting: list[Ticket], running: list[Ticket]) -> int:
         first = queue.first()
-        assert first in waiting, "first gives a request that does not wait."
-        assert queue.first() is first, "first gives another request although nothing has happened."
+        assert first in waiting, "first returns a request that does not wait."
+        assert queue.first() is first, "The second call of first returns another request."
         queue.take()
         waiting.remove(first)
         running.append(first)
@@ -90,10 +89,9 @@ class SchedulerSuite(PolicySuite):
     def _check_order(queue: Queue, running: list[Ticket]) -> None:
         before = list(running)
         order = list(queue.order(before))
-        assert sorted(ticket.number for ticket in order) == sorted(ticket.number for ticket in running), (
-            "order gives each running request once."
-        )
-        assert list(queue.order(list(running))) == order, "order gives another order although nothing has happened."
+        numbers = [sorted(ticket.number for ticket in tickets) for tickets in (order, running)]
+        assert numbers[0] == numbers[1], "order must return each running request once."
+        assert list(queue.order(list(running))) == order, "The second call of order returns another order."
 
     def test_the_same_inputs_give_the_same_order(self) -> None:
         same_twice(self.play, "order of entry")
@@ -127,7 +125,7 @@ class SchedulerSuite(PolicySuite):
 
 
 class LatencyModelSuite:
-    """For a latency model: `model` is the object. See `headway.latency.base` for what `run` promises."""
+    """For a latency model, `model`. See `headway.latency.base` for what `run` must return."""
 
     model: LatencyModel
 
@@ -135,21 +133,18 @@ class LatencyModelSuite:
         before = list(chunks)
         run = model.run(decodes, context, chunks)
         assert chunks == before, "run changes the list of chunks."
-        assert isinstance(run, tuple) and len(run) == 3 and all(type(number) is int for number in run), (
-            f"run gives three whole numbers (first, increment, k_max), got {run}."
-        )
+        right = f"run must return three whole numbers (first, increment, k_max), got {run}."
+        assert isinstance(run, tuple) and len(run) == 3 and all(type(number) is int for number in run), right
         first, increment, k_max = run
-        assert first >= 1 and k_max >= 1, f"first and k_max are at least 1, got {run}."
-        assert model.run(decodes, context, chunks) == run, "The same step has another duration the second time."
+        assert first >= 1 and k_max >= 1, f"first and k_max must be at least 1, got {run}."
+        assert model.run(decodes, context, chunks) == run, "The second call for the same step returns another duration."
         for step in {1, 2, 17, 1000, k_max - 1}:
             if not 0 < step < min(k_max, 1 << 20) or len(chunks) > 1:
                 continue
             moved = [(tokens, past + step * tokens) for tokens, past in chunks]
             later = model.run(decodes, context + step * decodes, moved)[0]
             planned = first + step * increment
-            assert later == planned, (
-                f"Step {step} of a run is planned to last {planned} ps, but a call gives {later} ps."
-            )
+            assert later == planned, f"Step {step} of a run is planned to take {planned} ps, but takes {later} ps."
 
     def test_a_run_is_what_its_steps_are(self) -> None:
         for decodes, context, chunks in STEPS:
@@ -160,4 +155,4 @@ class LatencyModelSuite:
         for decodes, context, chunks in STEPS:
             self.check_run(slower, decodes, context, list(chunks))
             usual, slow = self.model.run(decodes, context, chunks)[0], slower.run(decodes, context, chunks)[0]
-            assert slow >= usual, f"1.5 times as slow, and a step lasts {slow} ps instead of {usual} ps."
+            assert slow >= usual, f"On a 1.5 times slower engine a step takes {slow} ps instead of {usual} ps."

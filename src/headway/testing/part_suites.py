@@ -1,4 +1,4 @@
-"""Suites for the parts of a weighted policy: scorers and filters. They are asked at every decision of a script."""
+"""Suites for the parts of a weighted policy: scorers and filters. They are called at every decision of a script."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from headway.control.plane import ControlPlane
 from headway.policies import registry
-from headway.policies.weighted import clamp_scores, keep_of
+from headway.policies.weighted import clamp, keep_of
 from headway.testing.bench import Bench, requests
 from headway.testing.suite import RouterSuite
 from headway.types import Request, Route
@@ -18,7 +18,7 @@ Ask = Callable[[Request, Sequence[InstanceView], ClusterView], Any]
 
 
 class _Asking:
-    """A routing policy that asks a part about all candidates, and takes turns whatever the part answers."""
+    """A routing policy that calls a part with all candidates, and then routes in rotation."""
 
     def __init__(self, part: Any, ask: Ask, transcript: list[Any]) -> None:
         self.ask, self.transcript = ask, transcript
@@ -36,7 +36,7 @@ class _PartSuite(RouterSuite):
     ties: bool = True
 
     def ask(self, part: Any) -> Ask:
-        """Asks the part and checks its answer, which is returned in plain values."""
+        """Return a function that calls the part, checks its answer and returns it in plain values."""
         raise NotImplementedError
 
     def start(self, bench: Bench) -> tuple[Any, ControlPlane]:
@@ -45,7 +45,7 @@ class _PartSuite(RouterSuite):
         return part, bench.plane(routing=_Asking(part, self.ask(part), bench.transcript))
 
     def first_answer(self) -> list[Any]:
-        """About equal and idle instances."""
+        """Return the answer for equal and idle instances."""
         bench = self.bench()
         _, control = self.start(bench)
         answer: list[Any] = bench.drive(control, requests(1))[0][1]
@@ -53,7 +53,7 @@ class _PartSuite(RouterSuite):
 
 
 class ScorerSuite(_PartSuite):
-    """For a scorer. Set `ties` to False if equal instances may have other scores, as with a hash of the session."""
+    """For a scorer. Set `ties` to False if equal instances may have different scores, as with a hash of the session."""
 
     stage = "scorer"
 
@@ -62,28 +62,16 @@ class ScorerSuite(_PartSuite):
             before = list(candidates)
             values = part.score(request, candidates, cluster)
             assert list(candidates) == before, "score changes the list of candidates."
-            assert len(list(values)) == len(before), f"score gives {len(values)} values for {len(before)} candidates."
-            held = clamp_scores(_Answered(part, values), request, before, cluster)
-            assert held == [float(value) for value in values], f"scores lie from 0 to 1, got {values}."
-            return held
+            assert len(list(values)) == len(before), f"score returns {len(values)} values for {len(before)} candidates."
+            scores = clamp(part, values, request, len(before))
+            assert scores == [float(value) for value in values], f"scores must be from 0 to 1, got {values}."
+            return scores
 
         return score
 
     def test_equal_instances_have_equal_scores(self) -> None:
         scores = self.first_answer()
-        assert not self.ties or len(set(scores)) == 1, (
-            f"All instances are equal and idle, and their scores are {scores}."
-        )
-
-
-class _Answered:
-    """A scorer that gives what another has answered."""
-
-    def __init__(self, part: Any, values: Any) -> None:
-        self.entry, self.values = registry.entry_of(part), values
-
-    def score(self, *_: object) -> Any:
-        return self.values
+        assert not self.ties or len(set(scores)) == 1, f"All instances are equal and idle, but the scores are {scores}."
 
 
 class FilterSuite(_PartSuite):
@@ -97,11 +85,11 @@ class FilterSuite(_PartSuite):
             left = list(keep_of(part)(request, candidates, cluster))
             assert list(candidates) == before, "keep changes the list of candidates."
             places = [before.index(view) for view in left]
-            assert places == sorted(set(places)), "keep gives candidates, each once, in their order."
+            assert places == sorted(set(places)), "keep must return candidates, each once, in their order."
             return places
 
         return keep
 
     def test_equal_instances_are_kept_or_dropped_together(self) -> None:
         left = self.first_answer()
-        assert not self.ties or left in ([], [0, 1, 2, 3]), f"All instances are equal and idle, and it keeps {left}."
+        assert not self.ties or left in ([], [0, 1, 2, 3]), f"All instances are equal and idle, but it keeps {left}."

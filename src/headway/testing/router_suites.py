@@ -1,4 +1,4 @@
-"""Suites for the stages that the control plane asks: routing, admission, priority and flow control."""
+"""Suites for the stages of the control plane: routing, admission, priority and flow control."""
 
 from headway.control.flights import Flight
 from headway.testing.bench import QUEUES, requests
@@ -7,7 +7,7 @@ from headway.types import Reject
 
 
 class RoutingSuite(RouterSuite):
-    """For a routing policy. Set `ties` to False if its definition says where a request goes among equal instances."""
+    """For a routing policy. Set `ties` to False if it has its own tie rule."""
 
     stage = "routing"
     ties: bool = True
@@ -22,8 +22,8 @@ class RoutingSuite(RouterSuite):
         assert isinstance(flight, Flight | Reject)
         lowest = next(view for view in bench.views if view.role != "prefill")
         assert isinstance(flight, Reject) or flight.view is lowest, (
-            f"All instances are equal and idle, and the request went to {flight.view.id}, not to {lowest.id}. "
-            "If that is the policy's definition, set `ties = False`."
+            f"All instances are equal and idle, but the request went to {flight.view.id}, not to {lowest.id}. "
+            "If the policy has its own tie rule, set `ties = False`."
         )
 
 
@@ -36,7 +36,7 @@ class PrioritySuite(RouterSuite):
 
 
 class FlowSuite(RouterSuite):
-    """For flow control: beside the rest, no request is lost in the queue and none leaves it twice."""
+    """For flow control: also checks that no request leaves the queue twice."""
 
     stage = "flow"
 

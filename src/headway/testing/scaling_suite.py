@@ -1,4 +1,4 @@
-"""The suite for autoscalers: a pool under a fixed script of load, seen as in a run."""
+"""The suite for autoscalers: a pool under a fixed script of load."""
 
 from typing import Any
 
@@ -13,20 +13,13 @@ INTERVAL_PS = 30 * PS_PER_SECOND
 
 
 class ScalingSuite(PolicySuite):
-    """For an autoscaler."""
-
     stage = "scaling"
-
-    def pool(self, bench: Bench) -> PoolView:
-        watch = PoolView("pool", "model", "both", 0, 16, bench.views, block_tokens=BLOCK_TOKENS)
-        watch.start(0, 300 * PS_PER_SECOND, 3600 * PS_PER_SECOND)
-        return watch
 
     def check(self, bench: Bench, policy: Any, pool: PoolView) -> int | None:
         before = bench.state(), pool.inflight, pool.pending, pool.replicas
         with bench.watching():
             answer = policy.scale(pool)
-        assert (bench.state(), pool.inflight, pool.pending, pool.replicas) == before, "scale changes what it sees."
+        assert (bench.state(), pool.inflight, pool.pending, pool.replicas) == before, "scale changes the pool's view."
         if answer is None:
             return None
         check_scale(policy, answer, pool)
@@ -37,10 +30,12 @@ class ScalingSuite(PolicySuite):
         policy = self.make()
         if hasattr(policy, "bind"):
             policy.bind(bench.context)
-        return policy, self.pool(bench)
+        pool = PoolView("pool", "model", "both", 0, 16, bench.views, block_tokens=BLOCK_TOKENS)
+        pool.start(0, 300 * PS_PER_SECOND, 3600 * PS_PER_SECOND)
+        return policy, pool
 
     def play(self, bench: Bench) -> list[int | None]:
-        """Load rises and falls; what the policy wants at each check."""
+        """Let the load rise and fall; return the policy's answer at each check."""
         policy, pool = self.start(bench)
         answers = []
         for number in range(1, CHECKS + 1):
@@ -76,7 +71,7 @@ class ScalingSuite(PolicySuite):
         for number in range(1, CHECKS + 1):
             pool.now_ps = number * INTERVAL_PS
             needed = self.check(bench, policy, pool)
-            assert needed is None or needed >= pool.replicas, f"All are saturated, and it wants {needed} replicas."
+            assert needed is None or needed >= pool.replicas, f"All are saturated, but it scales to {needed} replicas."
 
     def test_it_answers_when_one_replica_is_left(self) -> None:
         bench = Bench(1)

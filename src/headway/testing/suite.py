@@ -1,5 +1,4 @@
-"""What suites have in common: how the policy under test is made, the situations that every stage of the control plane
-is tried in, and how all tests of a suite run at once."""
+"""The base classes of suites: making the policy under test, and the tests of every stage of the control plane."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +20,7 @@ class PolicySuite:
             policy = MyRouter
 
     `policy` is a class, the name of a registered policy, or a mapping with `name` and parameters, as in YAML.
-    `parameters` are given to it as well; omitted ones take their defaults.
+    `parameters` are added to it.
     """
 
     stage: ClassVar[str]
@@ -29,7 +28,7 @@ class PolicySuite:
     parameters: ClassVar[Mapping[str, Any]] = {}
 
     def make(self) -> Any:
-        """A new policy, as a run makes it from YAML."""
+        """Make a new policy, as a run makes it from YAML."""
         where = f"policies.{self.stage}"
         if not isinstance(self.policy, type):
             name, parameters = registry.split(self.policy, where)
@@ -40,14 +39,14 @@ class PolicySuite:
 
 
 class RouterSuite(PolicySuite):
-    """Tests of every stage that a router calls. The control plane itself refuses answers of the wrong kind."""
+    """Tests of every stage that a router calls. The control plane itself rejects answers of the wrong type."""
 
-    def bench(self, count: int = 4) -> Bench:
-        """Instances; a policy that chooses pairs gets some of each role."""
-        return Bench(count, pairs=getattr(self.make(), "pairs", False))
+    def bench(self) -> Bench:
+        """Make instances, of both roles for a policy that chooses pairs."""
+        return Bench(pairs=getattr(self.make(), "pairs", False))
 
     def start(self, bench: Bench) -> tuple[Any, ControlPlane]:
-        """The policy in a control plane, its calls watched."""
+        """Make the policy in a control plane, with its calls guarded."""
         policy = self.make()
         bench.guard(policy, "bind", "observe")
         control = bench.plane(**{self.stage: policy})
@@ -115,19 +114,19 @@ def run_tests(suite: type[Any], **attributes: Any) -> None:
 
 
 def check_policy(suite: type[PolicySuite], policy: Any, *, ties: bool = True, **parameters: Any) -> None:
-    """Run every test of a suite on a policy. Set `ties` to False if it has a rule of its own for equals."""
+    """Run every test of a suite on a policy. Set `ties` to False if it has its own tie rule."""
     run_tests(suite, policy=policy, ties=ties, parameters=parameters)
 
 
 def same_twice(play: Callable[[], Any], what: str) -> None:
-    """Play a script twice, each time from the start; the global random generator differs between the two."""
+    """Run a script twice with different seeds of the global random generator, and compare the results."""
     with _seed_random(1):
         first = play()
     with _seed_random(2):
         second = play()
     assert first == second, (
-        f"The same inputs gave other {what} the second time. Draw from context.rng(name), make all state in `bind`, "
-        "and do not read clocks, `hash` of text or the order of sets."
+        f"The same inputs gave different {what} the second time. Draw from context.rng(name), create all state in "
+        "`bind`, and do not use clocks, `hash` of strings or the order of sets."
     )
 
 

@@ -1,4 +1,4 @@
-"""The suite for trace formats: a reader is tried on a sample file, whole, cut short, and with a line that is wrong."""
+"""The suite for trace formats: reads a sample file as it is, truncated, and with an invalid line."""
 
 import pathlib
 from tempfile import TemporaryDirectory
@@ -12,7 +12,7 @@ KINDS = (None, "completion", "chat", "agentic", "reasoning")
 
 
 class TraceReaderSuite:
-    """For a trace format: `format` is its `Format`, `sample` a small file of it with two requests or more."""
+    """For a trace format: `format` is its `Format`, `sample` a small file with at least two requests."""
 
     format: ClassVar[Format]
     sample: ClassVar[pathlib.Path]
@@ -24,7 +24,7 @@ class TraceReaderSuite:
 
     def test_the_sample_is_told_and_other_text_is_not(self) -> None:
         lines = [line.strip() for line in self.sample.read_bytes().split(b"\n") if line.strip()]
-        assert self.format.tell(self.sample, lines), "tell does not know the sample."
+        assert self.format.tell(self.sample, lines), "tell does not recognise the sample."
         assert not self.format.tell(pathlib.Path("other.txt"), [b"some other text", b"1 2 3"])
         assert not self.format.tell(pathlib.Path("empty.txt"), [])
 
@@ -34,7 +34,7 @@ class TraceReaderSuite:
     def test_records_are_such_as_can_be_replayed(self) -> None:
         records = self.read(self.sample)
         info = self.format.read(self.sample, Options()).info
-        assert len(records) >= 2, "The sample needs two requests or more."
+        assert len(records) >= 2, "The sample must have at least two requests."
         last_ps = 0
         for record in records:
             assert type(record.prompt_tokens) is int and record.prompt_tokens >= 0
@@ -43,7 +43,7 @@ class TraceReaderSuite:
             if record.at_ps is not None:
                 assert type(record.at_ps) is int and record.at_ps >= 0
                 if info.clock == "trace":
-                    assert record.at_ps >= last_ps, "Records come in order of time."
+                    assert record.at_ps >= last_ps, "Records must be in order of time."
                     last_ps = record.at_ps
             if record.blocks is not None and info.block_tokens is not None:
                 count = sum(count for _, count in record.blocks)

@@ -1,1 +1,1 @@
-"""What a policy may see of instances and pools."""
+"""The views: what a policy may see of requests' targets, tenants and pools."""

@@ -1,4 +1,4 @@
-"""The cluster as a policy sees it at one decision: the instances, the tenants and the totals of this router."""
+"""The cluster as a policy sees it at one decision: instances, tenants and totals of this router."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ from headway.views.window import WINDOW_PS, Window
 
 SHORT_PS: Final = PS_PER_SECOND
 BURST_FACTOR: Final = 2
-BURST_LEAST: Final = 5  # requests in the short window; fewer are chance
+BURST_LEAST: Final = 5  # requests in the short window; fewer may be chance
 # What a router records of its own past, if a policy of the run declares it.
 KEPT: Final = ("tenants", "totals", "recent")
 
 
 class ClusterView:
-    """What a policy sees of the cluster at one decision. `tenants` and `totals` are there where a policy of the run
-    declares that it reads them, or declares nothing."""
+    """The cluster at one decision. `tenants` and `totals` exist if a policy declares them, or declares nothing."""
 
     __slots__ = ("_tenants", "_totals", "explain", "group", "instances", "now_ps", "priority")
 
     def __init__(self, instances: Sequence[InstanceView]) -> None:
         self.instances = tuple(instances)  # those that can serve this request, in order of index
-        self.group = 0  # number of this set of instances; each model has its own
+        self.group = 0  # number of this set of instances, one for each model
         self.now_ps = 0
-        self.priority = NO_PRIORITY  # of the request that is being routed
+        self.priority = NO_PRIORITY  # of the current request
         self.explain = False  # whether routes should have scorecards
         self._tenants: Mapping[str, TenantView] | None = None
         self._totals: Totals | None = None
@@ -48,13 +47,13 @@ class ClusterView:
         return self._totals
 
     def keep(self, tenants: Mapping[str, TenantView] | None, totals: Totals | None) -> None:
-        """Set what the router maintains; None if no policy of the run declares it."""
+        """Set the tenants and totals; None if no policy of the run declares them."""
         self._tenants = tenants
         self._totals = totals
 
 
 class TenantView:
-    """One tenant as this router has seen it up to now."""
+    """One tenant, as this router has seen it so far."""
 
     __slots__ = ("_cluster", "_first_ps", "_long", "_short", "active", "requests", "slo_class")
 
@@ -63,7 +62,7 @@ class TenantView:
         self._first_ps = first_ps
         self._long = Window(WINDOW_PS)
         self._short = Window(SHORT_PS)
-        self.requests = 0  # that came so far, the one that is being decided on included
+        self.requests = 0  # arrived so far, including the current request
         self.active = 0  # admitted and not ended, in the router's queue or at an instance
         self.slo_class = slo_class  # of its latest request
 
@@ -75,13 +74,13 @@ class TenantView:
 
     @property
     def rate(self) -> float:
-        """Requests a second over the last 10 s, that is in (now - 10 s, now]."""
+        """Requests per second in (now - 10 s, now]."""
         return self._long.per_second(self._cluster.now_ps)
 
     @property
     def burst(self) -> bool:
-        """At least 5 requests in the last second, and more than twice as many as its rate over the last 10 s (or since
-        its first request, if that is later) would bring."""
+        """Whether the last second had at least 5 requests, and more than twice the rate over the last 10 s (or since
+        the first request, if that is later)."""
         now_ps = self._cluster.now_ps
         short = self._short.sum(now_ps)
         if short < BURST_LEAST:
@@ -94,7 +93,7 @@ class TenantView:
 
 
 class Totals:
-    """All that this router has seen up to now."""
+    """The totals of this router so far."""
 
     __slots__ = ("_arrivals", "_cluster", "_tokens", "inflight", "queued")
 
@@ -102,8 +101,8 @@ class Totals:
         self._cluster = cluster
         self._arrivals = Window(WINDOW_PS)
         self._tokens = Window(WINDOW_PS)
-        self.inflight = 0  # requests that it sent to an instance and that have not ended
-        self.queued = 0  # requests that wait in its own queue
+        self.inflight = 0  # requests sent to an instance that have not ended
+        self.queued = 0  # requests in the router's queue
 
     def on_arrival(self, now_ps: int) -> None:
         self._arrivals.add(now_ps)
@@ -114,12 +113,12 @@ class Totals:
 
     @property
     def rate(self) -> float:
-        """Requests that came, a second over the last 10 s, that is in (now - 10 s, now]."""
+        """Requests per second in (now - 10 s, now]."""
         return self._arrivals.per_second(self._cluster.now_ps)
 
     @property
     def throughput(self) -> float:
-        """Output tokens of the requests that ended in (now - 10 s, now], a second."""
+        """Output tokens per second, of the requests that ended in (now - 10 s, now]."""
         return self._tokens.per_second(self._cluster.now_ps)
 
     def __repr__(self) -> str:

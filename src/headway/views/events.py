@@ -1,4 +1,4 @@
-"""Observation events: what a policy hears of requests and instances."""
+"""Observation events, which policies receive about requests and instances."""
 
 from msgspec import Struct
 
@@ -6,41 +6,37 @@ from headway.types import Request
 from headway.views.instance import InstanceView
 
 
-class Routed(Struct, frozen=True, gc=False):
-    """Observation: the router sent a request to an instance."""
-
+class RequestEvent(Struct, frozen=True, gc=False):
     at_ps: int
     request: Request
-    instance: InstanceView
-    prefill: InstanceView | None = None  # that which computes the prompt, where it is another
+    instance: InstanceView  # the decode instance, if there are two
 
 
-class Handed(Struct, frozen=True, gc=False):
-    """Observation: a prompt was computed on one instance, and the request goes on to the other."""
+class Routed(RequestEvent, frozen=True, gc=False):
+    """The router sent a request to an instance."""
 
-    at_ps: int
-    request: Request
-    instance: InstanceView  # that which generates
+    prefill: InstanceView | None = None  # the instance that computes the prompt, if it is another
+
+
+class Handed(RequestEvent, frozen=True, gc=False):
+    """The prefill instance has computed the prompt, and the request moves to the decode instance."""
+
     prefill: InstanceView
 
 
-class FirstToken(Struct, frozen=True, gc=False):
-    at_ps: int
-    request: Request
-    instance: InstanceView
+class FirstToken(RequestEvent, frozen=True, gc=False):
+    """A request generated its first token."""
 
 
-class Finished(Struct, frozen=True, gc=False):
-    at_ps: int
-    request: Request
-    instance: InstanceView
+class Finished(RequestEvent, frozen=True, gc=False):
+    """A request ended, or left its instance."""
+
     outcome: str
     output_tokens: int
 
 
 class InstanceChanged(Struct, frozen=True, gc=False):
-    """Observation: an instance comes, goes, or is not to be sent anything for a time. `instance.state` is the new
-    state; where that is `stopped`, whatever was cached there is gone."""
+    """An instance changed its state. `instance.state` is the new state; if it is `stopped`, its cache is lost."""
 
     at_ps: int
     instance: InstanceView

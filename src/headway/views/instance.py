@@ -13,7 +13,7 @@ from headway.views.window import Recent
 
 
 class Estimator(Protocol):
-    """Step times of an instance as a pure function."""
+    """Estimates step times of an instance."""
 
     def step_seconds(self, view: InstanceView, prefill_tokens: int, decodes: int, context: int) -> float: ...
 
@@ -28,92 +28,71 @@ TIERS: Final = "the instance's tiers"
 
 @dataclass(slots=True, eq=False, repr=False)
 class InstanceView:
-    """One instance as the router sees it. Each annotated field is a signal: its freshness, kind, meaning and sources.
+    """One instance as the router sees it. Each annotated field declares a signal: freshness, kind, meaning and sources.
 
-    A view is long-lived and plain: the owner of the truth writes the values before a policy reads them, so a view leads
-    only to an estimator of step times and to the router's own past. Reading a signal that no policy of the run declares
-    raises an error, since the run does not maintain its value.
+    A view lives as long as the run. The simulator or the gateway writes its values before a policy reads them, so a
+    policy can reach only the estimator and the router's own past through it. Reading a signal that no policy of the run
+    declares raises an error, since the run does not maintain its value.
     """
 
     hidden: ClassVar[tuple[str, ...]] = ()
 
-    index: Annotated[int, static("number", "Its place among all instances.", hint="its place, from 0", wasm=0)]
+    index: Annotated[int, static("number", "Its position among all instances, from 0.", hint=True, wasm=0)]
     id: Annotated[str, static("name", "Its name.", language=False)]
     _: KW_ONLY
     kv_blocks: Annotated[
-        int,
-        static(
-            "blocks", "KV blocks that its GPU holds.", live=SETTINGS_OR_PAGE, hint="of its cache", wasm=13, status=6
-        ),
+        int, static("blocks", "KV blocks of its GPU.", live=SETTINGS_OR_PAGE, hint=True, wasm=13, status=6)
     ] = 1
-    max_batch_size: Annotated[int, static("count", "Requests that it runs at a time.", wasm=15)] = 256
-    max_batch_tokens: Annotated[int, static("tokens", "Tokens that one step computes at most.", wasm=16)] = 2048
-    max_queue: Annotated[int, static("count", "Requests that wait there at most.", wasm=17)] = 256
+    max_batch_size: Annotated[int, static("count", "Most requests in its batch.", wasm=15)] = 256
+    max_batch_tokens: Annotated[int, static("tokens", "Most tokens that one step computes.", wasm=16)] = 2048
+    max_queue: Annotated[int, static("count", "Queue length that load scores are relative to.", wasm=17)] = 256
     pool: Annotated[str, static("name", "Its deployment.")] = "default"
     model: Annotated[str, static("name", "The model that it runs.")] = ""
     role: Annotated[str, static("name", "both, prefill or decode.")] = "both"
     state: Annotated[
-        str, static("name", "ready, or why it takes no requests.", simulated="its life", live="health checks")
+        str, static("name", "ready, or why it takes no requests.", simulated="its lifecycle", live="health checks")
     ] = "ready"
     serves: Annotated[
-        tuple[str, ...],
-        static("name", "Names of models it answers to; empty if the cluster does not tell models apart."),
+        tuple[str, ...], static("name", "Model names that it serves; empty if all instances serve any name.")
     ] = ()
     capacity: Annotated[float, static("share", "Figure from TP, dtype, memory and free model slots.", wasm=14)] = 1.0
     adapter_slots: Annotated[
         int | None,
-        static(
-            "number", "LoRA adapters that it holds; None if all are always loaded.", live=NOT_AVAILABLE, language=False
-        ),
+        static("number", "Most loaded LoRA adapters; None if all are loaded.", live=NOT_AVAILABLE, language=False),
     ] = None
     tier_blocks: Annotated[
         Mapping[str, int],
-        static("blocks", "What each store below the GPU holds, by its name, the fastest first.", live=NOT_AVAILABLE),
+        static("blocks", "Blocks of each store below the GPU, by name, the fastest first.", live=NOT_AVAILABLE),
     ] = field(default_factory=lambda: NO_TIERS)
 
     inflight: Annotated[
-        int,
-        exact(
-            "count",
-            "Requests sent there that have not ended, each once.",
-            hint="requests sent there that have not ended",
-            shared=True,
-            wasm=1,
-            status=0,
-        ),
+        int, exact("count", "Requests sent there that have not ended.", hint=True, shared=True, wasm=1, status=0)
     ] = 0
     inflight_tokens: Annotated[
-        int, exact("tokens", "Their prompt tokens.", hint="their prompt tokens", shared=True, wasm=2, status=1)
+        int, exact("tokens", "Prompt tokens of requests in flight.", hint=True, shared=True, wasm=2, status=1)
     ] = 0
     pending_prefill_tokens: Annotated[
         int,
         exact(
             "tokens",
-            "Prompt tokens believed uncached, of those of them without a first token.",
-            hint="uncached prompt tokens still to be computed",
+            "Prompt tokens believed uncached, of requests in flight without a first token.",
+            hint=True,
             shared=True,
             wasm=3,
             status=2,
         ),
     ] = 0
     decode_tokens: Annotated[
-        int,
-        exact(
-            "tokens",
-            "Prompt tokens of those with a first token.",
-            hint="prompt tokens of those that generate",
-            shared=True,
-            wasm=4,
-        ),
+        int, exact("tokens", "Prompt tokens of requests in flight with a first token.", hint=True, shared=True, wasm=4)
     ] = 0
-    routed: Annotated[int, exact("count", "Requests ever sent there.", wasm=5, status=10)] = 0
-    completed: Annotated[int, exact("count", "Those of them that got all their tokens.", wasm=6, status=11)] = 0
-    output_tokens: Annotated[int, exact("tokens", "Output tokens of all that have ended.")] = 0
+    routed: Annotated[int, exact("count", "All requests sent there so far.", wasm=5, status=10)] = 0
+    completed: Annotated[int, exact("count", "Completed requests so far.", wasm=6, status=11)] = 0
+    output_tokens: Annotated[int, exact("tokens", "Output tokens of all ended requests.")] = 0
     observed_at: Annotated[
         int | None,
         exact(
             "number",
-            "When it reported; None if the reported signals are as of now.",
+            "Time of the last report; None if the reported signals are current.",
             unit="ps",
             simulated="the last poll",
             live="the last report",
@@ -121,21 +100,18 @@ class InstanceView:
         ),
     ] = None
     routed_since_report: Annotated[
-        int,
-        exact(
-            "count", "Requests sent there at or after that report.", hint="requests sent since it last reported", wasm=7
-        ),
+        int, exact("count", "Requests sent there at or after the last report.", hint=True, wasm=7)
     ] = 0
 
     queued: Annotated[
         int,
         reported(
             "count",
-            "Requests that wait there.",
+            "Requests in its queue.",
             simulated="the instance's queue",
             live=PAGE_ELSE + "requests in flight beyond the batch",
             always=True,
-            hint="waiting there, as last reported",
+            hint=True,
             wasm=8,
             status=3,
         ),
@@ -148,7 +124,7 @@ class InstanceView:
             simulated="the instance's batch",
             live=PAGE_ELSE + "requests in flight within the batch",
             always=True,
-            hint="in its batch, as last reported",
+            hint=True,
             wasm=9,
             status=4,
         ),
@@ -165,23 +141,13 @@ class InstanceView:
         ),
     ] = 0
     tier_used: Annotated[
-        Mapping[str, int],
-        reported("blocks", "Blocks in use in each store below the GPU, by its name, cpu or storage.", simulated=TIERS),
+        Mapping[str, int], reported("blocks", "Blocks in use in each store below the GPU, by name.", simulated=TIERS)
     ] = field(default_factory=lambda: NO_TIERS)
     offload_rate: Annotated[
-        float,
-        reported(
-            "rate", "Blocks a second that went down from the GPU, over the last 10 s.", unit="blocks/s", simulated=TIERS
-        ),
+        float, reported("rate", "Blocks offloaded from the GPU, over the last 10 s.", unit="blocks/s", simulated=TIERS)
     ] = 0.0
     reload_rate: Annotated[
-        float,
-        reported(
-            "rate",
-            "Blocks a second that came up to the GPU again, over the last 10 s.",
-            unit="blocks/s",
-            simulated=TIERS,
-        ),
+        float, reported("rate", "Blocks reloaded to the GPU, over the last 10 s.", unit="blocks/s", simulated=TIERS)
     ] = 0.0
     busy: Annotated[
         float,
@@ -210,10 +176,10 @@ class InstanceView:
         float,
         reported(
             "share",
-            "Share of prompt tokens found cached, of the last 100 requests that entered the batch; 0 before the first.",
+            "Share of prompt tokens found cached, over the last 100 requests that entered the batch; 0 without any.",
             simulated=CACHE,
             live="counters of the metrics page over the last 60 s, or an agent",
-            hint="of its cache, as last reported",
+            hint=True,
             mean_if_missing=True,
             wasm=11,
             status=7,
@@ -223,7 +189,7 @@ class InstanceView:
         tuple[str, ...],
         reported(
             "name",
-            "LoRA adapters that it has loaded, sorted; empty if all are always loaded.",
+            "Loaded LoRA adapters, sorted; empty if all are always loaded.",
             simulated="the instance's adapter slots",
             live="the engine's metrics page",
             always=True,
@@ -234,15 +200,13 @@ class InstanceView:
     _estimator: Estimator | None = field(default=None, init=False)
 
     @property
-    @derived_signal(
-        "reported", "count", "routed_since_report", "queued", "running", hint="queued + running + routed_since_report"
-    )
+    @derived_signal("reported", "count", "routed_since_report", "queued", "running", hint=True)
     def effective_load(self) -> int:
-        """Each outstanding request once: reported queue and batch, and what was routed since that report."""
+        """Outstanding requests, each once: queued + running + routed_since_report."""
         return self.queued + self.running + self.routed_since_report
 
     @property
-    @derived_signal("reported", "share", "kv_used", hint="0 to 1, as last reported")
+    @derived_signal("reported", "share", "kv_used", hint=True)
     def kv_utilization(self) -> float:
         """Share of its KV blocks that requests hold."""
         return self.kv_used / self.kv_blocks
@@ -254,32 +218,32 @@ class InstanceView:
         return self.kv_blocks - self.kv_used
 
     def tier_utilization(self, tier: str) -> float:
-        """Share of a store below the GPU that is in use: cpu or storage; 0 where there is none."""
+        """Return the used share of a store below the GPU (cpu or storage); 0 if there is none."""
         return self.tier_used.get(tier, 0) / self.tier_blocks[tier] if tier in self.tier_blocks else 0.0
 
     @property
     @derived_signal("reported", "count", "running")
     def free_sequences(self) -> int:
-        """Requests that its batch could take in addition."""
+        """Free places in its batch."""
         return max(0, self.max_batch_size - self.running)
 
     @property
-    @derived_signal("exact", "seconds", "recent", steps=2, hint="seconds, None where nothing was seen")
+    @derived_signal("exact", "seconds", "recent", steps=2, hint=True)
     def recent_ttft(self) -> float | None:
-        """Mean time to first token of the requests whose first token came in the last 10 s; None where none did."""
+        """Mean time to first token in seconds, over the first tokens of the last 10 s; None without any."""
         return self._past().ttft
 
     @property
-    @derived_signal("exact", "seconds", "recent", steps=2, hint="seconds, None where nothing was seen")
+    @derived_signal("exact", "seconds", "recent", steps=2, hint=True)
     def recent_tpot(self) -> float | None:
-        """Mean time per output token of the requests of two tokens and more that completed in the last 10 s; None where
-        none did."""
+        """Mean time per output token in seconds, over requests of at least two tokens that completed in the last 10 s;
+        None without any."""
         return self._past().tpot
 
     @property
     @derived_signal("exact", "rate", "recent", unit="tokens/s", steps=2)
     def tokens_per_second(self) -> float:
-        """Output tokens of the requests that ended in the last 10 s, a second."""
+        """Output tokens per second, of the requests that ended in the last 10 s."""
         return self._past().tokens_per_second
 
     def _past(self) -> Recent:
@@ -288,31 +252,23 @@ class InstanceView:
         return self._recent
 
     @property
-    @derived_signal(
-        "estimated",
-        "seconds",
-        "pending_prefill_tokens",
-        "inflight_tokens",
-        "running",
-        steps=3,
-        hint="seconds of prefill pending there",
-    )
+    @derived_signal("estimated", "seconds", "pending_prefill_tokens", "inflight_tokens", "running", steps=3, hint=True)
     def estimated_wait(self) -> float:
-        """Seconds to compute the prefill that is pending here."""
+        """Seconds to compute the pending prefill tokens."""
         return self.estimated_ttft(0)
 
     def estimated_ttft(self, tokens: int) -> float:
-        """Seconds to compute the prefill that is pending here and so many tokens more.
+        """Return the seconds to compute the pending prefill tokens and `tokens` more.
 
-        It is done in steps of max_batch_tokens, of which each running sequence takes one token to decode, over the
-        prompt tokens in flight that are no longer pending; the estimator's times of these steps add up.
+        The prefill takes steps of max_batch_tokens. In each of them every running sequence decodes one token, over the
+        prompt tokens in flight that are no longer pending. The estimator gives the step times.
         """
         return self.estimate(tokens, self.running, self.pending_prefill_tokens, self.inflight_tokens)
 
     def estimate(self, tokens: int, decodes: int, pending: int, inflight_tokens: int) -> float:
-        """The same with other counts than those of now."""
+        """Do the same as `estimated_ttft` with other counts than the current ones."""
         if self._estimator is None:
-            raise HeadwayError(f"{self.id}: nothing estimates step times here; bind the policies to a Context first.")
+            raise HeadwayError(f"{self.id}: there is no estimator of step times. Bind the policies to a Context first.")
         step_seconds = self._estimator.step_seconds
         context = max(0, inflight_tokens - pending) if decodes else 0
         chunk = max(1, self.max_batch_tokens - decodes)
@@ -321,11 +277,11 @@ class InstanceView:
         return seconds + steps * step_seconds(self, chunk, decodes, context) if steps else seconds
 
     def hide(self, *signals: str) -> None:
-        """Raise an error when one of these is read: the run does not maintain them."""
+        """Make reading one of these signals raise an error, since the run does not maintain them."""
         self.__class__ = _without(tuple(sorted({*self.hidden, *signals})))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The class of views that hide something has no name of its own, by which a copy could be made."""
+        """Support copies of views that hide signals: their generated class cannot be found by name."""
         values = {name: getattr(self, name) for name in InstanceView.__slots__ if name not in self.hidden}
         return _blank_view, (self.hidden,), (None, values)
 
@@ -333,12 +289,12 @@ class InstanceView:
         return f"InstanceView({self.id}, inflight={self.inflight}, queued={self.queued}, running={self.running})"
 
 
-# Every signal of an instance by name: the one table that everything else about signals is derived from.
+# Every signal of an instance by name: the only declaration of signals.
 SIGNALS: Final[Mapping[str, Signal]] = table(InstanceView)
 
 
 def signal_names(accept: Callable[[Signal], bool]) -> tuple[str, ...]:
-    """The fields of a view, derived ones excluded, that `accept` accepts, in order of declaration."""
+    """Return the names of the signals that `accept` accepts, without derived ones, in order of declaration."""
     return tuple(name for name, signal in SIGNALS.items() if not signal.derived and accept(signal))
 
 
@@ -347,7 +303,7 @@ EXACT: Final = signal_names(lambda signal: signal.freshness == "exact")
 REPORTED: Final = signal_names(lambda signal: signal.freshness == "reported")
 SHARED: Final = signal_names(lambda signal: signal.shared)
 MEAN_IF_MISSING: Final = signal_names(lambda signal: signal.mean_if_missing)
-# What a live engine may report: its size too, since its settings may not know it.
+# Signals that a live engine may report; kv_blocks too, since the settings may not have it.
 REPORTED_LIVE: Final = (
     *signal_names(lambda signal: signal.freshness == "reported" and signal.live != NOT_AVAILABLE),
     "kv_blocks",
@@ -355,18 +311,17 @@ REPORTED_LIVE: Final = (
 
 
 def undeclared_signal(subject: str, signal: str, kind: str = "exact") -> UndeclaredSignal:
-    """The error of a read that no policy declares; `subject` is what was read, in words."""
-    otherwise = ', or leave "reported" out there' if kind == "reported" else ""
+    """Return the error for reading an undeclared signal; `subject` names it in the message."""
+    otherwise = ', or omit "reported" there' if kind == "reported" else ""
     return UndeclaredSignal(
-        f"policies: {subject} was read, and no policy of this run declares it; write "
-        f'{kind}=("{signal}",) in the @policy line of the one that reads it{otherwise}.'
+        f"policies: {subject} was read, but no policy of this run declares it. "
+        f'Add {kind}=("{signal}",) to the @policy line of the policy that reads it{otherwise}.'
     )
 
 
 @cache
 def _without(signals: tuple[str, ...]) -> type[InstanceView]:
-    """A class of views on which reading these raises an error. `__getattr__` would do too, but makes every read of any
-    attribute several times as slow."""
+    """Return a class of views without these signals. `__getattr__` would make all reads several times slower."""
     return type(
         "InstanceView",
         (InstanceView,),

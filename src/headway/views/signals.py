@@ -1,7 +1,7 @@
-"""The vocabulary of signals: what is declared of each value that a policy may read of an instance.
+"""Declarations of signals, the values that a policy may read of an instance.
 
-Annotated fields of `InstanceView` and its properties below `@derived_signal` are signals; that is their only
-declaration. `table` collects them into `headway.views.instance.SIGNALS`, which all that deals with signals reads.
+The annotated fields of `InstanceView` and its properties with `@derived_signal` are the only declarations. `table`
+collects them into `headway.views.instance.SIGNALS`.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ NOT_AVAILABLE: Final = ""  # as a source: the signal keeps its default
 
 
 class Signal(Struct, frozen=True):
-    """What is declared of one signal."""
+    """The declaration of one signal."""
 
     freshness: Freshness
     kind: Kind
     description: str = ""  # that of a derived signal is its docstring
-    simulated: str = NOT_AVAILABLE  # where the simulator takes the value from
-    live: str = NOT_AVAILABLE  # where the gateway takes it from
+    simulated: str = NOT_AVAILABLE  # source of the value in the simulator
+    live: str = NOT_AVAILABLE  # source of the value in the gateway
     unit: str = ""  # if it is not that of the kind
     # What a policy that reads it declares: the signal itself, unless it is static or derived.
     reads: tuple[str, ...] = ()
     derived: bool = False
-    # Policy language: whether it has the field, the steps that reading it costs beside the usual one, and a few words
-    # for a language model where the name does not say enough.
+    # Policy language: whether it has the field, the extra steps of reading it, and whether a language model needs the
+    # description because the name is not clear enough.
     language: bool = True
     steps: int = 0
-    hint: str = ""
-    # Of what each router counts: routers exchange their parts of it, and each adds up those of the others.
+    hint: bool = False
+    # Exact signals: whether routers exchange their counts, so that each adds those of the others.
     shared: bool = False
-    # Of what instances report: the signal is maintained even if no policy of the run declares it.
+    # Reported signals: whether it is maintained even if no policy of the run declares it.
     always: bool = False
-    # Of what an engine reports: the mean over the other engines stands for it where the engine does not report it.
+    # Reported signals: whether the mean of the other engines replaces it if an engine does not report it.
     mean_if_missing: bool = False
     # Position in the record that WebAssembly policies read, and among the engine's fields of the status document.
     wasm: int | None = None
@@ -68,7 +68,7 @@ reported = partial(Signal, "reported")
 
 
 def derived_signal(freshness: Freshness, kind: Kind, *reads: str, **more: Any) -> Callable[[Getter], Getter]:
-    """Below `@property`: a signal that is worked out when a policy reads it, from the signals that it `reads`."""
+    """Declare a property (put this below `@property`) as a signal that is computed from the signals that it `reads`."""
     source = ", ".join(reads)
     signal = Signal(freshness, kind, simulated=source, live=source, reads=reads, derived=True, **more)
 
@@ -81,7 +81,7 @@ def derived_signal(freshness: Freshness, kind: Kind, *reads: str, **more: Any) -
 
 
 def table(view: type) -> dict[str, Signal]:
-    """The signals of a class by name: its annotated fields, then its derived properties, in order of declaration."""
+    """Return the signals of a class by name: annotated fields, then derived properties, in order of declaration."""
     signals: dict[str, Signal] = {}
     for name, hint in get_type_hints(view, include_extras=True).items():
         for signal in getattr(hint, "__metadata__", ()):

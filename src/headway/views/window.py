@@ -1,4 +1,4 @@
-"""A sliding window of exact length: what came in (now - length, now], in whole picoseconds, without buckets."""
+"""An exact sliding window over (now - length, now], in picoseconds, without buckets."""
 
 from collections import deque
 from typing import Any, Final
@@ -7,15 +7,15 @@ from msgspec import Struct, field
 
 from headway.types import PS_PER_SECOND, Request
 
-WINDOW_PS: Final = 10 * PS_PER_SECOND  # of what a router shows of its own past
+WINDOW_PS: Final = 10 * PS_PER_SECOND  # window of a router's own past
 
 
 class Window(Struct, eq=False):
-    """Amounts with their times, the oldest first, and their sum. What has left the window is dropped when something
-    comes or is asked for, so that an entry costs O(1) amortised. Time does not go back."""
+    """Amounts with their times, the oldest first, and their sum. Every call drops the entries that have left the
+    window, so an entry costs O(1) amortised. Time must not go back."""
 
     length_ps: int
-    entries: deque[tuple[int, int]] = field(default_factory=deque)  # when, how much
+    entries: deque[tuple[int, int]] = field(default_factory=deque)  # time, amount
     total: int = 0  # of all entries
 
     def add(self, now_ps: int, amount: int = 1) -> None:
@@ -24,7 +24,7 @@ class Window(Struct, eq=False):
         self.total += amount
 
     def pop(self) -> None:
-        """Take the newest entry back; there is one."""
+        """Remove the newest entry, which must exist."""
         self.total -= self.entries.pop()[1]
 
     def sum(self, now_ps: int) -> int:
@@ -45,13 +45,13 @@ class Window(Struct, eq=False):
         return self.sum(now_ps) * PS_PER_SECOND / self.length_ps
 
     def mean_seconds(self, now_ps: int) -> float | None:
-        """The mean of amounts in picoseconds, in seconds."""
+        """Return the mean of amounts in picoseconds, in seconds."""
         total = self.sum(now_ps)
         return total / (len(self.entries) * PS_PER_SECOND) if self.entries else None
 
 
 class Recent:
-    """What the router has seen of an instance in the last 10 s, that is in (now - 10 s, now]; `clock` has `now_ps`."""
+    """What the router has seen of an instance in (now - 10 s, now]; `clock` has `now_ps`."""
 
     __slots__ = ("_clock", "_output", "_tpots", "_ttfts")
 
@@ -67,21 +67,19 @@ class Recent:
     def on_finished(self, now_ps: int, output_tokens: int, decode_ps: int | None) -> None:
         self._output.add(now_ps, output_tokens)
         if decode_ps is not None and output_tokens > 1:
-            self._tpots.add(now_ps, decode_ps // (output_tokens - 1))  # whole, so that the window's sum is exact
+            self._tpots.add(now_ps, decode_ps // (output_tokens - 1))  # an integer, so that the sum is exact
 
     @property
     def ttft(self) -> float | None:
-        """Mean over the requests whose first token came."""
         return self._ttfts.mean_seconds(self._clock.now_ps)
 
     @property
     def tpot(self) -> float | None:
-        """Mean over the completed requests of two tokens and more."""
+        """Mean over completed requests of at least two tokens."""
         return self._tpots.mean_seconds(self._clock.now_ps)
 
     @property
     def tokens_per_second(self) -> float:
-        """Output tokens of the requests that ended, a second."""
         return self._output.per_second(self._clock.now_ps)
 
     def __repr__(self) -> str:

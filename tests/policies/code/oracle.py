@@ -179,5 +179,5 @@ def checking(monkeypatch: Any) -> None:
     """From now on programs check their kinds."""
     given = library.library
     monkeypatch.setattr(program, "library", lambda take, memory: {**given(take, memory), "_checked": checked})
-    monkeypatch.setattr(program, "USED", [*program.USED, "_checked"])
+    monkeypatch.setattr(program, "LIBRARY_NAMES", [*program.LIBRARY_NAMES, "_checked"])
     monkeypatch.setattr(rewrite, "_Rewrite", Checked)

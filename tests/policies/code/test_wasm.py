@@ -161,13 +161,13 @@ HOSTILE = {
     "recursion": (f"(module (func $f (call $f)) {HEAD} (call $f) (i32.const 0)))", "stack exhausted|units of fuel"),
     "a position that is not there": (
         f"(module {HEAD} (i32.const 4)))",
-        "a position from 0 to 3, and gave 4, at request 17",
+        "a position from 0 to 3, but returned 4, at request 17",
     ),
-    "a position before the first": (f"(module {HEAD} (i32.const -1)))", "and gave -1"),
+    "a position before the first": (f"(module {HEAD} (i32.const -1)))", "but returned -1"),
     "much memory": (f"(module {HEAD} (i32.const 0)))".replace(" 1)", " 300)", 1), "memory|limit"),
     "a buffer at an odd place": (
         f'(module (func (export "buffer") (param i32) (result i32) (i32.const 3)) {HEAD} (i32.const 0)))',
-        "that 8 divides",
+        "at a multiple of 8",
     ),
     "a buffer outside": (
         f'(module (func (export "buffer") (param i32) (result i32) (i32.const -8)) {HEAD} (i32.const 0)))',
@@ -205,7 +205,7 @@ def test_no_number_is_the_same_everywhere(made: Any) -> None:
 REFUSED = {
     "imports": (
         f'(module (import "env" "clock" (func)) {HEAD} (i32.const 0)))',
-        "imports env.clock; a policy imports nothing",
+        "imports env.clock; a policy must not import anything",
     ),
     "no memory": (
         '(module (func (export "route") (param i32 i32 i32) (result i32) (i32.const 0)))',
@@ -216,7 +216,7 @@ REFUSED = {
         '(module (memory (export "memory") 1) (func (export "route") (result f64) (f64.const 0)))',
         r"must export route as \(i32, i32, i32\) -> i32",
     ),
-    "threads": ('(module (memory (export "memory") 1 1 shared))', "no WebAssembly that can be run"),
+    "threads": ('(module (memory (export "memory") 1 1 shared))', "not a valid WebAssembly module"),
 }
 
 
@@ -230,16 +230,16 @@ def test_a_module_that_is_no_policy_is_refused(made: Any, name: str) -> None:
 def test_a_file_that_is_no_module_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "policy.wasm"
     for content, why in (
-        (b"\0asm\1\0", "no WebAssembly"),
-        (b"hello", "no WebAssembly"),
-        (b"\0" * (5 << 20), "may have 4,194,304"),
+        (b"\0asm\1\0", "not a valid WebAssembly"),
+        (b"hello", "not a valid WebAssembly"),
+        (b"\0" * (5 << 20), "may have at most 4,194,304"),
     ):
         file.write_bytes(content)
         with pytest.raises(HeadwayError, match=why):
             registry.build("routing", {"name": "wasm", "path": str(file)}, "policies.routing")
     for given, why in (
         ({"path": str(tmp_path / "none.wasm")}, "cannot be read"),
-        ({}, "give the module's file as 'path'"),
+        ({}, "give the file as 'path'"),
     ):
         with pytest.raises(HeadwayError, match=why):
             registry.build("routing", {"name": "wasm", **given}, "policies.routing")

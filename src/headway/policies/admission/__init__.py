@@ -1,3 +1,3 @@
-"""Admission: whether a request may enter at all, must wait, or is turned away. A file a family."""
+"""Admission policies, which admit, reject or delay a request. Each family has its own file."""
 
 from headway.policies.admission import all_of, budgets, shedding, token_bucket  # noqa: F401

@@ -20,18 +20,18 @@ PLACE = "policies.admission.policies"
 
 @policy("admission", "all-of", reported=(), kind="extra")
 class AllOf:
-    """Asks several admission policies in turn; the first that does not admit decides.
+    """Asks several admission policies in order; the first that does not admit the request decides.
 
-    `policies` is a list of names or mappings, as in [{name: token-bucket, rate: 50}, saturation]. A request is admitted
-    when all of them admit it; those after one that does not are not asked. One that was put off is asked by all again
-    when it comes up. Reads what its policies read.
+    `policies` is a list of names or mappings, as in [{name: token-bucket, rate: 50}, saturation]. The policies after
+    the deciding one are not asked. After a delay, all policies are asked again. It reads the signals that its policies
+    read.
     """
 
     policies: list[Any] = dataclasses.field(default_factory=lambda: ["always"])
 
     def __post_init__(self) -> None:
         if not self.policies:
-            raise HeadwayError(f"{PLACE}: there is none; list one or more, as in [token-bucket, saturation].")
+            raise HeadwayError(f"{PLACE}: the list is empty. Give one or more, as in [token-bucket, saturation].")
         self._members = [registry.build("admission", spec, f"{PLACE}[{at}]") for at, spec in enumerate(self.policies)]
         self._parts = [part for member in self._members for part in (member, *getattr(member, "_parts", ()))]
         self.policies = [

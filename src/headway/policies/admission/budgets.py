@@ -1,4 +1,4 @@
-"""Limits on what is under way: the router counts what it has sent out and what has not ended."""
+"""Limits on the work in flight, which these policies count themselves from events."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,30 +13,30 @@ from headway.views.cluster import ClusterView
 from headway.views.events import Event, Finished, InstanceChanged, Routed
 from headway.views.instance import InstanceView
 
-FULL = Reject("503: the model has as many requests in flight as it may")
-OVER_SHARE = Reject("429: all of the work in flight that is allowed is taken, and the tenant's share of it is used up")
+FULL = Reject("503: the model has reached its limit of requests in flight")
+OVER_SHARE = Reject("429: the limit of work in flight is reached, and the tenant has used its share of it")
 
 
 @policy("admission", "max-concurrency", reported=())
 class MaxConcurrency:
-    """Turns requests away at once while `max_queue` requests of their model are in flight, on all instances together.
+    """Rejects requests at once while `max_queue` requests of their model are in flight, on all instances together.
 
-    A hard cap and no buffer: nothing waits. A permit is one request in flight of a (model, role): it is taken when the
-    request is routed, so what routing refuses never holds one, and given back when it has ended, however that was.
-    Where the candidates have several roles or models, each of them needs a free permit; a request whose prompt is
-    computed apart takes one of both roles, and gives both back when it has ended. A model has one limit, whatever
-    names it is called by; so have instances that serve any name, as a name that a client makes up must open nothing.
-    What waits in a queue of the router's (flow control) holds none yet; if none is left when its turn has come and its
-    target is chosen, it is turned away then. It reads no signal: it counts what it is told was routed and has ended.
+    Each (model, role) has `max_queue` permits. A request takes one when it is routed and returns it when it ends, with
+    any outcome. If the candidates have several roles or models, each of them needs a free permit. With prefill/decode
+    disaggregation a request holds one permit of each role until it ends. Aliases of a model share its limit, and all
+    names share the limit of instances that serve any name.
+
+    A request in the router's queue (flow control) holds no permit. If none is free when it is dispatched, it is
+    rejected then. It reads no signal: it counts routed and ended requests itself.
     """
 
     max_queue: Annotated[int, Bounds(1, 1_000_000, log=True)] = 512  # requests in flight of a model and role
 
     def bind(self, context: Context) -> None:
         self.in_use: dict[tuple[str, str], int] = {}  # permits
-        # By request, as what its instances are for may change meanwhile.
+        # By request, since the model or role of its instance may change while it is in flight.
         self.held: dict[int, tuple[tuple[str, str], ...]] = {}
-        self.kinds: dict[int, list[tuple[str, str]]] = {}  # of each group of candidates
+        self.kinds: dict[int, list[tuple[str, str]]] = {}  # by group of candidates
 
     def admit(self, request: Request, cluster: ClusterView) -> Admit | Reject:
         kinds = self.kinds.get(cluster.group)
@@ -48,7 +48,7 @@ class MaxConcurrency:
         return ADMIT
 
     def permit(self, request: Request, targets: Sequence[InstanceView]) -> Reject | None:
-        """Asked once the targets are chosen: a permit of each, or of none."""
+        """Reject the request if one of its chosen targets has no free permit."""
         for view in targets:
             if self.in_use.get(permit_of(view), 0) >= self.max_queue:
                 return FULL
@@ -69,28 +69,27 @@ class MaxConcurrency:
                     del in_use[key]
                 else:
                     in_use[key] -= 1
-        elif isinstance(event, InstanceChanged):  # others may be candidates now
+        elif isinstance(event, InstanceChanged):  # the candidates may have changed
             self.kinds.clear()
 
 
 def permit_of(view: InstanceView) -> tuple[str, str]:
-    """What a permit at an instance is for: a model and a role."""
     return view.model, view.role
 
 
 @policy("admission", "tenant-fair", reported=())
 class TenantFair:
-    """Shares an amount of work in flight among the tenants that are active, and lets the others' idle part be used.
+    """Shares a limit of work in flight among the active tenants; a tenant may also use the idle shares of others.
 
-    Work is requests (`by: requests`) or their prompt tokens (`by: tokens`), from when they are routed until they have
-    ended. A request is admitted (a) if with it the work of all is at most `total`, or (b) if with it the work of its
-    tenant is at most its share, or (c) if its tenant has nothing in flight. The share is total × weight ÷ the weights
-    of all active tenants; active is who has work in flight or asks. `weights` gives tenants' weights, those not in it
-    have 1. `total` null: the batch limits of the instances that serve, in tokens what their KV caches hold.
+    Work is requests (`by: requests`) or their prompt tokens (`by: tokens`), from routing until the request ends. A
+    request is admitted if (a) the work of all tenants stays within `total`, or (b) the work of its tenant stays within
+    the tenant's share, or (c) its tenant has nothing in flight. A share is total × weight ÷ the sum of the weights of
+    all active tenants. A tenant is active while it has work in flight or asks for admission. `weights` are by tenant;
+    others have 1. If `total` is null, it is the sum of the batch limits of the serving instances, or for tokens the
+    capacity of their KV caches.
 
-    So nothing is refused while there is room, and who comes late still gets a share: the work of all then exceeds
-    `total` until what the others had begun has ended. Decided in whole numbers. It reads no signal: it counts what it
-    is told was routed and has ended.
+    A new tenant gets its share at once, so the total work may exceed `total` until older requests end. Decisions use
+    exact integers. It reads no signal: it counts routed and ended requests itself.
     """
 
     total: Annotated[int | None, Bounds(1, 1_000_000_000_000, log=True)] = None
@@ -106,20 +105,20 @@ class TenantFair:
     def bind(self, context: Context) -> None:
         self.context = context
         self.measure()
-        self.work: dict[str, int] = {}  # in flight, of the tenants that have any
+        self.work: dict[str, int] = {}  # in flight, by tenant that has any
         self.requests: dict[str, int] = {}  # likewise
-        self.used = 0  # by all
-        self.active = 0  # the shares of the tenants with work in flight
+        self.used = 0  # by all tenants
+        self.active = 0  # sum of the shares of the tenants with work in flight
 
     def measure(self) -> None:
-        """Work out the limit from the instances that serve."""
-        there = [view for view in self.context.instances if view.state in SERVING]
+        """Compute the limit from the serving instances."""
+        serving = [view for view in self.context.instances if view.state in SERVING]
         if self.total is not None:
             self.limit = self.total
         elif self.by == "tokens":
-            self.limit = sum([view.kv_blocks for view in there]) * self.context.block_tokens
+            self.limit = sum([view.kv_blocks for view in serving]) * self.context.block_tokens
         else:
-            self.limit = sum([view.max_batch_size for view in there])
+            self.limit = sum([view.max_batch_size for view in serving])
 
     def admit(self, request: Request, cluster: ClusterView) -> Admit | Reject:
         tenant, size = request.tenant, self.size(request)

@@ -1,4 +1,4 @@
-"""Admission that keeps no count of its own: by deadline, always, never, or by class and the load that is reported."""
+"""Admission policies without state: always, never, by deadline, or by SLO class and reported load."""
 
 import dataclasses
 from typing import Annotated, Any
@@ -19,28 +19,27 @@ KvThreshold = Annotated[float, Bounds(0.01, 1.0)]
 
 TIER = Reject("429: the load is too high for requests of this class")
 SATURATED = Reject("429: every instance is saturated")
-DRAWN = Reject("429: shed by lot, since the instances are near saturation")
-REFUSED = Reject("503: nobody is admitted")
+DRAWN = Reject("429: shed at random, since the instances are near saturation")
+REFUSED = Reject("503: the policy admits no requests")
 TOO_LATE = Reject("503: no instance would give the first token in time")
 
 
 @policy("admission", "deadline", exact=("inflight_tokens", "pending_prefill_tokens"), reported=("running",))
 class Deadline:
-    """Turns requests away whose first token would come too late from every instance, by the estimate.
+    """Rejects a request if, by the estimate, no instance can generate its first token in time.
 
-    It is due at arrival + the target of the request's class, or when its client gives up where that is earlier. A class
-    without a target has the client's deadline alone, and without either is admitted. An instance would give it at now +
-    `margin` × the view's `estimated_ttft` for all of this prompt: the time to compute the prefill tokens pending there
-    and these, in steps of the batch's token limit, each with the sequences that run there; at the very instant it is in
-    time. Nothing of the prompt counts as cached, so warm prompts are judged too slow rather than too fast.
-    Instances that only generate give none.
+    The first token is due at arrival + the target of the request's class, or at the client's deadline if that is
+    earlier. A request with neither is admitted. An instance is in time if now + `margin` × its `estimated_ttft` for the
+    whole prompt is at or before that instant. The estimate is the time to compute this prompt and the prefill tokens
+    pending there, in steps of the batch's token limit, each with the running sequences. It assumes that nothing of the
+    prompt is cached, so it is too high for warm prompts. Decode instances never count as in time.
 
-    Step times are the latency estimator's, without past. Pending tokens and the decodes' context are the router's exact
-    counts; the running sequences are reported.
+    The latency estimator gives the step times. Pending tokens and decode context are the router's exact counts; the
+    running sequences are reported.
     """
 
     targets: dict[str, Any] = dataclasses.field(default_factory=lambda: dict(TTFT))  # TTFT by class
-    margin: Annotated[float, Bounds(0.01, 100, log=True)] = 1.0  # by which the estimate is multiplied
+    margin: Annotated[float, Bounds(0.01, 100, log=True)] = 1.0  # factor on the estimate
 
     def __post_init__(self) -> None:
         self.target_ps = class_targets(self.targets, "targets")
@@ -61,10 +60,7 @@ class Deadline:
 
 @policy("admission", "always", reported=())
 class Always:
-    """Admits every request.
-
-    It reads nothing, so what a run then shows is the routing policy's doing alone.
-    """
+    """Admits every request; it reads no signal."""
 
     def admit(self, request: Request, cluster: ClusterView) -> Admit:
         return ADMIT
@@ -72,10 +68,7 @@ class Always:
 
 @policy("admission", "never", reported=(), kind="control")
 class Never:
-    """Turns every request away: a control.
-
-    It reads nothing. What a metric says of a run in which nobody was served, it says of this.
-    """
+    """Rejects every request and reads no signal: a control for metrics when no request is served."""
 
     def admit(self, request: Request, cluster: ClusterView) -> Reject:
         return REFUSED
@@ -83,11 +76,10 @@ class Never:
 
 @policy("admission", "tier-shed", reported=("queued", "running"))
 class TierShed:
-    """Turns low classes away while the most loaded instance has more than `max_load` requests.
+    """Rejects low classes while the most loaded instance has more than `max_load` requests.
 
-    `classes` has the classes' names in order, the most important first; `keep` is the last of them that is always
-    admitted. A class that is not among them is the lowest of all. Load is queue and batch as reported plus what was
-    routed since that report, the highest of all instances.
+    `classes` lists the SLO classes, the most important first. Those up to and including `keep` are always admitted; a
+    class that is not listed ranks last. Load is queue and batch as reported, plus requests routed since that report.
     """
 
     classes: list[str] = dataclasses.field(default_factory=lambda: list(CLASSES))
@@ -97,7 +89,7 @@ class TierShed:
     def __post_init__(self) -> None:
         if self.keep not in self.classes:
             known = cut(", ".join(self.classes)) or "none"
-            raise HeadwayError(f"tier-shed: keep {shown(self.keep)} is not one of the classes; they are: {known}.")
+            raise HeadwayError(f"tier-shed: keep: {shown(self.keep)} is not in `classes`, which has: {known}.")
         self.always_admitted = frozenset(self.classes[: self.classes.index(self.keep) + 1])
 
     def admit(self, request: Request, cluster: ClusterView) -> Admit | Reject:
@@ -112,11 +104,11 @@ class TierShed:
 
 @policy("admission", "saturation", reported=("queued", "kv_used"))
 class Saturation:
-    """Turns sheddable classes away while every instance is saturated, as the inference gateway does.
+    """Rejects sheddable classes while every instance is saturated, as the inference gateway does.
 
-    An instance is saturated when more than `queue_threshold` requests wait at it or more than `kv_threshold` of its KV
-    blocks are in use, both as reported; exactly at a threshold it is not. One that is not suffices to admit. Classes
-    that are not in `sheddable` are always admitted; null makes every class sheddable.
+    An instance is saturated if, as reported, more than `queue_threshold` requests are queued or more than
+    `kv_threshold` of its KV blocks are in use. Classes that are not in `sheddable` are always admitted; null makes
+    every class sheddable.
     """
 
     queue_threshold: QueueThreshold = 5.0  # requests
@@ -135,12 +127,12 @@ class Saturation:
 
 @policy("admission", "probabilistic", reported=("queued", "kv_used"))
 class Probabilistic:
-    """Turns sheddable requests away by lot, the more likely the nearer the instances are to saturation.
+    """Rejects sheddable requests at random, with a probability that grows with the saturation of the instances.
 
     Saturation s is the mean over instances of max(queue ÷ `queue_threshold`, KV use ÷ `kv_threshold`), as reported. The
-    probability is 0 up to `low`, 1 from `high` on, and ((s − low) ÷ (high − low)) to the `power` between. Each request
-    of a class in `sheddable` (null: of every class) draws one number from the admission stream of the simulation seed
-    whenever it is asked, needed or not. llm-d's admitter, min(300 s⁵, 1), is low 0, high 0.3196, power 5.
+    probability is 0 up to `low`, 1 from `high` on, and ((s − low) ÷ (high − low)) to the `power` between. Every
+    decision on a class in `sheddable` (null: every class) draws one number from the seeded admission stream. llm-d's
+    admitter, min(300 s⁵, 1), is low 0, high 0.3196, power 5.
     """
 
     low: Annotated[float, Bounds(0, 100)] = 0.5
@@ -173,7 +165,7 @@ class Probabilistic:
             return 1.0
         part = (saturation - self.low) / (self.high - self.low)
         chance = part
-        for _ in range(self.power - 1):  # products alone, so that it is the same on every machine
+        for _ in range(self.power - 1):  # pow() may differ between machines, products do not
             chance *= part
         return chance
 

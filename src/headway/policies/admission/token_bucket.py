@@ -1,4 +1,4 @@
-"""The token bucket: a steady rate with bursts, in whole numbers, so that nothing drifts however long it runs."""
+"""The token bucket: a steady rate with bursts, in exact integers, so that it does not drift in long runs."""
 
 from fractions import Fraction
 from typing import Annotated, Literal
@@ -11,29 +11,29 @@ from headway.types import ADMIT, PS_PER_SECOND, Admit, Delay, Reject, Request
 from headway.views.cluster import ClusterView
 from headway.views.events import Event, Routed
 
-REMEMBERED = 1_000_000  # requests that have paid and were not yet routed
+MAX_PAID = 1_000_000  # requests that have paid and were not yet routed
 
 
 class Bucket(Struct, eq=False):
-    """What is left of an allowance, in parts of a unit of which a whole number flows in each picosecond."""
+    """The balance of an allowance, in fractions of a unit such that an integer number refills each picosecond."""
 
     at_ps: int
-    left: int  # below zero where it was promised to requests that wait
+    left: int  # negative if it is reserved for waiting requests
 
 
 @policy("admission", "token-bucket", reported=())
 class TokenBucket:
-    """Admits what an allowance pays for that refills at a steady rate and saves up to `burst`.
+    """Admits requests at a steady `rate`, with bursts of up to `burst`: a token bucket.
 
-    The allowance grows by `rate` a second and never beyond `burst`, with which it starts. A request costs 1 (`by:
-    requests`) or its prompt tokens (`by: tokens`); `per: tenant` gives each tenant an allowance of its own. It is kept
-    in whole parts of a unit, so it is exact to the picosecond.
+    The allowance starts at `burst`, which is also its maximum, and refills by `rate` a second. A request costs 1 (`by:
+    requests`) or its prompt tokens (`by: tokens`). `per: tenant` gives each tenant its own allowance. The balance is
+    exact to the picosecond.
 
-    Where it does not suffice, `on_empty: reject` turns the request away at no cost. `on_empty: delay` puts it off to
-    the first picosecond at which all that came before it and itself are paid for: first come, first served, and no
-    later request takes what an earlier one waits for. What would wait longer than `max_wait_s` is turned away at no
-    cost, and so is what costs more than `burst`. A client that gives up while it waits gets nothing back. A request
-    pays once, even where a later policy of an `all-of` puts it off. It reads no signal.
+    If the allowance is too low, `on_empty: reject` rejects the request; `on_empty: delay` delays it to the first
+    picosecond at which it and all earlier requests are paid for, in order of arrival. A request that would wait longer
+    than `max_wait_s`, or that costs more than `burst`, is rejected. Rejected requests pay nothing; a client that gives
+    up while it waits is not refunded. A request pays once, even if a later policy of an `all-of` delays it. It reads no
+    signal.
     """
 
     by: Literal["requests", "tokens"] = "requests"
@@ -41,10 +41,10 @@ class TokenBucket:
     rate: Annotated[float, Bounds(0.001, 1e9, log=True)] = 10.0  # units a second
     burst: Annotated[int, Bounds(1, 1_000_000_000, log=True)] = 20  # units
     on_empty: Literal["reject", "delay"] = "reject"
-    max_wait_s: Annotated[float, Bounds(0, 1_000_000)] = 60.0  # seconds that a request may be put off
+    max_wait_s: Annotated[float, Bounds(0, 1_000_000)] = 60.0  # longest delay of a request
 
     def bind(self, context: Context) -> None:
-        self.flow, parts = Fraction(str(self.rate)).as_integer_ratio()  # parts of a unit that come in a picosecond
+        self.flow, parts = Fraction(str(self.rate)).as_integer_ratio()  # parts of a unit that refill in a picosecond
         self.unit = parts * PS_PER_SECOND
         self.full = self.burst * self.unit
         self.longest_ps = int(Fraction(str(self.max_wait_s)) * PS_PER_SECOND)
@@ -65,7 +65,7 @@ class TokenBucket:
         return ADMIT if due_ps <= now else Delay(due_ps - now)
 
     def charge(self, request: Request, now: int) -> int | Reject:
-        """Take what the request costs; when it may enter."""
+        """Charge the request; return the instant at which it may enter, or the rejection."""
         owner = request.tenant if self.per == "tenant" else ""
         bucket = self.buckets.get(owner)
         if bucket is None:
@@ -80,7 +80,7 @@ class TokenBucket:
             return self.spent
         bucket.left = left - cost
         self.paid[request.id] = now + wait_ps
-        if len(self.paid) > REMEMBERED:
+        if len(self.paid) > MAX_PAID:
             del self.paid[next(iter(self.paid))]
         return now + wait_ps
 

@@ -1,7 +1,7 @@
-"""The policy language: a part of Python for policies that may come from anywhere.
+"""The policy language: a subset of Python for policies from untrusted sources.
 
-`syntax` refuses whatever is not of it, `names` and `kinds` work out what is meant, `rewrite` counts steps and guards
-what could do harm, `program` compiles, and `stages` puts it behind the five stages.
+`syntax` rejects other syntax, `names` and `kinds` resolve names and types, `rewrite` adds step counts and guards,
+`program` compiles, and `stages` makes policies of the five stages.
 """
 
 from headway.policies.code.names import CodeParameter

@@ -1,7 +1,7 @@
-"""What every expression of a source may be, worked out for the whole of it at once.
+"""Infers the kinds of all expressions of a source.
 
-Kinds only grow, so repeating until nothing changes ends. All lists, tuples and dicts share one set of what they may
-hold: that is coarse, but right whoever else has the list in hand.
+Kinds only grow, so repeating until nothing changes terminates. All lists, tuples and dicts share one set of element
+kinds: that is coarse, but correct even if two names refer to the same list.
 """
 
 import ast
@@ -52,7 +52,7 @@ def union_of(kinds: Iterable[int]) -> int:
 
 
 def kind_kept(kind: int) -> int:
-    """The kind of a value that is stored: what made it may read it again, so it can grow from step to step."""
+    """Return the kind of a stored value: the same code may read it again, so it can grow without bound."""
     return kind & ~MID | BIG if kind & MID else kind
 
 
@@ -74,8 +74,8 @@ def arithmetic(left: int, right: int) -> int:
 
 
 def needs_guard(op: ast.operator, left: int, right: int) -> bool:
-    """Whether an operator on these could grow without bound. Adding small values grows too slowly to matter; adding
-    values of the same kind may double them."""
+    """Return whether the result of an operator could grow without bound. Adding small values grows too slowly to
+    matter, but adding a value to itself doubles it."""
     if isinstance(op, ast.Add | ast.Sub) and left & BIG and right & BIG:
         return True
     if isinstance(op, ast.Add):
@@ -90,14 +90,14 @@ def needs_guard(op: ast.operator, left: int, right: int) -> bool:
 
 
 class Kinds:
-    """`of[node]` is the kind of each expression, once `settle` has run."""
+    """`of[node]` is the kind of each expression, after `settle` has run."""
 
     def __init__(self, names: Names) -> None:
         self.names = names
         self.of: dict[ast.expr, int] = {}
         self.variables: dict[tuple[str, str], int] = {}
         self.returns = dict.fromkeys(names.functions, 0)
-        self.held = 0  # what any container may hold
+        self.held = 0  # kinds that containers may hold
         self.exact: dict[str, None] = {}
         self.reported: dict[str, None] = {}
         self._changed = True
@@ -108,7 +108,7 @@ class Kinds:
                     self.variables[name, argument.arg] = kind
 
     def settle(self) -> list[Rejection]:
-        """Work it out; what remains wrong are fields that a record does not have."""
+        """Infer all kinds, and return the rejections of unknown fields."""
         for _ in range(lang.MOST_PASSES):
             self._changed = False
             for name, function in self.names.functions.items():
@@ -118,7 +118,7 @@ class Kinds:
                     self._grow(self.returns, self._owner, NONE)
             if not self._changed:
                 return list(self._fields())
-        return [Rejection(1, "source", "too many names are given to one another to tell what they stand for")]
+        return [Rejection(1, "source", "too many names depend on one another")]
 
     def _fields(self) -> Iterator[Rejection]:
         for node, kind in self.of.items():
@@ -133,14 +133,13 @@ class Kinds:
             if fields or not (base or kind):
                 continue
             if not records:
-                yield Rejection(node.lineno, f".{node.attr}", "only what a policy is handed has fields")
+                why = f"only {', '.join(lang.RECORDS.values())} have fields"
+                yield Rejection(node.lineno, f".{node.attr}", why)
                 continue
             known = list(lang.FIELDS[records[0]])
             article = "an" if lang.RECORDS[records[0]][0] in "aei" else "a"
             why = f"{article} {lang.RECORDS[records[0]]} has no such field; it has {', '.join(known)}"
             yield Rejection(node.lineno, f".{node.attr}", why)
-
-    # --- statements --------------------------------------------------------------------------------------------------
 
     def _body(self, body: list[ast.stmt]) -> None:
         for statement in body:
@@ -181,7 +180,7 @@ class Kinds:
                 self._hold(kind)
 
     def _grow(self, table: dict[Any, int], name: object, kind: int) -> None:
-        """Add a kind to those that a table has for a name."""
+        """Add a kind to the entry of a name in a table."""
         before = table.get(name)
         now = (before or 0) | kind_kept(kind)
         if now != before:
@@ -194,20 +193,17 @@ class Kinds:
         self.held = now
 
     def _elements(self, kind: int) -> int:
-        """The kind of the elements of a value of this kind."""
+        """Return the kind of the elements of a value of this kind."""
         elements = INSTANCE if kind & INSTANCES else 0
         if kind & CONTAINER:
             elements |= self.held | (STR | INT if kind & DICT else 0)
         return elements | (STR if kind & STR else 0) | (INT if kind & SPAN else 0)
 
-    # --- expressions -------------------------------------------------------------------------------------------------
-
     def _kind(self, node: ast.expr) -> int:
-        kind = self._work_out(node)
-        self.of[node] = kind
+        kind = self.of[node] = self._infer(node)
         return kind
 
-    def _work_out(self, node: ast.expr) -> int:
+    def _infer(self, node: ast.expr) -> int:
         match node:
             case ast.Constant(value=value):
                 return of_value(value)
@@ -298,7 +294,7 @@ class Kinds:
         return kind
 
     def guards(self, op: ast.operator, first: ast.expr, other: ast.expr) -> bool:
-        """Whether an operator needs a guard, which keeps integers below 2**63."""
+        """Return whether an operator needs a guard, which keeps integers below 2**63."""
         left, right = self.of[first], self.of[other]
         if needs_guard(op, left, right):
             return True
@@ -307,7 +303,7 @@ class Kinds:
         return self._bits(first) + self._bits(other) > lang.MOST_BITS
 
     def _bits(self, node: ast.expr) -> int:
-        """How large an integer that one expression makes can be."""
+        """Return the most bits of an integer that one expression can make."""
         if not self.of[node] & MID:
             return 64
         if isinstance(node, ast.BinOp):

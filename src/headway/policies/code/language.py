@@ -1,7 +1,7 @@
-"""What the policy language has, as data: its limits, records and their fields, functions, and the entries of a stage.
+"""The policy language as data: its limits, records and their fields, functions, and the entry functions of each stage.
 
-The language is a part of Python. What an expression may be is a *kind*, a set of bits; `kinds.py` works them out, so
-that only operators that could do harm go through a guard.
+The language is a subset of Python. The possible types of an expression are its *kind*, a set of bits. `kinds.py` infers
+them, so that only operators that could do harm need a guard.
 """
 
 from typing import Any, Final
@@ -16,25 +16,25 @@ from headway.views.signals import Signal
 
 MOST_CHARACTERS: Final = 20_000  # of a source
 MOST_NODES: Final = 4_000  # of its syntax tree
-DEEPEST: Final = 40  # levels of it
-MOST_FUNCTIONS: Final = 50  # so that no chain of calls comes near what an interpreter bears
-DEEPEST_LOOPS: Final = 8  # loops within loops
+DEEPEST: Final = 40  # levels of the syntax tree
+MOST_FUNCTIONS: Final = 50  # so that chains of calls stay far below the interpreter's recursion limit
+DEEPEST_LOOPS: Final = 8  # nested loops
 LONGEST_NAME: Final = 60
-MOST_PASSES: Final = 60  # over a source, until what its expressions may be is known
+MOST_PASSES: Final = 60  # over a source, until all kinds are known
 STEPS: Final = 100_000  # of one decision: an iteration, a call, an element handled by a library function
-NODES_A_STEP: Final = 50  # of syntax: a body of more costs further steps each time
-MOST_BITS: Final = 256  # of what one expression can make of integers without a guard
-LARGEST: Final = 2**63  # what an integer must stay below, wherever it could grow without end
+NODES_A_STEP: Final = 50  # syntax nodes of a body that one step covers
+MOST_BITS: Final = 256  # of the integer result of one expression without a guard
+LARGEST: Final = 2**63  # limit of integers that could grow without bound
 LONGEST_TEXT: Final = 256
 MEMORY_KEYS: Final = 100_000
-DEEPEST_VALUE: Final = 4  # containers within containers, of what is compared
+DEEPEST_VALUE: Final = 4  # nested containers in a comparison
 
 # --- kinds ------------------------------------------------------------------------------------------------------------
 
 FLOAT: Final = 1
-INT: Final = 2  # below 2**63, as every figure of a view is
-MID: Final = 4  # what one expression can make of such: large, but bounded
-BIG: Final = 8  # what may grow from step to step
+INT: Final = 2  # below 2**63, like every number of a view
+MID: Final = 4  # result of one expression of these: large, but bounded
+BIG: Final = 8  # may grow without bound
 STR: Final = 16
 NONE: Final = 32
 LIST: Final = 64
@@ -43,17 +43,17 @@ DICT: Final = 256
 REQUEST: Final = 512
 INSTANCE: Final = 1024
 CLUSTER: Final = 2048
-INSTANCES: Final = 4096  # the candidates, in order of index
+INSTANCES: Final = 4096  # the tuple of candidates
 TENANT: Final = 8192
 TOTALS: Final = 16384
 TICKET: Final = 32768
 POOL: Final = 65536
-SPAN: Final = 131072  # what range gives
+SPAN: Final = 131072  # a range
 
 NUMBER: Final = FLOAT | INT
 WHOLE: Final = INT | MID | BIG
 SEQUENCE: Final = STR | LIST | TUPLE
-REPEATED: Final = SEQUENCE | INSTANCES  # what + and * could make longer and longer
+REPEATED: Final = SEQUENCE | INSTANCES  # + and * can make these longer
 CONTAINER: Final = LIST | TUPLE | DICT
 RECORDS: Final = {
     REQUEST: "request",
@@ -64,29 +64,29 @@ RECORDS: Final = {
     TICKET: "ticket",
     POOL: "pool",
 }
-RECORD: Final = sum(RECORDS)  # their bits
+RECORD: Final = sum(RECORDS)
 
 
 class Field(Struct, frozen=True):
-    """A field of a record: what it may be, and the signals that its reader must declare."""
+    """A field of a record: its kind, and the signals that reading it needs."""
 
     kind: int
     exact: tuple[str, ...] = ()
     reported: tuple[str, ...] = ()
 
 
-# What a value of a view may be. A float field may hold a whole number.
+# Kinds by type of signal. A float field may hold an int.
 KINDS: Final[dict[Any, int]] = {int: INT, str: STR, float: NUMBER}
 DERIVED_KINDS: Final[dict[Any, int]] = {int: INT, float: FLOAT, float | None: FLOAT | NONE}
 
 
 def _kind(signal: Signal) -> int | None:
-    """The kind of a signal; None if the language has no such values."""
+    """Return the kind of a signal; None if the language does not have it."""
     return (DERIVED_KINDS if signal.derived else KINDS).get(signal.type) if signal.language else None
 
 
 def _by_freshness(reads: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The signals that a reader declares as exact, and as reported."""
+    """Split signals into exact and reported ones."""
     exact = tuple(name for name in reads if name not in REPORTED)
     return exact, tuple(name for name in reads if name in REPORTED)
 
@@ -141,7 +141,7 @@ FIELDS: Final[dict[int, dict[str, Field]]] = {  # by record
 
 
 class Function(Struct, frozen=True):
-    """A function of the library: how many arguments it takes, and in which stages it is there (all if empty)."""
+    """A library function: its numbers of arguments, its stages (empty: all), and the signals that it reads."""
 
     least: int
     most: int
@@ -171,7 +171,7 @@ FUNCTIONS: Final = {
     "output_rate": Function(2, 2, ("scaling",)),
     "attainment": Function(1, 1, ("scaling",)),
 }
-# What takes longer than a step, by the steps it costs more: fields that are worked out, and functions.
+# Fields and functions that cost more than one step, with their extra steps.
 DEAR: Final = {
     **dict.fromkeys(("p99_ttft", "p99_latency"), 200),
     **{name: signal.steps for name, signal in SIGNALS.items() if signal.steps},
@@ -183,17 +183,17 @@ DEAR: Final = {
     "exp": 1,
     "log": 1,
 }
-KEYED: Final = ("min", "max", "sorted")  # that take key=lambda, and sorted also reverse=
-GATHERING: Final = ("sum", "min", "max", "any", "all", "sorted")  # that take a generator expression
-PASSING: Final = ("enumerate", "zip", "items", "keys", "values")  # that are gone through where they stand, and not kept
+KEYED: Final = ("min", "max", "sorted")  # functions that take key=lambda
+GATHERING: Final = ("sum", "min", "max", "any", "all", "sorted")  # functions that take a generator expression
+PASSING: Final = ("enumerate", "zip", "items", "keys", "values")  # their results may be iterated but not stored
 METHODS: Final = {"append": (1, 1), "get": (2, 2), "items": (0, 0), "keys": (0, 0), "values": (0, 0)}
 PARAMETER: Final = "parameter"
 
 
 class Entrance(Struct, frozen=True):
-    """A function that a stage calls: what it is handed, and what it must give."""
+    """A function that a stage calls: its arguments and the meaning of its result."""
 
-    arguments: tuple[tuple[str, int], ...]  # how they are called in the docs, and their kinds
+    arguments: tuple[tuple[str, int], ...]  # names in the docs, and kinds
     gives: str
 
 

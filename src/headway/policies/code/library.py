@@ -1,10 +1,9 @@
-"""What a program calls: the library's functions and the guards of operators. Each charges for what it goes through, and
-none gives more than was paid for."""
+"""The library functions and operator guards that programs call. Each charges steps for the elements that it handles."""
 
 import math
 import operator
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial, reduce
 from typing import Any, Final, NoReturn
 
@@ -14,34 +13,34 @@ from headway.policies.code import language as lang
 from headway.policies.code.rejection import Misuse
 
 Items = list[Any]
-Take = Callable[[int], None]  # pays for a number of steps
-SIZED: Final = dict.fromkeys((list, tuple, range, dict, str), len)  # what can be gone through
-DIGITS: Final = 13  # of exp and log, so that no machine's last bit can show
+Take = Callable[[int], None]  # charges a number of steps
+SIZED: Final = dict.fromkeys((list, tuple, range, dict, str), len)  # iterable types
+DIGITS: Final = 13  # of exp and log, whose last bits differ between machines
 VIEWS: Final = ("items", "keys", "values")  # of a dict
-STORE: Final = 8  # what a dict's entry costs: keys may be chosen to collide
+STORE: Final = 8  # steps for an entry of a dict, since a program may choose keys that collide
 
 
 class Memory(msgspec.Struct, eq=False):
-    """Beyond its capacity what was remembered longest ago is forgotten."""
+    """The values of `remember`. Beyond the capacity the oldest is dropped."""
 
     capacity: int = lang.MEMORY_KEYS
-    values: OrderedDict[str | int, Any] = msgspec.field(default_factory=OrderedDict)  # which pops its oldest at once
+    values: OrderedDict[str | int, Any] = msgspec.field(default_factory=OrderedDict)  # drops its oldest in O(1)
 
     def recall(self, key: Any, otherwise: Any) -> Any:
         if type(key) is not str and type(key) is not int:
-            raise Misuse("recall takes a text or a whole number as its key")
+            raise Misuse("recall takes a string or a whole number as its key")
         return self.values.get(key, otherwise)
 
     def remember(self, key: Any, value: Any) -> None:
         if (type(key) is not str or len(key) > lang.LONGEST_TEXT) and (type(key) is not int or abs(key) >= 2**63):
-            raise Misuse("remember takes a short text or a whole number as its key")
+            raise Misuse("remember takes a short string or a whole number as its key")
         kind = type(value)
         if not (
             (kind is float and math.isfinite(value))
             or ((kind is int or kind is bool) and -(2**63) < value < 2**63)
             or (kind is str and len(value) <= lang.LONGEST_TEXT)
         ):
-            raise Misuse("remember keeps finite numbers and short texts")
+            raise Misuse("remember takes a finite number or a short string as its value")
         values = self.values
         values.pop(key, None)
         values[key] = value
@@ -50,24 +49,17 @@ class Memory(msgspec.Struct, eq=False):
 
 
 def library(take: Take, memory: Memory) -> dict[str, Callable[..., Any]]:
-    """By the names that a rewritten source calls them by."""
+    """Return the functions by their names in a rewritten source."""
     paid = _Paid(take)
+    unchanged: tuple[Callable[..., Any], ...] = (abs, any, all, len, float, bool, math.sqrt, exp, log, ratio)
     return {
         **{f"_plain_{function.__name__}": function for function in (min, max)},
         **{f"_each_{function.__name__}": function for function in (enumerate, zip)},
         **{f"_each_{name}": _view(name) for name in VIEWS},
         **{f"_{name}": partial(paid.entries, name) for name in VIEWS},
         **{f"_{name}": getattr(paid, name) for name in _METHODS},
-        "_abs": abs,
-        "_any": any,
-        "_all": all,
-        "_len": len,
-        "_float": float,
-        "_bool": bool,
-        "_sqrt": math.sqrt,
-        "_exp": exp,
-        "_log": log,
-        "_ratio": ratio,
+        **{f"_{function.__name__}": function for function in unchanged},
+        **{f"_{name}": partial(_over_window, name) for name in ("concurrency", "rate", "output_rate")},
         "_int": whole,
         "_round": round_number,
         "_range": span,
@@ -78,17 +70,12 @@ def library(take: Take, memory: Memory) -> dict[str, Callable[..., Any]]:
         "_recall": memory.recall,
         "_remember": memory.remember,
         "_estimated_ttft": estimated_ttft,
-        "_concurrency": lambda pool, seconds: pool.concurrency(_window(seconds)),
-        "_rate": lambda pool, seconds: pool.rate(_window(seconds)),
-        "_output_rate": lambda pool, seconds: pool.output_rate(_window(seconds)),
         "_attainment": attainment,
     }
 
 
 class _Paid:
-    """Functions that pay for the length of a list before they go through it."""
-
-    __slots__ = ("take",)
+    """Functions that charge for the length of a list before they iterate over it."""
 
     def __init__(self, take: Take) -> None:
         self.take = take
@@ -97,7 +84,7 @@ class _Paid:
         return self.weigh(items, 1)
 
     def flat(self, value: Any, depth: int = 0) -> Any:
-        """Pay for a value that is compared, and refuse deep nesting."""
+        """Charge for a value that is compared, and reject deep nesting."""
         if type(value) in (list, tuple, dict):
             if depth == lang.DEEPEST_VALUE:
                 raise Misuse("lists nested deeper than four levels cannot be compared")
@@ -108,14 +95,14 @@ class _Paid:
         return value
 
     def weigh(self, items: Any, steps: int) -> Any:
-        """Pay `steps` for each item."""
+        """Charge `steps` for each item."""
         if type(items) not in SIZED:
-            refuse_unsized(items)
+            reject_unsized(items)
         self.take(steps * len(items))
         return items
 
     def sum(self, items: Any) -> int | float:
-        """From left to right, as Python did before it began to compensate."""
+        """Add from left to right: the built-in `sum` compensates rounding since Python 3.12."""
         return _check_bound(reduce(operator.add, self.span(items), 0))
 
     def min(self, *items: Any, key: Callable[[Any], Any] | None = None, **rest: Any) -> Any:
@@ -150,14 +137,14 @@ class _Paid:
         return list(zip(self.span(first), self.span(second), strict=False))
 
     def scan(self, items: Any) -> Any:
-        """Pay for a container that `in` searches."""
+        """Charge for a container that `in` searches."""
         if type(items) is dict:
             return items
         return self.flat(self.span(items))
 
     def slice(self, items: Any, low: int | None, high: int | None) -> Any:
         if type(items) not in (list, tuple, str):
-            raise Misuse(f"{_describe(items)} has no slices")
+            raise Misuse(f"{_describe(items)} cannot be sliced")
         part = items[low:high]
         self.take(len(part))
         return part
@@ -166,7 +153,7 @@ class _Paid:
         kind = type(left)
         if kind is str and type(right) is str:
             if len(left) + len(right) > lang.LONGEST_TEXT:
-                raise Misuse(f"a text has at most {lang.LONGEST_TEXT} characters")
+                raise Misuse(f"a string may have at most {lang.LONGEST_TEXT} characters")
         elif kind in (list, tuple) and type(right) is kind:
             self.take(len(left) + len(right))
         elif kind in (list, tuple, str) or type(right) in (list, tuple, str):
@@ -179,14 +166,14 @@ class _Paid:
         if type(left) is not list:
             return self.add(left, right)
         if type(right) is not list:
-            raise Misuse(f"a list is extended by another, not by {_describe(right)}")
+            raise Misuse(f"a list can be extended by a list, not by {_describe(right)}")
         self.take(len(right))
         left += right
         return left
 
     def append(self, items: Any, value: Any) -> None:
         if type(items) is not list:
-            raise Misuse(f"only a list of one's own can be appended to, not {_describe(items)}")
+            raise Misuse(f"append works only on a list that the policy made, not on {_describe(items)}")
         self.take(1)
         items.append(value)
 
@@ -202,13 +189,13 @@ class _Paid:
             self.take(1)
             items[place] = value
         else:
-            raise Misuse(f"only a list or dict of one's own can be changed, not {_describe(items)}")
+            raise Misuse(f"only a list or dict that the policy made can be changed, not {_describe(items)}")
 
     def get(self, items: Any, place: Any, otherwise: Any) -> Any:
         return _dict(items).get(key(place), otherwise)
 
     def entries(self, view: str, items: Any) -> Items:
-        """The items, keys or values of a dict, as a list."""
+        """Return the items, keys or values of a dict as a list."""
         self.take(len(_dict(items)))
         return list(getattr(items, view)())
 
@@ -219,8 +206,8 @@ _METHODS: Final = (
 )
 
 
-def refuse_unsized(items: object) -> NoReturn:
-    raise Misuse(f"{_describe(items)} cannot be gone through")
+def reject_unsized(items: object) -> NoReturn:
+    raise Misuse(f"{_describe(items)} is not iterable")
 
 
 def exp(value: float) -> float:
@@ -274,7 +261,7 @@ def subtract(left: Any, right: Any) -> int | float:
 
 
 def field(value: Any, name: str) -> Any:
-    """The field of a value that may not be a view: lists and texts have no fields."""
+    """Return the field of a value; lists, strings and numbers have no fields."""
     if type(value) in (*SIZED, int, float, bool):
         raise Misuse(f"{_describe(value)} has no fields")
     return getattr(value, name)
@@ -283,7 +270,7 @@ def field(value: Any, name: str) -> Any:
 def key(value: Any) -> str | int:
     if type(value) is str or (type(value) in (int, bool) and -(2**53) <= value <= 2**53):
         return value  # type: ignore[no-any-return]
-    raise Misuse(f"a key is a text or a whole number below 2**53, not {_describe(value)}")
+    raise Misuse(f"a key must be a string or a whole number up to 2**53, not {_describe(value)}")
 
 
 def estimated_ttft(view: Any, tokens: Any) -> float:
@@ -293,15 +280,15 @@ def estimated_ttft(view: Any, tokens: Any) -> float:
 
 
 def attainment(pool: Any) -> float | None:
-    """The lowest attainment of all classes."""
-    shares: Sequence[float] = list(pool.attainment.values())
-    return min(shares) if shares else None
+    """Return the lowest attainment of all classes."""
+    shares: dict[str, float] = pool.attainment
+    return min(shares.values(), default=None)
 
 
-def _window(seconds: Any) -> float:
+def _over_window(name: str, pool: Any, seconds: Any) -> Any:
     if type(seconds) not in (int, float):
-        raise Misuse("a window is a number of seconds")
-    return float(seconds)
+        raise Misuse("a window must be a number of seconds")
+    return getattr(pool, name)(float(seconds))
 
 
 def _view(name: str) -> Callable[[Any], Any]:
@@ -310,7 +297,7 @@ def _view(name: str) -> Callable[[Any], Any]:
 
 def _dict(items: Any) -> dict[Any, Any]:
     if type(items) is not dict:
-        raise Misuse(f"only a dict has entries, not {_describe(items)}")
+        raise Misuse(f"get, items, keys and values need a dict, not {_describe(items)}")
     return items
 
 
@@ -323,6 +310,6 @@ def _check_bound(value: int | float) -> int | float:
 def _describe(value: object) -> str:
     if value is None:
         return "None"
-    word = {"InstanceView": "instance", "str": "text", "int": "number", "float": "number"}
+    word = {"InstanceView": "instance", "str": "string", "int": "number", "float": "number"}
     name = word.get(type(value).__name__, type(value).__name__.lower())
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

@@ -1,4 +1,4 @@
-"""What the names of a source stand for: its functions, constants and parameters, and the calls between functions."""
+"""Resolves the names of a source: functions, constants and parameters, and the calls between functions."""
 
 import ast
 from collections.abc import Iterator
@@ -10,13 +10,13 @@ from msgspec import Struct
 from headway.policies.code import language as lang
 from headway.policies.code.rejection import Rejection
 
-MANY = f"a policy may have {lang.MOST_FUNCTIONS} functions"
-NEAREST = 40  # names that one that stands for nothing is held against
+MANY = f"a policy may have at most {lang.MOST_FUNCTIONS} functions"
+NEAREST = 40  # names that an unknown name is compared with
 Constant = int | float | str | bool | None | tuple[int | float | str | bool | None, ...]
 
 
 class CodeParameter(Struct, frozen=True):
-    """A number that a search may choose, as `NAME = parameter(default, low, high)` declares it."""
+    """A number that a search may choose, declared as `NAME = parameter(default, low, high)`."""
 
     name: str
     default: float
@@ -25,7 +25,7 @@ class CodeParameter(Struct, frozen=True):
 
 
 class Names:
-    """The top level of a source, and what is wrong with it."""
+    """The top-level names of a source, and the rejections."""
 
     def __init__(self, tree: ast.Module, stage: str) -> None:
         self.stage = stage
@@ -40,7 +40,7 @@ class Names:
             elif isinstance(statement, ast.Assign):
                 self._add_constant(statement)
         if len(self.functions) > lang.MOST_FUNCTIONS:
-            self._say(list(self.functions.values())[lang.MOST_FUNCTIONS], "source", MANY)
+            self._reject(list(self.functions.values())[lang.MOST_FUNCTIONS], "source", MANY)
             return
         self.locals = {name: _locals(function) for name, function in self.functions.items()}
         self.bound = {name: _bound(function) for name, function in self.functions.items()}
@@ -52,19 +52,19 @@ class Names:
     def is_constant(self, name: str) -> bool:
         return name in self.constants or name in self.parameters
 
-    def _say(self, node: ast.AST, construct: str, why: str) -> None:
+    def _reject(self, node: ast.AST, construct: str, why: str) -> None:
         self.rejections.append(Rejection(getattr(node, "lineno", 1), construct, why))
 
     def _claim(self, name: str, node: ast.AST) -> None:
         if name in self.functions or self.is_constant(name):
-            self._say(node, name, "is defined twice")
+            self._reject(node, name, "is defined twice")
         elif name in lang.FUNCTIONS or name == lang.PARAMETER:
-            self._say(node, name, "is a function of the library; choose another name")
+            self._reject(node, name, "is a library function; choose another name")
 
     def _add_constant(self, node: ast.Assign) -> None:
         target, value = node.targets[0], node.value
         if not isinstance(target, ast.Name):
-            self._say(node, "assignment", "at the top level a value is given to one name")
+            self._reject(node, "assignment", "the target of a top-level assignment must be a name")
             return
         self._claim(target.id, node)
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == lang.PARAMETER:
@@ -73,8 +73,8 @@ class Names:
         try:
             literal = _literal(value)
         except ValueError:
-            why = "a value of the top level is a number, a text, a tuple of such, or parameter(default, low, high)"
-            self._say(node, target.id, why)
+            why = "a top-level value must be a number, a string, a tuple of these, or parameter(default, low, high)"
+            self._reject(node, target.id, why)
             literal = 0
         self.constants[target.id] = literal
 
@@ -87,13 +87,13 @@ class Names:
             default, low, high = (_number(values[keyword]) for keyword in names)
         except (ValueError, KeyError):
             default = low = high = 0.0
-            self._say(call, name, "a parameter is given by three numbers, as in parameter(0.7, 0, 1)")
+            self._reject(call, name, "a parameter needs three numbers, as in parameter(0.7, 0, 1)")
         if len(call.args) > len(names) or not low <= default <= high:
-            self._say(call, name, "a parameter's default lies between its low and its high")
+            self._reject(call, name, "a parameter's default must be between its low and its high")
         self.parameters[name] = CodeParameter(name, default, low, high)
 
     def _entrance(self) -> str:
-        """The function that the stage calls."""
+        """Return the name of the function that the stage calls."""
         entrances = lang.ENTRANCES[self.stage]
         present = [name for name in entrances if name in self.functions]
         forms = " or ".join(
@@ -102,16 +102,17 @@ class Names:
         )
         if len(present) != 1:
             line = self.functions[present[1]] if len(present) > 1 else ast.Module([], [])
-            self._say(line, self.stage, f"{'both' if present else 'nothing'} to call; write one of: {forms}")
+            number = "several entry functions" if present else "no entry function"
+            self._reject(line, self.stage, f"{number}; define one of: {forms}")
             return ""
         for name, entrance in (entrances | lang.HOOKS.get(self.stage, {})).items():
             if name in self.functions and len(self.functions[name].args.args) != len(entrance.arguments):
                 listed = ", ".join(argument for argument, _ in entrance.arguments)
-                self._say(self.functions[name], name, f"is called with ({listed})")
+                self._reject(self.functions[name], name, f"must have the arguments ({listed})")
         return present[0]
 
     def _calls(self, owner: str, function: ast.FunctionDef) -> Iterator[Rejection]:
-        """Names that stand for nothing, and calls with the wrong number of arguments."""
+        """Reject undefined names, and calls with the wrong number of arguments."""
         own = self.locals[owner]
         called = {id(node.func): node for node in ast.walk(function) if isinstance(node, ast.Call)}
         for node in ast.walk(function):
@@ -123,10 +124,10 @@ class Names:
                     yield Rejection(node.lineno, name, "is a value here; only functions can be called")
             elif call is None:
                 if name in self.functions or name in lang.FUNCTIONS:
-                    yield Rejection(node.lineno, name, "is a function; it can be called, and nothing else")
+                    yield Rejection(node.lineno, name, "is a function; it can only be called")
                 else:
                     near = _near(name, [*own, *self.constants, *self.parameters])
-                    yield Rejection(node.lineno, name, f"stands for nothing here{near}")
+                    yield Rejection(node.lineno, name, f"is not defined{near}")
             else:
                 yield from self._arity(call, name)
 
@@ -135,7 +136,7 @@ class Names:
         if name in self.functions:
             arity = len(self.functions[name].args.args)
             if number != arity or call.keywords:
-                yield Rejection(call.lineno, name, f"takes {arity} arguments in order, not {number}")
+                yield Rejection(call.lineno, name, f"takes {arity} positional arguments, not {number}")
             return
         library = lang.FUNCTIONS.get(name)
         if library is None or (library.stages and self.stage not in library.stages):
@@ -151,12 +152,12 @@ class Names:
             if keyword.arg == "key" and not (
                 isinstance(keyword.value, ast.Lambda) and len(keyword.value.args.args) == 1 and number == 1
             ):
-                yield Rejection(call.lineno, "key", "is a lambda of one argument, over one list")
+                yield Rejection(call.lineno, "key", "must be a lambda of one argument, in a call with one list")
             if keyword.arg == "reverse" and not isinstance(keyword.value, ast.Constant):
-                yield Rejection(call.lineno, "reverse", "is True or False")
+                yield Rejection(call.lineno, "reverse", "must be True or False")
 
     def _recursion(self) -> None:
-        """Depth would depend on the interpreter, so nothing calls itself."""
+        """Reject recursion, whose possible depth depends on the interpreter."""
         calls = {
             name: [
                 node.func.id
@@ -171,19 +172,19 @@ class Names:
                 callees |= {further for callee in callees for further in calls[callee]}
         for name, function in self.functions.items():
             if name in reached[name]:
-                self._say(function, name, "calls itself, directly or through others; use a loop")
+                self._reject(function, name, "calls itself, directly or through others; use a loop")
 
 
 def _locals(function: ast.FunctionDef) -> list[str]:
-    """The names that a function binds, those of its comprehensions and lambdas included."""
-    arguments = [
-        argument.arg for node in ast.walk(function) if isinstance(node, ast.arguments) for argument in node.args
-    ]
-    return list(dict.fromkeys([*arguments, *_assigned_names(function)]))
+    """Return the names that a function binds, including those of its comprehensions and lambdas."""
+    nodes = list(ast.walk(function))
+    arguments = [argument.arg for node in nodes if isinstance(node, ast.arguments) for argument in node.args]
+    assigned = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    return list(dict.fromkeys([*arguments, *assigned]))
 
 
 def _bound(function: ast.FunctionDef) -> frozenset[str]:
-    """The names that a function binds outside comprehensions and lambdas."""
+    """Return the names that a function binds outside comprehensions and lambdas."""
     apart = [node for node in ast.walk(function) if isinstance(node, ast.comprehension)]
     inner = {id(name) for node in apart for name in ast.walk(node.target)}
     names = [node for node in ast.walk(function) if isinstance(node, ast.Name) and id(node) not in inner]
@@ -191,10 +192,6 @@ def _bound(function: ast.FunctionDef) -> frozenset[str]:
         [argument.arg for argument in function.args.args]
         + [name.id for name in names if isinstance(name.ctx, ast.Store)]
     )
-
-
-def _assigned_names(function: ast.FunctionDef) -> list[str]:
-    return [node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
 
 
 def _literal(node: ast.expr) -> Constant:
@@ -210,13 +207,10 @@ def _scalar(node: ast.expr) -> int | float | str | bool | None:
 
 
 def _number(node: ast.expr) -> float:
-    sign = 1
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
-        sign, node = (-1 if isinstance(node.op, ast.USub) else 1), node.operand
-    value = node.value if isinstance(node, ast.Constant) else None
+    value = ast.literal_eval(node) if isinstance(node, ast.Constant | ast.UnaryOp) else None
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
         raise ValueError(value)
-    return sign * value
+    return value
 
 
 def _near(name: str, known: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""A policy's source, checked and compiled once, and started afresh for every run."""
+"""Programs: policy sources, checked and compiled once, and started anew for every run."""
 
 from __future__ import annotations
 
@@ -13,23 +13,31 @@ from typing import Any
 from headway.config.wording import shown, suggest
 from headway.policies.code import language as lang
 from headway.policies.code.kinds import Kinds
-from headway.policies.code.library import SIZED, Memory, library, refuse_unsized
+from headway.policies.code.library import SIZED, Memory, library, reject_unsized
 from headway.policies.code.names import CodeParameter, Names
 from headway.policies.code.rejection import CodeError, Exhausted, Misuse, Rejection
 from headway.policies.code.rewrite import FACTORY, rewrite
 from headway.policies.code.syntax import find_foreign, find_misplaced, parse
 
 QUOTED = re.compile(r"'(\w+)'")
-USED = list(library(lambda steps: None, Memory()))
+LIBRARY_NAMES = list(library(lambda steps: None, Memory()))
+FAILURES: dict[type[BaseException], str] = {
+    Exhausted: f"more than {lang.STEPS:,} steps in one decision",
+    ZeroDivisionError: "division by zero; ratio(a, b) returns 0 instead",
+    IndexError: "the list is too short for this index",
+    OverflowError: "the number is too large",
+    RecursionError: "the program exceeds the interpreter's recursion limit",
+    MemoryError: "the program exceeds the memory limit",
+}
 
 
 def check(source: str, stage: str) -> list[Rejection]:
-    """All that is not of the language, in order of lines; empty for a source that can run."""
+    """Return all rejections of a source in order of lines; empty if it can run."""
     return examine(source, stage)[0]
 
 
 def stage_of(source: str) -> str | None:
-    """The stage whose entry function a source has, where it has exactly one stage's."""
+    """Return the stage whose entry function a source has; None unless it is exactly one stage."""
     tree = parse(source)
     if isinstance(tree, Rejection):
         return None
@@ -56,7 +64,7 @@ def examine(source: str, stage: str) -> tuple[list[Rejection], Names | None, Kin
 def plain_program(source: str, stage: str) -> Program:
     """Compile a source with the default values of its parameters, or return the program compiled before.
 
-    A search asks for the decisions and the size of one source several times in a row."""
+    A search compiles the same source several times in a row."""
     return Program(source, stage)
 
 
@@ -65,7 +73,7 @@ def _by_line(rejections: Any) -> list[Rejection]:
 
 
 class Program:
-    """`start` gives the functions of one run."""
+    """A compiled source; `start` returns the functions for one run."""
 
     def __init__(
         self, source: str, stage: str, name: str = "policy", values: Mapping[str, float] | None = None
@@ -82,7 +90,7 @@ class Program:
         self.hooks = [hook for hook in lang.HOOKS.get(stage, {}) if hook in names.functions]
         self.functions = list(names.functions)
         self.nodes = sum(1 for function in names.functions.values() for _ in ast.walk(function))
-        module = rewrite(names, kinds, self.values, USED)
+        module = rewrite(names, kinds, self.values, LIBRARY_NAMES)
         self.file = f"<{name}>"
         space: dict[str, Any] = {"__builtins__": {}}
         with warnings.catch_warnings():
@@ -91,7 +99,7 @@ class Program:
         self._factory = space[FACTORY]
 
     def _parameter_values(self, values: dict[str, float]) -> dict[str, float]:
-        """Every parameter's value, the given ones within their range."""
+        """Return the values of all parameters; raise an error for a value outside its range."""
         known = {parameter.name: parameter for parameter in self.parameters}
         for name, value in values.items():
             parameter = known.get(name)
@@ -119,14 +127,14 @@ class Program:
 
 
 class Running:
-    """A program of one run, with a memory of its own."""
+    """A program in one run, with its own memory."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.memory = Memory()
         make = program._factory
         self.begin, self.spent, *functions = make(
-            partial(library, memory=self.memory), _over, SIZED, refuse_unsized, KeyError
+            partial(library, memory=self.memory), _over, SIZED, reject_unsized, KeyError
         )
         self.functions: dict[str, Callable[..., Any]] = dict(zip(program.functions, functions, strict=True))
         self.entrance = self.functions[program.entrance]
@@ -141,31 +149,24 @@ def _over() -> None:
 
 
 def _words(error: BaseException) -> str:
-    if isinstance(error, Exhausted):
-        return f"more than {lang.STEPS:,} steps in one decision"
+    for kind, text in FAILURES.items():
+        if isinstance(error, kind):
+            return text
     if isinstance(error, Misuse):
         return str(error)
-    if isinstance(error, ZeroDivisionError):
-        return "division by zero; ratio(a, b) gives 0 there"
     if isinstance(error, NameError):
         return f"{(QUOTED.findall(str(error)) or ['a name'])[0]} has no value yet"
     if isinstance(error, KeyError):
-        return f"there is no entry {shown(error.args[0])}; get(key, default) gives another value there"
-    if isinstance(error, IndexError):
-        return "the list is not that long"
-    if isinstance(error, OverflowError):
-        return "a number too large"
-    if isinstance(error, RecursionError | MemoryError):
-        return "more than the interpreter bears"
-    return _plainly(f"{error}".split("\n")[0]) or type(error).__name__
+        return f"there is no entry {shown(error.args[0])}; get(key, default) returns a default instead"
+    return _normalise(f"{error}".split("\n")[0]) or type(error).__name__
 
 
-def _plainly(text: str) -> str:
-    """Python's message, in the same words for all versions."""
+def _normalise(text: str) -> str:
+    """Return Python's message in the same words for all versions."""
     if "unpack" in text and "(" in text:
         return text[: text.index("(")].strip()
     if text.endswith("empty") or "empty sequence" in text:
-        return "min or max of nothing; default= gives another value there"
+        return "min or max of an empty list; default= returns a default instead"
     if "math domain" in text or text.startswith("expected a"):
-        return "a number that the function is not defined for"
+        return "the function is not defined for this number"
     return "a list or dict cannot be a key" if "unhashable" in text else text

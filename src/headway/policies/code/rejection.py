@@ -1,4 +1,4 @@
-"""Why a source is not of the policy language, or why its program stopped."""
+"""Reasons why a source is rejected, and errors of running programs."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from headway.errors import HeadwayError
 
 
 class Rejection(Struct, frozen=True):
-    """One thing that the language does not have."""
+    """One reason why a source is rejected."""
 
     line: int
     construct: str
@@ -19,7 +19,7 @@ class Rejection(Struct, frozen=True):
 
 
 class CodeError(HeadwayError):
-    """A policy's code that is refused or that failed."""
+    """A policy's source was rejected, or its program failed."""
 
     def __init__(self, text: str, rejections: Sequence[Rejection] = ()) -> None:
         super().__init__(text)
@@ -27,8 +27,8 @@ class CodeError(HeadwayError):
 
 
 class Exhausted(Exception):
-    """The steps of one decision are used up."""
+    """A decision exceeded its steps."""
 
 
 class Misuse(Exception):
-    """An operator or a function of the library was given what it does not take."""
+    """An operator or a library function got an invalid value."""

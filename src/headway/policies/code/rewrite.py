@@ -1,7 +1,7 @@
-"""From a checked source to the function that runs: steps are counted, and what could do harm goes through a guard.
+"""Rewrites a checked source: adds step counts, and replaces operators that could do harm by guards.
 
-Injected names begin with an underscore, which no name of a source does. All functions become closures over one counter,
-`_left`, which is exact and the same in every version of Python, since it counts syntax and not instructions.
+Injected names begin with an underscore, which a source may not use. All functions become closures over one counter,
+`_left`. It counts syntax and not instructions, so it is the same in every version of Python.
 """
 
 import ast
@@ -60,7 +60,7 @@ def {FACTORY}(_made, _over, _sized, _unsized, _missing):
 
 
 def rewrite(names: Names, kinds: Kinds, values: dict[str, float], used: list[str]) -> ast.Module:
-    """A module with one function, which makes the program's functions; `used` is what they call of the library."""
+    """Return a module with one function, which makes the program's functions; `used` are the names of the library."""
     shell = ast.parse(_SHELL)
     factory = shell.body[0]
     assert isinstance(factory, ast.FunctionDef)
@@ -101,10 +101,8 @@ class _Rewrite(ast.NodeTransformer):
                 statements.append(self.visit(statement))
         return statements or [ast.Pass()]
 
-    # --- statements --------------------------------------------------------------------------------------------------
-
     def visit_For(self, node: ast.For) -> ast.stmt:
-        """The instances neither grow nor shrink, so that going through them can be paid for at once."""
+        """The tuple of instances has a fixed length, so a loop over it is charged before it starts."""
         over = node.iter
         if isinstance(over, ast.Call) and isinstance(over.func, ast.Name) and over.func.id == "enumerate":
             over = over.args[0]
@@ -135,7 +133,7 @@ class _Rewrite(ast.NodeTransformer):
         return ast.copy_location(ast.Assign([target], value), node)
 
     def _augment(self, node: ast.AugAssign) -> list[ast.stmt]:
-        """`x += y` as an assignment; a subscript's base and index are evaluated once, before the value."""
+        """Rewrite `x += y` as an assignment; a subscript's base and index are evaluated once, before the value."""
         target = node.target
         if isinstance(target, ast.Name):
             now: ast.expr = ast.copy_location(ast.Name(target.id, ast.Load()), target)
@@ -156,8 +154,6 @@ class _Rewrite(ast.NodeTransformer):
         if isinstance(node.op, ast.Add) and self.kinds[now] & LIST:
             return _call("_extend", [self.visit(now), self.visit(node.value)], node)
         return self._operate(node.op, now, node.value, node)
-
-    # --- expressions -------------------------------------------------------------------------------------------------
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         if node.id not in self.own and isinstance(node.ctx, ast.Load):
@@ -197,7 +193,7 @@ class _Rewrite(ast.NodeTransformer):
         if not isinstance(node.slice, ast.Slice):
             place = self.visit(node.slice)
             if self.kinds[node.value] & DICT and self.kinds[node.slice] & CONTAINER:
-                place = _call("_flat", [place], node)  # whose hash goes as deep as it does
+                place = _call("_flat", [place], node)  # its hash recurses into nested tuples
             return ast.copy_location(ast.Subscript(self.visit(node.value), place, ast.Load()), node)
         bounds = [
             ast.Constant(None) if bound is None else self.visit(bound) for bound in (node.slice.lower, node.slice.upper)
@@ -232,7 +228,7 @@ class _Rewrite(ast.NodeTransformer):
         return [ast.comprehension(clause.target, over, [self._within(clause.target, test) for test in clause.ifs], 0)]
 
     def _within(self, target: ast.AST, node: ast.expr) -> ast.expr:
-        """Visit a node in which the names of `target` hide those of the top level."""
+        """Visit a node in which the names of `target` hide top-level names."""
         before = self.own
         names = [child.id for child in ast.walk(target) if isinstance(child, ast.Name)]
         self.own = before | {*names, *(child.arg for child in ast.walk(target) if isinstance(child, ast.arg))}
@@ -241,7 +237,7 @@ class _Rewrite(ast.NodeTransformer):
         return visited
 
     def _each(self, node: ast.expr, steps: int) -> ast.expr:
-        """The iterable of a loop. A comprehension pays `steps` an element beforehand, a loop pays as it goes."""
+        """Return the iterable of a loop; a comprehension charges `steps` per element in advance."""
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in PASSING:
             return _call(f"_each_{node.func.attr}", [self._each(node.func.value, steps)], node)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in PASSING:
@@ -264,7 +260,7 @@ class _Rewrite(ast.NodeTransformer):
         called = f"_{name}" if name in FUNCTIONS else name
         if called in PLAIN_FORMS and self._plain(node):
             called = PLAIN_FORMS[called]
-            if len(arguments) == 1 and not isinstance(arguments[0], ast.ListComp):  # which has paid
+            if len(arguments) == 1 and not isinstance(arguments[0], ast.ListComp):  # a comprehension is charged already
                 arguments = [_call("_span", arguments, node)]
         for keyword in node.keywords:
             more = cost(keyword.value.body) - 1 if isinstance(keyword.value, ast.Lambda) else 0
@@ -274,7 +270,7 @@ class _Rewrite(ast.NodeTransformer):
         return call
 
     def _any_or_all(self, node: ast.Call, name: str) -> ast.expr:
-        """`any` and `all` stop where they know, before what comes later could fail."""
+        """Rewrite `any` and `all` so that they stop at the first decisive element."""
         over = node.args[0]
         if isinstance(over, ast.GeneratorExp):
             clauses, elt = self._clauses(over), self._within(over.generators[0].target, over.elt)
@@ -284,7 +280,7 @@ class _Rewrite(ast.NodeTransformer):
         return _call(f"_{name}", [items], node)
 
     def _plain(self, node: ast.Call) -> bool:
-        """Whether no compared value can be a container of containers, nor any of several arguments a container."""
+        """Return whether all compared values are cheap: no nested containers, and no container of several arguments."""
         for keyword in node.keywords:
             if isinstance(keyword.value, ast.Lambda) and not self._short(keyword.value.body):
                 return False
@@ -293,7 +289,7 @@ class _Rewrite(ast.NodeTransformer):
         return not self.nested
 
     def _short(self, node: ast.expr) -> bool:
-        """No container, or a few values written as a tuple."""
+        """Return whether a key is cheap to compare: no container, or a tuple of plain values."""
         if isinstance(node, ast.Tuple):
             return all(not self.kinds[element] & (CONTAINER | INSTANCES) for element in node.elts)
         return not self.kinds[node] & (CONTAINER | INSTANCES)
@@ -311,7 +307,7 @@ def _weigh(items: ast.expr, steps: int, node: ast.AST) -> ast.expr:
 
 
 def _count_steps(node: ast.AST, steps: int) -> Iterator[ast.stmt]:
-    """Statements that subtract steps and stop when none is left."""
+    """Yield the statements that subtract steps and stop the program when none is left."""
     left = ast.AugAssign(ast.Name("_left", ast.Store()), ast.Sub(), ast.Constant(steps))
     test = ast.Compare(ast.Name("_left", ast.Load()), [ast.Lt()], [ast.Constant(0)])
     stop = ast.If(test, [ast.Expr(ast.Call(ast.Name("_over", ast.Load()), [], []))], [])
@@ -324,7 +320,7 @@ def _call(name: str, arguments: list[ast.expr], node: ast.AST) -> ast.Call:
 
 
 def cost(*parts: ast.AST) -> int:
-    """At least one step. What a loop, a comprehension or a lambda within it repeats pays for itself."""
+    """Return the steps of these parts, at least one, without the parts that loops and comprehensions repeat."""
     count = dear = 0
     for part in parts:
         for node in _once(part):
@@ -337,7 +333,7 @@ def cost(*parts: ast.AST) -> int:
 
 
 def repeated_parts(node: ast.ListComp | ast.GeneratorExp | ast.DictComp) -> list[ast.AST]:
-    """The parts of a comprehension that run for each element."""
+    """Return the parts of a comprehension that run for each element."""
     results = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
     return [*results, *node.generators[0].ifs]
 

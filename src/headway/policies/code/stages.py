@@ -1,4 +1,4 @@
-"""Policies in the policy language: one of the name `code` in every stage."""
+"""Policies in the policy language: `code` in every stage."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, make_dataclass
 from functools import partial
 from math import inf, isfinite
 from typing import Any, ClassVar, Final, NoReturn
+
+from msgspec import Struct
 
 from headway.config.documents import file_name, read_text
 from headway.config.wording import shown
@@ -29,34 +31,33 @@ from headway.views.pool import PoolView
 NOTHING: Final[list[int]] = []
 
 
-class Unknown:
-    """Raises an error when `routed` reads it."""
+class Unknown(Struct):
+    """A table that raises an error when `routed` reads it."""
 
-    def __init__(self, why: str) -> None:
-        self.why = why
+    why: str
 
     def __getitem__(self, place: object) -> NoReturn:
         raise Misuse(self.why)
 
 
-NO_CACHED_TOKENS: Final = Unknown("cached_tokens is known where a request is routed, not afterwards; remember it there")
-NO_TENANTS: Final = Unknown("tenant is known where a request is routed, not afterwards; remember it there")
+NO_CACHED_TOKENS: Final = Unknown("cached_tokens cannot be called in routed; call it in score or route and remember it")
+NO_TENANTS: Final = Unknown("tenant cannot be called in routed; call it in score or route and remember its fields")
 Values = dict[str, float]
 FAILURES: Final = (Exception, RecursionError, MemoryError)
 
 
 class Coded:
-    """A policy whose decisions a program takes. What it reads is known from its source."""
+    """A policy that runs a program. The signals that it reads are known from the source."""
 
     stage: ClassVar[str]
-    blank: ClassVar = True  # it needs a user's text
+    blank: ClassVar = True  # it needs a source from the user
     program: Program
     running: Running
 
     def compile(self, source: str, name: str, values: Values) -> None:
         self.program = program = Program(source, self.stage, name, values)
-        filed = registry.entry_of(type(self), self.stage)
-        self.entry = Entry(self.stage, filed.name, type(self), program.exact, program.reported, False)
+        name = registry.entry_of(type(self), self.stage).name
+        self.entry = Entry(self.stage, name, type(self), program.exact, program.reported, False)
         self.restart()
 
     def restart(self) -> None:
@@ -68,11 +69,11 @@ class Coded:
         self.tenants = "tenants" in self.program.exact
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Coded:
-        """Another of the same, with a memory of its own."""
+        """Make the same policy with a new memory."""
         return type(self)(**registry.values_of(self))
 
     def ask(self, function: Callable[..., Any], request: Request | None, *arguments: Any) -> Any:
-        """Call a function of the program; an error names its line and the request."""
+        """Call a function of the program; errors name the line and the request."""
         try:
             return function(*arguments)
         except FAILURES as error:
@@ -81,7 +82,7 @@ class Coded:
     def ask_number(
         self, function: Callable[..., Any], request: Request | None, *arguments: Any, most: float = 1e15
     ) -> float:
-        """Call a function of the program that must return a number of at most this size."""
+        """Call a function of the program that must return a number between -`most` and `most`."""
         number = self.ask(function, request, *arguments)
         if type(number) not in (int, float) or not abs(number) <= most:
             raise self.wrong(number, request)
@@ -95,7 +96,8 @@ class Coded:
     def wrong(self, value: object, request: Request | None) -> CodeError:
         entrance = self.program.entrance
         right = f"{entrance} must return {lang.ENTRANCES[self.stage][entrance].gives}"
-        return CodeError(f"policies.{self.stage}: {self.program.name}: {right}, and gave {shown(value)}{_at(request)}.")
+        returned = f"{right}, but returned {shown(value)}{_at(request)}"
+        return CodeError(f"policies.{self.stage}: {self.program.name}: {returned}.")
 
 
 def _at(request: Request | None) -> str:
@@ -103,8 +105,6 @@ def _at(request: Request | None) -> str:
 
 
 class CodedRouting(Coded):
-    """`score` gives each candidate a number, `route` chooses among them."""
-
     stage = "routing"
     block_tokens: int = BLOCK_TOKENS
     lru_blocks: int = LRU_BLOCKS
@@ -190,7 +190,7 @@ class CodedScheduler(Coded):
     chunk_tokens: int | None = None
 
     def queue(self) -> Queue:
-        """Every instance's has a memory of its own, as its engine would."""
+        """Make the queue of one instance, with its own memory."""
         return Ranked(partial(self.key, self.program.start()), self.chunk_tokens)
 
     def key(self, running: Running, ticket: Ticket) -> float:
@@ -215,16 +215,16 @@ STAGES: Final[dict[str, type[Coded]]] = {
     "scheduler": CodedScheduler,
     "scaling": CodedScaling,
 }
-# Parameters of a policy that is given its text, beside those that say where the text is.
+# Further parameters by stage.
 FIELDS: Final[dict[str, list[tuple[str, Any, Any]]]] = {
     "routing": [("block_tokens", BlockTokens, BLOCK_TOKENS), ("lru_blocks", LruBlocks, LRU_BLOCKS)],
     "scheduler": [("chunk_tokens", ChunkTokens, None)],
 }
-BELIEF: Final = "`block_tokens` and `lru_blocks` are of the belief that `cached_tokens` asks."
+BELIEF: Final = "`cached_tokens` uses the prefix index with these `block_tokens` and `lru_blocks`."
 
 
 def declare(name: str, way: type[Coded], docs: dict[str, str]) -> None:
-    """Declare a policy of this name at each stage, with the docstring of that stage; `way` is how it gets its text."""
+    """Declare a policy of this name at each stage, with that docstring; `way` is the class that reads its source."""
     for stage, doc in docs.items():
         title, fields, bases = f"{name.title()}{stage.title()}", FIELDS.get(stage, []), (way, STAGES[stage])
         members = {"__doc__": doc, "__module__": __name__}
@@ -234,7 +234,7 @@ def declare(name: str, way: type[Coded], docs: dict[str, str]) -> None:
 
 @dataclass(eq=False, repr=False)
 class Sourced(Coded):
-    """The keys of a policy that is given its text, whatever its stage."""
+    """The parameters that give a policy its source."""
 
     source: str = ""
     path: str = ""
@@ -242,23 +242,23 @@ class Sourced(Coded):
 
     def __post_init__(self) -> None:
         if bool(self.source) == bool(self.path):
-            raise HeadwayError("code: give the policy's text as 'source' or its file as 'path', as in {path: rule.py}.")
+            raise HeadwayError("code: give the policy as 'source' or its file as 'path', as in {path: rule.py}.")
         source = self.source or read_text(self.path)
         name = file_name(self.path) if self.path else "code"
         self.compile(source, name, self.parameters)
 
 
-OWN: Final = "a function of your own in the policy language"
-TEXT: Final = "`source` is its text, or `path` its file; `parameters` are the values of those that it declares."
-ONCE: Final = "is asked once, as a request arrives at its instance; ties in order of arrival."
+OWN: Final = "your own function in the policy language"
+TEXT: Final = "`source` is the program, or `path` its file. `parameters` sets the parameters that it declares."
+ONCE: Final = "is evaluated once, when a request arrives at its instance. Ties: order of arrival."
 declare(
     "code",
     Sourced,
     {
-        "routing": f"Decides by {OWN}, `score` or `route`.\n\n{TEXT} What it reads is known from its text. {BELIEF}",
-        "admission": f"Decides by {OWN}, `admit`: True, False, or seconds to wait.\n\n{TEXT}",
+        "routing": f"Routes by {OWN}, `score` or `route`.\n\n{TEXT} The signals follow from the source. {BELIEF}",
+        "admission": f"Admits by {OWN}, `admit`: True, False, or seconds to wait.\n\n{TEXT}",
         "priority": f"Scores by {OWN}, `prioritise`.\n\n{TEXT}",
-        "scheduler": f"Serves first whoever {OWN}, `key`, gives the lowest number.\n\nThe key {ONCE} {TEXT}",
-        "scaling": f"Asks {OWN}, `scale`, how many replicas a pool is to have.\n\n{TEXT}",
+        "scheduler": f"Serves the lowest key first, by {OWN}, `key`.\n\nThe key {ONCE} {TEXT}",
+        "scaling": f"Sets the number of replicas by {OWN}, `scale`.\n\n{TEXT}",
     },
 )

@@ -1,5 +1,4 @@
-"""The allow-list: which syntax is of the language. Whatever is not named here is refused, so that what a later Python
-may bring is refused too."""
+"""The allow-list of syntax. Everything else is rejected, including the syntax of later versions of Python."""
 
 import ast
 import warnings
@@ -16,7 +15,7 @@ PLAIN: Final = (
     *(ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn, ast.Is, ast.IsNot),
     *(ast.List, ast.Tuple, ast.Load, ast.Store, ast.arguments),
 )
-WORDS: Final = {  # of nodes whose class does not say it
+WORDS: Final = {  # names of nodes, if not that of their class
     "ImportFrom": "import",
     "ClassDef": "class",
     "TryStar": "try",
@@ -39,22 +38,22 @@ WORDS: Final = {  # of nodes whose class does not say it
     "AnnAssign": "annotation without a value",
 }
 REMEDIES: Final = {
-    "import": "nothing can be imported; the library's functions are there already",
-    "class": "there are no classes; use functions, lists and dicts",
-    "try": "errors are not caught; test before, as in `if b == 0`, or use ratio(a, b)",
+    "import": "imports are not allowed; library functions need none",
+    "class": "classes are not allowed; use functions, lists and dicts",
+    "try": "errors cannot be caught; check before, as in `if b == 0`, or use ratio(a, b)",
     "lambda": "a lambda may only be the key= of min, max or sorted",
     "generator expression": "may only be the one argument of sum, min, max, any, all or sorted; or use a list [...]",
-    "f-string": "texts are not formatted",
-    "set": "there are no sets, whose order is not defined; use a list or a dict",
+    "f-string": "strings cannot be formatted",
+    "set": "sets are not allowed, since their order is not defined; use a list or a dict",
     "**": "use x * x, sqrt(x) or exp(x)",
-    "global": "nothing is kept between decisions but by remember(key, value) and recall(key, default)",
+    "global": "to keep a value between decisions, use remember(key, value) and recall(key, default)",
 }
 GATHERERS: Final = (*lang.GATHERING, "list", "enumerate", "zip")
-NOT_HERE: Final = "the policy language does not have it"
+NOT_HERE: Final = "not part of the policy language"
 
 
 class _Bare(ast.NodeTransformer):
-    """A tree without annotations, which mean nothing here."""
+    """Removes annotations, which have no effect."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.returns = None
@@ -69,9 +68,9 @@ class _Bare(ast.NodeTransformer):
 
 
 def parse(source: str) -> ast.Module | Rejection:
-    """The syntax tree of a text of bearable size."""
+    """Return the syntax tree of a source, or why it is rejected."""
     if len(source) > lang.MOST_CHARACTERS:
-        wrong = f"{len(source):,} characters, and a policy may have {lang.MOST_CHARACTERS:,}"
+        wrong = f"{len(source):,} characters; a policy may have at most {lang.MOST_CHARACTERS:,}"
         return Rejection(1, "source", wrong)
     try:
         with warnings.catch_warnings():
@@ -80,21 +79,21 @@ def parse(source: str) -> ast.Module | Rejection:
     except SyntaxError as error:
         return Rejection(error.lineno or 1, "syntax", f"{error.msg}")
     except (ValueError, UnicodeError):  # a null byte, half a character, a number of thousands of digits
-        return Rejection(1, "syntax", "the text cannot be read as Python")
+        return Rejection(1, "syntax", "the source cannot be parsed as Python")
     except (RecursionError, MemoryError, SystemError):
-        return Rejection(1, "nesting", "the text is nested too deeply")
+        return Rejection(1, "nesting", "the source is nested too deeply")
     return _check_size(tree) or _Bare().visit(tree)
 
 
 def _check_size(tree: ast.Module) -> Rejection | None:
-    """Neither too large nor too deep for what comes after, which is recursive."""
+    """Reject a tree that is too large or too deep for the recursive passes that follow."""
     count = 0
     level: list[ast.AST] = [tree]
     for _ in range(lang.DEEPEST):
         level = [child for node in level for child in ast.iter_child_nodes(node)]
         count += len(level)
         if count > lang.MOST_NODES:
-            wrong = f"more than {lang.MOST_NODES:,} nodes of syntax"
+            wrong = f"more than {lang.MOST_NODES:,} syntax nodes"
             return Rejection(getattr(level[0], "lineno", 1), "source", wrong)
         if not level:
             return None
@@ -103,7 +102,7 @@ def _check_size(tree: ast.Module) -> Rejection | None:
 
 
 def find_misplaced(tree: ast.Module) -> Iterator[Rejection]:
-    """Errors that only Python's compiler finds, such as a `break` outside a loop, and loops nested too deep."""
+    """Yield errors that only Python's compiler detects, such as a `break` outside a loop, and too many nested loops."""
     for function in tree.body:
         yield from _loops(function, 0)
     try:
@@ -113,34 +112,34 @@ def find_misplaced(tree: ast.Module) -> Iterator[Rejection]:
     except SyntaxError as error:
         yield Rejection(error.lineno or 1, "syntax", f"{error.msg}")
     except (ValueError, RecursionError, MemoryError, SystemError):
-        yield Rejection(1, "syntax", "the text cannot be compiled")
+        yield Rejection(1, "syntax", "the source cannot be compiled")
 
 
 def _loops(node: ast.AST, depth: int) -> Iterator[Rejection]:
     depth += isinstance(node, ast.For | ast.While)
     if depth > lang.DEEPEST_LOOPS:
-        yield _no(node, f"loops within loops, more than {lang.DEEPEST_LOOPS} deep", "nesting")
+        yield _no(node, f"more than {lang.DEEPEST_LOOPS} nested loops", "nesting")
         return
     for child in ast.iter_child_nodes(node):
         yield from _loops(child, depth)
 
 
 def find_foreign(tree: ast.Module) -> Iterator[Rejection]:
-    """Syntax that is not part of the language; names are checked later."""
+    """Yield the rejections of syntax that is not part of the language; names are checked later."""
     rejections = list(_forms(tree, inside=False))
     lines = {rejection.line for rejection in rejections}
     yield from rejections
     for statement in tree.body:
         plain = isinstance(statement, ast.FunctionDef | ast.Assign) or _docstring(statement)
         if not plain and statement.lineno not in lines:
-            yield _no(statement, "only functions, constants and parameters stand at the top level")
+            yield _no(statement, "only functions, constants and parameters are allowed at the top level")
 
 
 def _forms(node: ast.AST, inside: bool) -> Iterator[Rejection]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef):
             if inside:
-                yield _no(child, "a function within a function; define it at the top level")
+                yield _no(child, "nested functions are not allowed; define it at the top level")
             yield from _function(child)
             yield from _forms(child, inside=True)
             continue
@@ -151,22 +150,22 @@ def _forms(node: ast.AST, inside: bool) -> Iterator[Rejection]:
 
 
 def _form(node: ast.AST, parent: ast.AST) -> Iterator[Rejection]:
-    """Errors of one node, without its children."""
+    """Yield the rejections of one node, without its children."""
     match node:
         case ast.Constant():
             yield from _constant(node)
         case ast.Name(id=name) | ast.arg(arg=name):
             if name.startswith("_") and name != "_":
-                yield _no(node, f"names do not begin with an underscore, as {name!r} does", "name")
+                yield _no(node, f"names must not begin with an underscore: {name!r}", "name")
             yield from _name(node, name)
         case ast.Attribute(attr=name, ctx=context):
             if name.startswith("_"):
-                yield _no(node, f"names do not begin with an underscore, as {name!r} does", "attribute")
+                yield _no(node, f"names must not begin with an underscore: {name!r}", "attribute")
             elif not isinstance(context, ast.Load):
-                yield _no(node, "what a policy sees cannot be changed", "assignment")
+                yield _no(node, "requests and views cannot be changed", "assignment")
         case ast.Assign(targets=targets):
             if len(targets) != 1:
-                yield _no(node, "one target at a time", "assignment")
+                yield _no(node, "only one target is allowed", "assignment")
             yield from _target(targets[0])
         case ast.AugAssign(target=target):
             yield from _target(target, alone=True)
@@ -189,7 +188,7 @@ def _form(node: ast.AST, parent: ast.AST) -> Iterator[Rejection]:
             if isinstance(node, ast.GeneratorExp) and not _gathered(node, parent):
                 yield _no(node)
             if len(clauses) > 1:
-                yield _no(node, "one `for` only", "comprehension")
+                yield _no(node, "only one `for` is allowed", "comprehension")
         case ast.comprehension(target=target, is_async=is_async):
             if is_async:
                 yield Rejection(getattr(target, "lineno", 1), "async", NOT_HERE)
@@ -202,27 +201,22 @@ def _form(node: ast.AST, parent: ast.AST) -> Iterator[Rejection]:
                 yield _no(node)
         case ast.Slice(step=step):
             if step is not None:
-                yield _no(node, "a slice has no step", "slice")
+                yield _no(node, "a slice must not have a step", "slice")
         case ast.keyword() | ast.Subscript():
             pass
         case _ if not isinstance(node, PLAIN):
-            rejection = _no(node)
-            yield (
-                rejection
-                if hasattr(node, "lineno")
-                else Rejection(getattr(parent, "lineno", 1), rejection.construct, rejection.why)
-            )
+            yield _no(node, line=getattr(parent, "lineno", 1))
 
 
 def _name(node: ast.AST, name: str) -> Iterator[Rejection]:
     if not name.isascii():
-        yield _no(node, "names are in ASCII", "name")
+        yield _no(node, "names must be ASCII", "name")
     if len(name) > lang.LONGEST_NAME:
-        yield _no(node, f"a name has at most {lang.LONGEST_NAME} characters", "name")
+        yield _no(node, f"a name may have at most {lang.LONGEST_NAME} characters", "name")
 
 
 def _passing(node: ast.Call, parent: ast.AST) -> Iterator[Rejection]:
-    """Iterators and views of dicts may not be stored: they change or run out."""
+    """Reject stored iterators and views of dicts, since they change or are used up."""
     word = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
     if word not in lang.PASSING or isinstance(node.func, ast.Name) != (word in lang.FUNCTIONS):
         return
@@ -234,15 +228,13 @@ def _passing(node: ast.Call, parent: ast.AST) -> Iterator[Rejection]:
         case ast.Compare(comparators=[_], ops=[ast.In() | ast.NotIn()]) if parent.comparators[0] is node:
             return
     remedy = f"list({word}(...))" if word in lang.FUNCTIONS else f"list(d.{word}())"
-    yield _no(
-        node, f"stands after `in`, or as the argument of a function of the library; to keep it write {remedy}", word
-    )
+    yield _no(node, f"may only follow `in` or be the argument of a library function; to store it, write {remedy}", word)
 
 
 def _function(node: ast.FunctionDef) -> Iterator[Rejection]:
     yield from _name(node, node.name)
     if node.name.startswith("_"):
-        yield _no(node, f"names do not begin with an underscore, as {node.name!r} does", "def")
+        yield _no(node, f"names must not begin with an underscore: {node.name!r}", "def")
     if node.decorator_list:
         yield _no(node, NOT_HERE, "decorator")
     if getattr(node, "type_params", None):
@@ -251,15 +243,8 @@ def _function(node: ast.FunctionDef) -> Iterator[Rejection]:
 
 
 def _arguments(node: ast.AST, arguments: ast.arguments) -> Iterator[Rejection]:
-    if (
-        arguments.posonlyargs
-        or arguments.kwonlyargs
-        or arguments.vararg
-        or arguments.kwarg
-        or arguments.defaults
-        or arguments.kw_defaults
-    ):
-        yield _no(node, "arguments are plain names, without defaults and stars", "arguments")
+    if any(value for name, value in ast.iter_fields(arguments) if name != "args"):
+        yield _no(node, "arguments must be plain names, without defaults or stars", "arguments")
 
 
 def _constant(node: ast.Constant) -> Iterator[Rejection]:
@@ -267,11 +252,11 @@ def _constant(node: ast.Constant) -> Iterator[Rejection]:
     if isinstance(value, bool) or value is None:
         return
     if isinstance(value, int | float):
-        if not -(2**53) <= value <= 2**53:  # which no infinity and no NaN does
-            yield _no(node, "a number lies between -2**53 and 2**53", "number")
+        if not -(2**53) <= value <= 2**53:  # false for infinities and NaN
+            yield _no(node, "a number must be between -2**53 and 2**53", "number")
     elif isinstance(value, str):
         if len(value) > lang.LONGEST_TEXT and not getattr(node, "docstring", False):
-            yield _no(node, f"a text has at most {lang.LONGEST_TEXT} characters", "text")
+            yield _no(node, f"a string may have at most {lang.LONGEST_TEXT} characters", "string")
     else:
         yield _no(node, NOT_HERE, type(value).__name__)
 
@@ -286,7 +271,7 @@ def _call(node: ast.Call) -> Iterator[Rejection]:
                 node, f"the methods of lists and dicts are {known}; views have fields only", f".{node.func.attr}()"
             )
         if node.keywords:
-            yield _no(node, "arguments are given in order", "keyword")
+            yield _no(node, "arguments must be positional", "keyword")
         return
     if not isinstance(node.func, ast.Name):
         yield _no(node, "only a function's name can be called", "call")
@@ -300,7 +285,7 @@ def _call(node: ast.Call) -> Iterator[Rejection]:
 
 
 def _target(node: ast.expr, alone: bool = False, names: bool = False) -> Iterator[Rejection]:
-    """Errors of an assignment's target: it is a name, a place in a list or dict, or several names."""
+    """Reject an assignment's target unless it is a name, an item of a list or dict, or several names."""
     if isinstance(node, ast.Name):
         return
     if isinstance(node, ast.Subscript) and not names:
@@ -312,32 +297,28 @@ def _target(node: ast.expr, alone: bool = False, names: bool = False) -> Iterato
             if isinstance(element, ast.Tuple | ast.List):
                 yield from _target(element, names=True)
             elif not isinstance(element, ast.Name):
-                yield _no(element, "several values are given to names", "assignment")
+                yield _no(element, "several values can only be assigned to names", "assignment")
         return
-    yield _no(node, "a value is given to a name or to a place in a list or dict of one's own", "assignment")
+    yield _no(node, "the target must be a name, or an item of a list or dict that the policy made", "assignment")
 
 
 def _gathered(node: ast.AST, parent: ast.AST) -> bool:
-    return (
-        isinstance(parent, ast.Call)
-        and isinstance(parent.func, ast.Name)
-        and parent.func.id in lang.GATHERING
-        and bool(parent.args)
-        and parent.args[0] is node
-        and len(parent.args) == 1
-    )
+    match parent:
+        case ast.Call(func=ast.Name(id=name), args=[argument]):
+            return name in lang.GATHERING and argument is node
+    return False
 
 
 def _docstring(node: ast.AST) -> bool:
-    docstring = (
-        isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-    )
-    if docstring:
-        node.value.docstring = True  # type: ignore[attr-defined]
-    return docstring
+    match node:
+        case ast.Expr(value=ast.Constant(value=str()) as constant):
+            constant.docstring = True  # type: ignore[attr-defined]
+            return True
+    return False
 
 
-def _no(node: ast.AST, why: str = "", construct: str = "") -> Rejection:
+def _no(node: ast.AST, why: str = "", construct: str = "", line: int = 1) -> Rejection:
+    """Return the rejection of a node; `line` is for nodes without a line."""
     kind = type(node).__name__
     word = construct or WORDS.get(kind, kind.lower())
-    return Rejection(getattr(node, "lineno", 1), word, why or REMEDIES.get(word, NOT_HERE))
+    return Rejection(getattr(node, "lineno", line), word, why or REMEDIES.get(word, NOT_HERE))

@@ -1,6 +1,6 @@
-"""A routing policy compiled to WebAssembly, from whatever language: it sees numbers in its own memory and nothing else.
+"""Routing policies compiled to WebAssembly. A module sees only the numbers that Headway writes to its memory.
 
-wasmtime counts its fuel, which is exact, and bounds its memory; a module that imports anything is refused.
+wasmtime counts its fuel exactly and bounds its memory. A module that imports anything is rejected.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from headway.types import Request, Route
 from headway.views.cluster import ClusterView
 from headway.views.instance import SIGNALS
 
-FUEL: Final = 1_000_000  # of one decision, about as many instructions
-MEMORY: Final = 16 << 20  # bytes that a module may have
-LARGEST: Final = 4 << 20  # bytes of a module
+FUEL: Final = 1_000_000  # for one decision; about one unit per instruction
+MEMORY: Final = 16 << 20  # most bytes of memory
+LARGEST: Final = 4 << 20  # most bytes of a module
 REQUEST_FIELDS: Final = ("prompt_tokens", "shared_prefix_tokens", "max_tokens", "turn", "now")
 RECORD: Final = sorted(
     (signal for signal in SIGNALS.values() if signal.wasm is not None), key=lambda signal: signal.wasm or 0
@@ -37,7 +37,7 @@ def wasmtime() -> Any:
     try:
         return import_module("wasmtime")
     except ImportError:
-        raise HeadwayError(f"{PLACE}: wasmtime is not installed; install headway[wasm] for such policies.") from None
+        raise HeadwayError(f"{PLACE}: wasmtime is not installed; install headway[wasm].") from None
 
 
 class Module:
@@ -46,11 +46,11 @@ class Module:
     def __init__(self, code: bytes, name: str) -> None:
         self.wt, self.name = wasmtime(), name
         if len(code) > LARGEST:
-            raise CodeError(f"{PLACE}: {name} has {len(code):,} bytes, and a module may have {LARGEST:,}.")
+            raise CodeError(f"{PLACE}: {name} has {len(code):,} bytes; a module may have at most {LARGEST:,}.")
         config = self.wt.Config()
         config.consume_fuel = True
         config.cranelift_nan_canonicalization = True
-        config.parallel_compilation = False  # a confined process has one thread, and little memory to reserve
+        config.parallel_compilation = False  # a confined process has one thread and little memory
         config.memory_init_cow = False
         config.memory_reservation, config.memory_guard_size, config.memory_reservation_for_growth = 1 << 20, 0, 0
         config.wasm_threads = config.wasm_relaxed_simd = config.wasm_memory64 = False
@@ -58,10 +58,10 @@ class Module:
         try:
             self.module = self.wt.Module(self.engine, code)
         except self.wt.WasmtimeError as error:
-            raise CodeError(f"{PLACE}: {name} is no WebAssembly that can be run: {_first(error)}.") from None
+            raise CodeError(f"{PLACE}: {name} is not a valid WebAssembly module: {_first(error)}.") from None
         imports = [f"{item.module}.{item.name}" for item in self.module.imports]
         if imports:
-            raise CodeError(f"{PLACE}: {name} imports {cut(', '.join(imports))}; a policy imports nothing.")
+            raise CodeError(f"{PLACE}: {name} imports {cut(', '.join(imports))}; a policy must not import anything.")
         self._check_export("memory", self.wt.MemoryType)
         i32 = self.wt.ValType.i32()
         for function, count in (("route", 3), *((("buffer", 1),) if "buffer" in self._exports() else ())):
@@ -82,7 +82,7 @@ class Module:
 
 
 class Started:
-    """One run's instance of a module, with a memory of its own."""
+    """A module in one run, with its own memory."""
 
     def __init__(self, module: Module, fuel: int) -> None:
         self.wt, self.name, self.fuel = module.wt, module.name, fuel
@@ -94,7 +94,7 @@ class Started:
         self.room, self.at = 0, 0
 
     def run(self, call: Any) -> Any:
-        """Something that the module does, on its fuel."""
+        """Call into the module with full fuel."""
         self.store.set_fuel(self.fuel)
         try:
             return call()
@@ -104,13 +104,13 @@ class Started:
             raise CodeError(f"{PLACE}: {self.name}: {why}.") from None
 
     def decide(self, values: list[float], count: int) -> int:
-        """The position that it chooses; `values` are the request's and then each instance's."""
+        """Return the position that the module chooses; `values` are those of the request, then of each instance."""
         data = struct.pack(f"<{len(values)}d", *values)
         if len(data) > self.room:
             self.at = 0 if self.buffer is None else self.run(lambda: self.buffer(self.store, len(data))) & 0xFFFFFFFF
             self.room = len(data)
         if self.at + len(data) > self.memory.data_len(self.store) or self.at % 8:
-            what = f"needs {len(data):,} bytes of memory at an address that 8 divides, and got address {self.at:,}"
+            what = f"needs {len(data):,} bytes of memory at a multiple of 8, but got address {self.at:,}"
             raise CodeError(f"{PLACE}: {self.name}: the buffer for {count} instances {what}.")
         self.memory.write(self.store, data, self.at)
         after = self.at + 8 * len(REQUEST_FIELDS)
@@ -119,7 +119,7 @@ class Started:
 
 
 def _first(error: Exception) -> str:
-    """The line of an error that names the cause."""
+    """Return the line of an error that names the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line.split(": ", 1)[1] for line in lines if line.startswith(("0: ", "1: ", "2: ")) and ": " in line]
     texts = [line for line in lines if "wasm trap" in line] or causes[-1:] or lines[:1]
@@ -128,14 +128,14 @@ def _first(error: Exception) -> str:
 
 @policy("routing", "wasm", exact=(*COUNTED, "prefix_index"), reported=READ)
 class WasmRouting:
-    """Decides by a module of WebAssembly, from whatever language it was compiled.
+    """Routes by your own WebAssembly module, compiled from any language.
 
-    `path` is its file. It exports `memory` and `route(request, instances, count)`, which gets two addresses and a
-    number and returns the position of the instance that it chooses; `fuel` is what it may use up in one decision.
-    `block_tokens` and `lru_blocks` are of the belief that its `cached_tokens` come from. Needs the extra `wasm`.
+    `path` is its file. The module exports `memory` and `route(request, instances, count)`, which gets two addresses and
+    a number and returns the position of the chosen instance. `fuel` is the limit of one decision. `cached_tokens` comes
+    from the prefix index with these `block_tokens` and `lru_blocks`. Needs the extra `wasm`.
     """
 
-    blank: ClassVar = True  # it needs a user's module
+    blank: ClassVar = True  # it needs a module from the user
     path: str = ""
     fuel: int = FUEL
     block_tokens: BlockTokens = BLOCK_TOKENS
@@ -143,9 +143,7 @@ class WasmRouting:
 
     def __post_init__(self) -> None:
         if not self.path or self.fuel < 1:
-            raise HeadwayError(
-                f"{PLACE}: give the module's file as 'path', as in {{path: policy.wasm}}, and fuel above 0."
-            )
+            raise HeadwayError(f"{PLACE}: give the file as 'path', as in {{path: policy.wasm}}, and fuel above 0.")
         self.module = Module(read_bytes(self.path), file_name(self.path))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> WasmRouting:
@@ -165,6 +163,6 @@ class WasmRouting:
             values.append(cached[view.index])
         place = self.started.decide(values, len(instances))
         if not 0 <= place < len(instances):
-            wrong = f"route must return a position from 0 to {len(instances) - 1}, and gave {place}"
+            wrong = f"route must return a position from 0 to {len(instances) - 1}, but returned {place}"
             raise CodeError(f"{PLACE}: {self.module.name}: {wrong}, at request {request.id}.")
         return Route(instances[place].id, "", cached[instances[place].index])

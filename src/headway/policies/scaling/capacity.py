@@ -11,12 +11,12 @@ from headway.policies.scaling.replicas import RecentTargets, Seconds, Share, at_
 from headway.types import Scale
 from headway.views.pool import PoolView
 
-SIGNALS: Final = {"kv": "kv_used", "batch": "running", "busy": "busy"}  # what instances report of each
-OBSERVED: Final = 10  # of what saturated replicas held
+SIGNALS: Final = {"kv": "kv_used", "batch": "running", "busy": "busy"}  # the reported signal of each utilisation
+OBSERVED: Final = 10  # saturated checks that count
 
 
 def utilization(pool: PoolView, signal: str) -> float:
-    """Of the replicas that serve, the mean."""
+    """Return the mean utilisation of the serving replicas."""
     if signal == "kv":
         return pool.kv_utilization
     return pool.running / pool.slots if signal == "batch" else pool.busy
@@ -24,17 +24,16 @@ def utilization(pool: PoolView, signal: str) -> float:
 
 @policy("scaling", "target-utilization", exact=(), reported=("kv_used",))
 class TargetUtilization:
-    """Keeps the share of the replicas' KV cache, batch or time that is in use near a target.
+    """Keeps the utilisation of the replicas' KV cache, batch or compute time near a target.
 
-    Of n replicas that serve with the mean utilisation u, n · u are in use; wanted are n · u ÷ `target`, rounded up. Up
-    to a `tolerance` from the target (as a share of it) nothing changes. Replicas on their way count as unused before
-    more are asked for. The pool shrinks to the most that was wanted in the last `scale_down_delay_s`.
+    If n serving replicas have a mean utilisation of u, the pool needs n · u ÷ `target` replicas, rounded up. Within
+    `tolerance` of the target (as a share of it) nothing changes. Starting replicas count as unused before more are
+    added. The pool shrinks to the highest need of the last `scale_down_delay_s`.
 
-    `signal`: kv, the share of the KV blocks that requests hold; batch, running requests over the slots of the batch;
-    busy, the share of the last 5 s in which an instance computed. The default is kv, which grows with the work until an
-    engine can hold no more. Busy time, which is what GPU utilisation tells, does not: an engine that decodes for a
-    single request is busy all the time and could serve a hundred more, so it is near 1 from a low load on. Batch is
-    right where the slots and not the memory limit an engine. On prefill instances KV use tells little.
+    `signal` is kv (share of the KV blocks that requests hold), batch (running requests ÷ batch slots) or busy (share of
+    the last 5 s with work). kv grows with the load until an engine is full. busy, like GPU utilisation, is near 1 even
+    at a low load: an engine that decodes a single request is always busy. Use batch if the slots limit an engine rather
+    than its memory. On prefill instances KV use says little about load.
     """
 
     signal: Literal["kv", "batch", "busy"] = "kv"
@@ -63,16 +62,17 @@ class TargetUtilization:
 
 @policy("scaling", "kv-token", exact=("inflight", "inflight_tokens", "pending"), reported=("kv_used", "queued"))
 class KvToken:
-    """Weighs the KV tokens that requests need against those that the replicas can hold, as llm-d's autoscaler does.
+    """Compares the KV tokens that requests need with those that the replicas can hold, as llm-d's autoscaler does.
 
-    Supply: a replica holds `kv_threshold` of its KV tokens, or less where it was found to be saturated with less: when
-    `queue_threshold` or more requests wait at the mean instance, what is in use is what its compute can sustain,
-    and the mean of the last 10 such findings holds. Demand: the tokens in use, and the mean prompt in flight for each
-    request that waits, at an instance or at the router. The pool grows when demand ÷ `scale_up` exceeds the supply of
-    all replicas, those on their way included, by as many as the rest takes. It shrinks when the supply of those that
-    serve exceeds demand ÷ `scale_down`, by as many as fit into the rest, but to no less than what was wanted at any
-    check in the last `scale_down_delay_s`. The thresholds are those of llm-d's workload variant autoscaler, the delay
-    that of the Kubernetes autoscaler which carries its wishes out. Tokens yet to be generated are left out.
+    Supply of a replica: `kv_threshold` of its KV tokens, or less if its compute saturates earlier. If on average
+    `queue_threshold` or more requests are queued at an instance, the tokens in use are what its compute sustains; the
+    mean of the last 10 such checks counts. Demand: the tokens in use, plus the mean prompt in flight for each request
+    that waits at an instance or at the router. Output tokens yet to be generated are not counted.
+
+    If demand ÷ `scale_up` exceeds the supply of all replicas, starting ones included, the pool grows by the difference.
+    If the supply of the serving replicas exceeds demand ÷ `scale_down`, it shrinks by the difference, but not below the
+    need at any check of the last `scale_down_delay_s`. The thresholds are those of llm-d's workload variant autoscaler,
+    the delay is that of the Kubernetes autoscaler.
     """
 
     kv_threshold: Share = 0.8
@@ -84,9 +84,8 @@ class KvToken:
 
     def __post_init__(self) -> None:
         if self.scale_down > self.scale_up:
-            raise HeadwayError(
-                f"kv-token: scale_down must be at most scale_up, got {self.scale_down:g} and {self.scale_up:g}."
-            )
+            values = f"{self.scale_down:g} and {self.scale_up:g}"
+            raise HeadwayError(f"kv-token: scale_down must be at most scale_up, got {values}.")
         self.recent = RecentTargets(self.scale_down_delay_s)
         self.sustained: deque[float] = deque(maxlen=OBSERVED)
 
@@ -110,7 +109,7 @@ class KvToken:
         return scale_to(pool, needed, f"{state} and {pool.replicas - pool.serving} to come")
 
     def capacity(self, pool: PoolView, used: float) -> float:
-        """KV tokens that a replica can hold: what its memory lets it, or what its compute was seen to sustain."""
+        """Return the KV tokens that a replica can hold: the lower of its memory and observed compute limits."""
         if pool.queued >= self.queue_threshold and used > 0:
             self.sustained.append(used)
         memory = pool.kv_tokens * self.kv_threshold

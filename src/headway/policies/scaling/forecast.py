@@ -1,7 +1,8 @@
-"""An autoscaler that looks ahead: replicas for the load that will be there when those asked for now are ready."""
+"""An autoscaler that forecasts the load at the time when new replicas will be ready."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 from math import fsum
 from operator import attrgetter
 from typing import Annotated, Final, Literal
@@ -13,23 +14,21 @@ from headway.views.pool import LoadSample, PoolView
 
 Span = Annotated[float, Bounds(1, 604_800, log=True)]
 at: Final = attrgetter("at_ps")
-SHORTEST_STAY_S: Final = 1e-12  # of a request; the clock knows nothing shorter
+SHORTEST_STAY_S: Final = 1e-12  # one picosecond, the resolution of the clock
 
 
 @policy("scaling", "predictive", exact=("history", "pending"), reported=())
 class Predictive:
     """Forecasts the request rate one lead time ahead, from its trend or its season, and scales for that.
 
-    The rate counted on is the highest of that now and those up to `lead_s` ahead, which should be the time a replica
-    takes to come up: what is added is there too late for anything sooner, but what is removed is missed at once. Trend
-    is the straight line through the rates of the checks of the last `trend_s`, by least squares. With `forecast:
-    seasonal` it is blended with the highest rate at the same phase one period ago: `blend` of that and the rest of the
-    trend, as soon as the history goes back so far.
+    The expected rate is the higher of the rates now and `lead_s` ahead, by the least-squares line through the checks of
+    the last `trend_s`. Set `lead_s` to the time that a replica takes to start. With `forecast: seasonal` and enough
+    history, the rate is `blend` × the highest rate at the same phase one `period_s` ago + (1 − `blend`) × the trend.
 
-    Wanted are that rate divided by the rate that a replica holds: `rate_per_replica`, or where that is null, learnt: by
-    Little's law a request stays for the mean concurrency ÷ the rate of the last `trend_s`, so a replica that is to have
-    `concurrency` requests (null: its slots) to the share `target` holds so many a stay. The pool shrinks to the most
-    that was wanted in the last `scale_down_delay_s`.
+    The pool needs the expected rate ÷ the rate that a replica sustains. That rate is `target` × `rate_per_replica`. If
+    `rate_per_replica` is null, the rate is learnt by Little's law: a request stays for the mean concurrency ÷ the rate
+    of the last `trend_s`, so a replica sustains `target` × `concurrency` (null: its slots) ÷ stay. The pool shrinks to
+    the highest need of the last `scale_down_delay_s`.
     """
 
     forecast: Literal["trend", "seasonal"] = "trend"
@@ -45,7 +44,7 @@ class Predictive:
 
     def __post_init__(self) -> None:
         self.recent = RecentTargets(self.scale_down_delay_s)
-        self.stay: float | None = None  # seconds, as learnt last
+        self.stay: float | None = None  # seconds that a request stays, as last learnt
 
     def scale(self, pool: PoolView) -> Scale | None:
         recent = since(pool.history, pool.now_ps - ps(self.trend_s))
@@ -64,24 +63,20 @@ class Predictive:
             history = pool.history
             first = bisect_right(history, then, key=at)
             last = bisect_right(history, then + lead, key=at)
-            if first and first < len(history):  # each sample is of the time before it
+            if first and first < len(history):  # each sample covers the time before it
                 season = max(sample.rate for sample in history[first : last + 1])
                 return self.blend * season + (1 - self.blend) * rate
         return rate
 
     def replica_rate(self, pool: PoolView, recent: Sequence[LoadSample]) -> float | None:
-        """Requests a second that a replica holds; None where nothing is known yet."""
+        """Return the requests a second that a replica sustains; None if nothing is known yet."""
         if self.rate_per_replica is not None:
             return self.target * self.rate_per_replica
-        arrived, there, before = [], [], None
-        for sample in recent:
-            if before is not None:
-                span = (sample.at_ps - before) / PS_PER_SECOND
-                arrived.append(sample.rate * span)
-                there.append(sample.concurrency * span)
-            before = sample.at_ps
-        if fsum(arrived) > 0 and fsum(there) / fsum(arrived) >= SHORTEST_STAY_S:
-            self.stay = fsum(there) / fsum(arrived)
+        spans = [((new.at_ps - old.at_ps) / PS_PER_SECOND, new) for old, new in pairwise(recent)]
+        requests = fsum([sample.rate * span for span, sample in spans])
+        request_seconds = fsum([sample.concurrency * span for span, sample in spans])
+        if requests > 0 and request_seconds / requests >= SHORTEST_STAY_S:
+            self.stay = request_seconds / requests
         if self.stay is None:
             return None
         return self.target * (pool.slots if self.concurrency is None else self.concurrency) / self.stay
@@ -92,12 +87,12 @@ def ps(seconds: float) -> int:
 
 
 def since(history: Sequence[LoadSample], start_ps: int) -> Sequence[LoadSample]:
-    """The samples of the time after an instant, and the one before them."""
+    """Return the samples after an instant, and the last one before it."""
     return history[max(0, bisect_right(history, start_ps, key=at) - 1) :]
 
 
 def trend(samples: Sequence[LoadSample], at_ps: int) -> float:
-    """The rate at an instant by the line through the samples, by least squares, and not below zero."""
+    """Return the rate at an instant by the least-squares line through the samples, at least 0."""
     if not samples:
         return 0.0
     last = samples[-1].at_ps

@@ -1,4 +1,4 @@
-"""The Kubernetes autoscaler: a metric's ratio to its target, stabilised over time and limited in speed."""
+"""The Kubernetes autoscaler: the ratio of a metric to its target, with stabilisation windows and rate limits."""
 
 from collections.abc import Callable
 from math import floor
@@ -13,9 +13,9 @@ from headway.types import PS_PER_SECOND, Scale
 from headway.views.pool import PoolView
 from headway.views.window import Window
 
-SHARE: Final = 0.7  # utilisation, if no target is given
-QUEUE: Final = 5.0  # requests
-READS: Final = {  # by metric: what is exact, what is reported
+SHARE: Final = 0.7  # default target of utilisations
+QUEUE: Final = 5.0  # default target of queue, in requests
+READS: Final = {  # by metric: exact signals, reported signals
     **{name: ((), (signal,)) for name, signal in SIGNALS.items()},
     "queue": (("pending",), ("queued",)),
     "concurrency": (("concurrency",), ()),
@@ -31,16 +31,16 @@ Select = Literal["max", "min", "disabled"]
 class Hpa:
     """Scales replicas by the ratio of a metric to its target, as the Kubernetes horizontal pod autoscaler does.
 
-    Wanted are replicas · metric ÷ target, rounded up, unless the ratio is within `tolerance` of 1. The metric is the
-    mean over the replicas that serve. Those on their way count as zero when the ratio is above 1, and not at all
-    when it is below; they never turn the direction. `metric` and default `target`: kv, batch and busy are shares as in
-    target-utilization, 0.7; queue is requests that wait, at instances or at the router, a replica, 5; concurrency is
-    requests in flight and waiting a replica, mean over `window_s`, 0.7 of the slots.
+    The pool needs replicas · metric ÷ target, rounded up, unless the ratio is within `tolerance` of 1. The metric is
+    the mean over the serving replicas. If the ratio is above 1, starting replicas count with a metric of 0; if it is
+    below 1, they do not count. They never reverse the direction. `metric` is kv, batch or busy (utilisations as in
+    target-utilization; default target 0.7), queue (requests waiting at instances and at the router, per replica; 5) or
+    concurrency (requests in flight and waiting per replica, mean over `window_s`; 0.7 of the slots).
 
-    Then it is stabilised: the pool grows to the least that was wanted in the last `up_window_s`, and shrinks to the
-    most that was wanted in the last `down_window_s`. Then its speed is limited: over any `up_period_s` it grows by
-    at most `up_percent` of the replicas or `up_pods`, whichever `up_select` says (max, min; disabled: not at all), and
-    likewise down. Null is no such limit. The defaults are those of Kubernetes, which looks every 15 s.
+    Stabilisation: the pool grows to the lowest need of the last `up_window_s` and shrinks to the highest need of the
+    last `down_window_s`. Rate limits: in any `up_period_s` it grows by at most `up_percent` of the replicas or
+    `up_pods`, whichever `up_select` chooses (max or min; disabled: it never grows). Shrinking has the same limits. Null
+    means no limit. The defaults are those of Kubernetes, which checks every 15 s.
     """
 
     metric: Literal["kv", "batch", "busy", "queue", "concurrency"] = "kv"
@@ -64,7 +64,7 @@ class Hpa:
         self.windows_s = (self.window_s,) if self.metric == "concurrency" else ()
         self.recent = RecentTargets(max(self.up_window_s, self.down_window_s))
         periods = (self.up_period_s, self.down_period_s)
-        self.changes = [Window(round(period * PS_PER_SECOND)) for period in periods]  # of the replicas, in each
+        self.changes = [Window(round(period * PS_PER_SECOND)) for period in periods]  # replicas added, by period
 
     def scale(self, pool: PoolView) -> Scale | None:
         if not pool.serving:
@@ -123,7 +123,7 @@ class Hpa:
 
 
 def select_limit(limits: list[int], select: str, replicas: int, farthest: Choice, nearest: Choice) -> int | None:
-    """How far a change may go; None where nothing limits it."""
+    """Return the furthest number of replicas that a change may reach; None without a limit."""
     if select == "disabled":
         return replicas
     if not limits:

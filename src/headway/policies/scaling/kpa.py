@@ -1,4 +1,4 @@
-"""Knative's autoscaler: a target concurrency a replica, over a long window or, in a surge, a short one."""
+"""Knative's autoscaler: a target concurrency per replica, over a long window or, in a surge, a short one."""
 
 from math import floor
 from typing import Annotated
@@ -15,15 +15,17 @@ Rate = Annotated[float, Bounds(1.01, 1000, log=True)]
 
 @policy("scaling", "concurrency", exact=("concurrency",), reported=())
 class Concurrency:
-    """Keeps the requests in flight and waiting near so many a replica, with a panic mode for surges, as Knative does.
+    """Keeps the concurrency per replica near a target, with a panic mode for surges, as Knative does.
 
-    Wanted are the requests, mean over `stable_window_s`, divided by `target` · `utilization`, rounded up; a target of
-    null is the slots of a replica's batch. It is at most `max_scale_up_rate` times those that serve, and at least those
-    divided by `max_scale_down_rate`. Where the same over `panic_window_s` wants `panic_threshold` times those that
-    serve, or more, it panics: it wants the larger of the two, and never less than it did since the panic began. It ends
-    when no check has found that for longer than the stable window. As in Knative it begins in panic where more than one
-    replica serves, so that nothing is removed before there is something to go by. Then the most that was wanted in the
-    last `scale_down_delay_s` counts. Knative looks every 2 s; with longer intervals a panic is noticed later.
+    Concurrency is requests in flight and waiting. The pool needs the mean over `stable_window_s` ÷ (`target` ·
+    `utilization`), rounded up; if `target` is null, it is a replica's batch slots. The need is at most
+    `max_scale_up_rate` times the serving replicas, and at least those ÷ `max_scale_down_rate`.
+
+    If the need over `panic_window_s` is `panic_threshold` times the serving replicas or more, panic begins: the higher
+    need counts, and it never falls during the panic. Panic ends when no check found a surge for longer than the stable
+    window. As in Knative, a pool with more than one serving replica starts in panic, so that it removes none before
+    there is data. Last, the highest need of `scale_down_delay_s` counts. Knative checks every 2 s; a longer interval
+    detects a surge later.
     """
 
     target: Annotated[float | None, Bounds(0.1, 100_000, log=True)] = None  # requests a replica
@@ -37,16 +39,14 @@ class Concurrency:
 
     def __post_init__(self) -> None:
         if self.panic_window_s > self.stable_window_s:
-            raise HeadwayError(
-                f"concurrency: panic_window_s must be at most stable_window_s, got {self.panic_window_s:g} and "
-                f"{self.stable_window_s:g}."
-            )
+            values = f"{self.panic_window_s:g} and {self.stable_window_s:g}"
+            raise HeadwayError(f"concurrency: panic_window_s must be at most stable_window_s, got {values}.")
         self.windows_s = (self.stable_window_s, self.panic_window_s)
         self.stable_ps = round(self.stable_window_s * PS_PER_SECOND)
         self.recent = RecentTargets(self.scale_down_delay_s)
         self.begun = False
-        self.panic_ps: int | None = None  # when a check last found a surge, while it panics
-        self.most = 0  # that it wanted since then
+        self.panic_ps: int | None = None  # when a check last found a surge; None outside panic
+        self.most = 0  # highest need since the panic began
 
     def scale(self, pool: PoolView) -> Scale | None:
         now, ready = pool.now_ps, max(1, pool.serving)

@@ -1,6 +1,8 @@
-"""Autoscalers that go step by step: while something is above or below what it should be, one step more or less."""
+"""Autoscalers that add or remove replicas in steps while a signal is above or below a threshold."""
 
 from typing import Annotated, Final
+
+from msgspec import Struct
 
 from headway.errors import HeadwayError
 from headway.policies.registry import Bounds, policy
@@ -8,7 +10,7 @@ from headway.policies.scaling.replicas import Seconds, Share, at_least_one, scal
 from headway.types import PS_PER_SECOND, Scale
 from headway.views.pool import PoolView
 
-LOAD_S: Final = 60.0  # over which the load is averaged
+LOAD_S: Final = 60.0  # window of the mean load
 
 
 @policy("scaling", "static", exact=(), reported=())
@@ -23,12 +25,11 @@ class Static:
 
 @policy("scaling", "queue-threshold", exact=("pending",), reported=("queued",))
 class QueueThreshold:
-    """Adds replicas when the queue has been long for a while, and removes one when it has been short for a while.
+    """Adds replicas when the queue has been long for some time, and removes one when it has been short for some time.
 
-    Queue depth is the requests that wait, at instances as reported and at the router, over the pool's replicas; those
-    on their way count, since they will take their share. When it was above `above` at every check for `sustained_s`,
-    the pool gets `step` replicas more; when it was not above `below` for `sustained_down_s`, one less. Either clock
-    begins anew after a change. What happens between two checks is not seen.
+    Queue depth is the requests waiting at instances (as reported) and at the router, per replica; starting replicas
+    count. If it was above `above` at every check for `sustained_s`, the pool gets `step` more replicas. If it was at
+    most `below` for `sustained_down_s`, the pool loses one. Both times restart after a change.
     """
 
     above: Annotated[float, Bounds(0.1, 10_000, log=True)] = 5.0  # requests a replica
@@ -41,8 +42,8 @@ class QueueThreshold:
     def __post_init__(self) -> None:
         if not self.below < self.above:
             raise HeadwayError(f"queue-threshold: below must be less than above, got {self.below:g}, {self.above:g}.")
-        self.long = Lasting(self.sustained_s)
-        self.short = Lasting(self.sustained_down_s)
+        self.long = Lasting(round(self.sustained_s * PS_PER_SECOND))
+        self.short = Lasting(round(self.sustained_down_s * PS_PER_SECOND))
 
     def scale(self, pool: PoolView) -> Scale | None:
         now, replicas = pool.now_ps, pool.replicas
@@ -61,14 +62,11 @@ class QueueThreshold:
         return scale_to(pool, needed, f"{state}, and at most {self.below:g} did for {self.sustained_down_s:g} s")
 
 
-class Lasting:
-    """Whether something has held at all checks for so long."""
+class Lasting(Struct, eq=False):
+    """Detects a condition that was true at all checks for some time."""
 
-    __slots__ = ("length_ps", "since_ps")
-
-    def __init__(self, seconds: float) -> None:
-        self.length_ps = round(seconds * PS_PER_SECOND)
-        self.since_ps: int | None = None
+    length_ps: int
+    since_ps: int | None = None
 
     def holds(self, now_ps: int, true: bool) -> bool:
         if not true:
@@ -83,12 +81,12 @@ class Lasting:
 class SloDriven:
     """Adds replicas while too few requests meet their SLO, and removes one while nearly all do and the load is low.
 
-    Attainment is the lowest of all classes, over the metrics window. Below `target` the pool grows by the share `step`
-    of its replicas, at least by one. From `comfort` on, or while nothing ends, it shrinks by one if the load on those
-    that stay would be low: at most `low` of the slots, or of the load that a replica had when the SLO was last missed,
-    where that is less. After any change, and after replicas have come up, it does not grow for `cooldown_s` and does
-    not shrink for `cooldown_down_s`, so that the latencies of before are forgotten. Load is requests in flight and
-    waiting, mean over 60 s. Without an SLO in the scenario it does nothing.
+    Attainment is that of the worst class, over the metrics window. Below `target` the pool grows by the share `step` of
+    its replicas, at least by one. From `comfort` on, or while no request ends, it shrinks by one if the load per
+    remaining replica stays at most `low` × the slots, or × the load per replica at the last SLO miss if that is less.
+    Load is requests in flight and waiting, mean over 60 s. After a change, and after replicas have started, it does not
+    grow for `cooldown_s` and does not shrink for `cooldown_down_s`, so that old latencies leave the window. Without an
+    SLO in the scenario it does nothing.
     """
 
     target: Share = 0.95
@@ -102,9 +100,9 @@ class SloDriven:
     def __post_init__(self) -> None:
         if self.comfort < self.target:
             raise HeadwayError(f"slo-driven: comfort must be at least target, got {self.comfort:g}, {self.target:g}.")
-        self.has_slo = False  # whether there is an SLO
-        self.missed_at: float | None = None  # load of a replica when the SLO was last missed
-        self.came_up = float("-inf")  # when replicas were last on their way
+        self.has_slo = False
+        self.missed_at: float | None = None  # load per replica when the SLO was last missed
+        self.came_up = float("-inf")  # when replicas were last starting, in seconds
 
     def scale(self, pool: PoolView) -> Scale | None:
         if not pool.serving:

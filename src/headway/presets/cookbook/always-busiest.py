@@ -1,4 +1,4 @@
-"""always-busiest: the most requests in flight, a control that is wrong on purpose."""
+"""always-busiest: the instance with the most requests in flight, a control that is wrong on purpose."""
 
 
 def score(request, instance, cluster):

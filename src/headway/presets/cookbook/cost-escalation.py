@@ -1,7 +1,7 @@
-"""cost-escalation: a charge for each request that an instance gets, which fades; the cheapest wins.
+"""cost-escalation: charges an instance for each request that it gets; charges decay, and the cheapest instance wins.
 
-Costs are remembered by the instance's index, as whole billionths, and fade everywhere, also where this request cannot
-go. Times are taken back to whole picoseconds.
+Costs are remembered by the instance's index, in integer billionths. They decay on all instances, also on those that
+cannot serve this request. Times are converted to picoseconds.
 """
 
 decay = parameter(0.1, 0, 1000)
@@ -13,7 +13,7 @@ picoseconds = 1000000000000
 
 def route(request, instances, cluster):
     fade(round(cluster.now * picoseconds))
-    best = min(instances, key=lambda one: recall(one.index, 0))
+    best = min(instances, key=lambda instance: recall(instance.index, 0))
     charge = base + queue_weight * best.queued + kv_weight * (best.kv_used / best.kv_blocks)
     remember(best.index, recall(best.index, 0) + int(charge * 1000000000.0 + 0.5))
     remember("charged", max(recall("charged", 0), best.index + 1))

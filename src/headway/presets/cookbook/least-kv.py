@@ -1,4 +1,4 @@
-"""least-kv: the lowest share of KV blocks in use, as reported."""
+"""least-kv: the instance with the lowest share of KV blocks in use, as reported."""
 
 
 def score(request, instance, cluster):

@@ -1,4 +1,4 @@
-"""least-loaded: the fewest requests in flight."""
+"""least-loaded: the instance with the fewest requests in flight."""
 
 
 def score(request, instance, cluster):

@@ -1,4 +1,4 @@
-"""least-outstanding: the fewest requests queued and running, as reported, and routed since."""
+"""least-outstanding: the instance with the fewest requests queued or running, as reported, or routed since."""
 
 
 def score(request, instance, cluster):

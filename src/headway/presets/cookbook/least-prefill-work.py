@@ -1,17 +1,17 @@
-"""least-prefill-work: the fewest prefill tokens left, then the fewest requests; equals take turns."""
+"""least-prefill-work: the fewest prefill tokens left, then the fewest requests; ties in rotation."""
 
 
 def route(request, instances, cluster):
     keys = []
-    for one in instances:
-        work = one.pending_prefill_tokens + request.prompt_tokens - cached_tokens(one)
-        keys.append((work, one.inflight))
+    for instance in instances:
+        work = instance.pending_prefill_tokens + request.prompt_tokens - cached_tokens(instance)
+        keys.append((work, instance.inflight))
     return in_turn(keys, cluster)
 
 
 def in_turn(keys, cluster):
     best = min(keys)
-    tied = [place for place, one in enumerate(keys) if one == best]
+    tied = [place for place, key in enumerate(keys) if key == best]
     if len(tied) == 1:
         return tied[0]
     turn = recall(cluster.group, 0)

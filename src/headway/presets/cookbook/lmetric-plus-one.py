@@ -1,4 +1,4 @@
-"""lmetric-plus-one: the prefill tokens waiting times the batch that this request would make."""
+"""lmetric-plus-one: the lowest pending prefill tokens times the batch size with this request."""
 
 
 def score(request, instance, cluster):

@@ -1,4 +1,4 @@
-"""lmetric: the prefill tokens waiting, this request's uncached part included, times the requests in flight."""
+"""lmetric: the lowest pending prefill tokens, including this request's uncached ones, times the requests in flight."""
 
 
 def score(request, instance, cluster):

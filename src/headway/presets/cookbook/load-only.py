@@ -1,5 +1,5 @@
-"""load-only: the fewest requests in flight, whatever the cache and the session."""
+"""load-only: the instance with the fewest requests in flight, regardless of cache and session."""
 
 
 def route(request, instances, cluster):
-    return min(instances, key=lambda one: one.inflight)
+    return min(instances, key=lambda instance: instance.inflight)

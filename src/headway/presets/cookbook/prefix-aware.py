@@ -1,4 +1,4 @@
-"""prefix-aware: weighs whether the declared shared prefix is cached, yes or no, against load."""
+"""prefix-aware: weighs whether the declared shared prefix is believed cached, as 1 or 0, against load."""
 
 cache_weight = parameter(0.8, 0, 1)
 max_load = parameter(0.9, 0, 1)

@@ -1,4 +1,4 @@
-"""round-robin: the n-th request goes to candidate n mod N; each group of instances has a count of its own."""
+"""round-robin: the n-th request goes to candidate n mod N; each group of instances has its own count."""
 
 
 def route(request, instances, cluster):

@@ -1,12 +1,12 @@
-"""session-affinity: a session stays where its first request went; a new one goes to the least outstanding."""
+"""session-affinity: a session stays on its first instance; a new one goes to the lowest effective load."""
 
 
 def route(request, instances, cluster):
     if request.session is not None:
-        for one in instances:
-            if recall(request.session + " " + one.model, -1) == one.index:
-                return one
-    return min(instances, key=lambda one: one.effective_load)
+        for instance in instances:
+            if recall(request.session + " " + instance.model, -1) == instance.index:
+                return instance
+    return min(instances, key=lambda instance: instance.effective_load)
 
 
 def routed(request, instance):

@@ -1,12 +1,12 @@
-"""sticky: a session stays where its first request went; a new one goes to the fewest requests in flight."""
+"""sticky: a session stays on its first instance; a new one goes to the instance with the fewest requests in flight."""
 
 
 def route(request, instances, cluster):
     if request.session is not None:
-        for one in instances:
-            if recall(request.session + " " + one.model, -1) == one.index:
-                return one
-    return min(instances, key=lambda one: one.inflight)
+        for instance in instances:
+            if recall(request.session + " " + instance.model, -1) == instance.index:
+                return instance
+    return min(instances, key=lambda instance: instance.inflight)
 
 
 def routed(request, instance):

@@ -1,4 +1,4 @@
-"""unified: stays with a session's instance while it is warm and not overloaded, else decides by LMetric in turn."""
+"""unified: keeps a session on its instance while that is warm and not overloaded, else decides by LMetric."""
 
 overload_factor = parameter(2.0, 0, 1000)
 min_hit_ratio = parameter(0.5, 0, 1)
@@ -8,28 +8,28 @@ def route(request, instances, cluster):
     home = home_of(request, instances)
     if home is not None:
         warm = cached_tokens(home) > min_hit_ratio * max(request.prompt_tokens, 1)
-        total = sum(one.inflight for one in instances)
+        total = sum(instance.inflight for instance in instances)
         calm = home.inflight * len(instances) <= overload_factor * max(total, len(instances))
         if warm and calm:
             return home
     keys = []
-    for one in instances:
-        uncached = request.prompt_tokens - cached_tokens(one)
-        keys.append(((one.pending_prefill_tokens + uncached) * one.inflight, uncached, one.inflight))
+    for instance in instances:
+        uncached = request.prompt_tokens - cached_tokens(instance)
+        keys.append(((instance.pending_prefill_tokens + uncached) * instance.inflight, uncached, instance.inflight))
     return instances[in_turn(keys, cluster)]
 
 
 def home_of(request, instances):
     if request.session is not None:
-        for one in instances:
-            if recall(request.session + " " + one.model, -1) == one.index:
-                return one
+        for instance in instances:
+            if recall(request.session + " " + instance.model, -1) == instance.index:
+                return instance
     return None
 
 
 def in_turn(keys, cluster):
     best = min(keys)
-    tied = [place for place, one in enumerate(keys) if one == best]
+    tied = [place for place, key in enumerate(keys) if key == best]
     if len(tied) == 1:
         return tied[0]
     turn = recall(cluster.group, 0)

@@ -1,8 +1,8 @@
-"""Weighs a request's class, its age, the length of its prompt and how far its session has got.
+"""Weighs a request's class, its age, the length of its prompt and its turn in the session.
 
 score = class_weight x class (realtime 2, standard 1, batch 0, best-effort -1, others 0) - age_weight x arrival in
-seconds - prompt_weight x prompt tokens / 1,000 + turn_weight x turn; higher matters more. Of two alike the older
-has the higher score, at any instant. It reads no signal.
+seconds - prompt_weight x prompt tokens / 1,000 + turn_weight x turn; higher matters more. Of two equal requests the
+older one has the higher score. It reads no signal.
 """
 
 class_weight = parameter(1, 0, 10)

@@ -1,10 +1,9 @@
-"""Minimises prefill work times a power of the load: LMetric with its constants set free, and a charge for full caches.
+"""Minimises prefill work times a power of the load: LMetric with free constants, plus a cost for full caches.
 
 cost = (pending_weight x prefill tokens pending + prompt tokens - cache_weight x those believed cached) x (requests
 in flight + load_offset) to the power of load_exponent + decode_weight x prompt tokens of decoding requests +
-kv_weight x 1,000 x the share of KV blocks in use; the lowest wins, ties: lowest index. With its defaults it is the
-product that lmetric-plus-one minimises, but for the size of the blocks that prompts are matched by, and for
-rounding.
+kv_weight x 1,000 x the share of KV blocks in use; the lowest wins, ties: lowest index. With the defaults it equals
+lmetric-plus-one, except for the block size of the match and for rounding.
 """
 
 pending_weight = parameter(1, 0, 4)

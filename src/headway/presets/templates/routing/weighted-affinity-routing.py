@@ -1,4 +1,4 @@
-"""Weighs the share of the prompt believed cached against load and queue; where KV use is high, cache does not count.
+"""Weighs the share of the prompt believed cached against load and queue; if KV use is high, the cache does not count.
 
 score = cache_affinity_weight x cached share + load_balance_weight x (1 - requests in flight / the most of any
 candidate) + queue_depth_weight x (1 - requests queued / the longest queue); the highest wins, ties: lowest index.
@@ -12,16 +12,16 @@ utilization_threshold = parameter(0.85, 0, 1)
 
 
 def route(request, instances, cluster):
-    most = max(one.inflight for one in instances)
-    longest = max(one.queued for one in instances)
+    most = max(instance.inflight for instance in instances)
+    longest = max(instance.queued for instance in instances)
     best = 0
     highest = -1.0
-    for place, one in enumerate(instances):
+    for place, instance in enumerate(instances):
         cached = 0.0
-        if one.kv_utilization <= utilization_threshold:
-            cached = ratio(cached_tokens(one), request.prompt_tokens)
-        idle = 1.0 - ratio(one.inflight, most)
-        free = 1.0 - ratio(one.queued, longest)
+        if instance.kv_utilization <= utilization_threshold:
+            cached = ratio(cached_tokens(instance), request.prompt_tokens)
+        idle = 1.0 - ratio(instance.inflight, most)
+        free = 1.0 - ratio(instance.queued, longest)
         score = cache_affinity_weight * cached + load_balance_weight * idle + queue_depth_weight * free
         if score > highest:
             highest = score

@@ -1,8 +1,8 @@
-"""Keeps so many requests on each replica: grows at once, shrinks by one replica at a time after a rest.
+"""Keeps the load of each replica near a target: grows at once, shrinks by one replica at a time after a pause.
 
 Load is requests in flight and waiting, the higher of its means over window_s and over a fifth of that. The pool
-gets as many replicas as hold it at target_load each; it gives one back when one less would hold it at target_load x
-slack, and rest_s have passed since the last change. While there are requests it keeps one.
+needs load / target_load replicas, rounded up. It removes one if the load of the others stays within target_load x
+slack, and rest_s have passed since the last change. While there are requests it keeps at least one.
 """
 
 target_load = parameter(32, 1, 1000)

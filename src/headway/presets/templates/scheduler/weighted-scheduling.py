@@ -1,8 +1,7 @@
-"""Serves first who is short, important or long there, in proportions of one's choosing.
+"""Weighs waiting time, prompt length, output length and priority; the lowest key enters first.
 
-key = aging x the second of its arrival at the instance + prompt_weight x prompt tokens + output_weight x the tokens
-that its client allows (256 where it does not say) - priority_weight x priority; the lowest enters first. With the
-defaults it is shortest-prefill.
+key = aging x the second of arrival at the instance + prompt_weight x prompt tokens + output_weight x max_tokens (256
+if not set) - priority_weight x priority. With the defaults it equals shortest-prefill.
 """
 
 aging = parameter(100, 0, 10000)
