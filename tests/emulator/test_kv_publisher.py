@@ -139,14 +139,14 @@ def test_blocks_that_make_room_are_told(telling: Any) -> None:
 
 
 def test_the_gateways_ledger_holds_what_the_engine_has(telling: Any) -> None:
-    from kv_engine import PlainSink, chain, decode, path_of, root
+    from kv_engine import PlainSink, decode, hasher, path_of
 
     from headway.gateway.signals.kv_batches import Counts
     from headway.gateway.signals.kv_ledger import Ledger
 
     one, heard = telling(kv={"gpu_blocks": 60})
     counts, sink = Counts(), PlainSink()
-    ledger = Ledger(sink, chain, root, "m", 16, counts=counts)
+    ledger = Ledger(sink, hasher(16), "m", counts=counts)
     prompts = [[number % 4] * 64 + [number + 9] * 64 for number in range(12)]
     for prompt in prompts:
         ask(one, prompt, 20)

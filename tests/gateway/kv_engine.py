@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 
@@ -32,6 +34,10 @@ def root(model: str) -> int:
 
 def chain(parent: int, tokens: Sequence[int]) -> int:
     return stable(parent, *tokens)
+
+
+def hasher(block_tokens: int = OWN) -> Any:
+    return SimpleNamespace(chain=chain, root=root, block_tokens=block_tokens)
 
 
 def path_of(tokens: Sequence[int], model: str = "m", size: int = OWN) -> Path:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kv_engine import OWN, chain, path_of, root, stored_event
+from kv_engine import OWN, hasher, path_of, root, stored_event
 
 from drawing import draws
 from headway.gateway.signals.beliefs import MOST_UNCONFIRMED, Beliefs
@@ -315,7 +315,7 @@ operations = st.one_of(
 def test_after_anything_that_is_told_the_answer_is_that_of_the_engine_itself(history, engine_size, size):
     index, beliefs = made(size=size)
     adapter = Adapter(beliefs)
-    ledger = Ledger(adapter, chain, root, "m", OWN)
+    ledger = Ledger(adapter, hasher(), "m")
     ledger.clear(EXACT)
     model = Model(engine_size, size)
     texts_seen = []
@@ -358,7 +358,7 @@ def test_whatever_is_sent_and_told_the_belief_is_closed_and_no_less_than_what_wa
 ):
     index, beliefs = made(size=size, capacity=capacity)
     adapter = Adapter(beliefs)
-    ledger = Ledger(adapter, chain, root, "m", OWN)
+    ledger = Ledger(adapter, hasher(), "m")
     ledger.clear(EXACT)
     model = Model(engine_size, size)
     probes = []

@@ -137,12 +137,12 @@ def test_it_is_put_and_taken_away_by_the_admin_api(live):
     ("canary", "message"),
     [
         ({}, r"canary: 'policies' is missing"),
-        ({"policies": {"routing": "lmetric"}, "share": 0}, r"canary\.share: must be above 0"),
+        ({"policies": {"routing": "lmetric"}, "share": 0}, r"canary\.share: expected a number above 0"),
         ({"policies": {"routing": "lmetrik"}}, r"canary\.policies\.routing: no routing policy is called 'lmetrik'"),
         ({"policies": {"routing": ORACLE}}, r"canary\.policies\.routing: .* is an oracle policy"),
         ({"policies": {"flow": "bands"}}, r"canary\.policies\.flow: a candidate shares the queue"),
         ({"policies": {}}, r"canary\.policies: name at least one policy"),
-        ({"policies": {"routing": "lmetric"}, "stop": {"metric": "slo"}}, r"canary\.stop\.metric: 'slo' wants to know"),
+        ({"policies": {"routing": "lmetric"}, "stop": {"metric": "slo"}}, r"canary\.stop\.metric: 'slo' needs a limit"),
         ({"policies": {"routing": "lmetric"}, "stop": {"metric": "tpot"}}, r"canary\.stop\.metric: expected"),
     ],
 )

@@ -185,7 +185,7 @@ def test_the_file_stays_unchanged_if_the_admin_api_does_not_answer(gateway, bund
     monkeypatch.setenv("TEST_ADMIN_KEY", "another")
     assert status(["deploy", str(bundle), "--to", str(gateway.file), "--yes"]) == 2
     output = capsys.readouterr().err
-    assert "the admin API's key is missing or not the right one" in output and "is unchanged" in output
+    assert "the key of the admin API is missing or wrong" in output and "is unchanged" in output
     assert gateway.file.read_text() == before
     monkeypatch.setenv("TEST_ADMIN_KEY", KEY)
     gateway.file.write_text(before.replace("admin: {listen: ", "admin: {listen: '127.0.0.1:9', x: "))

@@ -205,7 +205,7 @@ def test_wrong_nodes_are_refused_once_and_keep_nobody_else_out(
         await scene.register("good")
         await until(lambda: scene.app.state("good") == "ready")
         assert scene.app.names == ["filed", "good"]
-        messages = [record.getMessage() for record in caplog.records if "is refused" in record.getMessage()]
+        messages = [record.getMessage() for record in caplog.records if "refused the node" in record.getMessage()]
         assert len(messages) == 8, messages
         assert all(line.isprintable() for line in messages)
         assert not any(record.exc_info for record in caplog.records)

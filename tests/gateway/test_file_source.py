@@ -113,7 +113,7 @@ def test_keys_that_want_a_new_start_are_named(tmp_path: Path, caplog: pytest.Log
     async def act(scene: Scene) -> None:
         scene.write(FIRST + "retries: 1\nhealth: {failures: 9}\n")
         messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-        assert len(messages) == 1 and "retries, health changed, which takes effect at the next start" in messages[0]
+        assert len(messages) == 1 and "the change of retries, health takes effect at the next start" in messages[0]
         caplog.clear()
         scene.write(FIRST)  # as it was
         assert not [record for record in caplog.records if record.levelno == logging.WARNING]

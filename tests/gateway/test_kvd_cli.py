@@ -83,7 +83,7 @@ def test_certificates_that_are_made_let_two_nodes_talk(headway: Run, tmp_path: P
         assert made.returncode == 0 and f"certificate: certs/{name}.pem" in made.stdout, made.stderr
     assert stat.S_IMODE((tmp_path / "certs" / "a.key").stat().st_mode) == 0o600
     again = headway("kvd", "certs", "certs", "--name", "a", cwd=tmp_path)
-    assert again.returncode == 2 and "is there already" in again.stderr
+    assert again.returncode == 2 and "exists already" in again.stderr
     (tmp_path / "kvd.yaml").write_text(
         "listen: ['quic://127.0.0.1:0', 'unix:kvd.sock']\nram: 16MiB\n"
         "tls: {ca: certs/ca.pem, certificate: certs/a.pem, key: certs/a.key}\n"
@@ -92,7 +92,7 @@ def test_certificates_that_are_made_let_two_nodes_talk(headway: Run, tmp_path: P
         tls = ("--ca", "certs/ca.pem", "--certificate", "certs/b.pem", "--key", "certs/b.key")
         assert headway("kvd", "ping", quic, *tls, cwd=tmp_path).stdout == f"{quic} answers\n"
         bare = headway("kvd", "ping", quic, cwd=tmp_path)
-        assert bare.returncode == 2 and "QUIC wants 'tls'" in bare.stderr and "Traceback" not in bare.stderr
+        assert bare.returncode == 2 and "QUIC needs 'tls'" in bare.stderr and "Traceback" not in bare.stderr
         table = headway("kvd", "stat", unix, cwd=tmp_path)
         assert table.returncode == 0 and "held limit" in table.stdout
         document = json.loads(headway("kvd", "stat", quic, *tls, "--json", cwd=tmp_path).stdout)
@@ -116,9 +116,9 @@ def test_certificates_that_are_made_let_two_nodes_talk(headway: Run, tmp_path: P
         (("--disk", "x"), "--disk: use --disk and --disk-limit together"),
         (("--ca", "x"), "--certificate: missing"),
         (("--listen", "rdma://10.0.0.8:1"), "rdma: "),
-        (("--listen", "quic://127.0.0.1:0"), "QUIC wants 'tls'"),
+        (("--listen", "quic://127.0.0.1:0"), "QUIC needs 'tls'"),
         (("ping", "unix:nobody.sock"), "no daemon answers"),
-        (("certs", "c", "--name", "a/b"), "--name: expected letters"),
+        (("certs", "c", "--name", "a/b"), "--name: use letters"),
         (("certs", "c", "--days", "0"), "--days: must be between"),
     ],
 )

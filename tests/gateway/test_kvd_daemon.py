@@ -83,7 +83,7 @@ def test_an_answer_longer_than_a_frame_comes_in_several(tmp_path: Path) -> None:
                 await client.put({block_key: data})
             assert await client.get([*blocks]) == [*blocks.values()]
             for size in (MIB + 1, 4 * MIB - 1000):
-                with pytest.raises(KvdError, match="may carry 1,048,576 bytes") as caught:
+                with pytest.raises(KvdError, match="the limit is 1,048,576") as caught:
                     await client.put({key(1): block(1, size)})
                 assert caught.value.code == "wrong"
             with pytest.raises(KvdError):
@@ -119,7 +119,7 @@ def test_the_socket_is_for_its_user_alone_and_a_stale_one_is_replaced(tmp_path: 
             await client.ping()
         assert not path.exists()
         path.write_text("precious")
-        with pytest.raises(HeadwayError, match="is no socket"):
+        with pytest.raises(HeadwayError, match="exists and is not a socket"):
             await Daemon(Settings.load({"listen": f"unix:{path}"})).start()
         assert path.read_text() == "precious"
 
@@ -283,7 +283,7 @@ def test_a_daemon_that_went_and_came_back_is_found_again(tmp_path: Path) -> None
             with pytest.raises(KvdError) as caught:
                 await client.lookup([key(1)])
             assert caught.value.code == "unreachable"
-            with pytest.raises(KvdError, match="tried again in a moment"):
+            with pytest.raises(KvdError, match="the client waits before it tries again"):
                 await client.lookup([key(1)])
             async with daemon(tmp_path, disk=disk):
                 while True:
@@ -323,7 +323,7 @@ def test_what_does_not_answer_as_a_daemon_is_refused(tmp_path: Path) -> None:
 
         server = await asyncio.start_unix_server(other, str(tmp_path / "other.sock"))
         async with KvdClient(f"unix:{tmp_path}/other.sock") as client:
-            with pytest.raises(KvdError, match="does not answer as a daemon would"):
+            with pytest.raises(KvdError, match="sent an invalid reply"):
                 await client.ping()
         server.close()
 
@@ -368,7 +368,7 @@ def test_blocks_are_fetched_from_another_daemon(tmp_path: Path) -> None:
             assert await decode.get(chain[:10]) == [block(at, 100_000) for at in range(10)]
             assert first.figures()["ram"]["held_blocks"] == 1, "those that were fetched have been read"
             assert await decode.fetch(chain[:10], source) == 10 and daemon.sources.fetched == 9
-            with pytest.raises(KvdError, match="may not come from 'unix:/etc/other'") as caught:
+            with pytest.raises(KvdError, match="may not fetch from 'unix:/etc/other'") as caught:
                 await decode.fetch(chain, "unix:/etc/other")
             assert caught.value.code == "refused"
 
@@ -402,12 +402,8 @@ def test_a_block_longer_than_a_frame_may_be_now_is_as_if_it_were_not_there(tmp_p
     run(main())
 
 
-def test_an_rdma_address_is_refused_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.gateway.kvd.transports.find_library", lambda name: None)
-    with pytest.raises(HeadwayError, match="libibverbs is not on this machine"):
-        KvdClient("rdma://10.0.0.8:7072")
-    monkeypatch.setattr("headway.gateway.kvd.transports.find_library", lambda name: "libibverbs.so.1")
-    with pytest.raises(HeadwayError, match="brings no RDMA transport of its own"):
+def test_an_rdma_address_is_refused_with_its_reason() -> None:
+    with pytest.raises(HeadwayError, match="has no built-in RDMA transport"):
         KvdClient("rdma://10.0.0.8:7072")
     with pytest.raises(HeadwayError, match="expected an address such as unix:/run"):
         KvdClient("tcp://10.0.0.8:7072")
@@ -441,12 +437,12 @@ def test_another_transport_can_be_added(tmp_path: Path, monkeypatch: pytest.Monk
         ({"lisen": "unix:a"}, "lisen: there is no such key"),
         ({"listen": []}, "listen: expected an address"),
         ({"listen": "http://x"}, "listen: expected an address such as unix:"),
-        ({"listen": "quic://127.0.0.1:0"}, "QUIC wants 'tls'"),
+        ({"listen": "quic://127.0.0.1:0"}, "QUIC needs 'tls'"),
         ({"listen": f"unix:/{'x' * 200}"}, "of at most 107 bytes"),
-        ({"listen": "unix:/no/such/folder/kvd.sock"}, "cannot be listened on"),
+        ({"listen": "unix:/no/such/folder/kvd.sock"}, "cannot listen on this address"),
         ({"ram": "12"}, "ram: '12' is not a size"),
         ({"ram": "1kB"}, "ram: must be at least 1,048,576 bytes"),
-        ({"ram": "2MiB", "held": "3MiB"}, "held: is a part of 'ram'"),
+        ({"ram": "2MiB", "held": "3MiB"}, "held: '3MiB' is more than 'ram' ('2MiB')"),
         ({"disk": {"folder": "x"}}, "disk: 'limit' is missing"),
         ({"tls": {"ca": "a", "certificate": "b"}}, "tls: 'key' is missing"),
         ({"limits": {"in_flight": "100MiB"}}, "limits.in_flight: must be at least 4 times 'frame'"),

@@ -60,13 +60,13 @@ def test_bytes_at_random_are_read_or_refused_and_nothing_else(prefix: bytes, hea
 @pytest.mark.parametrize(
     ("head", "body", "message"),
     [
-        ([1, [b"k"], []], 0, "each key of a put has one block"),
+        ([1, [b"k"], []], 0, "a put needs one block"),
         ([1, [b"k"], [0]], 0, "at least one byte"),
-        ([1, [b"k"], [4]], 3, "blocks of 4 bytes are announced"),
+        ([1, [b"k"], [4]], 3, "announces 4 bytes of blocks, but the frame has 3"),
         ([2, [b""]], 0, "cannot be read"),
         ([2, [b"k" * 65]], 0, "cannot be read"),
         ([2, [b"k"] * (frames.MOST_KEYS + 1)], 0, "cannot be read"),
-        ([2, [b"k"]], 1, "blocks of 0 bytes are announced"),
+        ([2, [b"k"]], 1, "announces 0 bytes of blocks, but the frame has 1"),
         ([99], 0, "cannot be read"),
         ([1, [b"k"], [1], -1], 1, "cannot be read"),
     ],
@@ -84,11 +84,11 @@ def test_a_head_nested_without_end_is_refused() -> None:
 @pytest.mark.parametrize(
     ("prefix", "message"),
     [
-        (b"GET / HTTP/1", "begins with HK"),
+        (b"GET / HTTP/1", "must begin with HK"),
         (b"HK\x02\x00\x00\x00\x00\x01\x00\x00\x00\x00", "version 1"),
-        (b"HK\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00", "a head of 0 bytes"),
-        (b"HK\x01\x00\xff\xff\xff\xff\x00\x00\x00\x00", "a head of 4,294,967,295 bytes"),
-        (b"HK\x01\x00\x00\x00\x00\x01\x00\x10\x00\x01", "may carry 1,048,576 bytes, this one has 1,048,577"),
+        (b"HK\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00", "the head has 0 bytes"),
+        (b"HK\x01\x00\xff\xff\xff\xff\x00\x00\x00\x00", "the head has 4,294,967,295 bytes"),
+        (b"HK\x01\x00\x00\x00\x00\x01\x00\x10\x00\x01", "have 1,048,577 bytes; the limit is 1,048,576"),
     ],
 )
 def test_a_wrong_prefix_is_told(prefix: bytes, message: str) -> None:

@@ -177,7 +177,7 @@ def _for_servers_only(folder: Path, good: TlsFiles) -> TlsFiles:
     private = ec.generate_private_key(ec.SECP256R1())
     ca, ca_key = certs._authority_of(good.ca.parent)
     certificate = (
-        certs._builder(certs._subject("web"), ca.subject, private.public_key(), timedelta(days=1))
+        certs._builder("web", ca, private.public_key(), timedelta(days=1))
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(ca_key, hashes.SHA256())
     )
@@ -466,7 +466,7 @@ def test_a_wrong_address_is_told(address: str, files: TlsFiles) -> None:
 def test_an_address_that_is_taken_is_told(files: TlsFiles, tmp_path: Path) -> None:
     async def main() -> None:
         async with daemon(tmp_path, **settings(files)) as (_, (address,)):
-            with pytest.raises(HeadwayError, match="cannot be listened on"):
+            with pytest.raises(HeadwayError, match="cannot listen on this address"):
                 await Daemon(Settings.load(settings(files) | {"listen": address})).start()
 
     run(main())

@@ -25,10 +25,11 @@ from headway.cli import status
 from headway.config.section import read
 from headway.errors import HeadwayError
 from headway.gateway.membership.agent_engine import Engine
-from headway.gateway.membership.agent_readings import Meter, Nvml, ReadingsCommand, ReadingsFile
+from headway.gateway.membership.agent_readings import Gauge, Meter, command_gauge, file_gauge, nvml_gauge
 from headway.gateway.membership.etcd_client import Etcd
 from headway.gateway.membership.etcd_settings import EtcdSettings
-from headway.gateway.membership.node_agent import Agent, Registration, advertised_url
+from headway.gateway.membership.node import Node
+from headway.gateway.membership.node_agent import Agent, advertised_url
 
 KEY = "/headway/nodes/a"
 METRICS = """\
@@ -80,9 +81,8 @@ class Scene:
         self.server, self.etcd, self.engine = server, etcd, engine
 
     def agent(self, heartbeat_s: float = 20.0, meter: Meter | None = None, **more: Any) -> Agent:
-        registration = Registration("a", self.engine.url, **more)
         etcd = Etcd(read(EtcdSettings, self.server.url, "etcd"))
-        return Agent(registration, etcd, Engine(self.engine.url), meter, heartbeat_s)
+        return Agent("a", Node(self.engine.url, **more), etcd, Engine(self.engine.url), meter, heartbeat_s)
 
     async def node(self) -> dict[str, Any] | None:
         item = await self.etcd.get(KEY)
@@ -115,7 +115,7 @@ server = pytest.fixture(started)
 
 def test_an_agent_registers_its_engine_with_a_lease_and_tells_its_load(shared: EtcdServer) -> None:
     async def act(scene: Scene) -> None:
-        agent = scene.agent(more={"role": "decode", "max_batch_size": 64}, version="1.2.3")
+        agent = scene.agent(role="decode", max_batch_size=64, version="1.2.3")
         await agent.beat()
         scene.engine.metrics = METRICS % (30, 40)
         await agent.beat()
@@ -149,7 +149,7 @@ def test_an_engine_that_is_not_there_yet_is_registered_as_not_ready_and_asked_ag
         scene.engine.health = 503
         await agent.beat()
         node = await scene.node()
-        assert node is not None and node["why"] == "the engine's /health answered 503"
+        assert node is not None and node["why"] == "the engine's /health returned status 503"
         scene.engine.health = 200
         await agent.beat()
         node = await scene.node()
@@ -167,7 +167,7 @@ def test_an_engine_that_is_not_there_yet_is_registered_as_not_ready_and_asked_ag
 
 def test_models_that_are_named_are_not_asked_for(shared: EtcdServer) -> None:
     async def act(scene: Scene) -> None:
-        agent = scene.agent(models=("mine",))
+        agent = scene.agent(models=["mine"])
         await agent.beat()
         node = await scene.node()
         assert node is not None and node["models"] == ["mine"]
@@ -276,7 +276,7 @@ def test_an_agent_that_ends_waits_for_its_engine_and_takes_the_node_away(shared:
         ended.set()
         while (item := await scene.node()) is None or item.get("ready", True):
             await asyncio.sleep(0.01)
-        assert item["why"] == "its agent ends" and not running.done()  # three requests run, two wait
+        assert item["why"] == "its agent is stopping" and not running.done()  # three requests run, two wait
         scene.engine.metrics = METRICS.replace(" 3.0", " 0.0").replace(" 2.0", " 0.0") % (0, 0)
         await running
         assert await scene.node() is None
@@ -341,46 +341,44 @@ class FakeNvml:
 
 
 def test_the_cards_of_an_engine_count_together() -> None:
-    assert Nvml(FakeNvml()).read() == {"busy": 0.5, "watts": 700.0}
-    assert Nvml(FakeNvml(), [1]).read() == {"busy": 0.6, "watts": 400.0}
-    assert Nvml(FakeNvml(tells=False), [0]).read() == {"watts": 300.0}
-    with pytest.raises(HeadwayError, match="there is no card 2; NVML has 2"):
-        Nvml(FakeNvml(), [2])
+    assert nvml_gauge(FakeNvml()).read() == {"busy": 0.5, "watts": 700.0}
+    assert nvml_gauge(FakeNvml(), [1]).read() == {"busy": 0.6, "watts": 400.0}
+    assert nvml_gauge(FakeNvml(tells=False), [0]).read() == {"watts": 300.0}
+    with pytest.raises(HeadwayError, match="there is no GPU 2; NVML reports 2"):
+        nvml_gauge(FakeNvml(), [2])
 
 
 def test_figures_come_from_a_file_or_a_command(tmp_path: Path) -> None:
     file = tmp_path / "readings.json"
     file.write_text('{"busy": 0.4, "watts": 310}')
-    assert ReadingsFile(file).read() == ReadingsCommand(f"cat {file}").read() == {"busy": 0.4, "watts": 310.0}
+    assert file_gauge(file).read() == command_gauge(f"cat {file}").read() == {"busy": 0.4, "watts": 310.0}
     os.utime(file, (1, 1))
     for gauge, message in (
-        (ReadingsFile(file), "was written more than 60 s ago"),
-        (ReadingsFile(tmp_path / "none"), "cannot be read"),
-        (ReadingsCommand("echo no >&2; exit 3"), "failed with status 3 .no."),
-        (ReadingsCommand("echo 12"), "expected JSON"),
-        (ReadingsCommand("""echo '{"busy": 40}'"""), "busy 40"),
-        (ReadingsCommand("""echo '{"volts": 40}'"""), "volts 40"),
+        (file_gauge(file), "was written more than 60 s ago"),
+        (file_gauge(tmp_path / "none"), "cannot be read"),
+        (command_gauge("echo no >&2; exit 3"), "failed with status 3 .no."),
+        (command_gauge("echo 12"), "expected JSON"),
+        (command_gauge("""echo '{"busy": 40}'"""), "busy 40"),
+        (command_gauge("""echo '{"volts": 40}'"""), "volts 40"),
     ):
         with pytest.raises(HeadwayError, match=message):
             gauge.read()
 
 
 def test_a_meter_gives_means_of_the_last_seconds_and_forgets_older_ones() -> None:
-    class Gauge:
-        name, next = "a test", 0.0
+    now, power = [0.0], [0.0]
 
-        def read(self) -> dict[str, float]:
-            if self.next < 0:
-                raise HeadwayError("it is broken")
-            return {"watts": self.next}
+    def read_power() -> dict[str, float]:
+        if power[0] < 0:
+            raise HeadwayError("it is broken")
+        return {"watts": power[0]}
 
-    now, gauge = [0.0], Gauge()
-    meter = Meter(gauge, window_s=5.0, clock=lambda: now[0])
+    meter = Meter(Gauge("a test", read_power), window_s=5.0, clock=lambda: now[0])
 
     async def act() -> None:
         assert meter.means() == {}
         for at, watts in ((0.0, 1000.0), (4.0, 200.0), (6.0, 400.0), (7.0, -1.0)):
-            now[0], gauge.next = at, watts
+            now[0], power[0] = at, watts
             await meter.sample()
         assert meter.means() == {"watts": 300.0}
         now[0] = 20.0
@@ -441,7 +439,7 @@ def test_operators_list_cordon_and_drain_nodes(shared: EtcdServer, verb: Verb) -
         async def fleet(*words: str) -> Answer:
             return await asyncio.to_thread(verb, "fleet", *words, "--etcd", shared.url)
 
-        agent, ended = scene.agent(heartbeat_s=1.0, more={"pool": "large"}), asyncio.Event()
+        agent, ended = scene.agent(heartbeat_s=1.0, pool="large"), asyncio.Event()
         running = asyncio.create_task(agent.run(ended, 0.0))
         while not agent.beats:
             await asyncio.sleep(0.01)
@@ -452,15 +450,13 @@ def test_operators_list_cordon_and_drain_nodes(shared: EtcdServer, verb: Verb) -
         assert (await fleet("cordon", "a", "--why", "repairs")).said == "headway: a is cordoned\n"
         table = (await fleet("list")).out
         assert "ready, cordoned" in table and "repairs" in table and "25.0 %" in table
-        assert (await fleet("uncordon", "a")).said == "headway: the cordon of a is lifted\n"
+        assert (await fleet("uncordon", "a")).said == "headway: a is no longer cordoned\n"
         assert (await fleet("uncordon", "a")).said == "headway: a was not cordoned\n"
         busy = await fleet("drain", "a", "--wait", "2s")
         assert (busy.status, busy.out) == (1, "") and "a is cordoned, but" in busy.said
         scene.engine.metrics = METRICS.replace(" 3.0", " 0.0").replace(" 2.0", " 0.0") % (0, 0)
         assert await fleet("drain", "a") == (0, "", "headway: a is drained\n")
-        assert (await fleet("drain", "nobody")).said == (
-            "headway: nobody is cordoned, but no agent tells what it still has to do\n"
-        )
+        assert (await fleet("drain", "nobody")).said == ("headway: nobody is cordoned, but no agent reports its load\n")
         assert "cordoned, not registered" in (await fleet("list")).out
         ended.set()
         await running
@@ -502,11 +498,11 @@ def test_operators_push_policies_and_hear_what_gateways_made_of_them(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--engine", "http://0.0.0.0:8000"), "--engine: 0.0.0.0 means every address of a machine"),
+        (("--engine", "http://0.0.0.0:8000"), "--engine: gateways on other machines cannot reach 0.0.0.0"),
         (("--engine", "http://10.0.0.7:8000", "--set", "max_batch=3"), "Did you mean 'max_batch_size'?"),
         (("--engine", "http://10.0.0.7:8000", "--set", "max_batch_size=many"), "--set max_batch_size: Expected"),
-        (("--engine", "http://10.0.0.7:8000", "--id", "a/b"), "--id: a node's name has letters"),
-        (("--engine", "http://10.0.0.7:8000", "--gpus", "x"), "--gpus: expected numbers"),
+        (("--engine", "http://10.0.0.7:8000", "--id", "a/b"), "--id: a node's name is at most 128 letters"),
+        (("--engine", "http://10.0.0.7:8000", "--gpus", "x"), "--gpus: expected GPU numbers"),
         (("--engine", "http://10.0.0.7:8000", "--heartbeat", "0s"), "--heartbeat: must be greater"),
         (("--engine", "10.0.0.7:8000"), "--engine: expected a URL"),
         (("--engine", "http://10.0.0.7:8000", "--engine-key-env", "NOT_SET_X"), "NOT_SET_X is not set"),

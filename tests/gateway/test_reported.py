@@ -353,12 +353,12 @@ def test_the_section_is_read_strictly():
     assert (settings.interval_s, settings.stale_s, settings.watts, settings.ticks_s) == (0.25, 2.0, "gpu_watts", None)
     assert SignalSettings.read({"ticks": "0ms"}).ticks_s == 0.0
     for wrong, message in (
-        ({"interval": "6s"}, r"signals\.stale: must be longer than the interval"),
+        ({"interval": "6s"}, r"signals\.stale: must be longer than `interval`"),
         ({"interval": "0s"}, r"signals\.interval: must be greater than zero"),
         ({"intervall": "1s"}, r"signals\.intervall: there is no such key"),
         ({"page_bytes": 3}, r"signals\.page_bytes: expected a whole number"),
         ({"ticks": "now"}, r"signals\.ticks"),
-        ({"ticks": "500ms"}, r"signals\.ticks: must be shorter than the interval"),
+        ({"ticks": "500ms"}, r"signals\.ticks: must be shorter than `interval`"),
     ):
         with pytest.raises(HeadwayError, match=message):
             SignalSettings.read(wrong)

@@ -123,7 +123,7 @@ def test_one_that_fails_is_asked_no_more_and_nothing_else_happens(live, caplog):
     status = shadow_status(gateway)
     assert status["bad"]["running"] is False and "division by zero" in status["bad"]["why"]
     assert status["good"]["running"] and gateway.app.plane.version == 0 and gateway.app.switch.failures.last is None
-    assert sum("shadow bad: is asked no more" in record.message for record in caplog.records) == 1
+    assert sum("shadow bad: stopped" in record.message for record in caplog.records) == 1
     assert b'headway_shadow_errors_total{candidate="bad"} 1.0' in admin(gateway, "/metrics").body
 
 
@@ -143,7 +143,10 @@ def test_one_that_takes_too_long_is_asked_no_more(live, tmp_path):
     for _ in range(14):
         chat(gateway)
     gateway.until(lambda: gateway.app.shadows.candidates["slow"].why is not None)
-    assert shadow_status(gateway)["slow"]["asked"] == 10 and "longer than 1 ms" in shadow_status(gateway)["slow"]["why"]
+    assert (
+        shadow_status(gateway)["slow"]["asked"] == 10
+        and "longer than its budget of 1 ms" in shadow_status(gateway)["slow"]["why"]
+    )
 
 
 def test_a_sample_is_every_so_many(live):
@@ -198,7 +201,7 @@ def test_without_candidates_nothing_listens(live):
     ("shadow", "message"),
     [
         (["lmetric"], "shadow: expected a mapping of names"),
-        ({"a": {"priority": "none"}}, r"shadow\.a: a shadow is asked where requests would go"),
+        ({"a": {"priority": "none"}}, r"shadow\.a: a shadow candidate needs a `routing` policy"),
         ({"a": {"policies": {"routing": "lmetric"}, "sample": 2}}, r"shadow\.a\.sample: expected"),
         ({"a": "missing.yaml"}, "missing.yaml"),
         ({"a": {"routing": ORACLE}}, r"shadow\.a\.routing: .* is an oracle policy"),

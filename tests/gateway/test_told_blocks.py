@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kv_engine import (
-    OWN,
     PACK,
     PlainSink,
     batch,
-    chain,
     clearing,
     decode,
+    hasher,
     name_of,
     path_of,
     prompt_event,
@@ -118,7 +117,7 @@ def test_a_batch_that_is_too_large_is_not_looked_at():
 @given(st.binary(max_size=200) | st.recursive(st.none() | st.integers(-9, 9) | st.text(max_size=5), st.lists).map(PACK))
 def test_no_bytes_make_it_raise(payload):
     sink = PlainSink()
-    stream = Stream(Ledger(sink, chain, root, "m", OWN))
+    stream = Stream(Ledger(sink, hasher(), "m"))
     stream.on_batch(0, payload)
     while stream.step():
         pass
@@ -130,7 +129,7 @@ def test_no_bytes_make_it_raise(payload):
 
 def ledger(**more):
     sink = PlainSink()
-    return sink, Ledger(sink, chain, root, "m", OWN, **more)
+    return sink, Ledger(sink, hasher(), "m", **more)
 
 
 def events(*given):

@@ -196,7 +196,7 @@ def test_an_embedding_and_a_refusal_are_written_too(live, tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path, live):
     (tmp_path / "file").write_text("")
-    with pytest.raises(HeadwayError, match=r"records: .* cannot be written"):
+    with pytest.raises(HeadwayError, match="records: cannot write to "):
         live(1, records=str(tmp_path / "file"))
     with pytest.raises(HeadwayError, match=r"records\.roll: must be greater than zero"):
         Config.load({"backends": {"a": "http://x"}, "records": {"folder": "x", "roll": "0s"}})

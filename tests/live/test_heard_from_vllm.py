@@ -64,7 +64,7 @@ class Ear:
 
     def __init__(self, engine: Vllm, hasher: Hasher) -> None:
         self.relay, self.held, self.taken = engine.relay, Held(), 0
-        self.stream = Stream(Ledger(self.held, hasher.chain, hasher.root, tiny_model.NAME, hasher.block_tokens))
+        self.stream = Stream(Ledger(self.held, hasher, tiny_model.NAME))
 
     def holds(self, keys: Sequence[int]) -> bool:
         for _, number, payload in self.relay.batches[self.taken :]:

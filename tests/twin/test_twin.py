@@ -95,7 +95,7 @@ def test_the_gateway_polls_as_the_scenarios_router_does_in_simulated_time() -> N
 def test_policies_that_the_gateway_refuses_are_told(tmp_path: Path) -> None:
     class Router:
         def wait_for(self, pattern: str) -> str:
-            said = "headway: serving at x\nheadway: f.yaml: is refused, what was in force stays: policies: are odd.\n"
+            said = "headway: f.yaml: the new content is refused, and the old settings stay: policies: are odd.\n"
             assert re.search(pattern, said)
             return said
 

@@ -64,8 +64,8 @@ def agent(
     from headway.gateway.membership.agent_engine import Engine
     from headway.gateway.membership.agent_readings import WINDOW_S, Meter
     from headway.gateway.membership.etcd_client import Etcd
-    from headway.gateway.membership.node import check_id
-    from headway.gateway.membership.node_agent import Agent, Registration, advertised_url
+    from headway.gateway.membership.node import Node, check_id
+    from headway.gateway.membership.node_agent import Agent, advertised_url
     from headway.http.address import Address
 
     read_key(engine_key_env, "--engine-key-env")  # raises if it is not set
@@ -85,7 +85,8 @@ def agent(
     beat_s, drain_s = positive_seconds(heartbeat, "--heartbeat"), positive_seconds(drain, "--drain")
     metrics = str(more.get("metrics") or "/metrics")
     running = Agent(
-        Registration(name, url, tuple(model or ()), more, __version__),
+        name,
+        Node(url, model or [], **more, version=__version__),
         Etcd(settings),
         Engine(near.url, engine_key_env, metrics, min(2.0, beat_s)),
         None if gauge is None else Meter(gauge, max(beat_s, WINDOW_S)),
@@ -116,20 +117,20 @@ def _changes(texts: list[str]) -> dict[str, Any]:
 
 
 def _gauge(gpus: str | None, file: Path | None, command: str | None) -> Gauge | None:
-    from headway.gateway.membership.agent_readings import Nvml, ReadingsCommand, ReadingsFile
+    from headway.gateway.membership.agent_readings import command_gauge, file_gauge, find_nvml
 
     if file is not None and command is not None:
         raise HeadwayError("--readings-command: cannot be combined with --readings-file.")
     if file is not None:
-        return ReadingsFile(file)
+        return file_gauge(file)
     if command is not None:
-        return ReadingsCommand(command)
+        return command_gauge(command)
     if gpus is None:
-        return Nvml.find()
+        return find_nvml()
     cards = gpus.split(",")
     if not all(card.strip().isdecimal() for card in cards):
         raise HeadwayError(f"--gpus: expected GPU numbers such as 0,1, got {gpus!r}.")
-    gauge = Nvml.find([int(card) for card in cards])
+    gauge = find_nvml([int(card) for card in cards])
     if gauge is None:
         raise HeadwayError("--gpus: NVML finds no GPU. Install nvidia-ml-py and NVIDIA's driver.")
     return gauge

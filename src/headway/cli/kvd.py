@@ -61,7 +61,7 @@ def serve(
 ) -> None:
     """Store KV blocks for engines until Ctrl-C or SIGTERM."""
     from headway.config.documents import read_yaml
-    from headway.gateway.kvd.settings import read_settings
+    from headway.gateway.kvd.settings import Settings
 
     data: dict[str, Any] = {} if file is None else read_yaml(file)
     if not isinstance(data, dict):
@@ -72,7 +72,7 @@ def serve(
     if disk is not None:
         options["disk"] = {"folder": str(disk.absolute()), "limit": disk_limit}
     data |= {name: value for name, value in options.items() if value is not None}
-    settings = read_settings(data, Path() if file is None else file.parent)
+    settings = Settings.load(data, Path() if file is None else file.parent)
     with needs("kvd", "kvd", " for the daemon"):
         from headway.gateway.kvd.daemon import serve as run
     run(settings, lambda addresses: say(f"listening at {', '.join(addresses)} (stop with Ctrl-C or SIGTERM)"))

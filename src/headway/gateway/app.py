@@ -145,9 +145,7 @@ class App:
                 "events: KV events name tokens, so the gateway needs the model's tokenizer. "
                 "Set `tokens: {path: FOLDER}`, or remove `events`."
             )
-        return Listener(
-            self.clock, self.fleet, self.plane, config.events, hasher.chain, hasher.root, hasher.block_tokens
-        )
+        return Listener(self.clock, self.fleet, self.plane, config.events, hasher)
 
     def _observe(self) -> None:
         """Connect metrics, records, spans, the status page and the admin API."""

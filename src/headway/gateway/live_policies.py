@@ -12,6 +12,7 @@ from headway.policies.registry import DEFAULT_POLICIES
 from headway.types import Json
 
 STAGES: Final = ("admission", "priority", "flow", "routing")  # the stages that a gateway runs
+FILE_KEYS: Final = ("path", "file", "policies")  # a text under one of them is a file's name
 # A scenario plans its load and needs no admission by default. A live gateway limits the requests in flight.
 DEFAULTS: Final = {**DEFAULT_POLICIES, "admission": {"name": "max-concurrency", "max_queue": 1024}}
 
@@ -72,3 +73,21 @@ def _check_live(specs: Json, where: str) -> None:
 def build_policies(specs: Json, where: str = "policies") -> dict[str, Any]:
     """Return a new policy object for each stage."""
     return {stage: registry.build(stage, spec, f"{where}.{stage}") for stage, spec in specs.items() if stage in STAGES}
+
+
+def refuse_files(document: Any, where: str, reader: str) -> None:
+    """Refuse policies from the network that name a file: write access must not grant code execution."""
+    pending = [(document, "", where)]
+    while pending:
+        value, key, place = pending.pop()
+        if isinstance(value, dict):
+            pending += [(item, str(name), f"{place}.{name}") for name, item in value.items()]
+            pending += [(name, "", place) for name in value]
+        elif isinstance(value, list):
+            pending += [(item, "", place) for item in value]
+        # The colon makes a name that ends in .py count as a file too.
+        elif isinstance(value, str) and key != "source" and (key in FILE_KEYS or registry.is_file(f"{value}:")):
+            raise HeadwayError(
+                f"{place}: names a file ({shown(value)}), and {reader} accepts none. Write the policy's text under "
+                "`source`, or name a policy that the gateway has."
+            )

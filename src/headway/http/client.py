@@ -43,6 +43,8 @@ class NoAnswer(Exception):
     @property
     def why(self) -> str:
         """Return the reason; if no connection could be made, the operating system's message."""
+        if self.timed_out:
+            return "no answer in time"
         cause = getattr(self.error, "os_error", None)
         return str(self) if cause is None else one_line(cause, kind=False)
 

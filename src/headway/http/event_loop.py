@@ -17,6 +17,14 @@ def run_loop(work: Coroutine[Any, Any, T]) -> T:
     return uvloop.run(work)
 
 
+async def cancel(*tasks: asyncio.Task[None] | None) -> None:
+    """Cancel tasks and wait until they have ended."""
+    started = [task for task in tasks if task is not None]
+    for task in started:
+        task.cancel()
+    await asyncio.gather(*started, return_exceptions=True)
+
+
 def end_signal() -> asyncio.Event:
     """Return an event that SIGTERM and Ctrl-C set."""
     ended = asyncio.Event()

@@ -1,6 +1,6 @@
-"""The KV-block daemon: blocks by key in memory and on disk, for the engines of a node and between nodes.
+"""The KV-block daemon: stores blocks by key in memory and on disk, for the engines of a node and for other nodes.
 
-    channel (a stream of bytes: unix, quic) -> session (one request after another) -> store (RAM, then disk)
+    channel (a byte stream: unix, quic) -> session (one request after another) -> store (RAM, then disk)
 
-Keys are opaque bytes, at most 64 of them; whoever puts a block says what its key stands for.
+A key is 1 to 64 bytes. The daemon does not interpret keys or blocks.
 """

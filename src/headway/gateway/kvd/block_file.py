@@ -1,9 +1,9 @@
-"""A block on disk: one file, written as a whole or not at all, and checked when it is read.
+"""A block on disk: one file, written completely or not at all, and verified when it is read.
 
     "HKB1", length of the key (1 byte), 3 zero bytes, length of the block (8 bytes), xxh3 of key and block (8 bytes),
     key, block
 
-A file's name is its key and a number that is never used twice, so a block that is put again is another file.
+The file name is the key and a number. No number is used twice, so putting a block again creates another file.
 """
 
 import os
@@ -26,24 +26,19 @@ PAGE: Final = 4096
 
 
 class Damaged(Exception):
-    """A file that differs from what was written."""
+    """The file is not as it was written."""
 
 
 class StoredFile(NamedTuple):
     changed_ns: int
     number: int
     key: bytes
-    file_bytes: int
+    size: int  # of the block
 
 
 def room(key: bytes, size: int) -> int:
-    """Return the bytes that a block takes on disk: whole pages."""
+    """Return the bytes that a block takes on disk, in whole pages."""
     return -(-(_HEADER.size + len(key) + size) // PAGE) * PAGE
-
-
-def size_of(key: bytes, file_bytes: int) -> int:
-    """Return the size of the block in a file of so many bytes; below 1 if it holds none."""
-    return file_bytes - _HEADER.size - len(key)
 
 
 def path(folder: Path, key: bytes, number: int) -> Path:
@@ -51,7 +46,7 @@ def path(folder: Path, key: bytes, number: int) -> Path:
 
 
 def write(file: Path, key: bytes, data: Buffer) -> None:
-    """Write under another name, then rename. Not synced: after a power cut, the checksum shows a damaged file."""
+    """Write to a temporary file, then rename it. There is no fsync: after a power cut, the checksum reveals damage."""
     unfinished = file.with_suffix(_UNFINISHED)
     head = _HEADER.pack(_MAGIC, len(key), len(data), _checksum(key, data)) + key
     try:
@@ -75,17 +70,13 @@ def _write_all(opened: int, data: Buffer) -> None:
 
 
 def read(file: Path, key: bytes, size: int) -> bytearray:
-    with file.open("rb", buffering=0) as stream:
+    with file.open("rb") as stream:
         head = stream.read(_HEADER.size + len(key))
         data = bytearray(size)
-        view, filled = memoryview(data), 0
-        while filled < size and (count := stream.readinto(view[filled:])):
-            filled += count
-        end = stream.read(1)
-    if len(head) != _HEADER.size + len(key) or filled != size or end:
-        raise Damaged(f"{file}: has another length than was written")
+        if stream.readinto(data) != size or stream.read(1):
+            raise Damaged(f"{file}: wrong length")
     if head != _HEADER.pack(_MAGIC, len(key), size, _checksum(key, data)) + key:
-        raise Damaged(f"{file}: its checksum is wrong")
+        raise Damaged(f"{file}: wrong header or checksum")
     os.utime(file)  # a restarted daemon orders blocks by the age of their files
     return data
 
@@ -94,23 +85,19 @@ def remove(file: Path) -> None:
     try:
         file.unlink(missing_ok=True)
     except OSError:
-        return  # the next start finds it again
+        return  # the next start of the daemon tries again
 
 
 def scan(folder: Path, most: int) -> list[StoredFile]:
-    """Return the newest `most` blocks of a folder, oldest first, and remove what else a daemon left there: unfinished
-    files, older files of a key, blocks beyond that number. Files of others stay."""
-    newest: dict[bytes, StoredFile] = {}
-    for file in _files(folder):
-        older, newer = sorted((newest.get(file.key, file), file), key=lambda each: each.number)
-        newest[file.key] = newer
-        if older is not newer:
-            remove(path(folder, older.key, older.number))
-    files = sorted(newest.values())
-    surplus = max(0, len(files) - most)
-    for file in files[:surplus]:
+    """Return the newest `most` blocks of a folder, oldest first. Remove the other files that a daemon left there:
+    unfinished or empty ones, older files of a key, and blocks beyond that number. Foreign files stay."""
+    files = list(_files(folder))
+    newest = {file.key: file for file in sorted(files, key=lambda file: file.number)}
+    usable = sorted(file for file in newest.values() if file.size > 0)
+    usable = usable[max(0, len(usable) - most) :]
+    for file in set(files).difference(usable):
         remove(path(folder, file.key, file.number))
-    return files[surplus:]
+    return usable
 
 
 def _files(folder: Path) -> Iterator[StoredFile]:
@@ -130,8 +117,8 @@ def _files(folder: Path) -> Iterator[StoredFile]:
                 if match[3] == _UNFINISHED:
                     remove(Path(entry.path))
                     continue
-                about = entry.stat(follow_symlinks=False)
-                yield StoredFile(about.st_mtime_ns, int(match[2]), key, about.st_size)
+                stat = entry.stat(follow_symlinks=False)
+                yield StoredFile(stat.st_mtime_ns, int(match[2]), key, stat.st_size - _HEADER.size - len(key))
 
 
 def _shelf(key: bytes) -> str:

@@ -1,7 +1,7 @@
 """Fetches blocks from other daemons."""
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import Final
 
 from headway.errors import HeadwayError
@@ -10,14 +10,8 @@ from headway.gateway.kvd.channel import REFUSED, KvdError
 from headway.gateway.kvd.kvd_client import KvdClient
 from headway.gateway.kvd.settings import Settings
 
-IDLE: Final = 16  # connections that stay open without users
-TIMEOUT_S: Final = 30.0  # of each answer
-
-
-class _Source:
-    def __init__(self, client: KvdClient) -> None:
-        self.client = client
-        self.users = 0
+IDLE: Final = 16  # clients that stay connected while no fetch uses them
+TIMEOUT_S: Final = 30.0  # of each request to a source
 
 
 class Sources:
@@ -26,21 +20,22 @@ class Sources:
         self._store = store
         self._settings = settings
         self._turns = asyncio.Semaphore(settings.limits.fetches)
-        self._known: OrderedDict[str, _Source] = OrderedDict()
+        self._clients: OrderedDict[str, KvdClient] = OrderedDict()  # by address, least recently used first
+        self._users: Counter[str] = Counter()  # fetches in flight by address
 
     async def fetch(self, keys: list[bytes], address: str, ttl_s: float | None) -> int:
-        """Take the leading blocks that are missing here from another daemon; return how many are here then."""
+        """Copy the leading blocks that this daemon lacks from another one; return how many it has then."""
         self._check(address)
         async with self._turns:
             here = self._store.lookup(keys).leading
             if here == len(keys):
                 return here
-            source = self._source(address)
-            source.users += 1
+            client = self._client(address)
+            self._users[address] += 1
             try:
-                return here + await self._take(keys[here:], source.client, ttl_s)
+                return here + await self._take(keys[here:], client, ttl_s)
             finally:
-                source.users -= 1
+                self._users[address] -= 1
 
     async def _take(self, keys: list[bytes], client: KvdClient, ttl_s: float | None) -> int:
         there = await client.lookup(keys)
@@ -53,14 +48,14 @@ class Sources:
         return count + self._store.lookup(keys[count:]).leading
 
     def _check(self, address: str) -> None:
-        """Refuse unlisted sources: a client must not make the daemon connect to any address it likes."""
+        """Refuse sources that are not in `peers`: a client must not choose where the daemon connects."""
         peers = self._settings.peers
         if address not in peers if peers else not address.startswith("quic://"):
             known = ", ".join(peers) if peers else "any quic:// address"
-            raise KvdError(REFUSED, f"fetch: blocks may not come from {address!r}; allowed: {known}.")
+            raise KvdError(REFUSED, f"fetch: the daemon may not fetch from {address!r}. Its `peers` allow {known}.")
 
-    def _source(self, address: str) -> _Source:
-        if address not in self._known:
+    def _client(self, address: str) -> KvdClient:
+        if address not in self._clients:
             try:
                 client = KvdClient(
                     address,
@@ -71,14 +66,15 @@ class Sources:
                 )
             except HeadwayError as error:
                 raise KvdError(REFUSED, str(error)) from None
-            self._known[address] = _Source(client)
-            idle = [name for name, source in self._known.items() if not source.users and name != address]
+            self._clients[address] = client
+            idle = [name for name in self._clients if not self._users[name] and name != address]
             for name in idle[:-IDLE]:
-                self._known.pop(name).client.abandon()
-        self._known.move_to_end(address)
-        return self._known[address]
+                self._clients.pop(name).abandon()
+                del self._users[name]
+        self._clients.move_to_end(address)
+        return self._clients[address]
 
     async def close(self) -> None:
-        for source in self._known.values():
-            await source.client.close()
-        self._known.clear()
+        for client in self._clients.values():
+            await client.close()
+        self._clients.clear()

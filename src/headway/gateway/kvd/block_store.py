@@ -1,7 +1,7 @@
-"""The blocks of a daemon: the most recently used in memory, others on disk, and the oldest dropped.
+"""The blocks of a daemon: the most recently used ones in memory, older ones on disk. The oldest are dropped.
 
-A block put with a time to live is *held*: it stays in memory until it is read or that time has passed, and is an
-ordinary block from then on. Held blocks have a share of memory of their own; beyond it they are refused.
+A block with a time to live is *held*: it stays in memory until a client reads it or the time has passed. Then it is an
+ordinary block. Held blocks have their own share of memory; if that is full, the store refuses them.
 """
 
 import heapq
@@ -14,7 +14,7 @@ from headway.gateway.kvd.channel import Buffer
 from headway.gateway.kvd.disk import Disk
 from headway.gateway.kvd.frames import Overlap
 
-OVERHEAD: Final = 256  # bytes of memory that a block takes beside its own
+OVERHEAD: Final = 256  # bytes of memory that each block needs in addition to its data
 COUNTS: Final = ("puts", "refused", "hits_ram", "hits_disk", "misses", "dropped", "holds_expired")
 
 
@@ -24,25 +24,21 @@ def cost(data: Buffer) -> int:
 
 class Store:
     def __init__(
-        self,
-        ram_limit: int,
-        held_limit: int,
-        disk: Disk | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, ram_limit: int, held_limit: int, disk: Disk | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.ram_limit = ram_limit
         self.held_limit = min(held_limit, ram_limit)
-        self.ram_used = 0  # held blocks too
+        self.ram_used = 0  # includes held blocks
         self.held_used = 0
         self.disk = disk
         self._clock = clock
         self._ram: OrderedDict[bytes, Buffer] = OrderedDict()
         self._held: dict[bytes, tuple[Buffer, float]] = {}
-        self._ends: list[tuple[float, bytes]] = []  # when holds end; some have ended before
+        self._ends: list[tuple[float, bytes]] = []  # heap of the times when holds end; some holds have ended early
         self.puts = self.refused = self.hits_ram = self.hits_disk = self.misses = self.dropped = self.holds_expired = 0
 
     def put(self, key: bytes, data: Buffer, ttl_s: float | None = None) -> bool:
-        """Return whether it was stored. An earlier hold lasts until the block is read."""
+        """Return whether the store took the block. A hold of the same key stays in force until the block is read."""
         now = self._clock()
         self._expire(now)
         old, end = self._held.get(key, (b"", 0.0))
@@ -64,7 +60,7 @@ class Store:
         return True
 
     def at_hand(self, key: bytes) -> Buffer | None:
-        """Return a block that is in memory; it counts as read."""
+        """Return a block if it is in memory, and count it as read."""
         self._expire(self._clock())
         if key in self._held:
             data, _ = self._held.pop(key)
@@ -79,7 +75,7 @@ class Store:
         return data
 
     async def get(self, key: bytes) -> Buffer | None:
-        """Return a block from memory or disk; a block from disk moves to memory."""
+        """Return a block from memory or disk, and copy it from disk to memory."""
         data = self.at_hand(key)
         if data is not None:
             return data
@@ -100,7 +96,7 @@ class Store:
         return there
 
     def lookup(self, keys: Iterable[bytes]) -> Overlap:
-        """Return how many of a chain's leading blocks are there. A lookup does not count as use."""
+        """Return how many leading blocks of a chain the store has. A lookup does not count as use."""
         ram = disk = 0
         entries = self.disk.entries if self.disk else {}
         for key in keys:
@@ -113,7 +109,7 @@ class Store:
         return Overlap(ram + disk, ram, disk)
 
     def size(self, key: bytes) -> int | None:
-        """Return the size of a block, or None if it is not there."""
+        """Return the size of a block, or None if it is missing."""
         if key in self._held:
             return len(self._held[key][0])
         if key in self._ram:
@@ -170,7 +166,7 @@ class Store:
             self.held_used -= cost(data)
             self.holds_expired += 1
             self._ram[key] = data
-            self._ram.move_to_end(key, last=False)  # it was not read in time
+            self._ram.move_to_end(key, last=False)  # no client read it in time, so it is the first to leave memory
 
     def _promote(self, key: bytes, data: Buffer) -> None:
         if self.held_used + cost(data) > self.ram_limit:

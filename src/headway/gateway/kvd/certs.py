@@ -1,4 +1,4 @@
-"""Certificates for trying mutual TLS: an authority, and a certificate from it for each node."""
+"""Certificates for tests of mutual TLS: an authority, and a certificate for each node that it signs."""
 
 import ipaddress
 import os
@@ -16,18 +16,18 @@ from headway.errors import HeadwayError
 from headway.gateway.kvd.channel import TlsFiles
 
 CA: Final = "ca"
-SLACK: Final = timedelta(hours=1)  # clocks of nodes differ
+SLACK: Final = timedelta(hours=1)  # certificates begin earlier, since the clocks of nodes differ
 
 
 def make(folder: Path, name: str, hosts: Sequence[str], days: int) -> TlsFiles:
-    """Make a node's certificate and key in a folder, signed by the authority there, which is made first if missing."""
+    """Create a node's certificate and key in a folder. The authority in that folder signs; it is created if missing."""
     if not name or name == CA or not all(sign.isalnum() or sign in "-_." for sign in name):
-        raise HeadwayError(f"--name: expected letters, digits, '-', '_' or '.', and not 'ca', got {name!r}.")
+        raise HeadwayError(f"--name: use letters, digits, '-', '_' and '.', and not the name 'ca'; got {name!r}.")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     files = TlsFiles(folder / f"{CA}.pem", folder / f"{name}.pem", folder / f"{name}.key")
     for file in (files.certificate, files.key):
         if file.exists():
-            raise HeadwayError(f"{file}: is there already; name another node with --name.")
+            raise HeadwayError(f"{file}: exists already; choose another node name with --name.")
     life = timedelta(days=days)
     if not files.ca.exists():
         key = ec.generate_private_key(ec.SECP256R1())
@@ -43,9 +43,9 @@ def make(folder: Path, name: str, hosts: Sequence[str], days: int) -> TlsFiles:
 
 def authority(key: ec.EllipticCurvePrivateKey, life: timedelta, name: str = "headway kvd") -> x509.Certificate:
     return (
-        _builder(_subject(name), _subject(name), key.public_key(), life)
+        _builder(name, None, key.public_key(), life)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(_key_usage(signs_certificates=True), critical=True)
         .sign(key, hashes.SHA256())
     )
 
@@ -59,39 +59,36 @@ def node(
     life: timedelta,
     since: datetime | None = None,
 ) -> x509.Certificate:
-    """Make a certificate for both ends of a connection: a daemon that fetches is a client too."""
+    """Create a certificate for a server and a client: a daemon that fetches is a client too."""
     uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     return (
-        _builder(_subject(name), ca.subject, key, life, since)
+        _builder(name, ca, key, life, since)
         .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(_key_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
         .sign(ca_key, hashes.SHA256())
     )
 
 
 def _builder(
-    subject: x509.Name,
-    issuer: x509.Name,
+    name: str,
+    issuer: x509.Certificate | None,  # None: it signs itself
     key: ec.EllipticCurvePublicKey,
     life: timedelta,
     since: datetime | None = None,
 ) -> x509.CertificateBuilder:
     begin = (datetime.now(UTC) if since is None else since) - SLACK
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
-        .issuer_name(issuer)
+        .issuer_name(subject if issuer is None else issuer.subject)
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(begin)
         .not_valid_after(begin + SLACK + life)
     )
-
-
-def _subject(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
 def _host(host: str) -> x509.GeneralName:
@@ -101,7 +98,7 @@ def _host(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=not signs_certificates,
         content_commitment=False,
@@ -126,9 +123,9 @@ def _authority_of(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePriva
         certificate = x509.load_pem_x509_certificate((folder / f"{CA}.pem").read_bytes())
         key = serialization.load_pem_private_key((folder / f"{CA}.key").read_bytes(), None)
     except (OSError, ValueError) as error:
-        raise HeadwayError(f"{folder}: ca.pem and ca.key there are not an authority that can sign ({error}).") from None
+        raise HeadwayError(f"{folder}: cannot load the authority from ca.pem and ca.key ({error}).") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise HeadwayError(f"{folder / 'ca.key'}: expected a key of an elliptic curve, as this command makes.")
+        raise HeadwayError(f"{folder / 'ca.key'}: expected an elliptic-curve key, as this command creates.")
     return certificate, key
 
 

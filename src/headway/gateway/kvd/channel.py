@@ -1,4 +1,4 @@
-"""The interface of transports: byte streams in both directions, accepted at one end and opened at the other."""
+"""The interface of a transport: it opens byte streams to a peer, and accepts those that a peer opens."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Buffer: TypeAlias = bytes | bytearray
 UNREACHABLE: Final = "unreachable"
 TIMEOUT: Final = "timeout"
 BUSY: Final = "busy"  # too many connections
-WRONG: Final = "wrong"  # a malformed request or answer
+WRONG: Final = "wrong"  # a malformed request or reply
 REFUSED: Final = "refused"
-FAILED: Final = "failed"  # the daemon's own fault, or its source's
+FAILED: Final = "failed"  # the daemon or the source of a fetch failed
 
 
 class KvdError(HeadwayError):
-    """The daemon did not carry out a request; `code` is one of the names above."""
+    """A request to the daemon failed; `code` is one of the constants above."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -30,15 +30,15 @@ class KvdError(HeadwayError):
 
 
 class Closed(Exception):
-    """The channel is closed, at this end or at the other."""
+    """Either side has closed the channel."""
 
 
 class TlsFiles(Struct, frozen=True):
-    """The files of one node, in PEM: the authority that it trusts, and its own certificate."""
+    """The PEM files of one node."""
 
-    ca: Annotated[File, "the authority that peers' certificates are signed by"]
-    certificate: Annotated[File, "of this node"]
-    key: Annotated[File, "the private key of that"]
+    ca: Annotated[File, "certificate of the authority that signs the certificates of all nodes"]
+    certificate: Annotated[File, "certificate of this node"]
+    key: Annotated[File, "private key of that certificate"]
 
     def beside(self, folder: Path) -> TlsFiles:
         """Resolve relative paths against the folder of the file that names them."""
@@ -46,44 +46,44 @@ class TlsFiles(Struct, frozen=True):
 
 
 class Channel(Protocol):
-    """A stream of bytes to one peer. Reading and writing raise `Closed` once it is."""
+    """A byte stream to one peer. On a closed channel, `read` and `write` raise `Closed`."""
 
-    peer: str  # channels of one connection share it
+    peer: str  # the same for all channels of one connection
     closed: bool
 
     async def read(self, size: int) -> bytearray:
-        """Read exactly so many bytes."""
+        """Read exactly `size` bytes."""
 
     async def write(self, *parts: Buffer) -> None:
-        """Write all of them; waits while the peer is slow to read."""
+        """Write all parts; wait while the peer is slow to read."""
 
     def moved_bytes(self) -> int:
-        """Return the bytes that have come in or gone out so far; a stalled stream shows by it."""
+        """Return the bytes received and sent so far; the daemon detects stalled streams by it."""
 
     def close(self) -> None:
-        """Close it once all that was written has gone out."""
+        """Close the channel once all written bytes have been sent."""
 
     def abort(self) -> None:
-        """Close it at once, whatever is under way."""
+        """Close the channel at once and drop unsent bytes."""
 
 
 class Listener(Protocol):
-    address: str  # as a client would write it
+    address: str  # in the form that clients use
 
     async def close(self) -> None:
-        """Accept no more channels; open ones stay."""
+        """Accept no more channels; open ones stay open."""
 
     async def close_connections(self) -> None:
-        """End the connections that are left."""
+        """Close the connections that are still open."""
 
 
 class Dialler(Protocol):
-    """Opens channels to one address, over one connection or several."""
+    """Opens channels to one address."""
 
     async def open(self) -> Channel: ...
 
     def why(self) -> str | None:
-        """Return what ended the last connection, if that is known."""
+        """Return why the last connection ended, if known."""
 
     async def close(self) -> None: ...
 
@@ -92,6 +92,6 @@ class Transport(Protocol):
     async def listen(
         self, address: str, tls: TlsFiles | None, accept: Callable[[Channel], None], most: int
     ) -> Listener:
-        """Call `accept` with each channel that a peer opens, on at most so many connections."""
+        """Call `accept` with each channel that a peer opens; allow at most `most` connections."""
 
     def dialler(self, address: str, tls: TlsFiles | None) -> Dialler: ...

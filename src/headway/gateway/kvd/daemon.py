@@ -16,7 +16,7 @@ from headway.gateway.kvd.settings import SHARES, Settings
 from headway.gateway.kvd.transports import transport
 from headway.http.event_loop import end_signal, run_loop
 
-FLUSH_S: Final = 60.0  # for writing the blocks in memory at the end
+FLUSH_S: Final = 60.0  # to write the blocks in memory to disk at the end
 
 
 class _Share(Budget):
@@ -40,7 +40,7 @@ class Daemon:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> list[str]:
-        """Return the addresses that it listens on, with the actual port in place of port 0."""
+        """Return the addresses that the daemon listens on; port 0 is replaced by the actual port."""
         disk = self._settings.disk
         if disk is not None:
             self.store.disk = Disk(disk.folder, disk.limit, disk.unwritten)
@@ -56,7 +56,7 @@ class Daemon:
         return [listener.address for listener in self._listeners]
 
     async def stop(self, drain_s: float | None = None) -> None:
-        """Accept no more requests, give those under way the drain to end, and write the blocks in memory to disk."""
+        """Accept no more requests, wait up to `drain_s` for those in flight, and write the blocks in memory to disk."""
         if self.ending:
             return
         self.ending = True
@@ -121,13 +121,13 @@ class Daemon:
 
 async def _turn_away(channel: Channel) -> None:
     with suppress(Closed):
-        await channel.write(frames.frame(frames.Failure(BUSY, "the daemon has as many connections as it takes.")))
+        await channel.write(frames.frame(frames.Failure(BUSY, "the daemon accepts no more connections; try later.")))
     channel.close()
 
 
 def serve(settings: Settings, started: Callable[[list[str]], None]) -> None:
-    """Serve until SIGTERM or Ctrl-C; `started` is called with the addresses once requests are accepted."""
-    logging.getLogger("quic").setLevel(logging.CRITICAL)  # what a peer does wrong is counted, not written
+    """Serve until SIGTERM or Ctrl-C; call `started` with the addresses once the daemon accepts requests."""
+    logging.getLogger("quic").setLevel(logging.CRITICAL)  # the daemon counts the errors of peers and does not log them
     run_loop(_serve(settings, started))
 
 

@@ -1,4 +1,4 @@
-"""The disk tier: an index of the blocks in a folder, least recently used first. Threads do the I/O."""
+"""The disk tier: an index of the blocks in a folder, least recently used first. Threads read and write the files."""
 
 import asyncio
 import errno
@@ -26,34 +26,31 @@ class Entry:
     number: int
     size: int
     room: int
-    data: Buffer | None  # until it is written
+    data: Buffer | None  # None once it is written
     reading: asyncio.Future[bytearray] | None = None
 
 
 class Disk:
-    """Called from the event loop. A dropped block leaves the index at once, and the disk soon after."""
+    """Runs on the event loop. A dropped block leaves the index at once; a thread removes its file later."""
 
     def __init__(self, folder: Path, limit: int, unwritten_limit: int, most: int = MOST_BLOCKS) -> None:
         self.limit = limit
         self.used = 0
-        self.unwritten = 0  # bytes that wait to be written, and are in memory
+        self.unwritten = 0  # bytes in memory that wait to be written
         self.unwritten_limit = unwritten_limit
         self.entries: OrderedDict[bytes, Entry] = OrderedDict()
         self.written = self.dropped = self.dropped_busy = self.write_failures = self.damaged = 0
         self._folder = folder
         self._most = most
-        self._writer = ThreadPoolExecutor(1, "kvd-write")  # one: removals come before the writes they make room for
+        # One thread, so that a removal runs before the write that it makes room for.
+        self._writer = ThreadPoolExecutor(1, "kvd-write")
         self._readers = ThreadPoolExecutor(READERS, "kvd-read")
         self._under_way: set[asyncio.Future[None]] = set()
         self._lock = _lock(folder)
         self._number = 0
         for file in block_file.scan(folder, most):
             self._number = max(self._number, file.number)
-            size = block_file.size_of(file.key, file.file_bytes)
-            if size < 1:
-                block_file.remove(block_file.path(folder, file.key, file.number))
-            else:
-                self._enter(file.key, Entry(file.number, size, block_file.room(file.key, size), None))
+            self._enter(file.key, Entry(file.number, file.size, block_file.room(file.key, file.size), None))
         self._shrink(0, most)
 
     def figures(self) -> dict[str, int]:
@@ -66,9 +63,9 @@ class Disk:
         }
 
     def add(self, key: bytes, data: Buffer) -> None:
-        """Add a block that memory had no room for. It is readable at once, and on disk when a thread has written it."""
+        """Add a block that does not fit in memory. It is readable at once; a thread writes it to disk."""
         if key in self.entries:
-            self.touch(key)  # it was read from here
+            self.touch(key)  # memory had read it from disk
             return
         room = block_file.room(key, len(data))
         if room > self.limit:
@@ -87,7 +84,7 @@ class Disk:
         written.add_done_callback(lambda written: self._on_written(key, entry, written))
 
     async def read(self, key: bytes) -> Buffer | None:
-        """Return a block, or None if it is not there. A damaged one is dropped."""
+        """Return a block, or None if it is missing. Drop it if it is damaged."""
         entry = self.entries.get(key)
         if entry is None or entry.data is not None:
             return None if entry is None else entry.data
@@ -105,7 +102,7 @@ class Disk:
             return None
 
     def would_wait(self, data: Buffer) -> bool:
-        """Return whether too much is unwritten for one block more."""
+        """Return whether the memory for unwritten blocks has no room for this one."""
         return self.unwritten + len(data) + 2 * block_file.PAGE > self.unwritten_limit
 
     def touch(self, key: bytes) -> None:
@@ -133,7 +130,7 @@ class Disk:
         self.used += entry.room
 
     def _shrink(self, room: int, blocks: int) -> None:
-        """Drop the oldest until so many bytes are free and at most so many blocks left."""
+        """Drop the oldest blocks until `room` bytes are free and at most `blocks` are left."""
         while self.entries and (self.used + room > self.limit or len(self.entries) > blocks):
             self.dropped += 1
             self.drop(next(iter(self.entries)))
@@ -156,7 +153,7 @@ class Disk:
             self._free(entry.room)
 
     def _free(self, room: int) -> None:
-        """Drop the oldest blocks on a disk that others have filled, to make room for new ones."""
+        """Drop the oldest written blocks to free `room` bytes: the disk is full before the limit is reached."""
         target = self.used - room
         for key in [key for key, entry in self.entries.items() if entry.data is None]:
             if self.used <= target:
@@ -177,11 +174,11 @@ class Disk:
 def _forget(entry: Entry, reading: asyncio.Future[bytearray]) -> None:
     entry.reading = None
     if not reading.cancelled():
-        reading.exception()  # the callers of `read` get it too, if any still wait
+        reading.exception()  # marks it as retrieved; callers of `read` that still wait get it too
 
 
 def _lock(folder: Path) -> int:
-    """Reserve a folder for this daemon; the lock ends with the process."""
+    """Lock a folder for this daemon, until the process ends."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         opened = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -192,6 +189,6 @@ def _lock(folder: Path) -> int:
     except OSError:
         os.close(opened)
         raise HeadwayError(
-            f"disk.folder: {folder} is in use by another daemon; each daemon wants a folder of its own."
+            f"disk.folder: {folder} is in use by another daemon; give each daemon its own folder."
         ) from None
     return opened

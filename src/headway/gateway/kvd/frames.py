@@ -1,8 +1,8 @@
-"""The wire: a prefix of 12 bytes, a head in MessagePack, then the blocks themselves, one after another.
+"""The wire format: a prefix of 12 bytes, a head in MessagePack, then the blocks one after another.
 
     "HK", version, 0, length of the head (4 bytes), length of the blocks (4 bytes); numbers are big-endian
 
-A client asks and the daemon answers, one request at a time on a channel.
+A client sends a request and the daemon replies, one request at a time on a channel.
 """
 
 import struct
@@ -18,7 +18,7 @@ VERSION: Final = 1
 PREFIX: Final = struct.Struct(">2sBxII")
 MOST_KEYS: Final = 16_384  # in a request
 LONGEST_KEY: Final = 64
-HEAD_BYTES: Final = 2**21  # so many keys, and what stands around them
+HEAD_BYTES: Final = 2**21  # limit of a head; enough for MOST_KEYS keys
 MOST_TTL_MS: Final = 86_400_000
 
 Key = Annotated[bytes, Meta(min_length=1, max_length=LONGEST_KEY)]
@@ -28,13 +28,9 @@ Ttl = Annotated[int, Meta(ge=0, le=MOST_TTL_MS)]
 
 
 class Malformed(Exception):
-    """Bytes that are no frame; the channel that they came on is of no further use."""
+    """Invalid bytes instead of a frame. If a frame is too long, its next `follow` bytes have not been read."""
 
-
-class TooLong(Malformed):
-    """More than a frame may carry; `follow` bytes would come after its prefix."""
-
-    def __init__(self, text: str, follow: int) -> None:
+    def __init__(self, text: str, follow: int = 0) -> None:
         super().__init__(text)
         self.follow = follow
 
@@ -72,19 +68,19 @@ class Ping(Struct, array_like=True, tag=7, frozen=True):
 
 
 class Count(Struct, array_like=True, tag=32, frozen=True):
-    """Of blocks that were kept, deleted or fetched."""
+    """How many blocks were stored, deleted or fetched."""
 
     count: int
 
 
 class Blocks(Struct, array_like=True, tag=33, frozen=True):
-    """Of the first keys asked for, as many as a frame holds; 0 for a block that is not there."""
+    """Sizes of the first blocks asked for, as many as fit in a frame; 0 for a missing block."""
 
     sizes: Sizes
 
 
 class Overlap(Struct, array_like=True, tag=34, frozen=True):
-    """How many leading blocks of a chain are there, in all and by tier."""
+    """How many leading blocks of a chain the daemon has, in total and by tier."""
 
     leading: int
     ram: int
@@ -110,7 +106,7 @@ _REPLIES: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 
 
 def frame(message: Request | Reply, body_bytes: int = 0) -> bytes:
-    """Return prefix and head; the blocks are sent after them as they are."""
+    """Return prefix and head; the caller sends the blocks after them."""
     head = _ENCODER.encode(message)
     return PREFIX.pack(MAGIC, VERSION, len(head), body_bytes) + head
 
@@ -119,11 +115,11 @@ def lengths(prefix: Buffer, body_limit: int) -> tuple[int, int]:
     """Return the lengths of head and blocks."""
     magic, version, head, body = PREFIX.unpack(prefix)
     if magic != MAGIC or version != VERSION:
-        raise Malformed(f"a frame begins with {MAGIC.decode()} and version {VERSION}")
+        raise Malformed(f"a frame must begin with {MAGIC.decode()} and version {VERSION}")
     if not 0 < head <= HEAD_BYTES:
-        raise Malformed(f"a head of {head:,} bytes is not within 1 and {HEAD_BYTES:,}")
+        raise Malformed(f"the head has {head:,} bytes; it must have 1 to {HEAD_BYTES:,}")
     if body > body_limit:
-        raise TooLong(f"a frame may carry {body_limit:,} bytes, this one has {body:,}", head + body)
+        raise Malformed(f"the blocks of the frame have {body:,} bytes; the limit is {body_limit:,}", head + body)
     return head, body
 
 
@@ -131,16 +127,14 @@ def request(head: Buffer, body: int) -> Request:
     message = _decode(_REQUESTS, head)
     sizes = message.sizes if isinstance(message, Put) else []
     if isinstance(message, Put) and (len(message.keys) != len(sizes) or not all(sizes)):
-        raise Malformed("each key of a put has one block of at least one byte")
-    if sum(sizes) != body:
-        raise Malformed(f"blocks of {sum(sizes):,} bytes are announced, the frame has {body:,}")
+        raise Malformed("a put needs one block of at least one byte for each key")
+    _check_body(sizes, body)
     return message
 
 
 def reply(head: Buffer, body: int) -> Reply:
     message = _decode(_REPLIES, head)
-    if (sum(message.sizes) if isinstance(message, Blocks) else 0) != body:
-        raise Malformed(f"the frame has {body:,} bytes that its head does not announce")
+    _check_body(message.sizes if isinstance(message, Blocks) else [], body)
     return message
 
 
@@ -149,3 +143,8 @@ def _decode(decoder: msgspec.msgpack.Decoder[Message], head: Buffer) -> Message:
         return decoder.decode(head)
     except (msgspec.DecodeError, RecursionError) as error:
         raise Malformed(f"the head cannot be read ({error})") from None
+
+
+def _check_body(sizes: list[int], body: int) -> None:
+    if sum(sizes) != body:
+        raise Malformed(f"the head announces {sum(sizes):,} bytes of blocks, but the frame has {body:,}")

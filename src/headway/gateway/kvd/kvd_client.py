@@ -21,18 +21,18 @@ from headway.gateway.kvd.channel import (
 )
 from headway.gateway.kvd.transports import transport
 
-BATCH: Final = 16 << 20  # bytes of blocks that are put together
-PAUSE_S: Final = (0.1, 5.0)  # after a daemon that does not answer, the first and the longest
+BATCH: Final = 16 << 20  # bytes of blocks in one put
+PAUSE_S: Final = (0.1, 5.0)  # first and longest pause after a daemon did not answer
 Reply = TypeVar("Reply", bound=frames.Reply)
-Answer = tuple[frames.Reply, list[bytearray | None]]  # and the blocks that follow it
+Answer = tuple[frames.Reply, list[bytearray | None]]  # with the blocks that follow the reply
 
 
 class KvdClient:
     """A client of one daemon, by its address: `unix:/run/kvd.sock` or `quic://10.0.0.8:7072`.
 
-    Up to `channels` calls run at the same time; the others wait. Each has `timeout_s` in all. A daemon that was lost is
-    dialled again at the next call; while it stays away, calls fail at once for a growing while. Every failure is a
-    `KvdError` with its `code`.
+    Up to `channels` calls run at the same time; the others wait. Each call may take `timeout_s` in total. After a lost
+    connection, the next call dials again. While the daemon stays away, calls fail at once, and the pause between
+    attempts grows. Every failure is a `KvdError` with its `code`.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class KvdClient:
     async def put(
         self, blocks: Mapping[bytes, Buffer] | Iterable[tuple[bytes, Buffer]], ttl_s: float | None = None
     ) -> int:
-        """Return how many were stored. With a time to live, a block stays until it is read or that has passed."""
+        """Return how many blocks were stored. With `ttl_s`, the daemon holds them for that time or until a read."""
         count = 0
         for batch in _batches(blocks.items() if isinstance(blocks, Mapping) else blocks):
             request = frames.Put([key for key, _ in batch], [len(data) for _, data in batch], _milliseconds(ttl_s))
@@ -71,11 +71,11 @@ class KvdClient:
         return count
 
     async def get(self, keys: Sequence[bytes]) -> list[bytearray | None]:
-        """Return the blocks of these keys, None for each that is not there."""
+        """Return the blocks of these keys, None for a missing one."""
         return [data async for _, data in self.blocks(keys)]
 
     async def blocks(self, keys: Sequence[bytes]) -> AsyncIterator[tuple[bytes, bytearray | None]]:
-        """Yield the same one after another, a frame of them in memory at a time."""
+        """Yield the same blocks with their keys; at most one frame of them is in memory."""
         at = 0
         while at < len(keys):
             some = list(keys[at : at + frames.MOST_KEYS])
@@ -87,18 +87,15 @@ class KvdClient:
             at += len(blocks)
 
     async def delete(self, keys: Sequence[bytes]) -> int:
-        """Return how many were there."""
-        count = 0
-        for part in _parts(keys):
-            count += (await self._ask(frames.Delete(part), frames.Count))[0].count
-        return count
+        """Return how many of the blocks existed."""
+        return sum([(await self._ask(frames.Delete(part), frames.Count))[0].count for part in _parts(keys)])
 
     async def lookup(self, keys: Sequence[bytes]) -> int:
-        """Return how many leading blocks of a chain are there."""
+        """Return how many leading blocks of a chain the daemon has."""
         return (await self.overlap(keys)).leading
 
     async def overlap(self, keys: Sequence[bytes]) -> frames.Overlap:
-        """Return the same, with their tiers."""
+        """Return how many leading blocks of a chain the daemon has, in total and by tier."""
         total = frames.Overlap(0, 0, 0)
         for part in _parts(keys):
             answer, _ = await self._ask(frames.Lookup(part), frames.Overlap)
@@ -108,7 +105,7 @@ class KvdClient:
         return total
 
     async def fetch(self, keys: Sequence[bytes], source: str, ttl_s: float | None = None) -> int:
-        """Have the daemon take the leading blocks that it lacks from another one; return how many it has then."""
+        """Make the daemon copy the leading blocks that it lacks from `source`; return how many it has then."""
         total = 0
         for part in _parts(keys):
             answer, _ = await self._ask(frames.Fetch(part, source, _milliseconds(ttl_s)), frames.Count)
@@ -130,13 +127,13 @@ class KvdClient:
         await self._dialler.close()
 
     def abandon(self) -> None:
-        """Close it without waiting."""
+        """Close the client without waiting."""
         self._closing = asyncio.get_running_loop().create_task(self.close())
 
     async def _ask(
         self, request: frames.Request, kind: type[Reply], parts: Sequence[Buffer] = ()
     ) -> tuple[Reply, list[bytearray | None]]:
-        """Return the reply, which must be of a kind, and its blocks."""
+        """Return the reply, which must be a `kind`, and its blocks."""
         head = frames.frame(request, sum(len(part) for part in parts))
         try:
             async with asyncio.timeout(self.timeout_s), self._turns:
@@ -157,7 +154,7 @@ class KvdClient:
                 if not channel.closed:
                     return await self._talk(channel, written)
             except Closed:
-                continue  # the daemon closed it while it was idle
+                continue  # the daemon closed the idle channel
         channel = await self._open()
         try:
             answer = await self._talk(channel, written)
@@ -166,7 +163,7 @@ class KvdClient:
             if why is not None:
                 self._lost()
             raise KvdError(
-                UNREACHABLE, f"{self.address}: the daemon ended the connection{f' ({why})' if why else ''}."
+                UNREACHABLE, f"{self.address}: the daemon closed the connection{f' ({why})' if why else ''}."
             ) from None
         self._pause_s = self._not_before = 0.0
         return answer
@@ -180,12 +177,12 @@ class KvdClient:
             blocks = [await channel.read(size) if size else None for size in sizes]
         except frames.Malformed as error:
             channel.abort()
-            raise KvdError(FAILED, f"{self.address}: does not answer as a daemon would ({error}).") from None
+            raise KvdError(FAILED, f"{self.address}: sent an invalid reply ({error}).") from None
         except BaseException:
             channel.abort()
             raise
         if isinstance(answer, frames.Failure) and answer.code in (WRONG, BUSY):
-            channel.abort()  # as the daemon does
+            channel.abort()  # the daemon closes it too
         else:
             self._free.append(channel)
         return answer, blocks
@@ -193,7 +190,7 @@ class KvdClient:
     async def _open(self) -> Channel:
         now = asyncio.get_running_loop().time()
         if now < self._not_before:
-            raise KvdError(UNREACHABLE, f"{self.address}: no daemon answers; it is tried again in a moment.")
+            raise KvdError(UNREACHABLE, f"{self.address}: no daemon answers; the client waits before it tries again.")
         try:
             return await self._dialler.open()
         except KvdError:
@@ -205,7 +202,7 @@ class KvdClient:
         self._not_before = asyncio.get_running_loop().time() + self._pause_s
 
     def _nonsense(self) -> KvdError:
-        return KvdError(WRONG, f"{self.address}: answered something else than was asked.")
+        return KvdError(WRONG, f"{self.address}: sent a reply that does not match the request.")
 
 
 def _parts(keys: Sequence[bytes]) -> list[list[bytes]]:
@@ -213,7 +210,7 @@ def _parts(keys: Sequence[bytes]) -> list[list[bytes]]:
 
 
 def _batches(blocks: Iterable[tuple[bytes, Buffer]]) -> list[list[tuple[bytes, Buffer]]]:
-    """Group the blocks that go into a frame together; a long one goes alone."""
+    """Group blocks into frames; a large block gets its own frame."""
     batches: list[list[tuple[bytes, Buffer]]] = []
     total = 0
     for key, data in blocks:

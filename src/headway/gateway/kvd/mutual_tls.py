@@ -1,7 +1,7 @@
-"""Mutual TLS for QUIC: aioquic's server can ask for a client's certificate but does not check it; this one does.
+"""Mutual TLS for QUIC: aioquic's server can request a client's certificate but does not verify it; this one does.
 
-It uses names that are private to aioquic. If one of them goes, no certificate counts as verified and every connection
-is refused.
+This module uses private names of aioquic. If aioquic changes them, no certificate counts as verified and the daemon
+refuses every connection.
 """
 
 import ssl
@@ -19,7 +19,7 @@ IDLE_S: Final = 60.0
 
 
 class VerifyingContext(tls.Context):
-    """The server's half of a handshake: without a valid certificate it ends before any data is read."""
+    """The server's side of a handshake: it fails before any data is read, unless the client's certificate is valid."""
 
     verified = False
 
@@ -39,7 +39,7 @@ class VerifyingContext(tls.Context):
 
 
 def demand(context: Any) -> None:
-    """Make a server's context, before its handshake, require a verified certificate."""
+    """Make a server's context require a verified client certificate; call it before the handshake."""
     context.__class__ = VerifyingContext
     context._request_client_certificate = True
 
@@ -49,7 +49,7 @@ def is_verified(context: Any) -> bool:
 
 
 def _check_purpose(certificate: x509.Certificate) -> None:
-    """Refuse a certificate that names its uses, and not that of a client."""
+    """Refuse a certificate that lists its uses without client authentication."""
     try:
         uses = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     except x509.ExtensionNotFound:
@@ -59,9 +59,11 @@ def _check_purpose(certificate: x509.Certificate) -> None:
 
 
 def configuration(files: TlsFiles | None, address: str, server_name: str | None) -> QuicConfiguration:
-    """Configure a client that expects this name of its server, or a server (None)."""
+    """Return the configuration of a client of the server `server_name`, or of a server if that is None."""
     if files is None:
-        raise HeadwayError(f"{address}: QUIC wants 'tls' with ca, certificate and key; headway kvd certs makes some.")
+        raise HeadwayError(
+            f"{address}: QUIC needs 'tls' with ca, certificate and key; for a test, `headway kvd certs` creates them."
+        )
     quic = QuicConfiguration(
         alpn_protocols=[ALPN],
         is_client=server_name is not None,

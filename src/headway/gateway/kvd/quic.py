@@ -1,6 +1,6 @@
 """QUIC between nodes: one connection for each pair, mutual TLS on both sides.
 
-An address may say how long datagrams are, where the network takes more than 1,200 bytes: quic://host:port?datagram=8900
+If the network carries datagrams above 1,200 bytes, an address may set their size: quic://host:port?datagram=8900
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from headway.gateway.kvd.channel import UNREACHABLE, Channel, Closed, Dialler, K
 from headway.gateway.kvd.quic_link import Link
 from headway.gateway.kvd.transports import host_and_port
 
-DATAGRAMS: Final = range(1200, 16_001)  # bytes; the shortest pass everywhere, aioquic takes no longer ones
+DATAGRAMS: Final = range(1200, 16_001)  # bytes; every network carries 1,200, and 16,000 is the limit of aioquic
 SOCKET_BUFFER: Final = 4 << 20
 
 
@@ -71,7 +71,7 @@ class QuicListener:
 
 
 class QuicDialler:
-    """Opens channels on one connection, and connects again when it has ended."""
+    """Opens channels on one connection, and connects again after the connection ended."""
 
     def __init__(self, address: str, tls: TlsFiles | None) -> None:
         self._address = address
@@ -129,7 +129,7 @@ class QuicTransport:
             addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)
             opened = _socket(addresses[0][0], addresses[0][4])
         except OSError as error:
-            raise HeadwayError(f"{address}: cannot be listened on ({error.strerror or error}).") from None
+            raise HeadwayError(f"{address}: cannot listen on this address ({error.strerror or error}).") from None
         name = opened.getsockname()
         _, server = await loop.create_datagram_endpoint(lambda: Server(configuration, accept, most), sock=opened)
         host = f"[{name[0]}]" if ":" in name[0] else name[0]
@@ -165,5 +165,5 @@ def _datagram(address: str) -> int:
         return DATAGRAMS[0]
     name, _, value = query.partition("=")
     if name != "datagram" or not value.isdecimal() or int(value) not in DATAGRAMS:
-        raise HeadwayError(f"{address}: expected datagram= and {DATAGRAMS[0]:,} to {DATAGRAMS[-1]:,} after the '?'.")
+        raise HeadwayError(f"{address}: expected ?datagram=SIZE, with {DATAGRAMS[0]:,} to {DATAGRAMS[-1]:,} bytes.")
     return int(value)

@@ -1,4 +1,4 @@
-"""A QUIC connection between two nodes, and the channels on it: each is a stream."""
+"""A QUIC connection between two nodes. Each channel is one of its streams."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from aioquic.quic import events
 from headway.gateway.kvd import mutual_tls, quic_windows
 from headway.gateway.kvd.channel import Buffer, Channel, Closed
 
-MOST_CUT: Final = 1000  # streams cut short, after which a connection has had its time
+MOST_CUT: Final = 1000  # streams that may be closed before a connection is closed
 HANDSHAKE_S: Final = 5.0
 PIECE: Final = 128 * 1024
-UNSENT: Final = 1 << 20  # bytes of a channel that wait for the peer
-ENDED: Final = 1  # the error code of what is cut short
+UNSENT: Final = 1 << 20  # bytes of a channel that the peer has not acknowledged
+ENDED: Final = 1  # the error code of reset streams and closed connections
 
 
 class QuicChannel:
@@ -102,7 +102,7 @@ class QuicChannel:
             _wake(self._writing)
 
     def end(self) -> None:
-        """Note that nothing more comes; received bytes can still be read."""
+        """Mark the channel as closed; received bytes can still be read."""
         self.closed = True
         self._link.forget(self._stream)
         _wake(self._reading)
@@ -115,7 +115,7 @@ def _wake(waiting: asyncio.Future[None] | None) -> None:
 
 
 class Link(QuicConnectionProtocol):
-    """A connection, at either end: a server's has an `accept` for the channels that its client opens."""
+    """A connection, on either side. On the server, `accept` gets the channels that the client opens."""
 
     def __init__(
         self,
@@ -135,11 +135,11 @@ class Link(QuicConnectionProtocol):
         self._on_end = on_end
         self._channels: dict[int, QuicChannel] = {}
         self._cut: set[int] = set()
-        self._late = self._loop.call_later(HANDSHAKE_S, self.close, ENDED, "the handshake takes too long")
+        self._late = self._loop.call_later(HANDSHAKE_S, self.close, ENDED, "the handshake timed out")
 
     def open(self) -> QuicChannel:
         stream_id = self.quic.get_next_available_stream_id()
-        self.send(stream_id, b"")  # so that the next one has another number
+        self.send(stream_id, b"")  # reserves the number
         channel = self._channels[stream_id] = QuicChannel(self, stream_id)
         return channel
 
@@ -156,14 +156,14 @@ class Link(QuicConnectionProtocol):
             return
         self._cut.add(stream_id)
         if len(self._cut) > MOST_CUT:
-            self.close(ENDED, "too many streams were cut short")
+            self.close(ENDED, "too many streams were aborted")
             return
         self.quic.reset_stream(stream_id, ENDED)
         self.quic.stop_stream(stream_id, ENDED)
         self._transmit_soon()
 
     def finish(self, stream_id: int) -> None:
-        """Send what is left, and take no more."""
+        """Send the rest, and receive nothing more."""
         if self.ended is None:
             self._cut.add(stream_id)
             self.quic.send_stream_data(stream_id, b"", end_stream=True)
@@ -171,7 +171,7 @@ class Link(QuicConnectionProtocol):
             self._transmit_soon()
 
     def hang_up(self) -> None:
-        """Close a client's socket, which has no other use."""
+        """Close a client's socket; no other connection uses it."""
         if self._transport is not None:
             self._transport.close()
 
@@ -179,7 +179,7 @@ class Link(QuicConnectionProtocol):
         self._channels.pop(stream_id, None)
 
     def datagram_received(self, data: Any, addr: Any) -> None:
-        """Do as aioquic, but answer datagrams that come together in one go."""
+        """Override aioquic: send one answer for datagrams that arrive together."""
         self.quic.receive_datagram(data, addr, now=self._loop.time())
         self._process_events()
         self._transmit_soon()
@@ -216,7 +216,7 @@ class Link(QuicConnectionProtocol):
             channel.end()
 
     def _incoming(self, stream_id: int) -> QuicChannel | None:
-        """Return the channel that the peer opens; None if it may not, or if the stream was cut."""
+        """Return the channel that the peer opens; None if it must not, or if the stream is closed."""
         if stream_id in self._cut:
             return None
         verified = self.connected.done() and self.ended is None

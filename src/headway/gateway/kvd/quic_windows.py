@@ -1,5 +1,5 @@
-"""QUIC's flow control by the bytes that were read. aioquic lets a peer send more as soon as bytes arrive, so a fast
-sender would fill the daemon's memory; here a peer is never more than a window ahead."""
+"""QUIC flow control by the bytes that were read. aioquic lets a peer send more as soon as bytes arrive, so a fast
+sender could fill the daemon's memory. Here a peer is at most one window ahead of the reader."""
 
 from typing import Any, Final
 
@@ -10,13 +10,13 @@ from headway.gateway.kvd import mutual_tls
 
 MOST_STREAMS: Final = 16  # of a connection
 STREAM_WINDOW: Final = 1 << 19
-STEP: Final = STREAM_WINDOW // 2  # smaller grants are not sent
-WINDOW: Final = (MOST_STREAMS + 1) * STREAM_WINDOW  # of a connection: stalled streams leave room for others
+STEP: Final = STREAM_WINDOW // 2  # smaller increases of a limit are not sent
+WINDOW: Final = (MOST_STREAMS + 1) * STREAM_WINDOW  # of a connection: stalled streams must not block the others
 _FRAME: Final = 17  # bytes of a MAX_STREAM_DATA frame at most
 
 
 class _Window(Limit):
-    """A limit of bytes that rises as they are read."""
+    """A limit of received bytes that rises as they are read."""
 
     def __init__(self, plain: Limit) -> None:
         self.unread = 0  # bytes received and not yet read
@@ -36,10 +36,10 @@ class _Window(Limit):
 
 
 class Connection(QuicConnection):
-    """A connection at either end; a server's requires its client's certificate."""
+    """A connection, on either side. The server requires the client's certificate."""
 
     def open_windows(self) -> None:
-        """Replace aioquic's limit; called once, before the first packet."""
+        """Replace aioquic's limit; call it once, before the first packet."""
         self._local_max_data: Any = _Window(self._local_max_data)
         self._unread: dict[int, int] = {}  # bytes by stream
 
@@ -48,7 +48,7 @@ class Connection(QuicConnection):
         self._local_max_data.unread += size
 
     def count_read(self, stream_id: int, size: int) -> bool:
-        """Return whether a new limit should be sent to the peer."""
+        """Count bytes as read; return whether to send a new limit to the peer."""
         left = self._unread.pop(stream_id) - size
         if left:
             self._unread[stream_id] = left
@@ -59,7 +59,7 @@ class Connection(QuicConnection):
         )
 
     def forget(self, stream_id: int) -> None:
-        """Drop the count of a stream that will not be read further."""
+        """Drop the count of a stream that is not read any more."""
         self._local_max_data.unread -= self._unread.pop(stream_id, 0)
 
     def unsent(self, stream_id: int) -> int:

@@ -1,4 +1,4 @@
-"""One channel of the daemon: each request is answered before the next is read."""
+"""One channel of the daemon. It replies to a request before it reads the next one."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from headway.gateway.kvd.channel import FAILED, REFUSED, WRONG, Buffer, Channel,
 if TYPE_CHECKING:
     from headway.gateway.kvd.daemon import Daemon
 
-FREE: Final = 65_536  # bytes of a request or an answer that need no turn
-ANSWER: Final = 16 << 20  # bytes of blocks in an answer, where it is more than one
-PATIENCE: Final = 4  # frames at most that are read and dropped, so that a peer gets to read why it is refused
+FREE: Final = 65_536  # requests and replies up to this size, in bytes, take nothing from the budget
+ANSWER: Final = 16 << 20  # bytes of blocks in a reply with more than one block
+PATIENCE: Final = 4  # frames that the daemon reads and drops at most, so that a peer can read why it was refused
 LEAST: Final = 65_536  # bytes that must move within `stall_s`
 _LOG: Final = logging.getLogger("headway.kvd")
 
 
 class Budget:
-    """Bytes that may be in memory for requests under way; a request that needs more than is free waits its turn."""
+    """Memory, in bytes, for requests in flight. If too little is free, requests wait in order of arrival."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -29,7 +29,7 @@ class Budget:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def take(self, size: int) -> None:
-        """Take bytes, at most the limit."""
+        """Take `size` bytes, at most the limit; wait until they are free."""
         assert size <= self.limit
         if not self._waiting and self.used + size <= self.limit:
             self.used += size
@@ -40,9 +40,9 @@ class Budget:
             await turn
         except asyncio.CancelledError:
             if turn.cancelled():
-                self._admit()  # it may have stood before others
+                self._admit()  # it may have blocked others
             else:
-                self.give(size)  # granted in the same moment
+                self.give(size)  # it was granted at the same moment
             raise
 
     def give(self, size: int) -> None:
@@ -62,14 +62,14 @@ class Budget:
 
 class Session:
     def __init__(self, daemon: Daemon, channel: Channel, share: Budget) -> None:
-        self.busy = False  # a request is under way
+        self.busy = False  # whether a request is in flight
         self._daemon = daemon
         self._channel = channel
         self._share = share
         self._loop = asyncio.get_running_loop()
         self._since = self._loop.time()
         self._moved_bytes = 0
-        self._waits = False  # whether the peer waits for the daemon, not the daemon for the peer
+        self._waits = False  # whether the peer waits for the daemon; it is not stalled then
         self._watch = self._loop.call_later(daemon.limits.stall_s, self._look)
 
     async def run(self) -> None:
@@ -98,9 +98,9 @@ class Session:
         self._channel.abort()
 
     async def _refuse(self, error: frames.Malformed) -> None:
-        """Say why, also to a peer that writes all it has before it reads."""
-        await self._say(frames.Failure(WRONG, f"the request is wrong: {error}."))
-        left = error.follow if isinstance(error, frames.TooLong) else 0
+        """Send the reason. A peer may write its whole frame before it reads, so read and drop the rest of the frame."""
+        await self._send(frames.Failure(WRONG, f"invalid request: {error}."))
+        left = error.follow
         try:
             while 0 < left <= PATIENCE * self._daemon.limits.frame:
                 left -= len(await self._channel.read(min(left, FREE)))
@@ -122,7 +122,7 @@ class Session:
             return
         if not isinstance(request, frames.Put):
             answer = await self._answer(request)
-        await self._say(answer)
+        await self._send(answer)
 
     async def _put(self, request: frames.Put) -> frames.Reply:
         count = 0
@@ -143,7 +143,7 @@ class Session:
             for at, data in zip(waiting, await asyncio.gather(*(store.get(keys[at]) for at in waiting)), strict=True):
                 blocks[at] = data
             self._turn(busy=True)
-            longest = self._daemon.limits.frame  # which may have been another when a block was put
+            longest = self._daemon.limits.frame  # an earlier daemon may have stored larger blocks
             blocks = [None if data is None or len(data) > longest else data for data in blocks]
             sizes = [0 if data is None else len(data) for data in blocks]
             head = frames.frame(frames.Blocks(sizes), sum(sizes))
@@ -152,7 +152,7 @@ class Session:
             self._give(turn_bytes)
 
     def _fitting(self, keys: list[bytes]) -> tuple[list[bytes], int]:
-        """Return the leading keys whose blocks one answer holds, at least one, and the bytes of these blocks."""
+        """Return the leading keys whose blocks fit in one reply, at least one, and the bytes of these blocks."""
         limit = min(ANSWER, self._daemon.limits.frame)
         total = 0
         for at, key in enumerate(keys):
@@ -184,14 +184,14 @@ class Session:
         finally:
             self._turn(busy=True)
 
-    async def _say(self, answer: frames.Reply) -> None:
+    async def _send(self, answer: frames.Reply) -> None:
         try:
             await self._channel.write(frames.frame(answer))
         except Closed:
             self._channel.abort()
 
     async def _take(self, size: int) -> int:
-        """Wait for a turn of so many bytes, at most the peer's share. Few bytes need none."""
+        """Take bytes from the budgets of the peer and the daemon, at most the peer's share; return how many."""
         if size <= FREE:
             return 0
         self._waits = True
@@ -217,7 +217,7 @@ class Session:
         self._moved_bytes = self._channel.moved_bytes()
 
     def _look(self) -> None:
-        """A peer that stands still with a request half sent, or an answer half turn_bytes, is given up."""
+        """Close the channel of a peer that stalls during a request, or that is idle for too long."""
         limits = self._daemon.limits
         span = limits.stall_s if self.busy else limits.idle_s
         left = self._since + span - self._loop.time()

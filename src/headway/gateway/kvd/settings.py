@@ -1,4 +1,4 @@
-"""The daemon's file: its addresses, the memory and disk for blocks, and limits."""
+"""The settings of a daemon: addresses, memory and disk for blocks, and limits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Annotated, Any, Final
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from headway.config.documents import read_yaml
 from headway.config.keys import Bytes, Doc, PositiveSeconds, Unit, bytes_of_at_least
 from headway.config.section import read
 from headway.config.wording import shown
@@ -18,7 +17,7 @@ from headway.gateway.kvd.channel import TlsFiles
 from headway.gateway.settings import Folder
 
 MIB: Final = 2**20
-SHARES: Final = 4  # one peer has at most this part of the bytes in flight
+SHARES: Final = 4  # one peer may use 1/4 of the memory for requests in flight
 
 
 def _read_listen(value: Any, where: str) -> tuple[str, ...]:
@@ -33,38 +32,38 @@ SomeMebibytes = Annotated[int, bytes_of_at_least(MIB)]
 
 
 class Limits(Struct, frozen=True):
-    frame: Annotated[SomeFrames, "of blocks in a request or an answer"] = 64 * MIB
-    in_flight: Annotated[SomeFrames, "of all requests and answers under way; a peer has a quarter at most"] = 512 * MIB
-    connections: Annotated[int, Meta(ge=1, le=10_000), "at a time"] = 256
-    fetches: Annotated[int, Meta(ge=1, le=1000), "from other daemons at once"] = 4
+    frame: Annotated[SomeFrames, "most bytes of blocks in one request or reply"] = 64 * MIB
+    in_flight: Annotated[SomeFrames, "memory for requests and replies in flight; a peer may use a quarter"] = 512 * MIB
+    connections: Annotated[int, Meta(ge=1, le=10_000), "most connections; each QUIC stream counts as one"] = 256
+    fetches: Annotated[int, Meta(ge=1, le=1000), "most fetches from other daemons at a time"] = 4
     stall_s: Annotated[
-        PositiveSeconds, "a peer that moves less than 64 KiB in so long while a request is under way is given up"
+        PositiveSeconds, "if a peer moves less than 64 KiB in this time during a request, its connection is closed"
     ] = 10.0
-    idle_s: Annotated[PositiveSeconds, "and so is one without a request after so long"] = 300.0
-    drain_s: Annotated[PositiveSeconds, "what the end takes at most"] = 30.0
+    idle_s: Annotated[PositiveSeconds, "if a connection has no request for this time, it is closed"] = 300.0
+    drain_s: Annotated[PositiveSeconds, "how long the daemon waits for requests in flight when it ends"] = 30.0
 
 
 class DiskSettings(Struct, frozen=True):
-    folder: Annotated[Folder, "of its own"]
-    limit: Annotated[SomeMebibytes, "of what lies there, in pages of 4 KiB"]
-    unwritten: Annotated[SomeMebibytes, "memory for what waits to be written"] = 256 * MIB
+    folder: Annotated[Folder, "folder for the blocks; no other daemon may use it"]
+    limit: Annotated[SomeMebibytes, "disk space for blocks, in pages of 4 KiB"]
+    unwritten: Annotated[SomeMebibytes, "memory for blocks that wait to be written"] = 256 * MIB
 
 
 class Settings(Struct, frozen=True):
     listen: Annotated[
         tuple[str, ...],
         Unit("address or list", _read_listen, ", ".join),
-        "unix:PATH, or quic://HOST:PORT; quic://HOST:PORT?datagram=8900 where the network takes longer datagrams than "
-        "1,200 bytes",
+        "unix:PATH or quic://HOST:PORT; add ?datagram=8900 if the network carries datagrams above 1,200 bytes",
     ] = ("unix:kvd.sock",)
-    ram: Annotated[SomeMebibytes, "memory for blocks, with 256 bytes for each beside its own"] = 1024 * MIB
+    ram: Annotated[SomeMebibytes, "memory for blocks; each block needs its size and 256 bytes"] = 1024 * MIB
     held: Annotated[
-        Bytes | None,
-        Doc("the part of it that blocks put with a time to live may fill", default="half of `ram`"),
+        Bytes | None, Doc("the part of `ram` that blocks with a time to live may use", default="half of `ram`")
     ] = None
-    disk: Annotated[DiskSettings | None, "blocks that memory has no room for"] = None
-    tls: Annotated[TlsFiles | None, "files in PEM; QUIC wants them"] = None
-    peers: Annotated[tuple[str, ...], Doc("where blocks may be fetched from", default="any quic:// address")] = ()
+    disk: Annotated[DiskSettings | None, "for blocks that do not fit in memory; below"] = None
+    tls: Annotated[TlsFiles | None, "PEM files; required for QUIC; below"] = None
+    peers: Annotated[
+        tuple[str, ...], Doc("addresses of daemons that this one may fetch from", default="any quic:// address")
+    ] = ()
     limits: Annotated[Limits, "below"] = Limits()
 
     @property
@@ -72,25 +71,15 @@ class Settings(Struct, frozen=True):
         return self.ram // 2 if self.held is None else self.held
 
     @classmethod
-    def load(cls, source: str | Path | Mapping[str, Any]) -> Settings:
-        """Read a YAML file or a mapping; relative paths resolve against the file's folder."""
-        if isinstance(source, Mapping):
-            return read_settings(dict(source), Path())
-        path = Path(source).expanduser()
-        data = read_yaml(path)
-        if not isinstance(data, dict):
-            raise HeadwayError(f"{path}: a daemon's file is a mapping with 'listen' and 'ram'.")
-        return read_settings(data, path.parent)
-
-
-def read_settings(data: dict[str, Any], folder: Path) -> Settings:
-    settings = read(Settings, data, "")
-    if settings.held_bytes > settings.ram:
-        ram = shown(data.get("ram", "1GiB"))
-        raise HeadwayError(f"held: is a part of 'ram', which is {ram}, got {shown(data['held'])}.")
-    _check_limits(settings.limits, data.get("limits") or {})
-    disk = None if settings.disk is None else replace(settings.disk, folder=folder / settings.disk.folder)
-    return replace(settings, disk=disk, tls=None if settings.tls is None else settings.tls.beside(folder))
+    def load(cls, data: Mapping[str, Any], folder: Path = Path()) -> Settings:
+        """Read and check settings; relative paths resolve against `folder`."""
+        settings = read(cls, dict(data), "")
+        if settings.held_bytes > settings.ram:
+            ram = shown(data.get("ram", "1GiB"))
+            raise HeadwayError(f"held: {shown(data['held'])} is more than 'ram' ({ram}), of which it is a part.")
+        _check_limits(settings.limits, data.get("limits") or {})
+        disk = None if settings.disk is None else replace(settings.disk, folder=folder / settings.disk.folder)
+        return replace(settings, disk=disk, tls=None if settings.tls is None else settings.tls.beside(folder))
 
 
 def _check_limits(limits: Limits, data: dict[str, Any]) -> None:
@@ -98,6 +87,6 @@ def _check_limits(limits: Limits, data: dict[str, Any]) -> None:
         raise HeadwayError(f"limits.frame: must be below 4GiB, got {shown(data['frame'])}.")
     if limits.in_flight < SHARES * (limits.frame + 4 * MIB):
         raise HeadwayError(
-            f"limits.in_flight: must be at least {SHARES} times 'frame' and 16MiB more, so that one peer cannot hold "
-            f"up the others, got {shown(data.get('in_flight', '512MiB'))}."
+            f"limits.in_flight: must be at least {SHARES} times 'frame' plus 16MiB, so that one peer cannot block the "
+            f"others, got {shown(data.get('in_flight', '512MiB'))}."
         )

@@ -1,7 +1,6 @@
 """The transports, by the scheme of an address such as `unix:/run/kvd.sock` or `quic://10.0.0.8:7072`."""
 
 from collections.abc import Callable
-from ctypes.util import find_library
 from pkgutil import resolve_name
 from typing import Final
 
@@ -14,7 +13,7 @@ _REGISTERED: Final[dict[str, Callable[[], Transport]]] = {}
 
 
 def register(scheme: str, make: Callable[[], Transport]) -> None:
-    """Add a transport, or replace a built-in one."""
+    """Register a transport under a scheme; it may replace a built-in one."""
     _REGISTERED[scheme] = make
 
 
@@ -23,11 +22,9 @@ def transport(address: str, where: str) -> Transport:
     if scheme in _REGISTERED:
         return _REGISTERED[scheme]()
     if scheme == "rdma":
-        if find_library("ibverbs") is None:
-            raise HeadwayError("rdma: libibverbs is not on this machine; use a quic:// address, or install rdma-core.")
         raise HeadwayError(
-            "rdma: Headway brings no RDMA transport of its own; use a quic:// address, "
-            "or give one to headway.gateway.kvd.transports.register."
+            "rdma: Headway has no built-in RDMA transport; use a quic:// address, or register a transport with "
+            "headway.gateway.kvd.transports.register."
         )
     if scheme not in _OWN:
         raise HeadwayError(

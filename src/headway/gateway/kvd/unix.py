@@ -1,4 +1,4 @@
-"""Channels over a Unix socket: each is a connection of its own, open only to the user who runs the daemon."""
+"""Channels over a Unix socket. Each channel is a connection; only the user that runs the daemon may connect."""
 
 import asyncio
 import os
@@ -12,15 +12,15 @@ from typing import Any, Final, cast
 from headway.errors import HeadwayError
 from headway.gateway.kvd.channel import UNREACHABLE, Buffer, Channel, Closed, Dialler, KvdError, Listener, TlsFiles
 
-LONGEST_PATH: Final = 107  # bytes that the kernel takes
-AHEAD: Final = 65_536  # bytes that are read ahead of a call of `read`
+LONGEST_PATH: Final = 107  # bytes; the limit of the kernel
+AHEAD: Final = 65_536  # bytes that a channel buffers before `read` asks for them
 SOCKET_BUFFER: Final = 1 << 20
 
 
 class UnixChannel(asyncio.BufferedProtocol):
-    """Reads straight into the buffer of the call that waits."""
+    """Receives bytes directly into the buffer of the waiting `read`."""
 
-    _transport: asyncio.Transport  # from `connection_made` on, before the channel is used
+    _transport: asyncio.Transport  # set by `connection_made`, before the channel is used
 
     def __init__(self, peer: str, accept: Callable[[Channel], None] | None = None) -> None:
         self.peer = peer
@@ -106,7 +106,7 @@ class UnixChannel(asyncio.BufferedProtocol):
                 waiting.set_exception(Closed())
 
     def eof_received(self) -> bool:
-        return False  # half a channel is of no use
+        return False  # close the channel: a half-closed one is useless
 
     def pause_writing(self) -> None:
         self._full = True
@@ -131,7 +131,7 @@ class UnixListener:
     async def close(self) -> None:
         self._server.close()
         try:
-            if self._path.stat().st_ino == self._inode:  # a daemon started since has its own
+            if self._path.stat().st_ino == self._inode:  # not the socket of a daemon that started later
                 self._path.unlink()
         except FileNotFoundError:
             return
@@ -179,17 +179,17 @@ class UnixTransport:
 def _path(address: str) -> Path:
     path = Path(address.removeprefix("unix:").removeprefix("//")).expanduser()
     if path.name in ("", "..") or len(os.fsencode(path.absolute())) > LONGEST_PATH:
-        raise HeadwayError(f"{address}: expected the path of a socket, of at most {LONGEST_PATH} bytes.")
+        raise HeadwayError(f"{address}: expected a socket path of at most {LONGEST_PATH} bytes.")
     return path.absolute()
 
 
 def _bind(path: Path) -> socket.socket:
-    """Make a socket that only its user may open. It replaces a socket that a daemon left behind, and nothing else."""
+    """Create a socket that only its user may open; replace an unused socket, but no other file."""
     if path.is_symlink() or (path.exists() and not stat.S_ISSOCK(path.stat().st_mode)):
-        raise HeadwayError(f"unix:{path}: is there already and is no socket; name another path.")
+        raise HeadwayError(f"unix:{path}: exists and is not a socket; choose another path.")
     if path.exists():
         if _answers(path):
-            raise HeadwayError(f"unix:{path}: another daemon listens there; end it, or name another path.")
+            raise HeadwayError(f"unix:{path}: another daemon listens there; stop it, or choose another path.")
         path.unlink()
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
@@ -197,7 +197,7 @@ def _bind(path: Path) -> socket.socket:
         opened.bind(str(path))
     except OSError as error:
         opened.close()
-        raise HeadwayError(f"unix:{path}: cannot be listened on ({error.strerror or error}).") from None
+        raise HeadwayError(f"unix:{path}: cannot listen on this address ({error.strerror or error}).") from None
     finally:
         os.umask(before)
     opened.setblocking(False)
@@ -212,5 +212,5 @@ def _answers(path: Path) -> bool:
         except (ConnectionRefusedError, FileNotFoundError):
             return False
         except OSError:
-            return True  # full, or of another user: it is in use
+            return True  # its queue is full, or it belongs to another user: it is in use
     return True

@@ -1,1 +1,1 @@
-"""Where the engines are named: the file, etcd, and the agents beside them."""
+"""The sources of engines: the gateway's file, and etcd with the agents that register there."""

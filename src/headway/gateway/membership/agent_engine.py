@@ -1,4 +1,4 @@
-"""What an agent asks its engine: whether it is ready, which models it has, and its load."""
+"""An agent's client of its engine: readiness, models and load."""
 
 import logging
 import os
@@ -12,7 +12,7 @@ from headway.http.client import HttpClient, NoAnswer, TooLong
 
 TIMEOUT_S: Final = 2.0
 LARGEST: Final = 8 * 1024 * 1024  # bytes of an answer
-WHOLE: Final = ("queued", "running", "kv_blocks")  # figures that are signals as they stand
+WHOLE: Final = ("queued", "running", "kv_blocks")  # metrics that are signals without conversion
 log = logging.getLogger("headway.agent")
 
 
@@ -21,24 +21,24 @@ class Engine:
         self.url, self.metrics = url.rstrip("/"), metrics
         key = None if key_env is None else os.environ.get(key_env, "")
         self._client = HttpClient(timeout_s, headers={"Authorization": f"Bearer {key}"} if key else {})
-        self._hits: tuple[float, float] | None = None  # and queries, at the last look
-        self._problem = ""  # that the log says already
+        self._hits: tuple[float, float] | None = None  # hits and queries at the last poll
+        self._problem = ""  # the last one logged
 
     async def close(self) -> None:
         await self._client.close()
 
     async def unready(self) -> str:
-        """Return why it is not ready; empty if it is. Engines without /health are asked for their models."""
+        """Return why the engine is not ready, or "". An engine without /health is ready if /v1/models answers."""
         try:
             status, _ = await self._get("/health")
             if status == 404:
                 status, _ = await self._get("/v1/models")
         except HeadwayError as error:
             return str(error)
-        return "" if status == 200 else f"the engine's /health answered {status}"
+        return "" if status == 200 else f"the engine's /health returned status {status}"
 
     async def models(self) -> list[str]:
-        """Return the models that it lists; none if it does not answer."""
+        """Return the models that the engine lists; none if it does not answer."""
         try:
             status, body = await self._get("/v1/models")
             if status != 200:
@@ -48,13 +48,13 @@ class Engine:
             return []
 
     async def figures(self) -> dict[str, float]:
-        """Return its load in the signals of a view, as far as its page has them."""
+        """Return the engine's load as signals, as far as its metrics page has them."""
         try:
             status, body = await self._get(self.metrics)
         except HeadwayError:
             return {}
         if status != 200:
-            self._warn(f"{self.url}{self.metrics} answered {status}")
+            self._warn(f"{self.url}{self.metrics} returned status {status}")
             return {}
         page = parse(body.decode(errors="replace"))
         signals: dict[str, float] = {name: page[name] for name in WHOLE if name in page}
@@ -62,31 +62,31 @@ class Engine:
             signals["kv_used"] = round(page["kv_usage"] * page["kv_blocks"])
         if (rate := self._hit_rate(page)) is not None:
             signals["hit_rate"] = rate
-        self._warn("" if signals else f"{self.url}{self.metrics} has no figures that are known here")
+        self._warn("" if signals else f"{self.url}{self.metrics} has no known metrics")
         return signals
 
     def _hit_rate(self, page: dict[str, Any]) -> float | None:
-        """Return the engine's own, or that of the prompts since the last look."""
+        """Return the hit rate that the engine reports, or that of the prompts since the last poll."""
         if "hit_rate" in page:
             return float(page["hit_rate"])
         if "hits" not in page or "queries" not in page:
             return None
         before, self._hits = self._hits, (page["hits"], page["queries"])
-        if before is None or page["queries"] <= before[1]:  # no prompts came, or the engine has restarted
+        if before is None or page["queries"] <= before[1]:  # no new prompts, or the engine has restarted
             return None
         share: float = (page["hits"] - before[0]) / (page["queries"] - before[1])
         return min(1.0, max(0.0, share))
 
     def _warn(self, problem: str) -> None:
         if problem and problem != self._problem:
-            log.warning("the engine's load is not known: %s", problem)
+            log.warning("the engine's load is unknown: %s", problem)
         self._problem = problem
 
     async def _get(self, path: str) -> tuple[int, bytes]:
         try:
             answer = await self._client.get(f"{self.url}{path}", most_bytes=LARGEST)
         except TooLong:
-            raise HeadwayError(f"{self.url}{path} has more than {LARGEST:,} bytes") from None
+            raise HeadwayError(f"{self.url}{path} returned more than {LARGEST:,} bytes") from None
         except NoAnswer as error:
             if error.timed_out:
                 raise HeadwayError(f"{self.url}{path} did not answer in {self._client.timeout_s:g} s") from None

@@ -1,4 +1,4 @@
-"""What an agent measures of its machine's GPUs: SM utilisation and power, from NVML, a file or a command."""
+"""GPU readings of an agent's machine: SM utilisation and power, from NVML, a file or a command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -21,90 +21,83 @@ from headway.errors import HeadwayError
 
 SAMPLE_S: Final = 1.0
 NAMES: Final = ("busy", "watts")
-WINDOW_S: Final = 5.0  # over which they are averaged; gateways average watts over more
-OLD_S: Final = 60.0  # an older file is not read
-COMMAND_S: Final = 5.0  # for a command to end
+WINDOW_S: Final = 5.0  # of the means; gateways average watts over a longer window
+OLD_S: Final = 60.0  # age from which a file is ignored
+COMMAND_S: Final = 5.0  # time limit of a command
 log = logging.getLogger("headway.agent")
 
 Reading = dict[str, float]  # busy in [0, 1], watts
 
 
-class Gauge(Protocol):
+class Gauge(NamedTuple):
     name: str
-
-    def read(self) -> Reading:
-        """Read it, blocking for a moment; raises HeadwayError if there is nothing to read now."""
+    read: Callable[[], Reading]  # may block; raises HeadwayError if there are no values
 
 
-class Nvml:
-    """The cards of this machine, or some of them: the mean of their utilisation, the sum of their power."""
+def nvml_gauge(nvml: Any, gpus: Sequence[int] | None = None) -> Gauge:
+    """Measure GPUs of this machine, or all: the mean of their utilisation, the sum of their power."""
+    count = nvml.nvmlDeviceGetCount()
+    numbers = range(count) if gpus is None else gpus
+    for gpu in numbers:
+        if not 0 <= gpu < count:
+            raise HeadwayError(f"--gpus: there is no GPU {gpu}; NVML reports {count}, numbered from 0.")
+    devices = [nvml.nvmlDeviceGetHandleByIndex(gpu) for gpu in numbers]
 
-    def __init__(self, nvml: Any, cards: Sequence[int] | None = None) -> None:
-        self.nvml = nvml
-        count = nvml.nvmlDeviceGetCount()
-        numbers = range(count) if cards is None else cards
-        for card in numbers:
-            if not 0 <= card < count:
-                raise HeadwayError(f"--gpus: there is no card {card}; NVML has {count}.")
-        self.cards = [nvml.nvmlDeviceGetHandleByIndex(card) for card in numbers]
-        self.name = f"NVML, {len(self.cards)} card{'s' if len(self.cards) != 1 else ''}"
-
-    @classmethod
-    def find(cls, cards: Sequence[int] | None = None) -> Nvml | None:
-        """Return None if this machine has no such cards, or no driver."""
-        try:
-            nvml = import_module("pynvml")
-        except ImportError:
-            return None
-        try:
-            nvml.nvmlInit()
-            return cls(nvml, cards) if nvml.nvmlDeviceGetCount() else None
-        except nvml.NVMLError:
-            return None
-
-    def read(self) -> Reading:
+    def read() -> Reading:
         reading = {}
-        with suppress(self.nvml.NVMLError):  # some cards, and parts of cards, do not report one of them
-            shares = [self.nvml.nvmlDeviceGetUtilizationRates(card).gpu / 100 for card in self.cards]
+        with suppress(nvml.NVMLError):  # some GPUs and MIG devices do not report both
+            shares = [nvml.nvmlDeviceGetUtilizationRates(device).gpu / 100 for device in devices]
             reading["busy"] = math.fsum(shares) / len(shares)
-        with suppress(self.nvml.NVMLError):
-            reading["watts"] = math.fsum(self.nvml.nvmlDeviceGetPowerUsage(card) / 1000 for card in self.cards)
+        with suppress(nvml.NVMLError):
+            reading["watts"] = math.fsum(nvml.nvmlDeviceGetPowerUsage(device) / 1000 for device in devices)
         return reading
 
+    return Gauge(f"NVML, {len(devices)} GPU{'s' if len(devices) != 1 else ''}", read)
 
-class ReadingsFile:
-    """A file with JSON such as {"busy": 0.4, "watts": 310}, that another program rewrites now and then."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.name = f"the file {path}"
+def find_nvml(gpus: Sequence[int] | None = None) -> Gauge | None:
+    """Return None if this machine has no NVIDIA GPU, driver or pynvml."""
+    try:
+        nvml = import_module("pynvml")
+    except ImportError:
+        return None
+    try:
+        nvml.nvmlInit()
+        return nvml_gauge(nvml, gpus) if nvml.nvmlDeviceGetCount() else None
+    except nvml.NVMLError:
+        return None
 
-    def read(self) -> Reading:
+
+def file_gauge(path: Path) -> Gauge:
+    """Read a file with JSON such as {"busy": 0.4, "watts": 310} that another program updates."""
+
+    def read() -> Reading:
         try:
-            text, written = self.path.read_bytes(), self.path.stat().st_mtime
+            text, written = path.read_bytes(), path.stat().st_mtime
         except OSError as error:
-            raise HeadwayError(f"{self.path}: cannot be read ({error.strerror or error}).") from None
+            raise HeadwayError(f"{path}: cannot be read ({error.strerror or error}).") from None
         if time.time() - written > OLD_S:
-            raise HeadwayError(f"{self.path}: was written more than {OLD_S:g} s ago.")
-        return _parse(text, str(self.path))
+            raise HeadwayError(f"{path}: was written more than {OLD_S:g} s ago.")
+        return _parse(text, str(path))
+
+    return Gauge(f"the file {path}", read)
 
 
-class ReadingsCommand:
-    """A command that prints such JSON."""
+def command_gauge(command: str) -> Gauge:
+    """Run a command that prints the same JSON."""
+    name = f"the command {command!r}"
 
-    def __init__(self, command: str) -> None:
-        self.command = command
-        self.name = f"the command {command!r}"
-
-    def read(self) -> Reading:
+    def read() -> Reading:
         try:
-            process = subprocess.run(self.command, shell=True, capture_output=True, timeout=COMMAND_S, check=False)
+            process = subprocess.run(command, shell=True, capture_output=True, timeout=COMMAND_S, check=False)
         except subprocess.TimeoutExpired:
-            raise HeadwayError(f"{self.name} did not end in {COMMAND_S:g} s.") from None
+            raise HeadwayError(f"{name} did not end in {COMMAND_S:g} s.") from None
         if process.returncode:
             why = one_line(process.stderr.decode(errors="replace"), kind=False)
-            raise HeadwayError(f"{self.name} failed with status {process.returncode} ({why}).")
-        return _parse(process.stdout, self.name)
+            raise HeadwayError(f"{name} failed with status {process.returncode} ({why}).")
+        return _parse(process.stdout, name)
+
+    return Gauge(name, read)
 
 
 def _parse(text: bytes, where: str) -> Reading:
@@ -114,38 +107,22 @@ def _parse(text: bytes, where: str) -> Reading:
         raise HeadwayError(f'{where}: expected JSON such as {{"busy": 0.4, "watts": 310}}, but {error}.') from None
     for name, value in reading.items():
         if name not in NAMES or not 0 <= value < (1.000001 if name == "busy" else 1e6):
-            raise HeadwayError(f"{where}: {name} {value:g} is no share `busy` of 0 to 1, nor `watts`.")
+            raise HeadwayError(f"{where}: {name} {value:g} is invalid; expected `busy` from 0 to 1, or `watts`.")
     return reading
 
 
 class Meter:
     """Samples a gauge every second, and returns means over the last seconds."""
 
-    def __init__(
-        self,
-        gauge: Gauge,
-        window_s: float = WINDOW_S,
-        sample_s: float = SAMPLE_S,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.gauge, self.clock, self.sample_s, self.window_s = gauge, clock, sample_s, window_s
+    def __init__(self, gauge: Gauge, window_s: float = WINDOW_S, clock: Callable[[], float] = time.monotonic) -> None:
+        self.gauge, self.clock, self.window_s = gauge, clock, window_s
         self.samples: deque[tuple[float, Reading]] = deque()
         self._problem = ""
-        self._task: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        await self.sample()
-        self._task = asyncio.get_running_loop().create_task(self._run())
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-
-    async def _run(self) -> None:
+    async def run(self) -> None:
+        """Sample until the task is cancelled."""
         while True:
-            await asyncio.sleep(self.sample_s)
+            await asyncio.sleep(SAMPLE_S)
             await self.sample()
 
     async def sample(self) -> None:
@@ -154,16 +131,16 @@ class Meter:
         except HeadwayError as error:
             if str(error) != self._problem:
                 self._problem = str(error)
-                log.warning("utilisation and power are not known: %s", error)
+                log.warning("GPU utilisation and power are unknown: %s", error)
             return
         if self._problem:
             self._problem = ""
-            log.info("utilisation and power are known again, from %s", self.gauge.name)
+            log.info("GPU utilisation and power are known again, from %s", self.gauge.name)
         self.samples.append((self.clock(), reading))
         self._forget()
 
     def means(self) -> Reading:
-        """Return the means of the quantities that were sampled."""
+        """Return the mean of each sampled quantity."""
         self._forget()
         columns = {name: [reading[name] for _, reading in self.samples if name in reading] for name in NAMES}
         return {name: math.fsum(values) / len(values) for name, values in columns.items() if values}

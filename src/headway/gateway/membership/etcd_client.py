@@ -1,7 +1,7 @@
 """A client of etcd over its JSON gateway (3.4 and later): keys, leases and watches.
 
-Endpoints are tried in turn, and the one that answered is asked first the next time. Keys and values travel in base64,
-as msgspec writes and reads bytes, and numbers of 64 bits as text.
+The client tries endpoints in turn, and prefers the one that answered last. The JSON has keys and values in base64, as
+msgspec encodes bytes, and 64-bit numbers as text.
 """
 
 from __future__ import annotations
@@ -19,28 +19,26 @@ from headway.errors import HeadwayError
 from headway.gateway.membership.etcd_settings import EtcdSettings
 from headway.http.client import HttpClient, NoAnswer
 
-SILENCE_S: Final = 60.0  # of a watch, after which it is opened again: its connection may be dead
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0  # before a lost server is tried again
+SILENCE_S: Final = 60.0  # after which a silent watch is opened again: its connection may be dead
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0  # between attempts to reach a lost server
 LONGEST_LINE: Final = 64 * 1024 * 1024
-NO_TOKEN: Final = ("invalid auth token", "auth store is old")  # in the server's words
+# Parts of etcd's own error messages.
+NO_TOKEN: Final = ("invalid auth token", "auth store is old")
 ELSEWHERE: Final = ("no leader", "request timed out", "server stopped", "leader changed", "not synced")
 NO_LEASE: Final = "requested lease not found"
+LEASE_LOST: Final = "etcd: the lease has expired or was lost."
 
 
 class EtcdError(HeadwayError):
-    """etcd answered, and not as wished."""
-
-
-class EtcdDown(EtcdError):
-    """No endpoint answers."""
+    """No endpoint answers, or etcd refused a request, or its answer is invalid."""
 
 
 class LeaseLost(EtcdError):
-    """It has expired, or the server has lost it."""
+    """The lease has expired, or the server has lost it."""
 
 
 class HistoryLost(EtcdError):
-    """The revision that a watch is to begin at is compacted away, or never was."""
+    """The first revision of a watch was compacted, or the server never reached it."""
 
 
 class Item(Struct, frozen=True):
@@ -60,6 +58,10 @@ class Snapshot(Struct, frozen=True):
     revision: int
     items: dict[str, Item]
 
+    def under(self, prefix: str) -> dict[str, Item]:
+        """Return the items under a longer prefix, by the rest of their keys."""
+        return {key.removeprefix(prefix): item for key, item in self.items.items() if key.startswith(prefix)}
+
 
 class Change(Struct, frozen=True):
     item: Item = field(name="kv")
@@ -78,17 +80,11 @@ class Changes(Struct, frozen=True):
     changes: list[Change]
 
 
-class Down(Struct, frozen=True):
-    """The server is lost for now."""
-
-    why: str
-
-
 class _Reply(Struct):
-    """Every answer of etcd: each has some of these fields, and leaves out those that are empty."""
+    """Any answer of etcd. Each kind has some of these fields; etcd omits empty ones."""
 
     header: dict[str, Any] | None = None
-    result: _Reply | None = None  # in answers without an end
+    result: _Reply | None = None  # in streamed answers
     error: Any = None
     token: str = ""
     kvs: list[Item] = []
@@ -100,7 +96,7 @@ class _Reply(Struct):
     ttl: int = field(name="TTL", default=0)
     created: bool = False
     canceled: bool = False
-    cancel_reason: str = "without a reason"
+    cancel_reason: str = "no reason given"
     compact_revision: int = 0
     events: list[Change] = []
 
@@ -113,7 +109,7 @@ class Etcd:
     def __init__(self, settings: EtcdSettings) -> None:
         self.settings = settings
         self.endpoints = settings.endpoints
-        self._at = 0  # the endpoint asked first
+        self._at = 0  # index of the endpoint to try first
         self._token: str | None = None
         self._client = HttpClient(settings.timeout_s, tls=settings.tls())
 
@@ -129,7 +125,7 @@ class Etcd:
     # --- keys --------------------------------------------------------------------------------------------------------
 
     async def put(self, key: str, value: bytes, lease: int = 0) -> tuple[int, bytes | None]:
-        """Return the revision, and the value that stood there before."""
+        """Return the new revision, and the previous value of the key."""
         body: dict[str, Any] = {"key": key.encode(), "value": value, "prev_kv": True}
         if lease:
             body["lease"] = str(lease)
@@ -144,7 +140,7 @@ class Etcd:
         return Snapshot(reply.revision, {item.key: item for item in reply.kvs})
 
     async def create(self, key: str, value: bytes) -> bytes:
-        """Put a value unless the key has one already; return the value that it has then."""
+        """Put a value if the key has none; return the value that the key has then."""
         place = {"key": key.encode()}
         reply = await self._call(
             "kv/txn",
@@ -157,7 +153,7 @@ class Etcd:
         return value if reply.succeeded else reply.responses[0]["response_range"].kvs[0].value
 
     async def delete(self, key: str) -> bool:
-        """Return whether it was there."""
+        """Return whether the key existed."""
         return (await self._call("kv/deleterange", {"key": key.encode()})).deleted > 0
 
     # --- leases ------------------------------------------------------------------------------------------------------
@@ -168,7 +164,7 @@ class Etcd:
     async def keep_alive(self, lease: int) -> None:
         reply = await self._call("lease/keepalive", {"ID": str(lease)})
         if reply.result is None or reply.result.ttl <= 0:
-            raise LeaseLost("etcd: the lease is no more.")
+            raise LeaseLost(LEASE_LOST)
 
     async def revoke(self, lease: int) -> None:
         """End a lease; etcd deletes its keys."""
@@ -177,8 +173,8 @@ class Etcd:
     # --- watches -----------------------------------------------------------------------------------------------------
 
     async def watch(self, prefix: str, revision: int, silence_s: float = SILENCE_S) -> AsyncGenerator[Changes, None]:
-        """Yield the changes under a prefix from a revision on, until the server is silent for long. Raises EtcdDown if
-        the connection is lost, and HistoryLost if the server no longer has that revision."""
+        """Yield the changes under a prefix from a revision on, until the server is silent for `silence_s`. Raise
+        EtcdError if the connection is lost, and HistoryLost if the server does not have that revision."""
         body = {"create_request": {**_range_of(prefix), "start_revision": str(revision)}}
         at = self._at
         try:
@@ -191,15 +187,15 @@ class Etcd:
             if error.timed_out:
                 return
             self._leave(at)
-            raise EtcdDown(f"etcd: the watch at {self.endpoints[at]} is lost ({_why(error)}).") from None
+            raise EtcdError(f"etcd: lost the watch at {self.endpoints[at]} ({error.why}).") from None
         self._leave(at)
-        raise EtcdDown(f"etcd: {self.endpoints[at]} ended the watch.")
+        raise EtcdError(f"etcd: {self.endpoints[at]} ended the watch.")
 
     async def follow(
         self, prefix: str, silence_s: float = SILENCE_S
-    ) -> AsyncGenerator[Snapshot | Changes | Down, None]:
-        """Yield all keys under a prefix, then their changes, without an end. After a lost connection, a compacted
-        history or a long silence all keys are read again: a server that comes back may have lost its data."""
+    ) -> AsyncGenerator[Snapshot | Changes | EtcdError, None]:
+        """Yield all keys under a prefix, then their changes, forever; an error while the server is lost. After a lost
+        connection, a compacted history or a long silence, read all keys again: the server may have lost its data."""
         wait = FIRST_WAIT_S
         while True:
             try:
@@ -213,13 +209,13 @@ class Etcd:
             except HistoryLost:
                 pass
             except EtcdError as error:
-                yield Down(str(error))
+                yield error
             await asyncio.sleep(wait)
             wait = min(2 * wait, LONGEST_WAIT_S)
 
     async def _lines(self, endpoint: str, body: Any, silence_s: float) -> AsyncGenerator[bytes, None]:
-        """Yield the lines of an endless answer."""
-        # A member without a leader gets no changes; this header makes it say so.
+        """Yield the lines of a streamed answer."""
+        # A member without a leader gets no changes; with this header it returns an error instead.
         headers = {**await self._headers(endpoint), "Grpc-Metadata-hasleader": "true"}
         url, data = f"{endpoint}/v3/watch", msgspec.json.encode(body)
         async with self._client.stream("POST", url, data, headers, silence_s) as stream:
@@ -235,12 +231,12 @@ class Etcd:
                         if line.strip():
                             yield line
                 elif len(rest) > LONGEST_LINE:
-                    raise EtcdError(f"etcd: {endpoint} sends a line without an end.")
+                    raise EtcdError(f"etcd: {endpoint} sent a line of more than {LONGEST_LINE:,} bytes.")
 
     # --- calls -------------------------------------------------------------------------------------------------------
 
     async def _call(self, path: str, body: Any) -> _Reply:
-        """Ask the endpoints in turn until one answers."""
+        """Call the endpoints in turn until one answers."""
         failures = []
         for _ in self.endpoints:
             at = self._at
@@ -248,9 +244,9 @@ class Etcd:
             try:
                 return await self._ask(endpoint, path, body)
             except NoAnswer as error:
-                failures.append(f"{endpoint}: {_why(error)}")
+                failures.append(f"{endpoint}: {error.why}")
                 self._leave(at)
-        raise EtcdDown(f"etcd: no endpoint answers ({'; '.join(failures)}).")
+        raise EtcdError(f"etcd: no endpoint answers ({'; '.join(failures)}).")
 
     async def _ask(self, endpoint: str, path: str, body: Any) -> _Reply:
         status, answer = await self._post(endpoint, path, body, await self._headers(endpoint))
@@ -276,77 +272,71 @@ class Etcd:
                 raise self._refusal(endpoint, "auth/authenticate", status, answer)
             self._token = _read_reply(endpoint, "auth/authenticate", answer).token or None
             if self._token is None:
-                raise EtcdError(f"etcd: {endpoint} answered /v3/auth/authenticate with what is none of its answers.")
+                raise EtcdError(f"etcd: {endpoint} returned no token for the user {settings.user}.")
         return {"Authorization": self._token}
 
     def _refusal(self, endpoint: str, path: str, status: int, answer: bytes) -> Exception:
-        """Return the error to raise: a NoAnswer if another endpoint may do better."""
+        """Return the error to raise: a NoAnswer if another endpoint may succeed."""
         message = _message(answer)
         if NO_LEASE in message:
-            return LeaseLost("etcd: the lease is no more.")
+            return LeaseLost(LEASE_LOST)
         if status >= 500 or any(word in message for word in ELSEWHERE):
             return NoAnswer.because(message or f"status {status}")
         if not message:
             return EtcdError(
-                f"etcd: {endpoint} answered {status} to /v3/{path}; an etcd of 3.4 or later with its JSON gateway is "
-                "wanted there."
+                f"etcd: {endpoint} returned status {status} for /v3/{path}; expected etcd 3.4 or later with its JSON "
+                "gateway."
             )
         return EtcdError(f"etcd: {endpoint} refused /v3/{path}: {one_line(message, kind=False)}.")
 
     def _leave(self, at: int) -> None:
-        """Ask the next endpoint first from now on, unless another call has moved on already."""
+        """Prefer the next endpoint from now on, unless another call has changed it already."""
         if self._at == at:
             self._at = (at + 1) % len(self.endpoints)
 
 
 def _read_reply(endpoint: str, path: str, answer: bytes) -> _Reply:
-    """Refuse what a proxy in front of etcd may answer in its place."""
+    """Read an answer; refuse one that is not etcd's, such as a proxy's."""
     try:
         reply = msgspec.json.decode(answer, type=_Reply, strict=False)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         reply = _Reply()
     if reply.header is None and reply.result is None:
-        raise EtcdError(f"etcd: {endpoint} answered /v3/{path} with what is none of its answers.")
+        raise EtcdError(f"etcd: {endpoint} returned an answer to /v3/{path} that is not etcd's.")
     return reply
 
 
 def _range_of(prefix: str) -> dict[str, bytes]:
-    """The range of all keys that begin with a prefix."""
+    """Return the range of all keys that begin with a prefix."""
     raw = prefix.encode()
     return {"key": raw, "range_end": raw[:-1] + bytes([raw[-1] + 1])}
 
 
 def _read_changes(line: bytes, revision: int) -> Changes | None:
-    """Read a line of a watch that began at `revision`; None if it reports no change."""
+    """Read a line of a watch that began at `revision`; return None if it reports no change."""
     try:
         reply = msgspec.json.decode(line, type=_Reply, strict=False)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise EtcdDown(f"etcd: the watch said what cannot be read ({_why(error)}).") from None
+        raise EtcdError(f"etcd: the watch sent an invalid line ({one_line(error)}).") from None
     if reply.error is not None:
-        raise EtcdDown(f"etcd: the watch is refused ({one_line(_message(line), kind=False)}).")
+        raise EtcdError(f"etcd: the watch was refused ({one_line(_message(line), kind=False)}).")
     news = reply.result
     if news is None:
-        raise EtcdDown("etcd: the watch said what cannot be read (neither a result nor an error).")
+        raise EtcdError("etcd: the watch sent an invalid line (neither a result nor an error).")
     if news.compact_revision:
-        raise HistoryLost(f"etcd: revision {revision} is compacted away.")
+        raise HistoryLost(f"etcd: revision {revision} was compacted.")
     if news.canceled:
-        raise EtcdDown(f"etcd: the watch is ended ({news.cancel_reason}).")
-    if news.created and news.revision < revision - 1:  # it would wait for a revision that is far ahead
-        raise HistoryLost(f"etcd: revision {revision - 1} was never reached by this server.")
+        raise EtcdError(f"etcd: the watch was canceled ({news.cancel_reason}).")
+    if news.created and news.revision < revision - 1:  # the watch would wait until the server reaches that revision
+        raise HistoryLost(f"etcd: this server never reached revision {revision - 1}.")
     return Changes(news.revision, news.events) if news.events else None
 
 
 def _message(answer: bytes) -> str:
-    """Return the error message of an answer; empty if it is none of etcd's."""
+    """Return the error message of an answer, or "" if it has none."""
     try:
         document = msgspec.json.decode(answer)
     except msgspec.MsgspecError:
         return ""
     error = document.get("error", document) if isinstance(document, dict) else ""
     return str(error.get("message", "") if isinstance(error, dict) else error)
-
-
-def _why(error: Exception) -> str:
-    if not isinstance(error, NoAnswer):
-        return one_line(error)
-    return "no answer in time" if error.timed_out else error.why

@@ -1,4 +1,4 @@
-"""What an operator does through etcd: list nodes, cordon, drain, and push policies to every gateway."""
+"""Operations through etcd: list nodes, cordon, drain, and push policies to every gateway."""
 
 import asyncio
 import time
@@ -11,16 +11,14 @@ from msgspec import UNSET
 from headway.config.documents import beside, parse_yaml, read_yaml
 from headway.config.wording import shown
 from headway.errors import HeadwayError
-from headway.gateway.live_policies import read_policies
-from headway.gateway.membership.etcd_client import Etcd
-from headway.gateway.membership.node import Node, check_id
-from headway.policies import registry
+from headway.gateway.live_policies import read_policies, refuse_files
+from headway.gateway.membership.etcd_client import Etcd, Item
+from headway.gateway.membership.node import Node, check_id, check_size
 from headway.policies.bundle import Bundle, is_bundle
 from headway.types import Json
 
 LOOK_S: Final = 0.25  # between two reads while waiting
-QUIET: Final = 2  # idle heartbeats of a drained node: at the first, a request may still be on its way
-LARGEST: Final = 256 * 1024
+QUIET: Final = 2  # idle heartbeats of a drained node; at the first one, a request may still be on its way
 
 
 class EtcdFleet:
@@ -30,39 +28,35 @@ class EtcdFleet:
 
     async def nodes(self) -> list[Json]:
         """List the nodes that are registered or cordoned, by name."""
-        values: dict[str, dict[str, bytes]] = {"nodes": {}, "cordon": {}}
-        for key, item in (await self.etcd.range(f"{self.prefix}/")).items.items():
-            kind, _, name = key.removeprefix(f"{self.prefix}/").partition("/")
-            if kind in values:
-                values[kind][name] = item.value
-        nodes, cordons = values["nodes"], values["cordon"]
+        snapshot = await self.etcd.range(f"{self.prefix}/")
+        nodes, cordons = (snapshot.under(f"{self.prefix}/{kind}/") for kind in ("nodes", "cordon"))
         return [_row(name, nodes.get(name), cordons.get(name)) for name in sorted({*nodes, *cordons})]
 
     async def cordon(self, name: str, why: str = "", drain: bool = False) -> bool:
-        """Return whether a node of that name is registered; an engine of a gateway's file need not be."""
+        """Return whether a node of that name is registered; the cordon also applies to engines of a gateway's file."""
         check_id(name, "NAME")
         document = {**({"why": why} if why else {}), **({"drain": True} if drain else {})}
         await self.etcd.put(f"{self.prefix}/cordon/{name}", msgspec.json.encode(document))
         return await self.etcd.get(f"{self.prefix}/nodes/{name}") is not None
 
     async def uncordon(self, name: str) -> bool:
-        """Return whether it was cordoned."""
+        """Return whether the node was cordoned."""
         return await self.etcd.delete(f"{self.prefix}/cordon/{check_id(name, 'NAME')}")
 
     async def drain(self, name: str, why: str, wait_s: float) -> str:
-        """Cordon a node and wait until its engine is idle. Return what kept it from that; empty if it is."""
+        """Cordon a node and wait until its engine is idle. Return why it is not idle, or "" if it is."""
         if not await self.cordon(name, why, drain=True):
-            return "no agent tells what it still has to do"
+            return "no agent reports its load"
         until = time.monotonic() + wait_s
-        revision, quiet, left = 0, 0, "no heartbeat came"
+        revision, quiet, left = 0, 0, "its agent sent no heartbeat"
         while quiet < QUIET:
             item = await self.etcd.get(f"{self.prefix}/nodes/{name}")
             if item is None:
-                return ""  # it has gone
+                return ""  # the node has left
             if revision and item.revision != revision:
                 signals = Node.read(item.value, item.key).signals
                 if "running" not in signals:
-                    return "its agent does not know what the engine has to do"
+                    return "its agent does not know the engine's load"
                 count = round(signals["running"] + signals.get("queued", 0))
                 quiet = quiet + 1 if not count else 0
                 left = f"{count} requests are left" if count else left
@@ -73,24 +67,20 @@ class EtcdFleet:
         return ""
 
     async def policy(self) -> Json:
-        """Return the policies that stand in etcd, and what each gateway made of them."""
+        """Return the policies in etcd, and whether each gateway accepted them."""
         key = f"{self.prefix}/routing/policy"
         item = await self.etcd.get(key)
-        status = await self.etcd.range(f"{key}-status/")
+        answers = (await self.etcd.range(f"{key}-status/")).under(f"{key}-status/")
         return {
             "revision": None if item is None else item.revision,
             "policies": None if item is None else read_policy(item.value, key),
-            "gateways": {
-                name.removeprefix(f"{key}-status/"): msgspec.json.decode(answer.value)
-                for name, answer in sorted(status.items.items())
-            },
+            "gateways": {name: msgspec.json.decode(answer.value) for name, answer in sorted(answers.items())},
         }
 
     async def push(self, policies: Json, wait_s: float) -> Json:
-        """Put policies where gateways read them, wait for the gateways that are known, and return their answers."""
+        """Write policies to etcd, wait for the answers of the known gateways, and return them."""
         document = msgspec.json.encode(policies)
-        if len(document) > LARGEST:
-            raise HeadwayError(f"policies: have {len(document):,} bytes; {LARGEST:,} are the most.")
+        check_size(document, "policies")
         revision, _ = await self.etcd.put(f"{self.prefix}/routing/policy", document)
         until = time.monotonic() + wait_s
         while True:
@@ -101,16 +91,16 @@ class EtcdFleet:
             await asyncio.sleep(LOOK_S)
 
 
-def _row(name: str, node: bytes | None, cordon: bytes | None) -> Json:
+def _row(name: str, node: Item | None, cordon: Item | None) -> Json:
     row: Json = {"name": name, "registered": node is not None, "cordoned": cordon is not None}
     if cordon is not None:
         try:
-            row["cordon"] = msgspec.json.decode(cordon)
+            row["cordon"] = msgspec.json.decode(cordon.value)
         except msgspec.MsgspecError:
-            row["cordon"] = {"why": cordon.decode(errors="replace")}
+            row["cordon"] = {"why": cordon.value.decode(errors="replace")}
     if node is not None:
         try:
-            fields = msgspec.structs.asdict(Node.read(node, name))
+            fields = msgspec.structs.asdict(Node.read(node.value, name))
         except HeadwayError as error:
             return {**row, "error": str(error)}
         known = {key: value for key, value in fields.items() if value is not UNSET}
@@ -119,7 +109,7 @@ def _row(name: str, node: bytes | None, cordon: bytes | None) -> Json:
 
 
 def load_policies(file: Path) -> Json:
-    """Read the policies of a bundle, a scenario, a gateway's file or a mapping of stages, checked as a gateway does."""
+    """Read the policies of a bundle, a scenario, a gateway's file or a mapping of stages; check them as a gateway."""
     data = read_yaml(file)
     if not isinstance(data, dict):
         raise HeadwayError(f"{file}: expected policies by stage, or a bundle, got {shown(data)}.")
@@ -137,37 +127,13 @@ def load_policies(file: Path) -> Json:
 
 
 def read_policy(value: bytes, where: str) -> dict[str, Any]:
-    """Read a `policies:` block or a bundle, in JSON or YAML. Policy files are not run:
-    write access to etcd must not grant code execution on a gateway's machine."""
-    if len(value) > LARGEST:
-        raise HeadwayError(f"{where}: has {len(value):,} bytes; {LARGEST:,} are the most.")
+    """Read a `policies:` block or a bundle, in JSON or YAML. Policies in files are refused."""
+    check_size(value, where)
     try:
         document = msgspec.json.decode(value)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         document = parse_yaml(value.decode(errors="replace"), where)
     if not isinstance(document, dict):
         raise HeadwayError(f"{where}: expected a mapping of stages to policies, or a bundle, got {shown(document)}.")
-    _refuse_files(document, where)
+    refuse_files(document, where, "etcd")
     return dict(Bundle.read(document).policies) if is_bundle(document) else document
-
-
-def _refuse_files(document: Any, where: str) -> None:
-    pending = [(document, "", where)]
-    while pending:
-        value, key, place = pending.pop()
-        if isinstance(value, dict):
-            pending += [(item, str(name), f"{place}.{name}") for name, item in value.items()]
-            pending += [(name, "", place) for name in value]
-        elif isinstance(value, list):
-            pending += [(item, "", place) for item in value]
-        elif _names_file(value, key):
-            raise HeadwayError(
-                f"{place}: names a file ({shown(value)}), and none is read for etcd; write the policy's text under "
-                "`source`, or name one that the gateway has."
-            )
-
-
-def _names_file(value: Any, key: str) -> bool:
-    if not isinstance(value, str) or key == "source":  # which is a policy's text
-        return False
-    return key in ("path", "file", "policies") or registry.is_file(value) or value.endswith(".py")

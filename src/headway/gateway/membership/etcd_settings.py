@@ -1,4 +1,4 @@
-"""How etcd is reached: endpoints, the prefix of Headway's keys, user and certificates."""
+"""The connection to etcd: endpoints, the prefix of Headway's keys, user and certificates."""
 
 from __future__ import annotations
 
@@ -31,20 +31,19 @@ Endpoints = Annotated[tuple[str, ...], Unit("text or list", _read_endpoints, lis
 class EtcdSettings(Struct, frozen=True):
     """The section `etcd:` of a gateway's file."""
 
-    endpoints: Annotated[Endpoints, "tried in turn; http or https; may stand alone for the section"]
-    prefix: Annotated[str, "of Headway's keys: several fleets can share one etcd"] = PREFIX
-    user: Annotated[str | None, "who one is"] = None
-    password_env: Annotated[str | None, "the environment variable with the password"] = None
-    ca: Annotated[str | None, Doc("the authority that etcd's certificate is signed by", type="file")] = None
-    cert: Annotated[str | None, Doc("the certificate that etcd is shown", type="file")] = None
-    key: Annotated[str | None, Doc("the private key of that", type="file")] = None
-    timeout_s: Annotated[PositiveSeconds, "of one question to one endpoint"] = 3.0
+    endpoints: Annotated[Endpoints, "http or https addresses, tried in turn; the section may be this value alone"]
+    prefix: Annotated[str, "prefix of all keys; with different prefixes, several fleets can share one etcd"] = PREFIX
+    user: Annotated[str | None, "user name for etcd"] = None
+    password_env: Annotated[str | None, "environment variable with the user's password"] = None
+    ca: Annotated[str | None, Doc("certificate of the authority that signs etcd's certificate", type="file")] = None
+    cert: Annotated[str | None, Doc("client certificate for etcd", type="file")] = None
+    key: Annotated[str | None, Doc("private key of the client certificate", type="file")] = None
+    timeout_s: Annotated[PositiveSeconds, "time limit of one request to one endpoint"] = 3.0
     engine_key_env: Annotated[
-        str | None, "the environment variable with the key that engines of etcd want; nodes cannot name one"
+        str | None, "environment variable with the API key of all engines from etcd; a node cannot name its own"
     ] = None
     gateway: Annotated[
-        str | None,
-        Doc("the name under which this gateway says what it made of policies", default="host and port"),
+        str | None, Doc("name under which this gateway reports whether it accepted policies", default="host and port")
     ] = None
 
     @classmethod
@@ -56,14 +55,14 @@ class EtcdSettings(Struct, frozen=True):
         texts = [text.strip() for text in self.endpoints if text.strip()]
         endpoints = tuple(_endpoint(text, secure, f"{where}.endpoints") for text in texts)
         if not endpoints:
-            raise HeadwayError(f"{where}.endpoints: name at least one, as in http://10.0.0.5:2379.")
+            raise HeadwayError(f"{where}.endpoints: give at least one, as in http://10.0.0.5:2379.")
         if not self.prefix.startswith("/") or not self.prefix.strip("/"):
             raise HeadwayError(f"{where}.prefix: expected a prefix such as {PREFIX}, got {shown(self.prefix)}.")
         if (self.user is None) != (self.password_env is None):
             lacking = "password_env" if self.password_env is None else "user"
-            raise HeadwayError(f"{where}.{lacking}: is missing; user and password_env go together.")
+            raise HeadwayError(f"{where}.{lacking}: is missing; set both user and password_env.")
         if self.key is not None and self.cert is None:
-            raise HeadwayError(f"{where}.cert: is missing; a private key goes with its certificate.")
+            raise HeadwayError(f"{where}.cert: is missing; a private key needs its certificate.")
         for name, variable in (("password_env", self.password_env), ("engine_key_env", self.engine_key_env)):
             if variable is not None and not os.environ.get(variable):
                 raise HeadwayError(f"{where}.{name}: the environment variable {variable} is not set.")
@@ -93,7 +92,7 @@ def _endpoint(text: str, secure: bool, where: str) -> str:
     parts = urlsplit(url)
     try:
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number
+    except ValueError:  # the port is not a number
         good = False
     if not good or parts.path.strip("/") or parts.username is not None:
         raise HeadwayError(f"{where}: expected an address such as http://10.0.0.5:2379, got {shown(text)}.")

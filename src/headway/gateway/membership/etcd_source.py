@@ -1,13 +1,14 @@
 """etcd as a source of engines, cordons and policies: the gateway applies the keys under the prefix as they change.
 
     nodes/ID                        an engine, registered by its agent with a lease
-    cordon/ID                       it takes no new requests while this stands
-    routing/policy                  the policies in force, YAML or JSON, as in a scenario or a bundle
-    routing/policy-status/GATEWAY   what a gateway made of them
-    store                           a mark that this store was begun with
+    cordon/ID                       while this key exists, the engine gets no new requests
+    routing/policy                  the policies, YAML or JSON, as in a scenario or a bundle
+    routing/policy-status/GATEWAY   whether a gateway accepted them
+    store                           a random mark of this store
 
-While etcd is down, the last known state holds. When it is back, all keys are read again. Another mark shows that the
-store has lost its data: then engines have time to register again, and cordons are written back.
+While etcd is down, the gateway keeps the last known state. When etcd is back, the gateway reads all keys again. A
+different mark shows that etcd has lost its data. Then engines have time to register again, and the gateway restores the
+cordons.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import logging
 import socket
 import time
 import uuid
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -29,6 +29,7 @@ from headway.gateway.membership.etcd_client import SILENCE_S, Changes, Etcd, Etc
 from headway.gateway.membership.etcd_fleet import read_policy
 from headway.gateway.membership.etcd_settings import EtcdSettings
 from headway.gateway.membership.node import Node, check_id
+from headway.http.event_loop import cancel
 
 if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Fleet
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
     from headway.gateway.signals.polled_signals import EngineSignals
 
 SOURCE: Final = "etcd"
-AGENT: Final = "agent"  # who says that a node is ready
-OLD_S: Final = 15.0  # figures of that age are not passed on; the next heartbeat brings others
-GRACE_S: Final = 15.0  # for engines to register again with a store that has lost its data
+AGENT: Final = "agent"  # the source of a node's readiness
+OLD_S: Final = 15.0  # older signals are ignored; the next heartbeat brings new ones
+GRACE_S: Final = 15.0  # time for engines to register again after etcd lost its data
 log = logging.getLogger("headway.gateway")
 
 
@@ -55,39 +56,35 @@ class EtcdSource:
         silence_s: float = SILENCE_S,
         grace_s: float = GRACE_S,
     ) -> None:
-        """`port`, of the gateway, is part of its name if the settings give it none."""
+        """The gateway's `port` is part of its default name."""
         self.clock, self.fleet, self.switch, self.signals, self.settings = clock, fleet, switch, signals, settings
         self.etcd = Etcd(settings)
         self.silence_s, self.grace_s = silence_s, grace_s
         self.connected: bool | None = None  # None: not tried yet
         self.revision = 0
         self.gateway = settings.gateway or f"{socket.gethostname()}:{port}"
-        self.nodes: dict[str, Node] = {}  # as etcd has them
-        self.offered: dict[str, BackendSpec] = {}
-        self.cordons: dict[str, bytes] = {}  # those that stand in etcd; others may be held besides
-        self._revisions: dict[str, int] = {}  # of each node
-        self._read: dict[str, tuple[dict[str, Any], BackendSpec]] = {}  # what each was read from last
-        self._news: dict[str, float] = {}  # nodes whose figures have not been passed on, and how old they are
+        self.nodes: dict[str, Node] = {}  # as in etcd
+        self.offered: dict[str, BackendSpec] = {}  # nodes that the fleet has
+        self.cordons: dict[str, bytes] = {}  # those in etcd; the admin API may hold others
+        self._revisions: dict[str, int] = {}  # by node
+        self._read: dict[str, tuple[dict[str, Any], BackendSpec]] = {}  # by node, the last document and its spec
+        self._news: dict[str, float] = {}  # by node, the age in seconds of signals that are not yet applied
         self._late: dict[str, None] = {}  # nodes of a lost store that have not registered again
-        self._refusals: dict[str, str] = {}  # why a node is refused, as the log says already
-        self._policy = 0  # revision of the one tried last
+        self._refusals: dict[str, str] = {}  # by node, the last logged reason
+        self._policy = 0  # revision of the last policies tried
         self._mark: bytes | None = None
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._writes: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Return at once: a gateway without etcd begins with what else it knows."""
+        """Return at once: while etcd is down, a gateway starts with its other sources."""
         self._task = self.clock.create_task(self._run())
 
     async def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        for task in (self._task, *self._writes):
-            if task is not None:
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
+        await cancel(self._task, *self._writes)
         await self.etcd.close()
 
     async def _run(self) -> None:
@@ -103,26 +100,27 @@ class EtcdSource:
                     self._apply(news)
                 else:
                     if self.connected is not False:
-                        log.warning("%s What was known last is kept, and etcd is tried again.", news.why)
+                        log.warning("%s The gateway keeps the last known state and retries.", news)
                     self.connected = False
-            except EtcdError as error:  # of a write; the watch finds out for itself
+            except EtcdError as error:  # of a write; the watch detects by itself that etcd is down
                 log.warning("%s", error)
-            except Exception:  # a bug must not end the watch for good
-                log.exception("etcd: what it said at revision %d could not be carried out", self.revision)
+            except Exception:  # a bug must not end the watch
+                log.exception("etcd: the gateway could not apply the changes of revision %d", self.revision)
 
     # --- keys --------------------------------------------------------------------------------------------------------
 
     async def _sync(self, snapshot: Snapshot) -> None:
         lost = await self._is_lost(snapshot)
         self.revision = snapshot.revision
-        keys = {key.removeprefix(f"{self.settings.prefix}/"): item for key, item in snapshot.items.items()}
-        nodes = {key.partition("/")[2]: item for key, item in keys.items() if key.startswith("nodes/")}
-        cordons = {key.partition("/")[2]: item.value for key, item in keys.items() if key.startswith("cordon/")}
+        prefix = self.settings.prefix
+        nodes = snapshot.under(f"{prefix}/nodes/")
+        cordons = {name: item.value for name, item in snapshot.under(f"{prefix}/cordon/").items()}
+        policy = snapshot.items.get(f"{prefix}/routing/policy")
         if lost:
             self._late = dict.fromkeys(name for name in self.nodes if name not in nodes)
-            for name in [name for name in self.cordons if name not in cordons]:  # lifting one needs its key
-                await self.etcd.put(f"{self.settings.prefix}/cordon/{name}", self.cordons[name])
-                log.warning("etcd: the cordon of %s was lost and is written back", _plain(name))
+            for name in [name for name in self.cordons if name not in cordons]:  # an operator lifts it by its key
+                await self.etcd.put(f"{prefix}/cordon/{name}", self.cordons[name])
+                log.warning("etcd: the cordon of %s was lost; the gateway restored it", _plain(name))
             cordons = {**self.cordons, **cordons}
             if self._timer is not None:
                 self._timer.cancel()
@@ -139,11 +137,11 @@ class EtcdSource:
         for name, value in cordons.items():
             self._cordon(name, value)
         self._carry_out()
-        if "routing/policy" in keys and (keys["routing/policy"].revision != self._policy or lost):
-            self._swap(keys["routing/policy"].value, keys["routing/policy"].revision)
+        if policy is not None and (policy.revision != self._policy or lost):
+            self._swap(policy.value, policy.revision)
 
     async def _is_lost(self, snapshot: Snapshot) -> bool:
-        """Return whether this is another store than before at the same address. The first read cannot tell."""
+        """Return whether etcd has lost its data since the last read."""
         key = f"{self.settings.prefix}/store"
         item = snapshot.items.get(key)
         before, knew = self._mark, self.revision > 0
@@ -153,10 +151,10 @@ class EtcdSource:
             try:
                 self._mark = await self.etcd.create(key, uuid.uuid4().hex.encode())
             except EtcdError as error:
-                log.warning("%s Without its mark only a lower revision tells that etcd has lost its data.", error)
+                log.warning("%s Without its mark, the gateway detects lost data only by a lower revision.", error)
         lost = knew and (snapshot.revision < self.revision or (before is not None and before != self._mark))
         if lost:
-            log.warning("etcd: it has lost its data; engines have %g s to register again", self.grace_s)
+            log.warning("etcd: its data is lost; engines have %g s to register again", self.grace_s)
         return lost
 
     def _apply(self, news: Changes) -> None:
@@ -183,7 +181,7 @@ class EtcdSource:
         if policy is None:
             return
         if policy.value is None:
-            log.info("etcd: the policy's key is gone; the policies in force stay")
+            log.info("etcd: the policies were deleted there; the policies in force stay")
         else:
             self._swap(policy.value, policy.item.revision)
 
@@ -197,10 +195,10 @@ class EtcdSource:
             check_id(name, f"{self.settings.prefix}/nodes")
             node = Node.read(value, where)
         except HeadwayError as error:
-            self._refuse(name, str(error))  # what it said before holds
+            self._refuse(name, str(error))  # its last valid state stays
             return
         self.nodes[name] = node
-        # An agent's clock may be wrong, so it is asked only where the news may be old.
+        # The agent's clock may be wrong, so it counts only if the signals may be old.
         self._news[name] = 0.0 if live or not node.at else max(0.0, time.time() - node.at)
 
     def _drop(self, name: str) -> None:
@@ -209,14 +207,14 @@ class EtcdSource:
             table.pop(name, None)
 
     def _spec(self, name: str, node: Node) -> BackendSpec | None:
-        """Return None if the node is refused, or does not know yet what it serves."""
+        """Return None if the node is refused, or does not know its models yet."""
         if not node.models and not node.ready:
             return None
         document: dict[str, Any] = node.backend()
         if self.settings.engine_key_env is not None:
             document["key_env"] = self.settings.engine_key_env
         known = self._read.get(name)
-        if known is not None and known[0] == document:  # as at most heartbeats
+        if known is not None and known[0] == document:  # unchanged, as at most heartbeats
             return known[1]
         try:
             spec = BackendSpec.read(name, document, f"{self.settings.prefix}/nodes/{name}")
@@ -233,13 +231,13 @@ class EtcdSource:
             self._offer(usable)
         for name in self.offered:
             node = self.nodes[name]
-            self.fleet.ready(name, node.ready, node.why or "its agent says so", AGENT)
+            self.fleet.ready(name, node.ready, node.why or "its agent gives no reason", AGENT)
             if node.signals and self._news.get(name, OLD_S) < OLD_S:
                 self.signals.take_report(name, node.figures())
         self._news.clear()
 
     def _offer(self, specs: dict[str, BackendSpec]) -> None:
-        """Offer all nodes together, or one by one if they conflict: only those that conflict are left out."""
+        """Offer all nodes together. If they conflict, offer them one by one and leave out those that conflict."""
         fleet = self.fleet
         try:
             fleet.offer(SOURCE, specs)
@@ -264,12 +262,12 @@ class EtcdSource:
     def _refuse(self, name: str, why: str) -> None:
         if self._refusals.get(name) != why:
             self._refusals[name] = why
-            log.warning("etcd: the node %s is refused: %s", _plain(name), why)
+            log.warning("etcd: refused the node %s: %s", _plain(name), why)
 
     def _overdue(self) -> None:
         """Drop the nodes that have not registered with the new store."""
         for name in list(self._late):
-            log.warning("etcd: %s has not registered again and leaves", name)
+            log.warning("etcd: removed %s, which has not registered again", name)
             self._drop(name)
         self._carry_out()
 
@@ -293,14 +291,14 @@ class EtcdSource:
         try:
             self.switch.swap(read_policy(value, f"{self.settings.prefix}/routing/policy"), SOURCE)
         except HeadwayError as error:
-            log.warning("etcd: the policies of revision %d are refused, the old ones stay: %s", revision, error)
+            log.warning("etcd: refused the policies of revision %d, the old ones stay: %s", revision, error)
             self._answer({"revision": revision, "accepted": False, "error": str(error)})
         else:
             log.info("etcd: the policies of revision %d are in force", revision)
             self._answer({"revision": revision, "accepted": True})
 
     def _answer(self, status: dict[str, Any]) -> None:
-        """Write in a task of its own: a slow write must not delay the watch."""
+        """Write in a separate task: a slow write must not delay the watch."""
         task = self.clock.create_task(self._write(f"routing/policy-status/{self.gateway}", status))
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
@@ -309,9 +307,9 @@ class EtcdSource:
         try:
             await self.etcd.put(f"{self.settings.prefix}/{key}", msgspec.json.encode(document))
         except EtcdError as error:
-            log.warning("etcd: what became of the policies could not be written: %s", error)
+            log.warning("etcd: the gateway could not report whether it accepted the policies: %s", error)
 
 
 def _plain(name: str) -> str:
-    """Make a key that others chose safe for the log."""
+    """Return a key from etcd without control characters, for the log."""
     return cut("".join(sign if sign.isprintable() else "?" for sign in name))

@@ -1,16 +1,16 @@
-"""Watches the gateway's file: changes of engines and policies take effect while it serves."""
+"""Watches the gateway's file, and applies changes of engines and policies while the gateway runs."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headway.config.documents import beside, parse_yaml
 from headway.errors import HeadwayError
 from headway.gateway.config import Config, named_files
+from headway.http.event_loop import cancel
 
 if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Fleet
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 SOURCE: Final = "file"
 POLL_S: Final = 1.0
-LIVE: Final = ("backends", "policies", "canary", "shadow")  # keys that can change while it runs
+LIVE: Final = ("backends", "policies", "canary", "shadow")  # keys that can change while the gateway runs
 log = logging.getLogger("headway.gateway")
 
 
 class FileSource:
-    """Reads the file, and the bundles that it names, every second. A change takes effect once two reads in a row agree:
+    """Reads the file, and the files that it names, every second. A change takes effect once two reads in a row agree:
     half a file can be valid YAML."""
 
     def __init__(
@@ -46,18 +46,15 @@ class FileSource:
         self._task = self.clock.create_task(self._run())
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        await cancel(self._task)
 
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self.poll_s)
             try:
                 self.look()
-            except Exception:  # a bug must not end the watch for good
-                log.exception("%s: what changed in it could not be carried out", self.path)
+            except Exception:  # a bug must not end the watch
+                log.exception("%s: the gateway could not apply its changes", self.path)
 
     def look(self) -> None:
         before, self._latest = self._latest, self._look()
@@ -67,7 +64,7 @@ class FileSource:
         try:
             self._take(Config.load(self.path))
         except HeadwayError as error:
-            log.warning("%s: is refused, what was in force stays: %s", self.path, error)
+            log.warning("%s: the new content is refused, and the old settings stay: %s", self.path, error)
 
     def _look(self) -> tuple[bytes | None, ...]:
         """Return the bytes of the file, and of the bundles and the key file that it names."""
@@ -93,11 +90,11 @@ class FileSource:
         if self.keyring is not None and config.keyring is not None:
             self.keyring.renew(config.keyring)
         self.config = config
-        log.info("%s: its backends and policies are in force", self.path)
+        log.info("%s: its engines and policies are in force", self.path)
         keys = dict.fromkeys([*self._started, *self._document])
         later = [str(key) for key in keys if key not in LIVE and self._started.get(key) != self._document.get(key)]
         if later:
-            log.warning("%s: %s changed, which takes effect at the next start", self.path, ", ".join(later))
+            log.warning("%s: the change of %s takes effect at the next start", self.path, ", ".join(later))
 
 
 def _bytes(path: Path) -> bytes | None:
@@ -110,6 +107,6 @@ def _bytes(path: Path) -> bytes | None:
 def _document(data: bytes, path: Path) -> dict[str, Any]:
     try:
         document = parse_yaml(data.decode(errors="replace"), str(path))
-    except HeadwayError:  # `Config.load` says so
+    except HeadwayError:  # `Config.load` reports it
         return {}
     return document if isinstance(document, dict) else {}

@@ -1,4 +1,4 @@
-"""A node as it stands in etcd under `nodes/ID`: the settings of a backend, and its state as its agent reports it."""
+"""A node in etcd, under `nodes/ID`: the settings of a backend, and its state as its agent reports it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from headway.config.wording import one_line, shown, suggest
 from headway.errors import HeadwayError
 
 ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
-LARGEST: Final = 256 * 1024  # bytes of a node's document
+LARGEST: Final = 256 * 1024  # bytes of a document
 
 
 class Node(Struct, omit_defaults=True):
-    """Unknown keys are ignored: agents and gateways may differ in version. It never holds secrets."""
+    """Unknown keys are ignored: agents and gateways may differ in version. A node never holds secrets."""
 
     url: str
     models: list[str] = []
@@ -34,27 +34,26 @@ class Node(Struct, omit_defaults=True):
     events_topic: str | UnsetType = UNSET
     bootstrap_port: int | UnsetType = UNSET
     kvd: str | UnsetType = UNSET
-    ready: bool = True  # a node that was written by hand has no agent to set it
-    why: str = ""  # it is not ready
+    ready: bool = True  # a node written by hand has no agent that sets it
+    why: str = ""  # reason, if it is not ready
     signals: dict[str, float] = {}
-    at: float = 0.0  # when its agent wrote this, by its clock
-    agent: str = ""  # the id of that agent
+    at: float = 0.0  # when the agent wrote this, by the agent's clock
+    agent: str = ""  # id of the agent
     version: str = ""
 
     @classmethod
     def read(cls, value: bytes, where: str) -> Node:
-        if len(value) > LARGEST:
-            raise HeadwayError(f"{where}: has {len(value):,} bytes; {LARGEST:,} are the most.")
+        check_size(value, where)
         try:
             return msgspec.json.decode(value, type=cls)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise HeadwayError(f"{where}: is no node that can be read ({one_line(error, kind=False)}).") from None
+            raise HeadwayError(f"{where}: is not a valid node ({one_line(error, kind=False)}).") from None
 
     def document(self) -> bytes:
         return msgspec.json.encode(self)
 
     def backend(self) -> dict[str, Any]:
-        """Return the part that a gateway's file would have under `backends:`."""
+        """Return the mapping that a gateway's file would have under `backends:`."""
         keys = {name: getattr(self, name) for name in ("url", "models", *OPTIONAL)}
         return {name: value for name, value in keys.items() if value is not UNSET}
 
@@ -62,20 +61,25 @@ class Node(Struct, omit_defaults=True):
         return {name: value for name, value in self.signals.items() if 0 <= value < float("inf")}
 
 
-# The keys that an agent can be given for its engine beside its address and models.
+# The keys that `headway agent --set` accepts.
 OPTIONAL: Final = tuple(field.name for field in msgspec.structs.fields(Node) if field.default is UNSET)
+
+
+def check_size(document: bytes, where: str) -> None:
+    if len(document) > LARGEST:
+        raise HeadwayError(f"{where}: has {len(document):,} bytes; the limit is {LARGEST:,}.")
 
 
 def check_id(name: str, where: str) -> str:
     if not ID.fullmatch(name):
         raise HeadwayError(
-            f"{where}: a node's name has letters, digits and . _ : - and at most 128 of them, got {shown(name)}."
+            f"{where}: a node's name is at most 128 letters, digits and characters of ._:- , got {shown(name)}."
         )
     return name
 
 
 def optional(pairs: dict[str, Any], where: str) -> dict[str, Any]:
-    """Check that a node has these keys, and that each value is of its type."""
+    """Check the optional keys of a node and the types of their values."""
     types = {field.name: field.type for field in msgspec.structs.fields(Node)}
     for name, value in pairs.items():
         if name not in OPTIONAL:

@@ -1,6 +1,6 @@
-"""The agent beside an engine: registers it in etcd with a lease, and reports its state every few seconds.
+"""The agent of an engine: registers it in etcd with a lease, and reports its state at every heartbeat.
 
-It writes `nodes/ID` alone. Cordons stand under keys of their own, so no heartbeat can lift one.
+The agent writes only `nodes/ID`. Cordons have their own keys, so a heartbeat cannot lift one.
 """
 
 import asyncio
@@ -11,10 +11,10 @@ import socket
 import time
 import uuid
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from headway.errors import HeadwayError
 from headway.gateway.membership.agent_engine import Engine
@@ -23,47 +23,34 @@ from headway.gateway.membership.etcd_client import Etcd, EtcdError, LeaseLost
 from headway.gateway.membership.node import Node
 from headway.http.address import Address
 
-HEARTBEATS: Final = 3  # a lease lasts for so many
-ENDING: Final = "its agent ends"
+HEARTBEATS: Final = 3  # heartbeats that a lease lasts
+ENDING: Final = "its agent is stopping"
 log = logging.getLogger("headway.agent")
-
-
-class Registration(Struct, frozen=True):
-    """The part of a node that does not change."""
-
-    id: str
-    url: str
-    models: tuple[str, ...] = ()  # if empty, the agent asks the engine
-    more: dict[str, Any] = {}  # keys of a node such as role and pool
-    version: str = ""
 
 
 class Agent:
     def __init__(
-        self,
-        registration: Registration,
-        etcd: Etcd,
-        engine: Engine,
-        meter: Meter | None = None,
-        heartbeat_s: float = 5.0,
+        self, name: str, node: Node, etcd: Etcd, engine: Engine, meter: Meter | None = None, heartbeat_s: float = 5.0
     ) -> None:
-        self.registration, self.etcd, self.engine, self.meter = registration, etcd, engine, meter
-        self.heartbeat_s = heartbeat_s
-        self.key = f"{etcd.settings.prefix}/nodes/{registration.id}"
+        """If `node` has no models, the agent asks the engine for them."""
+        self.etcd, self.engine, self.meter, self.heartbeat_s = etcd, engine, meter, heartbeat_s
+        self.key = f"{etcd.settings.prefix}/nodes/{name}"
         self.me = uuid.uuid4().hex[:12]
         self.lease = 0
         self.beats = 0
-        self.node: Node | None = None  # as last written
-        self._models: list[str] = list(registration.models)
-        self._up = False  # the engine, at the last look
-        self._down = ""  # why etcd cannot be written to
-        self._rival = ""
+        self.node = node  # as last written
+        self._asks_models = not node.models
+        self._up = False  # whether the engine was ready at the last heartbeat
+        self._down = ""  # why the agent cannot write to etcd
+        self._rival = ""  # another agent that writes the same node
         self._ending = False
 
     async def run(self, ended: asyncio.Event, drain_s: float) -> None:
-        """Run until `ended` is set; then the engine gets no more requests and has time to end those it has."""
+        """Run until `ended` is set; then stop new requests, and wait up to `drain_s` for those in flight."""
+        sampling: asyncio.Task[None] | None = None
         if self.meter is not None:
-            await self.meter.start()
+            await self.meter.sample()
+            sampling = asyncio.create_task(self.meter.run())
         try:
             while not ended.is_set():
                 await self.beat()
@@ -71,24 +58,24 @@ class Agent:
                     await asyncio.wait_for(ended.wait(), self.heartbeat_s)
             await self.leave(drain_s)
         finally:
-            if self.meter is not None:
-                await self.meter.stop()
+            if sampling is not None:
+                sampling.cancel()
             await self.engine.close()
             await self.etcd.close()
 
     async def beat(self) -> None:
-        """Send one heartbeat. While etcd is down the agent goes on trying, and the engine goes on serving."""
+        """Send one heartbeat. While etcd is down, the agent retries and the engine continues to serve."""
         node = self.node = await self._look()
         try:
             await self._write(node)
         except EtcdError as error:
             if not self._down:
-                log.warning("%s This is tried again every %g s.", error, self.heartbeat_s)
+                log.warning("%s The agent retries every %g s.", error, self.heartbeat_s)
             self._down = str(error)
             return
         if self._down:
             self._down = ""
-            log.info("etcd: %s is written again", self.key)
+            log.info("etcd: the agent can write %s again", self.key)
         self.beats += 1
 
     async def leave(self, drain_s: float) -> None:
@@ -99,35 +86,34 @@ class Agent:
             await asyncio.sleep(min(self.heartbeat_s, max(0.0, until - time.monotonic())))
             await self.beat()
         if self.lease:
-            with suppress(EtcdError):  # else it expires
+            with suppress(EtcdError):  # if this fails, the lease expires
                 await self.etcd.revoke(self.lease)
             self.lease = 0
 
     def _idle(self) -> bool:
-        """Return whether the engine reports that it has nothing to do."""
-        signals = self.node.signals if self.node is not None else {}
+        """Return whether the engine reports no requests."""
+        signals = self.node.signals
         return "running" in signals and not signals["running"] and not signals.get("queued")
 
     async def _look(self) -> Node:
         why, figures = await asyncio.gather(self.engine.unready(), self.engine.figures())
         up = not why
-        if not self.registration.models and up and (not self._up or not self._models):
-            self._models = await self.engine.models()
+        models = self.node.models
+        if self._asks_models and up and (not self._up or not models):
+            models = await self.engine.models()
         if up != self._up:
             log.info("the engine is %s", "ready" if up else f"not ready: {why}")
         self._up = up
         if self.meter is not None:
             figures = {**figures, **self.meter.means()}
-        return Node(
-            self.registration.url,
-            self._models,
-            **self.registration.more,
+        return replace(
+            self.node,
+            models=models,
             ready=up and not self._ending,
             why=ENDING if self._ending else why,
             signals=figures,
             at=time.time(),
             agent=self.me,
-            version=self.registration.version,
         )
 
     async def _write(self, node: Node) -> None:
@@ -137,7 +123,7 @@ class Agent:
                 await self._put(node)
                 return
             except LeaseLost:
-                log.warning("etcd: the lease of %s was lost; it registers again", self.key)
+                log.warning("etcd: the lease of %s was lost; the agent registers it again", self.key)
                 self.lease = 0
         self.lease = await self.etcd.grant(max(2, math.ceil(HEARTBEATS * self.heartbeat_s)))
         await self._put(node)
@@ -150,34 +136,32 @@ class Agent:
             with suppress(HeadwayError):
                 rival = Node.read(before, self.key).agent
         if rival and rival not in (self.me, self._rival):
-            log.warning("etcd: another agent writes %s too; give each engine an --id of its own", self.key)
+            log.warning("etcd: another agent writes %s too; give each engine its own --id", self.key)
             self._rival = rival
 
 
 def advertised_url(engine: str, advertise: str | None, endpoints: tuple[str, ...]) -> str:
-    """Return the URL by which gateways reach the engine; refuse one that only this machine understands."""
+    """Return the URL that gateways use for the engine; refuse one that only works on this machine."""
     url = advertise or engine
     option = "--advertise" if advertise is not None else "--engine"
     address = Address(url, option)
     ip = _ip(address.host)
-    near = ip is not None and (ip.is_unspecified or ip.is_loopback)
-    if not near or ip is None:
+    if ip is None or not (ip.is_unspecified or ip.is_loopback):
         return address.url
     hosts = [urlsplit(endpoint).hostname or "" for endpoint in endpoints]
     here = all((endpoint := _ip(host)) is not None and endpoint.is_loopback for host in hosts)
     if ip.is_loopback and (advertise is not None or here):
         return address.url
-    what = "every address of a machine and none that could be called" if ip.is_unspecified else "this machine alone"
     mine = own_address(endpoints[0])
     scheme, host = ("https" if address.tls else "http"), f"[{mine}]" if ":" in mine else mine
     raise HeadwayError(
-        f"{option}: {address.host} means {what}; say by --advertise what gateways reach the engine by, as in "
-        f"{scheme}://{host}:{address.port}."
+        f"{option}: gateways on other machines cannot reach {address.host}; set --advertise to a URL that they can "
+        f"reach, as in {scheme}://{host}:{address.port}."
     )
 
 
 def own_address(endpoint: str) -> str:
-    """Return the address of this machine as an endpoint sees it. Nothing is sent."""
+    """Return the local address from which this machine reaches an endpoint; connecting a UDP socket sends nothing."""
     parts = urlsplit(endpoint)
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(

@@ -1,1 +1,1 @@
-"""What is seen of the gateway: figures, decisions, spans, records, and the admin API."""
+"""Metrics, recent decisions, spans, records, and the admin API of the gateway."""

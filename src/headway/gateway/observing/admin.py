@@ -1,7 +1,7 @@
-"""The admin API, on an address of its own: engines, policies, and what the gateway sees.
+"""The admin API, on its own address: engines, policies, and the state of the gateway.
 
 Every request needs the key, as `Authorization: Bearer KEY`. A GET may also send it as the password of HTTP Basic, so
-that a browser can show the status page; changes may not, since another site's page could misuse a stored password.
+that a browser can show the status page. Changes may not: a page of another site could misuse a stored password.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from headway.gateway.engines.member import BackendSpec
 from headway.gateway.observing import exposition
 from headway.gateway.observing.openapi import (
     TEXT,
+    Operation,
     admin_api,
     endpoint,
     endpoints,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from headway.gateway.orders import Orders
 
 LOOKS: Final = ("GET", "HEAD")
+STREAM: Final = "text/event-stream"
 MOST_DECISIONS: Final = 512
 MOST_WATCHERS: Final = 64
 MOST_BYTES: Final = 1 << 20
@@ -49,28 +51,29 @@ PAGE_POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
-NAME: Final = name_parameter("an engine's", 200)
+NAME: Final = name_parameter("name of the engine", 200)
 ENGINE: Final = engine_schema()
-JOIN: Final = "An engine joins, or is changed."
-JOINED: Final = {200: "It was known, and is so now.", 201: "It has joined."}
-LEAVE: Final = "The engine takes no more requests, and goes when it has none left."
+JOIN: Final = "Add or change an engine."
+JOINED: Final = {200: "The engine was changed.", 201: "The engine was added."}
+LEAVE: Final = "Remove an engine. It gets no more requests, and leaves when those in flight have ended."
+REMOVED: Final = {200: "Whether requests are still in flight there."}
 LAST: Final = query_parameter(
-    "last", "how many, the newest first", type="integer", minimum=1, maximum=MOST_DECISIONS, default=20
+    "last", "number of decisions, the newest first", type="integer", minimum=1, maximum=MOST_DECISIONS, default=20
 )
-EVERY: Final = query_parameter("every", "also those without a scorecard", type="boolean", default=False)
+EVERY: Final = query_parameter("every", "include decisions without a scorecard", type="boolean", default=False)
 HEALTHZ: Final = {
-    200: "Whether some engine takes requests.",
-    503: "No engine takes requests, or the gateway is about to end.",
+    200: "At least one engine takes requests.",
+    503: "No engine takes requests, or the gateway is shutting down.",
 }
 
 
 def _engine_action(action: str, summary: str) -> Callable[[Any], Any]:
-    replies = {200: "The engine as it stands then."}
+    replies = {200: "The state of the engine after the change."}
     return endpoint("POST", f"/backends/{{name}}/{action}", summary, 404, replies=replies, parameters=(NAME,))
 
 
 class Admin:
-    """The admin API of one process; each of several processes has its own counts."""
+    """The admin API of one process."""
 
     def __init__(self, board: StatusBoard, orders: Orders, settings: AdminSettings) -> None:
         self.board, self.orders, self.settings = board, orders, settings
@@ -94,7 +97,8 @@ class Admin:
             return await self._guard(request, handler)
 
         application = web.Application(middlewares=[guard], client_max_size=MOST_BYTES)
-        application.add_routes([web.route(method, path, handler) for method, path, handler in self.routes()])
+        routes = [web.route(operation.method, operation.path, handler) for operation, handler in self.operations()]
+        application.add_routes(routes)
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await self._runner.setup()
         site = web.TCPSite(self._runner, self.settings.listen[0], self.settings.listen[1])
@@ -102,22 +106,21 @@ class Admin:
             await site.start()
         except OSError as error:
             where = f"{self.settings.listen[0]}:{self.settings.listen[1]}"
-            raise HeadwayError(f"admin.listen: {where} cannot be listened on: {error.strerror or error}.") from None
+            raise HeadwayError(f"admin.listen: cannot listen on {where}: {error.strerror or error}.") from None
         self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
 
-    def routes(self) -> list[tuple[str, str, Handler]]:
-        declared = [*endpoints(self), *endpoints(self.policy_api)]
-        return [(operation.method, operation.path, handler) for operation, handler in declared]
+    def operations(self) -> list[tuple[Operation, Handler]]:
+        return [*endpoints(self), *endpoints(self.policy_api)]
 
     # --- authorisation -----------------------------------------------------------------------------------------------
 
     async def _guard(self, request: Request, handler: Handler) -> StreamResponse:
         if not (request.path == "/metrics" and self.settings.open_metrics) and not self._has_key(request):
-            answer = self._error(401, "the admin API's key is missing or not the right one")
+            answer = self._error(401, "the key of the admin API is missing or wrong")
             answer.headers["WWW-Authenticate"] = 'Basic realm="headway", charset="UTF-8"'
             return answer
         try:
@@ -164,25 +167,22 @@ class Admin:
         }
         return self.web.Response(text=page.read_text("utf-8"), content_type="text/html", headers=headers)
 
-    @endpoint("GET", "/status", "How the gateway stands.")
+    @endpoint("GET", "/status", "The state of the gateway.")
     async def status(self, request: Request) -> StreamResponse:
         return self._json(self.board.status())
 
-    @endpoint(
-        "GET", "/events", "The same every second, as server-sent events.", 503, schema=TEXT, kind="text/event-stream"
-    )
+    @endpoint("GET", "/events", "The same every second, as server-sent events.", 503, schema=TEXT, kind=STREAM)
     async def events(self, request: Request) -> StreamResponse:
-        """Send the status every second, as server-sent events."""
         if self.watchers >= MOST_WATCHERS:
-            raise Wrong(503, f"{MOST_WATCHERS} others are watching already")
-        answer = self.web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
+            raise Wrong(503, f"{MOST_WATCHERS} clients are watching already; try later")
+        answer = self.web.StreamResponse(headers={"Content-Type": STREAM, "Cache-Control": "no-store"})
         self.watchers += 1
         try:
             await answer.prepare(request)
             while not self.reception.draining:
                 await answer.write(self._event())
                 await asyncio.sleep(EVERY_S)
-        except (ConnectionResetError, ConnectionError):
+        except ConnectionError:
             pass
         finally:
             self.watchers -= 1
@@ -195,14 +195,14 @@ class Admin:
             self._latest = now, b"data: " + msgspec.json.encode(self.board.status()) + b"\n\n"
         return self._latest[1]
 
-    @endpoint("GET", "/metrics", "The page that Prometheus reads.", schema=TEXT, kind="text/plain")
+    @endpoint("GET", "/metrics", "Metrics for Prometheus.", schema=TEXT, kind="text/plain")
     async def metrics(self, request: Request) -> StreamResponse:
         figures, accept = self.board.figures(), request.headers.get("Accept", "")
-        # A page of many models and engines takes seconds to write, in which requests go on.
+        # In a thread: a page of many models and engines takes seconds, and must not delay requests.
         body, kind = await asyncio.to_thread(lambda: exposition.render(exposition.together(figures), accept))
         return self.web.Response(body=body, headers={"Content-Type": kind})
 
-    @endpoint("GET", "/healthz", "Whether some engine takes requests.", replies=HEALTHZ)
+    @endpoint("GET", "/healthz", "Whether an engine takes requests.", replies=HEALTHZ)
     async def healthz(self, request: Request) -> StreamResponse:
         serving = sum(self.board.backend_status(each)["serving"] for each in self.fleet.members)
         ready = serving > 0 and not self.reception.draining
@@ -212,7 +212,7 @@ class Admin:
 
     @endpoint("GET", "/openapi.json", "This document.")
     async def openapi(self, request: Request) -> StreamResponse:
-        return self._json(admin_api(operation for operation, _ in (*endpoints(self), *endpoints(self.policy_api))))
+        return self._json(admin_api(operation for operation, _ in self.operations()))
 
     @endpoint("GET", "/debug/decisions", "The last decisions.", 400, parameters=(LAST, EVERY))
     async def decisions(self, request: Request) -> StreamResponse:
@@ -237,20 +237,19 @@ class Admin:
 
     @endpoint("PUT", "/backends/{name}", JOIN, 400, 404, 409, 413, replies=JOINED, parameters=(NAME,), body=ENGINE)
     async def put_backend(self, request: Request) -> StreamResponse:
-        """Add or change an engine."""
         fleet, name = self.fleet, request.match_info["name"]
         owner = self.board.source_of(name)
         if owner not in (None, SOURCE):
-            raise Wrong(409, f"backends.{name}: is named by {_owner(owner)}, whose word counts; change it there")
+            raise Wrong(409, f"backends.{name}: is defined in {_owner(owner)}; change it there")
         spec = BackendSpec.read(name, _whole(await read_json(request)), f"backends.{name}")
         # Otherwise the holder of the admin key could send any environment variable to any address.
         allowed = (*self.settings.engine_keys, *(spec.key_env for spec in fleet.sources["file"].values()))
         if spec.key_env is not None and spec.key_env not in allowed:
-            raise Wrong(400, f"backends.{name}.key_env: {spec.key_env} is not among `admin.engine_keys` of the file")
+            raise Wrong(400, f"backends.{name}.key_env: {spec.key_env} is not in `admin.engine_keys` of the file")
         known = name in fleet.names
         try:
             self._offer({**fleet.sources[SOURCE], name: spec})
-        except HeadwayError as error:  # right in itself, and not beside the others
+        except HeadwayError as error:  # it conflicts with other engines
             raise Wrong(409, str(error)) from None
         backend = fleet.names.get(name)
         status = {"name": name, "state": "waiting"} if backend is None else self.board.backend_status(backend)
@@ -259,29 +258,26 @@ class Admin:
     def _offer(self, members: dict[str, BackendSpec]) -> None:
         self.orders.give(SOURCE, msgspec.to_builtins(members))
 
-    @endpoint("DELETE", "/backends/{name}", LEAVE, 404, 409, replies={200: "It goes."}, parameters=(NAME,))
+    @endpoint("DELETE", "/backends/{name}", LEAVE, 404, 409, replies=REMOVED, parameters=(NAME,))
     async def delete_backend(self, request: Request) -> StreamResponse:
-        """Remove an engine: it takes no more requests, and leaves when it has none left."""
         fleet, name = self.fleet, request.match_info["name"]
         owner = self.board.source_of(name)
         if owner is None:
             raise Wrong(404, f"there is no engine {name!r}")
         if owner != SOURCE:
-            raise Wrong(409, f"backends.{name}: is named by {_owner(owner)}; take it out there, or cordon it here")
+            raise Wrong(409, f"backends.{name}: is defined in {_owner(owner)}; remove it there, or cordon it here")
         self._offer({other: spec for other, spec in fleet.sources[SOURCE].items() if other != name})
         return self._json({"name": name, "leaving": any(backend.name == name for backend in fleet.leaving)})
 
-    @_engine_action("cordon", "The engine takes no new requests until that is lifted.")
+    @_engine_action("cordon", "Send the engine no new requests until `uncordon`. Those in flight go on.")
     async def cordon(self, request: Request) -> StreamResponse:
-        """Stop new requests until `uncordon`; those under way end."""
         return self._order("cordon", request)
 
-    @_engine_action("drain", "The same; `inflight` of the answer tells when it has none left.")
+    @_engine_action("drain", "The same as `cordon`. Repeat it until `inflight` of the reply is 0.")
     async def drain(self, request: Request) -> StreamResponse:
-        """Cordon: the caller waits until `inflight` is zero."""
         return self._order("cordon", request)
 
-    @_engine_action("uncordon", "The engine takes requests again.")
+    @_engine_action("uncordon", "Send the engine requests again.")
     async def uncordon(self, request: Request) -> StreamResponse:
         return self._order("uncordon", request)
 

@@ -1,5 +1,5 @@
-"""A stretch of live traffic while it is gathered. Rows become bytes some at a time; the process that writes the run
-folder sorts them into columns."""
+"""One chapter of live traffic: the requests of one run folder while the gateway collects them. Rows are encoded in
+small groups; the process that writes the run folder sorts them into columns."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from headway.gateway.observing.observing_settings import RecordSettings
 
 UNKNOWN: Final = -1
-AT_A_TIME: Final = 64  # rows that become bytes together, within some tenths of a millisecond
+AT_A_TIME: Final = 64  # rows encoded together, in a few tenths of a millisecond
 
 
 class Engine(Struct):
-    """The engine that had a place."""
+    """The engine at one place."""
 
     spec: BackendSpec
     kv_blocks: int
@@ -35,7 +35,7 @@ class Engine(Struct):
 
 
 class EndedRequest(Struct, array_like=True, gc=False):
-    """A request and what came of it."""
+    """A request and its result."""
 
     id: int
     tenant: str
@@ -44,8 +44,8 @@ class EndedRequest(Struct, array_like=True, gc=False):
     kind: str
     model: str
     max_tokens: int | None
-    counted_tokens: int  # of its prompt, by the gateway
-    keys: tuple[int, ...]  # its prompt's blocks, and where they end
+    counted_tokens: int  # of its prompt, as the gateway counts them
+    keys: tuple[int, ...]  # block keys of its prompt, and the ends of the blocks in tokens
     ends: tuple[int, ...]
     arrival_ps: int
     finished_ps: int
@@ -62,7 +62,7 @@ class EndedRequest(Struct, array_like=True, gc=False):
 
 
 class DecisionRow(Struct, array_like=True, gc=False):
-    """The arguments of `DecisionLog.take`, by places, and the scorecard."""
+    """The arguments of `DecisionLog.take`, with places for engines, and the scorecard."""
 
     request: int
     at_ps: int
@@ -71,7 +71,7 @@ class DecisionRow(Struct, array_like=True, gc=False):
     prefill: int
     priority: float
     reason: str
-    candidates: int  # the number of their set
+    candidates: int  # number of the set of candidates
     signals: list[list[int]]
     believed: list[int]
     prompt_tokens: int
@@ -79,12 +79,12 @@ class DecisionRow(Struct, array_like=True, gc=False):
 
 
 class RowBuffer:
-    """Structs that become bytes, some at a time."""
+    """Structs, encoded in groups."""
 
     def __init__(self) -> None:
         self.rows: list[Struct] = []
         self.pieces: list[bytes] = []
-        self.size = 0  # of the pieces
+        self.size = 0  # bytes of the pieces
 
     def add(self, row: Struct) -> None:
         self.rows.append(row)
@@ -100,9 +100,9 @@ class RowBuffer:
 
 
 class LogDocument(Struct):
-    """Decisions, for the process that writes them."""
+    """The decisions of a chapter, for the process that writes them."""
 
-    rows: list[bytes]  # of DecisionRow, some in a piece
+    rows: list[bytes]  # groups of DecisionRow
     sets: Sequence[tuple[int, ...]]
     signals: list[str]  # in the order of `DecisionRow.signals`
     block_tokens: int
@@ -110,7 +110,7 @@ class LogDocument(Struct):
 
 
 class ChapterDocument(Struct):
-    """All of a chapter, for the process that writes its folder."""
+    """A complete chapter, for the process that writes its folder."""
 
     folder: str
     first: int
@@ -118,7 +118,7 @@ class ChapterDocument(Struct):
     block_tokens: int
     prompts: bool
     engines: dict[int, Engine]
-    ended: list[bytes]  # of EndedRequest, some in a piece
+    ended: list[bytes]  # groups of EndedRequest
     metrics: dict[str, float]
     log: LogDocument | None
 
@@ -142,7 +142,7 @@ class LiveLog(DecisionLog):
 
 
 class Chapter:
-    """The requests from number `first` up to `end`, which is known when the next chapter has begun."""
+    """The requests from number `first` up to `end`, which is set when the next chapter begins."""
 
     def __init__(self, first: int, engines: dict[int, Engine], policies: Json, settings: RecordSettings) -> None:
         self.first, self.end = first, -1
@@ -150,10 +150,10 @@ class Chapter:
         self.prompts = settings.prompts  # whether they are recorded
         self.rows = RowBuffer()
         self.count = 0
-        self.open: dict[int, Request] = {}  # decided on, and not ended
+        self.open: dict[int, Request] = {}  # requests with a decision that have not ended
         self.log = LiveLog() if settings.decisions else None
         self.journal = None if self.log is None else self.log.journal(0)
-        self.deadline = 0.0  # then it is written, even if some requests have not ended
+        self.deadline = 0.0  # when it is written even if requests have not ended
 
     @property
     def size(self) -> int:
@@ -200,7 +200,7 @@ class Chapter:
         )
 
     def document(self, folder: str, block_tokens: int, metrics: dict[str, float]) -> ChapterDocument:
-        """Return everything, with the requests that have not ended as in flight."""
+        """Return the chapter; requests that have not ended are in flight."""
         for request in self.open.values():
             self.rows.add(self._row(request, UNKNOWN, "in_flight", ""))
         return ChapterDocument(

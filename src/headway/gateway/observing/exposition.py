@@ -1,4 +1,4 @@
-"""The gateway's figures as a page that Prometheus reads. Every name is in METRICS, and in docs/observing.md."""
+"""The gateway's metrics page for Prometheus. METRICS and docs/observing.md list every metric."""
 
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
@@ -14,13 +14,13 @@ from headway.views.instance import SIGNALS
 
 class Metric(Struct, frozen=True):
     kind: Literal["counter", "gauge", "histogram"]
-    figure: str  # its name among the figures
+    figure: str  # name inside the gateway
     help: str
     labels: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """The name that Prometheus shows."""
+        """The name on the page."""
         return f"headway_{DURATIONS.get(self.figure, self.figure)}{'_total' if self.kind == 'counter' else ''}"
 
 
@@ -35,87 +35,65 @@ ENGINE: Final = ("backend",)
 CANDIDATE: Final = ("candidate",)
 ARM: Final = ("arm",)
 _DECLARED: Final = (
-    Metric(
-        "counter",
-        "requests",
-        "Requests that have ended, by outcome and by the status that the client got.",
-        (*WHERE, "outcome", "status"),
-    ),
-    Metric("counter", "retries", "Requests that were sent to another engine.", ("reason",)),
+    Metric("counter", "requests", "Ended requests, by outcome and HTTP status.", (*WHERE, "outcome", "status")),
+    Metric("counter", "retries", "Requests sent again to another engine, by reason.", ("reason",)),
     Metric("counter", "refusals", "Invalid or unauthorised requests, answered by the gateway itself.", ("status",)),
     Metric("counter", "prompt_tokens", "Prompt tokens sent to engines.", WHERE),
-    Metric("counter", "output_tokens", "Tokens that engines answered.", WHERE),
-    Metric(
-        "counter", "believed_cached_tokens", "Prompt tokens that the policy believed cached where they went.", WHERE
-    ),
-    Metric("counter", "kv_events", "KV events heard of an engine, by kind; gaps are those lost.", (*ENGINE, "kind")),
-    Metric("counter", "kv_events_of_nobody", "Messages that came where engines tell, and name none of them."),
-    Metric("counter", "scrape_failures", "Pages of engines' metrics that did not come, or told nothing."),
-    Metric(
-        "counter", "unread_prompts", "Prompts that a tokenizer could not read, or not in time, and that went by bytes."
-    ),
-    Metric("counter", "handover_fallbacks", "Requests for two engines that one served alone.", ("reason",)),
-    Metric("counter", "records_lost", "Requests that were not written down, as they came too fast."),
-    Metric("histogram", "ttft", "From a request's coming to the first content of its stream.", WHERE),
-    Metric("histogram", "tpot", "Between tokens of a completed stream, on average.", WHERE),
-    Metric("histogram", "e2e", "From a request's coming to its completed answer.", WHERE),
-    Metric("histogram", "queue_wait", "From a request's coming to its being sent to an engine.", WHERE),
-    Metric("gauge", "inflight_requests", "Requests at an engine.", ENGINE),
-    Metric("gauge", "inflight_tokens", "Their prompt tokens.", ENGINE),
-    Metric(
-        "gauge", "pending_prefill_tokens", "Prompt tokens believed uncached, of those without a first token.", ENGINE
-    ),
-    Metric("gauge", "waiting_requests", "Requests that the policies hold back."),
-    Metric("gauge", "client_connections", "Connections of clients."),
+    Metric("counter", "output_tokens", "Tokens that engines generated.", WHERE),
+    Metric("counter", "believed_cached_tokens", "Prompt tokens that the policy believed cached there.", WHERE),
+    Metric("counter", "kv_events", "KV events of an engine, and problems with them, by kind.", (*ENGINE, "kind")),
+    Metric("counter", "kv_events_of_nobody", "Messages at `events.bind` with an unknown topic."),
+    Metric("counter", "scrape_failures", "Failed polls of engines' metrics pages."),
+    Metric("counter", "unread_prompts", "Prompts hashed by bytes, because the tokenizer failed or timed out."),
+    Metric("counter", "handover_fallbacks", "Requests for two engines that one engine served alone.", ("reason",)),
+    Metric("counter", "records_lost", "Requests not recorded, because they came faster than the writer could write."),
+    Metric("histogram", "ttft", "Time from a request's arrival to the first content of its stream.", WHERE),
+    Metric("histogram", "tpot", "Mean time between the tokens of a completed stream.", WHERE),
+    Metric("histogram", "e2e", "Time from a request's arrival to the end of its completed answer.", WHERE),
+    Metric("histogram", "queue_wait", "Time from a request's arrival to its dispatch to an engine.", WHERE),
+    Metric("gauge", "inflight_requests", "Requests in flight at an engine.", ENGINE),
+    Metric("gauge", "inflight_tokens", "Prompt tokens of the requests in flight at an engine.", ENGINE),
+    Metric("gauge", "pending_prefill_tokens", "Uncached prompt tokens of requests without a first token.", ENGINE),
+    Metric("gauge", "waiting_requests", "Requests that the policies have queued or delayed."),
+    Metric("gauge", "client_connections", "Open connections from clients."),
     Metric("gauge", "held_bytes", "Bytes of requests that have not been answered."),
-    Metric("gauge", "engine_connections", "Connections to an engine.", ENGINE),
-    Metric("gauge", "backend_up", "1 where an engine takes requests.", ENGINE),
-    Metric("gauge", "backend_ejected", "1 while failures keep an engine out.", ENGINE),
+    Metric("gauge", "engine_connections", "Open connections to an engine.", ENGINE),
+    Metric("gauge", "backend_up", "1 if an engine takes requests, else 0.", ENGINE),
+    Metric("gauge", "backend_ejected", "1 while an engine is ejected after failures.", ENGINE),
     Metric("gauge", "backend_cordoned", "1 while an engine is cordoned.", ENGINE),
-    Metric("gauge", "backend_queued", "Requests that wait in an engine.", ENGINE),
+    Metric("gauge", "backend_queued", "Requests in an engine's queue.", ENGINE),
     Metric("gauge", "backend_running", "Requests in an engine's batch.", ENGINE),
     Metric("gauge", "backend_kv_utilization", "Share of an engine's KV blocks in use.", ENGINE),
     Metric("gauge", "backend_hit_rate", "Share of prompt tokens that an engine found cached.", ENGINE),
-    Metric("gauge", "backend_busy", "Share of time that an engine's GPU works.", ENGINE),
-    Metric("gauge", "backend_watts", "Power that an engine draws.", ENGINE),
-    Metric("gauge", "signal_age_seconds", "How long ago an engine's signal came.", (*ENGINE, "signal")),
+    Metric("gauge", "backend_busy", "Share of time that an engine's GPUs are busy.", ENGINE),
+    Metric("gauge", "backend_watts", "Power of an engine's GPUs, in watts.", ENGINE),
+    Metric("gauge", "signal_age_seconds", "Seconds since an engine's signal arrived.", (*ENGINE, "signal")),
     Metric("gauge", "policy_version", "How often the policies have been replaced."),
-    Metric("counter", "policy_failures", "Decisions that a policy failed at, so that others took them.", ARM),
+    Metric("counter", "policy_failures", "Decisions that a policy failed to take; a fallback took them.", ARM),
     Metric("gauge", "shadow_up", "1 while a candidate is asked.", CANDIDATE),
     Metric("counter", "shadow_decisions", "Live decisions that a candidate was asked about.", (*CANDIDATE, "agrees")),
-    Metric(
-        "counter",
-        "shadow_believed_tokens",
-        "Prompt tokens believed cached that a candidate's choice would have gained or forgone.",
-        (*CANDIDATE, "kind"),
-    ),
-    Metric(
-        "counter",
-        "shadow_estimated_ttft_seconds",
-        "Times to the first token as estimated, added up, where requests went and where a candidate would send them.",
-        (*CANDIDATE, "choice"),
-    ),
-    Metric("counter", "shadow_skipped", "Decisions that a candidate was not asked about, being behind.", CANDIDATE),
-    Metric("counter", "shadow_errors", "Failures of a candidate; it is asked no more after one.", CANDIDATE),
-    Metric("counter", "shadow_seconds", "Time that a candidate took.", CANDIDATE),
+    Metric("counter", "shadow_believed_tokens", "Cached tokens a candidate would gain or lose.", (*CANDIDATE, "kind")),
+    Metric("counter", "shadow_estimated_ttft_seconds", "Sum of the estimated TTFT by choice.", (*CANDIDATE, "choice")),
+    Metric("counter", "shadow_skipped", "Decisions a candidate was not asked about, because it was behind.", CANDIDATE),
+    Metric("counter", "shadow_errors", "Failures of a candidate; after one, it is not asked again.", CANDIDATE),
+    Metric("counter", "shadow_seconds", "Time that a candidate spent on decisions.", CANDIDATE),
     Metric("gauge", "canary_share", "Share of requests that the canary decides on."),
     Metric("counter", "canary_stops", "Canaries that were stopped."),
-    Metric("counter", "canary_requests", "Requests that have ended while there was a canary.", ARM),
-    Metric("counter", "canary_errors", "Those that did not complete.", ARM),
-    Metric("counter", "canary_slo_missed", "Those that missed the canary's SLO.", ARM),
-    Metric("counter", "canary_first_tokens", "Those that had a first token.", ARM),
-    Metric("counter", "canary_ttft_seconds", "Their times to it, added up.", ARM),
+    Metric("counter", "canary_requests", "Requests that ended while a canary was running.", ARM),
+    Metric("counter", "canary_errors", "Requests during a canary that did not complete.", ARM),
+    Metric("counter", "canary_slo_missed", "Requests during a canary that missed its SLO.", ARM),
+    Metric("counter", "canary_first_tokens", "Requests during a canary that had a first token.", ARM),
+    Metric("counter", "canary_ttft_seconds", "Sum of the TTFT of requests during a canary.", ARM),
     Metric(
         "gauge",
         "canary_ttft_difference_seconds",
-        "Mean TTFT of the canary less that of the others, paired by time, and its 95 % interval.",
+        "Mean TTFT of the canary minus that of the other requests, paired by time, and its 95 % interval.",
         ("bound",),
     ),
 )
 METRICS: Final = {metric.name: metric for metric in _DECLARED}
-# The signals of an engine's view that are gauges, each called after its signal.
 SIGNAL_GAUGES: Final = tuple(name for name in SIGNALS if f"headway_backend_{name}" in METRICS)
-# What every process of a gateway sees alike: not added up, the highest counts.
+# Metrics that all processes of a gateway share: the page has their maximum instead of their sum.
 SAME: Final = (
     *(metric.figure for metric in METRICS.values() if metric.figure.startswith("backend_")),
     "policy_version",
@@ -129,7 +107,7 @@ SAME: Final = (
 
 
 def together(snapshots: Iterable[Json]) -> Json:
-    """Merge the figures of several processes of one gateway, as `StatusBoard.figures` has them."""
+    """Merge the metrics of several processes of one gateway, as `StatusBoard.figures` returns them."""
     snapshots = list(snapshots)
     merged = merge(snapshots)
     gauges = merged.setdefault("gauges", {})
@@ -144,15 +122,11 @@ class _Collector:
         self.figures = figures
 
     def collect(self) -> Iterator[Any]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+        from prometheus_client import core
 
-        families = {
-            "counter": CounterMetricFamily,
-            "gauge": GaugeMetricFamily,
-            "histogram": HistogramMetricFamily,
-        }
         for name, metric in METRICS.items():
-            family = families[metric.kind](name, metric.help, labels=metric.labels)
+            family_type = getattr(core, f"{metric.kind.capitalize()}MetricFamily")
+            family = family_type(name, metric.help, labels=metric.labels)
             for kind in ("counters", "histograms", "gauges"):
                 for key, value in self.figures.get(kind, {}).get(metric.figure, {}).items():
                     labels = key.split(BETWEEN) if metric.labels else []
@@ -169,7 +143,7 @@ def _buckets(counts: list[int], ends: tuple[float, ...]) -> list[tuple[str, int]
 
 
 def render(figures: Json, accept: str = "") -> tuple[bytes, str]:
-    """The page, and its content type: OpenMetrics where that is asked for, else Prometheus's text."""
+    """Return the page and its content type: OpenMetrics if `accept` asks for it, else the Prometheus text format."""
     try:
         from prometheus_client import CollectorRegistry, ProcessCollector
         from prometheus_client.exposition import choose_encoder

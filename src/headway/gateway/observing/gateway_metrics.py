@@ -1,6 +1,6 @@
-"""What the gateway counts of its requests as they end.
+"""Counters and histograms of ended requests.
 
-`plain` returns the counts as mappings that one process can send to another, and `merge` adds several of them up.
+`plain` returns them as mappings that one process can send to another; `merge` adds up those of several processes.
 """
 
 from __future__ import annotations
@@ -16,27 +16,25 @@ from headway.types import PS_PER_SECOND, Json
 if TYPE_CHECKING:
     from headway.gateway.exchange import Exchange
 
-# Upper ends in seconds.
+# Upper bounds of histogram buckets, in seconds.
 LONG: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
 FIRST: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 SHORT: Final = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1)
 WAITS: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 BUCKETS: Final = {"ttft": FIRST, "tpot": SHORT, "e2e": LONG, "queue_wait": WAITS}
-MOST_NAMES: Final = 200  # models, engines or reasons with counts of their own; the rest is "other"
-MOST_GROUPS: Final = 2000  # pairs of a model and an engine with counts of their own; a page has 75 lines of each
+MOST_NAMES: Final = 200  # models, engines or reasons with separate counts; further ones count as "other"
+MOST_GROUPS: Final = 2000  # pairs of model and engine with separate counts; each takes 75 lines of the page
 OTHER: Final = "other"
-BETWEEN: Final = "\x1f"  # of labels in a key
+BETWEEN: Final = "\x1f"  # separates the labels in a key
 WINDOW_S: Final = 60
-SAMPLES: Final = 200  # requests of one second whose durations are looked at
+SAMPLES: Final = 200  # requests of one second whose durations enter the percentiles
 SHARES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-
-
-# A histogram is a list: how many there were up to each of these ends, in picoseconds, how many beyond, and their sum.
+# A histogram is a list: the count of each bucket, the count above the last bound, and the sum in picoseconds.
 TTFT, TPOT, E2E, QUEUE_WAIT = (tuple(round(end * PS_PER_SECOND) for end in ends) for ends in BUCKETS.values())
 
 
 class Group:
-    """The requests of one model at one engine; requests that no engine got have an empty name."""
+    """The requests of one model at one engine; both names are empty for requests that no engine got."""
 
     __slots__ = ("believed", "e2e", "ends", "output", "prompt", "queue_wait", "tpot", "ttft")
 
@@ -47,7 +45,7 @@ class Group:
 
 
 class Second:
-    """The requests that ended within one second, and the durations of the first of them: TTFT, TPOT, E2E and wait."""
+    """The requests that ended in one second, and durations of the first SAMPLES of them: TTFT, TPOT, E2E and wait."""
 
     __slots__ = ("_counts", "ended", "number", "samples")
 
@@ -58,7 +56,7 @@ class Second:
         self._counts: list[Counter[int]] | None = None
 
     def counts(self) -> list[Counter[int]]:
-        """Count a past second's durations in buckets of a sixteenth of an octave; computed once."""
+        """Count the durations of a past second by bucket; computed once."""
         if self._counts is None:
             columns = zip(*self.samples, strict=True) if self.samples else ((),) * len(BUCKETS)
             self._counts = [Counter(bucket(value) for value in column if value >= 0) for column in columns]
@@ -67,7 +65,7 @@ class Second:
 
 
 def bucket(value: int) -> int:
-    """Number the bucket of a duration in picoseconds: 16 for each power of two."""
+    """Return the bucket number of a duration in picoseconds: 16 buckets for each power of two."""
     if value < 32:
         value = 32
     length = value.bit_length()
@@ -84,17 +82,17 @@ class GatewayMetrics:
         self._engines: dict[str, None] = {}
 
     def count_retry(self, why: str) -> None:
-        """Count a request that is sent to another engine, by what was wrong with the first."""
+        """Count a request that is sent to another engine, by the reason."""
         if why not in self.retries and len(self.retries) >= MOST_NAMES:
             why = OTHER
         self.retries[why] = self.retries.get(why, 0) + 1
 
     def count_refusal(self, status: int) -> None:
-        """Count a refusal that no policy decided: an invalid request, an unknown key, an unknown path."""
+        """Count a refusal by the gateway itself: an invalid request, an unknown key, an unknown path."""
         self.refusals[status] = self.refusals.get(status, 0) + 1
 
     def count_end(self, exchange: Exchange, now_ps: int, outcome: str, why: str) -> None:
-        """Count a request that has ended; called once for each request."""
+        """Count an ended request; call it once for each request."""
         request, backend, sent_ps = exchange.request, exchange.backend, exchange.sent_ps
         key = ("", "") if backend is None else (request.model, backend.spec.name)
         group = self.groups.get(key)
@@ -122,7 +120,7 @@ class GatewayMetrics:
         if completed:
             e2e = now_ps - arrival_ps
             _add(group.e2e, E2E, e2e)
-        if first_ps >= 0 and tally.stream:  # the first token of an answer that comes whole is not seen
+        if first_ps >= 0 and tally.stream:  # an answer that is not streamed does not show its first token
             ttft = first_ps - arrival_ps
             _add(group.ttft, TTFT, ttft)
             if completed and tokens > 1:
@@ -132,7 +130,7 @@ class GatewayMetrics:
             second.samples.append((ttft, tpot, e2e, wait))
 
     def _group(self, model: str, engine: str) -> Group:
-        """Bound the number of groups: names come from clients."""
+        """Return a group; the number of groups is bounded, since names come from clients."""
         key = (_bound_name(self._models, model), _bound_name(self._engines, engine))
         if len(self.groups) >= MOST_GROUPS and key not in self.groups:
             key = (OTHER, key[1])
@@ -141,7 +139,7 @@ class GatewayMetrics:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def plain(self, now_ps: int) -> Json:
-        """Return all counters by name and labels, in the form that `merge` takes."""
+        """Return all counts by name and labels, in the form that `merge` takes."""
         counters: dict[str, dict[str, int]] = {
             "requests": {},
             "retries": dict(self.retries),
@@ -208,8 +206,8 @@ def merge(plains: Iterable[Json]) -> Json:
 
 
 def percentiles(plain: Json, up_s: float = WINDOW_S) -> Json:
-    """Return percentiles of the last minute, or since the gateway began, in milliseconds, each within 1/32 of its true
-    value; None without requests. `count` is the number of sampled requests."""
+    """Return percentiles in ms of the last minute, or since the gateway started, each within 1/32 of the true value;
+    None without requests. `count` is the number of sampled requests."""
     shares: Json = {"requests_per_s": plain["recent"]["ended"][""] / min(WINDOW_S, max(1, int(up_s)))}
     for name in BUCKETS:
         counts = sorted((int(at), count) for at, count in plain["recent"][name].items())

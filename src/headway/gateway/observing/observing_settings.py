@@ -18,17 +18,17 @@ from headway.gateway.settings import Folder, Listen
 class AdminSettings(Struct, frozen=True):
     """The section `admin:` of a gateway's file."""
 
-    key_env: Annotated[str, "the environment variable that holds its key; without one it does not start"]
+    key_env: Annotated[str, "environment variable with the admin key; it must be set"]
     listen: Annotated[Listen, "address and port"] = ("127.0.0.1", 8001)
-    open_metrics: Annotated[bool, "whether /metrics wants no key"] = False
+    open_metrics: Annotated[bool, "whether /metrics is open to clients without the key"] = False
     engine_keys: Annotated[
-        tuple[str, ...], "environment variables that engines named through it may have their own keys in"
+        tuple[str, ...], "environment variables that engines added through the API may name as `key_env`"
     ] = ()
 
     def validate(self, where: str) -> AdminSettings:
         if not self.key():
             raise HeadwayError(
-                f"{where}.key_env: the environment variable {self.key_env} is not set; it holds the admin API's key."
+                f"{where}.key_env: the environment variable {self.key_env} is not set; set it to the admin key."
             )
         return self
 
@@ -39,9 +39,9 @@ class AdminSettings(Struct, frozen=True):
 class OtelSettings(Struct, frozen=True):
     """The section `otel:` of a gateway's file."""
 
-    endpoint: Annotated[str, "URL of OTLP over HTTP, as in http://127.0.0.1:4318; may stand alone for the section"]
-    sample: Annotated[float, Meta(ge=0, le=1), "of those requests whose client does not say"] = 1.0
-    service: Annotated[str, "by which the gateway goes"] = "headway-gateway"
+    endpoint: Annotated[str, "OTLP/HTTP URL, as in http://127.0.0.1:4318; the section may be this value alone"]
+    sample: Annotated[float, Meta(ge=0, le=1), "share of requests traced, if the client does not decide"] = 1.0
+    service: Annotated[str, "the gateway's service name in traces"] = "headway-gateway"
 
     @classmethod
     def expand(cls, data: Any, where: str) -> Any:
@@ -60,11 +60,11 @@ class OtelSettings(Struct, frozen=True):
 class RecordSettings(Struct, frozen=True):
     """The section `records:` of a gateway's file."""
 
-    folder: Annotated[Folder, "where the run folders lie; may stand alone for the section"]
-    roll_s: Annotated[PositiveSeconds, "a run folder holds so long"] = 3600.0
-    requests: Annotated[int, Meta(ge=1, le=10**6), "or so many requests, whichever is less"] = 100_000
-    decisions: Annotated[bool, "whether what each decision rested on is written too"] = True
-    prompts: Annotated[bool, "whether the blocks of prompts are, by which the traffic can be replayed"] = True
+    folder: Annotated[Folder, "folder for the run folders; the section may be this value alone"]
+    roll_s: Annotated[PositiveSeconds, "longest time that one run folder covers"] = 3600.0
+    requests: Annotated[int, Meta(ge=1, le=10**6), "most requests in one run folder"] = 100_000
+    decisions: Annotated[bool, "whether to record each decision with the signals and scores behind it"] = True
+    prompts: Annotated[bool, "whether to record the block keys of prompts, which a replay needs"] = True
 
     @classmethod
     def expand(cls, data: Any, where: str) -> Any:

@@ -1,5 +1,5 @@
-"""The OpenAPI documents of the gateway's two addresses. They name what the gateway itself reads of a request; any other
-field goes to the engine untouched."""
+"""The OpenAPI documents of the gateway's two addresses. They list the fields that the gateway itself reads; it passes
+all other fields of a request on to the engine."""
 
 from __future__ import annotations
 
@@ -21,37 +21,36 @@ COMPONENTS: Final = "#/components/schemas/"
 JSON: Final = "application/json"
 OBJECT: Final[Json] = {"type": "object"}
 TEXT: Final[Json] = {"type": "string"}
-# What only OpenAI's own answers are bound to; an engine's are passed on as they are.
 WHY: Final = {
-    400: "The request cannot be read.",
-    401: "The key is missing or not known.",
-    404: "Nobody serves the model, or there is nothing of that name.",
-    408: "The request took too long to come.",
-    409: "Somebody else names the engine, or it does not go with the others.",
-    413: "The body is too long.",
-    429: "The key has asked too often; `Retry-After` says when to come again.",
-    431: "The head is too long.",
-    502: "The engine was lost, and no other could be tried.",
-    503: "Turned away by admission, or no engine is there; `Retry-After` says when to come again.",
-    504: "The deadline is over.",
+    400: "The request is invalid.",
+    401: "The key is missing or unknown.",
+    404: "No engine serves the model, or nothing has this name.",
+    408: "The request took too long to arrive.",
+    409: "Another source defines this name, or the engine conflicts with others.",
+    413: "The body is too large.",
+    429: "The key has reached its rate limit. Retry after the seconds in `Retry-After`.",
+    431: "The header is too large.",
+    502: "The engine failed, and no other could be tried.",
+    503: "Admission rejected the request, or no engine is available. Retry after the seconds in `Retry-After`.",
+    504: "The deadline has passed.",
 }
 BODY: Final[Json] = {
     known.name: msgspec.json.schema(known.type) for known in msgspec.structs.fields(Body) if known.type is not Raw
 }
 REQUEST_HEADERS: Final = {
-    "x-headway-session": ("the session that the request belongs to", TEXT),
-    "x-headway-tenant": ("whose it is, where no key says so", TEXT),
-    "x-headway-class": ("its SLO class", TEXT),
+    "x-headway-session": ("the session of the request", TEXT),
+    "x-headway-tenant": ("the tenant of the request, unless its API key names one", TEXT),
+    "x-headway-class": ("the SLO class of the request", TEXT),
     "x-headway-deadline": (
-        "seconds from now on, or a duration such as 800ms",
+        "time limit of the request, in seconds or as a duration such as 800ms",
         {"type": "string", "pattern": r"^(?=.*[1-9])[0-9]{1,5}(\.[0-9]{1,6})?(ms|s)?$"},
     ),
-    "traceparent": ("the trace that it belongs to, by the W3C", TEXT),
+    "traceparent": ("the trace of the request, as W3C Trace Context defines it", TEXT),
 }
 REPLY_HEADERS: Final = {
     "x-headway-target": "the engine that answered",
-    "x-headway-reason": "why it was chosen: the policy's reason or its name",
-    "x-headway-request": "the request's number in this process",
+    "x-headway-reason": "why the policy chose this engine, or the policy's name",
+    "x-headway-request": "the number of the request in this process",
 }
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
@@ -64,9 +63,9 @@ class Operation(Struct, frozen=True, kw_only=True):
     name: str
     summary: str
     errors: tuple[int, ...] = ()
-    replies: dict[int, str] = {}  # what each status means; the summary stands for that of a 200 alone
+    replies: dict[int, str] = {}  # meaning of each status; if empty, 200 with the summary
     schema: Json | bool = field(default_factory=OBJECT.copy)  # of the replies
-    kind: str = JSON  # of the replies
+    kind: str = JSON  # content type of the replies
     parameters: tuple[Json, ...] = ()
     body: Json | None = None
 
@@ -109,7 +108,7 @@ def _document(title: str, words: str, operations: Iterable[Operation]) -> Json:
 
 @cache
 def data_plane() -> bytes:
-    """Return the document of the address that clients ask."""
+    """Return the document of the address for clients."""
     models = {
         "type": "object",
         "required": ["object", "data"],
@@ -120,25 +119,23 @@ def data_plane() -> bytes:
         "/v1/completions": ("completion", "prompt", "a completion"),
         "/v1/embeddings": ("embedding", "input", "an embedding"),
     }
-    named = "The models that some engine names."
     operations = [
-        Operation(path="/v1/models", name="models", summary=named, errors=(401,), schema=models),
-        Operation(path="/health", name="health", summary="Whether the gateway lives."),
+        Operation(path="/v1/models", name="models", summary="The models of all engines.", errors=(401,), schema=models),
+        Operation(path="/health", name="health", summary="Whether the gateway is running."),
         Operation(path="/openapi.json", name="openapi", summary="This document."),
     ]
-    document = _document(
-        "Headway gateway", "OpenAI's API before any engines. Fields that are not named here are passed on.", operations
-    )
+    description = "OpenAI-compatible API in front of engines. The gateway passes on fields that are not listed here."
+    document = _document("Headway gateway", description, operations)
     document["paths"] = {path: {"post": _describe_routed(*words)} for path, words in routed.items()} | document["paths"]
     return msgspec.json.encode(document)
 
 
 def _describe_routed(name: str, content: str, words: str) -> Json:
-    """Describe a request that goes to an engine; `content` is the field that it must have."""
+    """Describe a request that the gateway routes to an engine; `content` is its required field."""
     document = Operation(
         path="",
         name=name,
-        summary=f"Routed to an engine: {words}.",
+        summary=f"Route a request to an engine: {words}.",
         errors=(400, 401, 404, 408, 413, 429, 431, 502, 503, 504),
         replies={200: f"The engine's answer, byte for byte: {words}."},
         schema=True,
@@ -151,7 +148,7 @@ def _describe_routed(name: str, content: str, words: str) -> Json:
     answer = document["responses"]["200"]
     answer["content"]["text/event-stream"] = {}
     answer["headers"] = {header: {"description": meaning, "schema": TEXT} for header, meaning in REPLY_HEADERS.items()}
-    document["responses"]["default"] = {"description": "What the engine answers instead, byte for byte."}
+    document["responses"]["default"] = {"description": "Any other answer of the engine, byte for byte."}
     document["security"] = [{}, {"key": []}]
     return document
 
@@ -162,7 +159,7 @@ URL: Final[Json] = {"type": "string", "pattern": "^https?://[a-z0-9]{1,30}(:[1-9
 
 
 def endpoint(method: str, path: str, summary: str, *errors: int, **more: Any) -> Callable[[Handler], Handler]:
-    """Declare a handler of the admin API: where it answers, and what its document says of it."""
+    """Declare a handler of the admin API with its path and its description."""
 
     def attach(handler: Handler) -> Handler:
         codes = tuple(sorted({401, *errors}))
@@ -181,14 +178,14 @@ def endpoints(api: object) -> Iterator[tuple[Operation, Any]]:
 
 
 def admin_api(operations: Iterable[Operation]) -> Json:
-    """Return the document of the address that only those with the admin key may ask."""
-    document = _document("Headway gateway, admin API", "Every path wants the admin key.", operations)
+    """Return the document of the admin API."""
+    document = _document("Headway gateway, admin API", "Every path requires the admin key.", operations)
     return {**document, "security": [{"key": []}]}
 
 
-def name_parameter(of_what: str, longest: int) -> Json:
+def name_parameter(description: str, longest: int) -> Json:
     schema = {"type": "string", "minLength": 1, "maxLength": longest, "pattern": "^[ -~]+$"}
-    return {"name": "name", "in": "path", "required": True, "description": of_what, "schema": schema}
+    return {"name": "name", "in": "path", "required": True, "description": description, "schema": schema}
 
 
 def query_parameter(name: str, description: str, **schema: Any) -> Json:
@@ -196,12 +193,12 @@ def query_parameter(name: str, description: str, **schema: Any) -> Json:
 
 
 def engine_schema() -> Json:
-    """Describe an engine as strictly as the gateway's file is read."""
+    """Return the schema of an engine, with the same keys as in the gateway's file."""
     schema = {**json_schema(BackendSpec), "additionalProperties": False}
-    # Which environment variables there are, the file says.
+    # The names that `admin.engine_keys` allows are not known here, so the schema allows none.
     keys = {"type": ["string", "null"], "description": "one of `admin.engine_keys`", "enum": [None]}
     properties = {**schema["properties"], "url": URL, "key_env": keys}
-    models = {"type": "array", "items": TEXT, "minItems": 1, "description": "the first is that of its KV events"}
+    models = {"type": "array", "items": TEXT, "minItems": 1, "description": "the first is the model of its KV events"}
     silent = {**schema, "properties": {**properties, "events": {"type": "null"}}}
     publishing = {**schema, "properties": {**properties, "events": TEXT, "models": models}}
     return {

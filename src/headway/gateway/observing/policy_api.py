@@ -1,4 +1,4 @@
-"""The admin API for policies: those in force, a canary, and shadow candidates."""
+"""The admin API for policies: the policies in force, the canary, and the shadow candidates."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ import msgspec
 from msgspec.structs import asdict
 
 from headway.config.documents import yaml_text
-from headway.config.wording import shown
-from headway.errors import HeadwayError
-from headway.gateway.live_policies import without_canary
+from headway.gateway.live_policies import refuse_files, without_canary
 from headway.gateway.observing.openapi import endpoint, name_parameter
 from headway.gateway.shadow.canary import CANARY
 from headway.gateway.shadow.candidate import CandidateSpec
 from headway.policies.bundle import Bundle
-from headway.policies.registry import is_file
 from headway.types import Json
 
 if TYPE_CHECKING:
@@ -28,20 +25,24 @@ if TYPE_CHECKING:
     from headway.gateway.shadow.shadows import Shadows
 
 Handler = Callable[["Request"], Awaitable["StreamResponse"]]
-SWAP: Final = "Other policies from now on; where they are wrong, those in force stay."
-TRY: Final = "A candidate decides on a share of the requests from now on."
-ASK: Final = "A candidate is asked about live decisions from now on."
+SWAP: Final = "Replace the policies. If the new ones are invalid, the policies in force stay."
+TRY: Final = "Start a canary: a candidate that decides on a share of the requests."
+ASK: Final = "Add or change a shadow candidate, which is asked about live decisions and decides on none."
 IN_FORCE: Final = {200: "The policies in force."}
-ASKED: Final = {200: "It was known, and is so now.", 201: "It is asked."}
-GONE: Final = {200: "It is gone."}
+ASKED: Final = {200: "The candidate was changed.", 201: "The candidate was added."}
+GONE: Final = {200: "It was removed."}
 POLICIES: Final = {"type": "object", "description": "The `policies` of a scenario, or a bundle."}
-TRIAL: Final = {"type": "object", "description": "As `canary` in the gateway's file.", "required": ["policies"]}
+TRIAL: Final = {
+    "type": "object",
+    "description": "The section `canary` of the gateway's file.",
+    "required": ["policies"],
+}
 SHADOW: Final = {"type": "object", "description": "Policies, a bundle, or `policies` with `sample` and `budget`."}
-NAME: Final = name_parameter("a candidate's", 100)
+NAME: Final = name_parameter("name of the candidate", 100)
 
 
 class Wrong(Exception):
-    """A refusal, with its HTTP status."""
+    """A refused request, with its HTTP status."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -58,7 +59,7 @@ class PolicyApi:
         orders: Orders,
         reply: Callable[..., Response],
     ) -> None:
-        """`reply` makes a response of a document and an optional status."""
+        """`reply` turns a document and an optional status into a response."""
         self.plane, self.failures, self.orders, self._json = plane, failures, orders, reply
         self.watch, self.candidates = canary, shadows
 
@@ -73,32 +74,26 @@ class PolicyApi:
 
     @endpoint("PUT", "/policies", SWAP, 400, 413, replies=IN_FORCE, body=POLICIES)
     async def put_policies(self, request: Request) -> StreamResponse:
-        """Put a `policies:` block of a scenario, or a bundle, in force. If it is wrong, the old policies stay."""
-        document = await _read_mapping(request, "policies: expected a mapping of stages, or a bundle")
+        document = await _read_mapping(request, "policies", "a mapping of stages, or a bundle")
         if "format" in document:
-            _refuse_files(document.get("policies"), "policies")
             document = dict(Bundle.read(document).policies)
-        _refuse_files(document, "policies")
         self.orders.give("swap", document)
         return self._reply_policies()
 
     # --- a canary ----------------------------------------------------------------------------------------------------
 
-    @endpoint("GET", "/canary", "How the canary and the others fare.")
+    @endpoint("GET", "/canary", "The state of the canary, and its results beside those of the other requests.")
     async def canary(self, request: Request) -> StreamResponse:
         return self._json({"version": self.plane.version, "canary": self.watch.status()})
 
     @endpoint("PUT", "/canary", TRY, 400, 413, replies=IN_FORCE, body=TRIAL)
     async def put_canary(self, request: Request) -> StreamResponse:
-        """Replace the canary; its keys are those of the gateway's file."""
-        document = await _read_mapping(request, "canary: expected a mapping, as in the gateway's file")
-        _refuse_files(document, CANARY)
+        document = await _read_mapping(request, CANARY, "a mapping, as in the gateway's file")
         self.orders.give("swap", {**without_canary(self.plane.policies), CANARY: document})
         return self._reply_policies()
 
-    @endpoint("DELETE", "/canary", "The canary ends; the policies in force go on.", 404, replies=GONE)
+    @endpoint("DELETE", "/canary", "End the canary. The policies in force keep their state.", 404, replies=GONE)
     async def delete_canary(self, request: Request) -> StreamResponse:
-        """End the canary; the policies in force keep their state."""
         if CANARY not in self.plane.policies:
             raise Wrong(404, "there is no canary")
         self.orders.give("halt", "by the admin API")
@@ -106,7 +101,7 @@ class PolicyApi:
 
     # --- shadow candidates -------------------------------------------------------------------------------------------
 
-    @endpoint("GET", "/shadows", "The candidates that are asked.")
+    @endpoint("GET", "/shadows", "The shadow candidates and their results.")
     async def shadows(self, request: Request) -> StreamResponse:
         return self._json({"shadows": self.candidates.status()})
 
@@ -114,19 +109,18 @@ class PolicyApi:
     async def put_shadow(self, request: Request) -> StreamResponse:
         name, shadows = request.match_info["name"], self.candidates
         if name in shadows.sources["file"]:
-            raise Wrong(409, f"shadow.{name}: is named by the gateway's file; change it there")
-        document = await _read_mapping(request, f"shadow.{name}: expected a mapping of stages, or a bundle")
-        _refuse_files(document, f"shadow.{name}")
+            raise Wrong(409, f"shadow.{name}: is defined in the gateway's file; change it there")
+        document = await _read_mapping(request, f"shadow.{name}", "a mapping of stages, or a bundle")
         spec = CandidateSpec.read(document, f"shadow.{name}")
         known = name in shadows.candidates
         self._offer_shadows({**shadows.sources["admin"], name: spec})
         return self._json(shadows.candidates[name].status(), 200 if known else 201)
 
-    @endpoint("DELETE", "/shadows/{name}", "It is asked no more.", 404, 409, replies=GONE, parameters=(NAME,))
+    @endpoint("DELETE", "/shadows/{name}", "Remove a candidate.", 404, 409, replies=GONE, parameters=(NAME,))
     async def delete_shadow(self, request: Request) -> StreamResponse:
         name, sources = request.match_info["name"], self.candidates.sources
         if name in sources["file"]:
-            raise Wrong(409, f"shadow.{name}: is named by the gateway's file; take it out there")
+            raise Wrong(409, f"shadow.{name}: is defined in the gateway's file; remove it there")
         if name not in sources["admin"]:
             raise Wrong(404, f"there is no shadow {name!r}")
         self._offer_shadows({other: spec for other, spec in sources["admin"].items() if other != name})
@@ -140,30 +134,15 @@ async def read_json(request: Request) -> Any:
     try:
         return msgspec.json.decode(await request.read())
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Wrong(400, f"the body is no JSON: {error}") from None
+        raise Wrong(400, f"the body is not valid JSON: {error}") from None
     except RecursionError:
-        raise Wrong(400, "the body is too deep") from None
+        raise Wrong(400, "the body is nested too deeply") from None
 
 
-async def _read_mapping(request: Request, problem: str) -> Json:
+async def _read_mapping(request: Request, where: str, expected: str) -> Json:
+    """Read policies, or a section with policies, that name no file."""
     document = await read_json(request)
     if not isinstance(document, dict):
-        raise Wrong(400, problem)
+        raise Wrong(400, f"{where}: expected {expected}")
+    refuse_files(document.get("policies") if "format" in document else document, where, "the admin API")
     return document
-
-
-def _refuse_files(value: Any, where: str) -> None:
-    """Refuse documents from the network that name a file of this machine."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if key == "path":
-                raise HeadwayError(f"{where}.path: no file is read for the admin API; give the source itself.")
-            if key == "policies" and isinstance(inner, str):
-                raise HeadwayError(f"{where}.policies: no file is read for the admin API; give the bundle itself.")
-            _refuse_files(str(key), where)
-            _refuse_files(inner, f"{where}.{key}")
-    elif isinstance(value, list):
-        for place, inner in enumerate(value):
-            _refuse_files(inner, f"{where}[{place}]")
-    elif isinstance(value, str) and is_file(value):
-        raise HeadwayError(f"{where}: {shown(value)} is a file, and none is run for the admin API; name a policy.")

@@ -1,5 +1,5 @@
-"""The last decisions, with the signals and scores behind them. A scorecard costs a policy time, so at most some a
-second are asked for; that changes no decision."""
+"""The last decisions, with the signals and scores behind them. Scorecards cost time, so policies write a limited number
+per second; that changes no decision."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from collections.abc import Collection
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from msgspec import Struct, to_builtins
+from msgspec import Meta, Struct, to_builtins
 
-from headway.config.wording import shown
-from headway.errors import HeadwayError
 from headway.results.decisions import RECORDED_BY_KIND
 from headway.types import PS_PER_SECOND, Delay, Json, Priority, Reject, Request, Route
 from headway.views.cluster import ClusterView
@@ -29,10 +27,10 @@ LONGEST_REASON: Final = 200
 
 
 class ExplainSettings(Struct, frozen=True):
-    """The section `explain:` of a gateway's file; a number or `all` may stand for it."""
+    """The section `explain:` of a gateway's file: a mapping, a number or `all`."""
 
-    per_second: Annotated[float, "decisions that policies are asked to explain at most"] = PER_SECOND
-    all: Annotated[bool, "whether every decision is explained"] = False
+    per_second: Annotated[float, Meta(ge=0, le=10**6), "most decisions per second that policies explain"] = PER_SECOND
+    all: Annotated[bool, "whether policies explain every decision"] = False
 
     @classmethod
     def expand(cls, data: Any, where: str) -> Any:
@@ -40,17 +38,12 @@ class ExplainSettings(Struct, frozen=True):
             return {"all": True}
         return {"per_second": data} if isinstance(data, int | float) else data
 
-    def validate(self, where: str) -> ExplainSettings:
-        if not 0 <= self.per_second <= 1e6:
-            raise HeadwayError(f"{where}.per_second: must be 0 to 1,000,000, got {shown(self.per_second)}.")
-        return self
-
 
 Kind = Literal["routed", "rejected", "delayed"]
 
 
 class Entry(Struct, frozen=True, gc=False):
-    """One decision; the candidates are as they were before it."""
+    """One decision; `candidates` have the signals from before it."""
 
     at_ps: int
     kind: Kind
@@ -61,18 +54,18 @@ class Entry(Struct, frozen=True, gc=False):
 
 
 class Decisions:
-    """A journal of the control plane."""
+    """A journal of the control plane that keeps the last decisions."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, settings: ExplainSettings) -> None:
         self.loop, self.settings = loop, settings
         self.every: deque[Entry] = deque(maxlen=KEPT)
         self.explained: deque[Entry] = deque(maxlen=KEPT)
         self.cluster = ClusterView(())
-        self.left = self.most = max(1, int(settings.per_second))  # to be explained in this period
+        self.left = self.most = max(1, int(settings.per_second))  # decisions to explain in this period
         self._asking = settings.all or settings.per_second > 0
 
     def bind(self, context: Context, cluster: ClusterView, reported: Collection[str]) -> None:
-        """Also called when the policies have been replaced."""
+        """Called at the start, and whenever the policies are replaced."""
         self.cluster = cluster
         cluster.explain = self._asking
 
@@ -107,7 +100,7 @@ class Decisions:
         self._asking = self.cluster.explain = True
 
     def last(self, count: int, every: bool = False) -> list[Json]:
-        """Return the newest first: those with their scorecards, or every one."""
+        """Return decisions, the newest first: those with scorecards, or every one."""
         entries = self.every if every else self.explained
         return [_document(entry) for entry in islice(reversed(entries), count)]
 
@@ -141,7 +134,7 @@ def _document(entry: Entry) -> Json:
 
 
 class Reasons:
-    """The header that says why an engine was chosen."""
+    """Headers with the reason for a choice of engine."""
 
     def __init__(self, plane: Plane) -> None:
         self.plane = plane
@@ -156,7 +149,7 @@ class Reasons:
         line = self.lines.get(reason)
         if line is None:
             text = (reason or policy_name(self.plane.policies["routing"]))[:LONGEST_REASON]
-            safe = "".join(sign if sign.isprintable() else " " for sign in text)  # it cannot begin another line
+            safe = "".join(sign if sign.isprintable() else " " for sign in text)  # a newline would begin another header
             line = b"x-headway-reason: " + safe.encode("ascii", "replace")
             if len(self.lines) < MOST_REASONS:
                 self.lines[reason] = line

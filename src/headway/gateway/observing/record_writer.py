@@ -1,7 +1,7 @@
-"""Writes a stretch of live traffic as a run folder, in a process of its own, so that no request waits for it.
+"""Writes one chapter of live traffic as a run folder, in a separate process, so that no request waits for it.
 
-The gateway does not see into an engine: a request counts as begun when it was sent, and an engine as busy while it has
-any. Cached tokens are those that the engine reports, or else those that the gateway believed cached.
+The gateway does not see inside engines: a request counts as started when it was sent, and an engine as busy while it
+has requests. Cached tokens are those that the engine reports, or else those that the gateway believed cached.
 """
 
 import os
@@ -68,13 +68,13 @@ def result_of(document: ChapterDocument) -> Result:
 
 
 def _rows(pieces: list[bytes]) -> list[EndedRequest]:
-    """Return the requests in order of arrival, which is that of their numbers."""
+    """Return the requests in order of arrival, which is the order of their numbers."""
     rows = [row for piece in pieces for row in msgspec.msgpack.decode(piece, type=list[EndedRequest])]
     return sorted(rows, key=lambda row: row.id)
 
 
 def _usage(row: EndedRequest, pattern: re.Pattern[bytes]) -> int:
-    """Return a count of tokens that the engine itself reports."""
+    """Return a token count from the engine's usage report."""
     match = pattern.search(row.usage)
     return UNKNOWN if match is None else int(match[1])
 
@@ -118,7 +118,7 @@ def _recorder(rows: list[EndedRequest], places: dict[int, int], reported: bool) 
 
 
 def unique_names(engines: Iterable[Engine]) -> dict[str, Engine]:
-    """Give an engine that came back at another place a name of its own."""
+    """Return the engines by name; number the names of an engine that left and came back."""
     names: dict[str, Engine] = {}
     for engine in engines:
         name, again = engine.spec.name, 1
@@ -130,7 +130,7 @@ def unique_names(engines: Iterable[Engine]) -> dict[str, Engine]:
 
 
 def _scenario(document: ChapterDocument, engines: list[Engine]) -> Json:
-    """Describe the traffic as a scenario; `live` says that it cannot be simulated again."""
+    """Describe the traffic as a scenario; `live` marks that it cannot be simulated again."""
     models = list(dict.fromkeys(engine.model for engine in engines if engine.model))
     return {
         "name": "live traffic",

@@ -1,11 +1,10 @@
 """Spans of requests, by OpenTelemetry's conventions for HTTP and for generative AI, with the decision as attributes.
 
-    server span   POST /v1/chat/completions, from a request's coming to its end: outcome, decision, scorecard
-      client span chat MODEL, from its being sent to the end: tokens, time to the first of them
+    server span   POST /v1/chat/completions, from arrival to end: outcome, decision, scorecard
+      client span chat MODEL, from dispatch to end: tokens, time to the first token
 
-The engine gets the client span as its parent. A trace that a client has begun is continued, sampled or not as the
-client says; of the other requests a share of `sample` is. Spans are built when a request has ended; before, it only has
-ids.
+The engine gets the client span as its parent. If a client sends a trace, the gateway continues it and obeys its sampled
+flag; of the other requests it samples the share `sample`. It builds the spans when a request has ended.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 PARENT: Final = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
 OPERATIONS: Final = {"chat": "chat", "completion": "text_completion", "embedding": "embeddings"}
 PS_PER_NS: Final = 1000
-MOST_SCORES: Final = 64  # candidates of a scorecard
+MOST_SCORES: Final = 64  # candidates of a scorecard in a span
 
 
 class Trail(NamedTuple):
@@ -64,7 +63,7 @@ class Tracing:
         self.plane, self.decisions, self.settings, self.api = plane, decisions, settings, trace
         self.random = Random()
         self.ids = _ids()
-        self.trails: dict[int, Trail] = {}  # of requests under way that are sampled
+        self.trails: dict[int, Trail] = {}  # of sampled requests in flight
         self.epoch_ns = time.time_ns() - clock.now_ps() // PS_PER_NS
         resource = Resource.create({"service.name": settings.service})
         self.provider = TracerProvider(ALWAYS_ON, resource, shutdown_on_exit=False, id_generator=self.ids)
@@ -76,10 +75,10 @@ class Tracing:
         pass
 
     async def stop(self) -> None:
-        await asyncio.to_thread(self.provider.shutdown)  # what is left is sent first
+        await asyncio.to_thread(self.provider.shutdown)  # sends the remaining spans first
 
     def begin(self, exchange: Exchange) -> None:
-        """Draw the ids before the request is routed, and put the engine's parent span into its head."""
+        """Draw the ids before the request is routed, and put the engine's parent span into its header."""
         fields, draw = exchange.incoming.fields, self.random
         header = next((value for name, value in fields if name == b"traceparent"), None)
         match = None if header is None else PARENT.match(header)
@@ -87,11 +86,11 @@ class Tracing:
             if draw.random() >= self.settings.sample:
                 return
             trace, parent = draw.getrandbits(128) or 1, 0
-            # Without a parent that can be read, the rest of the trace's state means nothing.
+            # Without a valid parent, the client's trace state is meaningless.
             replaced: tuple[bytes, ...] = (b"traceparent", b"tracestate")
         else:
             if not int(match[3], 16) & 1:
-                return  # it goes on as it came
+                return  # not sampled: pass the header on unchanged
             trace, parent = int(match[1], 16), int(match[2], 16)
             replaced = (b"traceparent",)
         trail = Trail(trace, parent, draw.getrandbits(64) or 1, draw.getrandbits(64) or 1)
@@ -118,15 +117,9 @@ class Tracing:
         if outcome != "completed":
             common["error.type"] = str(status) if status >= 400 else outcome
         path = exchange.incoming.target.partition(b"?")[0].decode("latin-1")
-        server = self._span(
-            f"POST {path}",
-            trail.server,
-            self._context(trail.trace, trail.parent) if trail.parent else None,
-            self.api.SpanKind.SERVER,
-            {**common, "http.request.method": "POST", "url.path": path, **self._decision(exchange, outcome)},
-            request.arrival_ps,
-            trail.trace,
-        )
+        attributes = {**common, "http.request.method": "POST", "url.path": path, **self._decision(exchange, outcome)}
+        self.ids.trace, self.ids.span = trail.trace, trail.server
+        server = self._span(f"POST {path}", trail.parent, self.api.SpanKind.SERVER, attributes, request.arrival_ps)
         if status:
             server.set_attribute("http.response.status_code", status)
         if exchange.sent_ps >= 0 and exchange.backend is not None:
@@ -149,8 +142,8 @@ class Tracing:
         first = exchange.first_ps
         if first >= 0 and tally.stream:
             attributes["gen_ai.response.time_to_first_chunk"] = (first - exchange.sent_ps) / 1e12
-        parent, kind = self._context(trail.trace, trail.server), self.api.SpanKind.CLIENT
-        span = self._span(name, trail.client, parent, kind, attributes, exchange.sent_ps, trail.trace)
+        self.ids.span = trail.client
+        span = self._span(name, trail.server, self.api.SpanKind.CLIENT, attributes, exchange.sent_ps)
         if first >= 0 and tally.stream:
             span.add_event("first token", timestamp=self._ns(first))
         self._close(span, now_ps, outcome, why)
@@ -176,7 +169,7 @@ class Tracing:
         return attributes
 
     def _scores(self, span: Any, request: int) -> None:
-        """Add the scorecard of the newest explained decision, if there is one."""
+        """Add the scorecard of the request's last explained decision, if there is one."""
         explained = reversed(self.decisions.explained)
         entry = next((entry for entry in explained if entry.request.id == request and entry.kind == "routed"), None)
         if entry is None or entry.answer.scorecard is None:
@@ -193,17 +186,13 @@ class Tracing:
     def _ns(self, at_ps: int) -> int:
         return self.epoch_ns + at_ps // PS_PER_NS
 
-    def _context(self, trace: int, span: int) -> Any:
-        api = self.api
-        parent = api.SpanContext(trace, span, is_remote=True, trace_flags=api.TraceFlags(api.TraceFlags.SAMPLED))
-        return api.set_span_in_context(api.NonRecordingSpan(parent))
-
-    def _span(
-        self, name: str, number: int, context: Any, kind: Any, attributes: dict[str, Any], at_ps: int, trace: int
-    ) -> Any:
-        self.ids.trace, self.ids.span = trace, number
-        if context is None:
-            context = self.api.set_span_in_context(self.api.INVALID_SPAN)
+    def _span(self, name: str, parent: int, kind: Any, attributes: dict[str, Any], at_ps: int) -> Any:
+        """Start a span with the ids in `self.ids`; without a parent (0), it is the root of its trace."""
+        api, above = self.api, self.api.INVALID_SPAN
+        if parent:
+            flags = api.TraceFlags(api.TraceFlags.SAMPLED)
+            above = api.NonRecordingSpan(api.SpanContext(self.ids.trace, parent, is_remote=True, trace_flags=flags))
+        context = api.set_span_in_context(above)
         return self.tracer.start_span(name, context, kind, attributes, start_time=self._ns(at_ps))
 
     def _close(self, span: Any, now_ps: int, outcome: str, why: str) -> None:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from headway.gateway.signals.polled_signals import EngineSignals
     from headway.gateway.waiting import Waiting
 
-LAST: Final = 12  # decisions on the page
-# Of each engine's view, as it is called in the document.
+LAST: Final = 12  # decisions on the status page
+# Signals of each engine in the document.
 SHOWN: Final = sorted(
     (signal for signal in SIGNALS.values() if signal.status is not None), key=lambda signal: signal.status or 0
 )
@@ -60,7 +60,7 @@ class StatusBoard(Struct, kw_only=True):
     peers: Peers | None
 
     def ages(self, backend: Backend) -> dict[str, float]:
-        """Return the seconds since each signal came; of an engine without any, since its last report."""
+        """Return the age of each signal in seconds; for an engine without signals, the age of its last report."""
         ages = self.signals.ages(backend)
         observed = backend.view.observed_at
         if not ages and observed is not None:
@@ -73,7 +73,7 @@ class StatusBoard(Struct, kw_only=True):
     def figures(self) -> list[Json]:
         """Return the metrics of every process of this gateway, its own first."""
         own = {**self.metrics.plain(self.clock.now_ps()), "gauges": self.gauges()}
-        if self.peers is not None and self.peers.settings.orders:  # not those of other gateways
+        if self.peers is not None and self.peers.settings.orders:  # peers that are processes of this gateway
             return [own, *self.peers.figures.values()]
         return [own]
 
@@ -136,12 +136,12 @@ class StatusBoard(Struct, kw_only=True):
         }
 
     def source_of(self, name: str) -> str | None:
-        """Return which source names the engine: file, admin or etcd."""
+        """Return the source that defines the engine: file, admin or etcd."""
         return next((source for source, members in self.fleet.sources.items() if name in members), None)
 
     def gauges(self) -> dict[str, dict[str, Any]]:
-        """Return the present values, and the engines' counts so far, by name and labels. The sum over several processes
-        is that of the gateway, except for those of `exposition.SAME`."""
+        """Return the current gauges, and the engines' counters, by name and labels. They add up over the processes of a
+        gateway, except those of `exposition.SAME`."""
         gauges: dict[str, dict[str, Any]] = {
             "waiting_requests": {"": len(self.waiting)},
             "client_connections": {"": len(self.reception.clients)},

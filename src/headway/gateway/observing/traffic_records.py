@@ -1,7 +1,7 @@
 """Records live traffic as run folders, which `headway report` and `headway explain` read.
 
-A folder has the requests of a stretch, in order of arrival, under one set of policies. Its name is the number of its
-first request: request N of the headers is number N less the folder's there. Another process writes it.
+A folder has one chapter: consecutive requests, in order of arrival, under one set of policies. Its name is the number
+of its first request, F: number N of the header `x-headway-request` is request N - F there. Another process writes it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from headway.gateway.reception import Reception
     from headway.policies.context import Context
 
-GRACE_S: Final = 600.0  # that a chapter waits for its last requests
-PENDING: Final = 4  # chapters that wait for those
-WRITING: Final = 2  # folders that are written at a time; a chapter that ends meanwhile is lost
-MOST_BYTES: Final = 64 * 1024 * 1024  # of a folder while it is gathered
+GRACE_S: Final = 600.0  # how long a chapter waits for its last requests to end
+PENDING: Final = 4  # chapters that may wait for their last requests
+WRITING: Final = 2  # folders written at a time; a chapter that ends meanwhile is lost
+MOST_BYTES: Final = 64 * 1024 * 1024  # memory of one chapter
 RUNS: Final = 100_000
 log = logging.getLogger("headway.gateway")
 
@@ -42,15 +42,14 @@ class Records:
     """A component, and a journal of the control plane."""
 
     def __init__(self, clock: Clock, settings: RecordSettings, policies: Json) -> None:
-        """`policies` are those that the gateway begins with. The plane is built with its journals, so `attach` passes
-        it and the parts that use it."""
+        """Start with the gateway's first policies. `attach` sets the other parts, which are built later."""
         self.clock, self.settings = clock, settings
         self.place = _own_folder(settings)
         self.bound: tuple[Context, ClusterView, tuple[str, ...]] | None = None
         self.current = Chapter(0, {}, policies, settings)
         self.pending: list[Chapter] = []
         self.writing = 0
-        self.lost = 0  # requests that were not written down, as they came too fast
+        self.lost = 0  # requests that were not written, because the writer was too slow
         self._timer: Any = None
 
     def attach(self, plane: Plane, fleet: Fleet, intake: Intake, reception: Reception) -> None:
@@ -62,10 +61,10 @@ class Records:
         self._timer = self.clock.call_later(self.settings.roll_s, self._due)
 
     async def stop(self) -> None:
-        """Write what has been recorded, and wait for the writer."""
+        """Write all chapters, and wait for the writers."""
         if self._timer is not None:
             self._timer.cancel()
-        await asyncio.sleep(0)  # so that the exchanges of dropped clients end
+        await asyncio.sleep(0)  # let the exchanges of disconnected clients end
         self.roll()
         for chapter in list(self.pending):
             self._close(chapter)
@@ -76,7 +75,7 @@ class Records:
         return {backend.place: _engine(backend) for backend in self.fleet.members}
 
     def _on_change(self, backend: Backend, what: str) -> None:
-        """Begin another chapter if a new engine takes the place of another."""
+        """Begin a new chapter if an engine takes the place of another one."""
         if what != "joined":
             return
         known = self.current.engines.get(backend.place)
@@ -88,7 +87,7 @@ class Records:
     # --- chapters ----------------------------------------------------------------------------------------------------
 
     def roll(self) -> None:
-        """Begin another chapter with the next request."""
+        """Begin a new chapter with the next request."""
         chapter, first = self.current, self.intake.count
         chapter.end = first
         self.current = Chapter(first, self._engines(), self.plane.policies, self.settings)
@@ -117,10 +116,10 @@ class Records:
 
     def _close(self, chapter: Chapter) -> None:
         self.pending.remove(chapter)
-        if self.writing >= WRITING and not self.reception.draining:  # a draining gateway writes all that is left
+        if self.writing >= WRITING and not self.reception.draining:  # a draining gateway writes all chapters
             count = chapter.count + len(chapter.open)
             self.lost += count
-            log.warning("records: %d requests are not kept; they come faster than they are written", count)
+            log.warning("records: %d requests were not recorded; they come faster than they can be written", count)
             return
         folder = str(self.place / f"{chapter.first:09d}")
         document = chapter.document(folder, self.plane.block_tokens, self.plane.control.metrics())
@@ -136,9 +135,9 @@ class Records:
             _, stderr = await process.communicate(data)
             if process.returncode:
                 lines = stderr.decode(errors="replace").strip().splitlines()
-                log.error("records: %s could not be written: %s", document.folder, lines[-1] if lines else "no word")
+                log.error("records: could not write %s: %s", document.folder, lines[-1] if lines else "unknown error")
         except OSError as error:
-            log.error("records: %s could not be written: %s", document.folder, error.strerror or error)
+            log.error("records: could not write %s: %s", document.folder, error.strerror or error)
         finally:
             self.writing -= 1
 
@@ -146,7 +145,7 @@ class Records:
 
     def record_end(self, exchange: Exchange, now_ps: int, outcome: str, why: str) -> None:
         chapter = self._of(exchange.request.id)
-        if chapter is None:  # its chapter has been written without it
+        if chapter is None:  # its chapter was written before it ended
             return
         chapter.record_end(exchange, now_ps, outcome, why)
         if chapter is not self.current:
@@ -156,7 +155,7 @@ class Records:
             self.roll()
 
     def bind(self, context: Context, cluster: ClusterView, reported: Collection[str]) -> None:
-        """Begin another chapter for other policies."""
+        """Begin a new chapter if the policies were replaced."""
         again = self.bound is not None
         self.bound = context, cluster, tuple(reported)
         for chapter in self.pending:
@@ -189,7 +188,7 @@ class Records:
 
 
 def _own_folder(settings: RecordSettings) -> Any:
-    """Make a new folder for this process: 0001, 0002 and so on."""
+    """Create a new folder for this process: 0001, 0002 and so on."""
     try:
         settings.folder.mkdir(parents=True, exist_ok=True)
         numbers = [int(folder.name) for folder in settings.folder.iterdir() if folder.name.isdecimal()]
@@ -201,8 +200,8 @@ def _own_folder(settings: RecordSettings) -> Any:
                 continue
             return place
     except OSError as error:
-        raise HeadwayError(f"records: {settings.folder} cannot be written: {error.strerror or error}.") from None
-    raise HeadwayError(f"records: {settings.folder} is full; name another folder.")
+        raise HeadwayError(f"records: cannot write to {settings.folder}: {error.strerror or error}.") from None
+    raise HeadwayError(f"records: {settings.folder} has folders up to {RUNS - 1}; choose another folder.")
 
 
 def _engine(backend: Backend) -> Engine:

@@ -1,1 +1,1 @@
-"""Policies that are tried on live traffic: beside it, or on a share of it."""
+"""Trials of policies on live traffic: shadow candidates decide on no request, a canary on a share of them."""

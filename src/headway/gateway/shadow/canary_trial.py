@@ -1,7 +1,7 @@
-"""Statistics of a canary: how its requests and the others fared, whether they differ, and whether it has to end.
+"""Statistics of a canary: the results of its requests and of the others, their difference, and whether it must end.
 
-Each side is counted by seconds. Successive seconds form a pair once both sides have a few requests in them. The
-difference of the two means is one value of a paired comparison, so that changes of load cancel out.
+Each side is counted by second. Consecutive seconds form a pair once both sides have a few requests in them. The
+difference of their means is one value of a paired comparison, so that changes of load cancel out.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from headway.results.statistics import Interval, mean_of
 from headway.types import PS_PER_SECOND, Json
 
 SIDES: Final = ("live", "canary")
-WINDOW_S: Final = 60  # that the verdict is about
-Z: Final = 3.0  # standard deviations for evidence: more than usual, since the test is repeated
-LEAST: Final = 5  # requests of each side in a pair
+WINDOW_S: Final = 60  # seconds that the verdict covers
+Z: Final = 3.0  # standard deviations of the intervals; more than usual, since the test is repeated
+LEAST: Final = 5  # least requests of each side in a pair
 MOST_PAIRS: Final = 500
-SHARE: Final = 0.9  # of the quantile that is compared
+SHARE: Final = 0.9  # the compared quantile
 
 
 class SideTally:
-    """Requests of one side that have ended in some stretch of time."""
+    """Requests of one side that ended in some period."""
 
     def __init__(self) -> None:
         self.ended = self.errors = self.missed = 0
-        self.first = self.sum_ps = 0  # requests with a first token, and their TTFT in all
+        self.first = self.sum_ps = 0  # requests with a first token, and the sum of their TTFT
         self.counts: Counter[int] = Counter()  # by bucket
 
     def add(self, ttft_ps: int, error: bool, missed: bool) -> None:
@@ -102,15 +102,15 @@ class Trial:
         return sums
 
     def difference(self, figure: int = 0) -> Interval | None:
-        """Of TTFT in seconds, or of the error rate: the candidate's less the others'."""
+        """Return the canary's TTFT in seconds (0) or error rate (1), minus that of the other requests."""
         values = [value for pair in self.pairs if (value := pair[figure]) is not None]
         return mean_of(values) if values else None
 
     # --- verdict -----------------------------------------------------------------------------------------------------
 
     def verdict(self, rule: Json, now_ps: int, waiting: dict[str, list[int]]) -> str | None:
-        """Return why it has to end by this rule, if it has to. `waiting` are ages of requests without a first token, by
-        side, so that an engine that never answers counts as well."""
+        """Return why the canary must end by this rule, or None. `waiting` has the ages of requests without a first
+        token, by side, so that an engine that never answers counts too."""
         sides = self.recent(now_ps)
         live, canary = (sides[side] for side in SIDES)
         if rule["metric"] == "ttft_p90":
@@ -126,10 +126,10 @@ class Trial:
         apart, least = more_often(bad["canary"], of["canary"], bad["live"], of["live"])
         if apart <= rule["worse_by"] or least <= 0:
             return None
-        what = "requests failed" if name == "errors" else "requests missed the SLO"
+        what = "failed" if name == "errors" else "missed the SLO"
         return (
-            f"{bad['canary'] / of['canary']:.1%} of {of['canary']} {what}, and {bad['live'] / of['live']:.1%} of the "
-            "others"
+            f"{bad['canary'] / of['canary']:.1%} of its {of['canary']} requests {what}, but only "
+            f"{bad['live'] / of['live']:.1%} of the others"
         )
 
     def _slower(self, rule: Json, live: SideTally, canary: SideTally, waiting: dict[str, list[int]]) -> str | None:
@@ -142,13 +142,13 @@ class Trial:
         if wilson(above, of)[0] <= 1 - SHARE:
             return None
         return (
-            f"{above / of:.1%} of {of} first tokens took longer than {limit_ps / PS_PER_SECOND:.3g} s, which is "
-            f"{rule['worse_by']:.0%} more than nine tenths of the others"
+            f"{above / of:.1%} of its {of} first tokens took longer than {limit_ps / PS_PER_SECOND:.3g} s, which is "
+            f"{rule['worse_by']:.0%} above the p90 of the others"
         )
 
 
 def wilson(count: int, of: int) -> tuple[float, float]:
-    """Return Wilson's score interval of a share."""
+    """Return the Wilson score interval of a share."""
     share, square = count / of, Z * Z / of
     middle = (share + square / 2) / (1 + square)
     half = Z * sqrt(share * (1 - share) / of + square / of / 4) / (1 + square)
@@ -156,7 +156,7 @@ def wilson(count: int, of: int) -> tuple[float, float]:
 
 
 def more_often(count: int, of: int, other: int, of_other: int) -> tuple[float, float]:
-    """Return how much one share is above another, and the lower bound of that (Newcombe's interval)."""
+    """Return the difference of two shares and its lower bound (Newcombe's interval)."""
     share, base = count / of, other / of_other
     apart = share - base
     return apart, apart - sqrt((share - wilson(count, of)[0]) ** 2 + (wilson(other, of_other)[1] - base) ** 2)

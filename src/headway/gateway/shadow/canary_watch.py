@@ -1,4 +1,4 @@
-"""Watches the canary of the policies in force, and ends it if its requests fare worse than the others."""
+"""Watches the canary, and ends it if its requests have worse results than the others."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ log = logging.getLogger("headway.gateway")
 
 class CanaryWatch:
     def __init__(self, clock: Clock, plane: Plane, on_end: list[EndListener], halt: Callable[[str], None]) -> None:
-        """`on_end` is called for requests that have ended; `halt` ends the canary in all processes, for a reason."""
+        """`on_end` are the listeners for ended requests; `halt` ends the canary in all processes, with a reason."""
         self.clock, self.plane, self.on_end, self.halt = clock, plane, on_end, halt
         self.spec: Json | None = None
         self.trial: Trial | None = None
         self.choice = Choice(0.0, "request")
-        self.stopped: str | None = None  # why the last one has ended
+        self.stopped: str | None = None  # why the last canary was stopped
         self.stops = 0
         self._since_ps = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -39,7 +39,7 @@ class CanaryWatch:
         spec = self.plane.policies.get(CANARY)
         if why.startswith("halt: ") and self.spec is not None:
             self.stopped, self.stops = why.removeprefix("halt: "), self.stops + 1
-            log.warning("canary: stopped, all go by the policies in force: %s", self.stopped)
+            log.warning("canary: stopped, the policies in force decide on all requests: %s", self.stopped)
         if spec == self.spec and why != "swap":
             return
         self._end()
@@ -51,14 +51,14 @@ class CanaryWatch:
         self.choice, self._since_ps = Choice(spec["share"], spec["by"]), self.clock.now_ps()
         self.on_end.append(self._on_end)
         self._timer = self.clock.call_later(EVERY_S, self._look)
-        log.info("canary: %.3g %% of requests by %s", 100 * spec["share"], spec["policies"])
+        log.info("canary: decides on %.3g %% of %ss: %s", 100 * spec["share"], spec["by"], spec["policies"])
 
     def _end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
             self.on_end.remove(self._on_end)
-        self.spec = None  # the trial stays, for the status
+        self.spec = None  # the status still shows the trial
 
     async def start(self) -> None:
         self.follow("start")
@@ -74,7 +74,7 @@ class CanaryWatch:
         if self.trial is None or request.arrival_ps < self._since_ps:
             return
         completed, abandoned = outcome == "completed", why == GONE
-        # A plain answer has its first token at its end; a client that left without one has waited at least so long.
+        # An answer that is not streamed has its first token at its end; a client that left waited at least until now.
         first_ps = exchange.first_ps if exchange.first_ps >= 0 or not (completed or abandoned) else now_ps
         ttft_ps = first_ps - request.arrival_ps if first_ps >= 0 else -1
         self.trial.record_end(self._side(request), now_ps, ttft_ps, not (completed or abandoned))

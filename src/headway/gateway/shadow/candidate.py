@@ -1,4 +1,4 @@
-"""A routing policy that is asked where it would send live requests, and what that would have meant."""
+"""A shadow candidate: a routing policy that is asked where it would send live requests, and estimates of the effect."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from headway.types import Json, Reject, Route
 from headway.views.events import Event
 from headway.views.instance import InstanceView
 
-LONG: Final = 10  # decisions in a row that may take longer than the budget
+LONG: Final = 10  # consecutive decisions above the budget after which a candidate is stopped
 KEPT: Final = 64
 
 
 class CandidateSpec(Struct, frozen=True):
-    """One entry of `shadow`: its policies, the share of decisions that it is asked about, and how long it may take."""
+    """One entry of the section `shadow:` of a gateway's file."""
 
-    policies: Annotated[Json, Unit("mapping or file", read_candidate, dict), "a block of policies, or a bundle's file"]
-    sample: Annotated[float, Meta(gt=0, le=1), "the share of decisions that it is asked about"] = 1.0
-    budget_s: Annotated[PositiveSeconds, "what one answer may take"] = 0.002
+    policies: Annotated[Json, Unit("mapping or file", read_candidate, dict), "policies by stage, or a bundle's file"]
+    sample: Annotated[float, Meta(gt=0, le=1), "share of decisions that the candidate is asked about"] = 1.0
+    budget_s: Annotated[PositiveSeconds, "time limit of a decision; ten longer ones in a row stop it"] = 0.002
 
     @classmethod
     def read(cls, data: Any, where: str) -> CandidateSpec:
-        """From a block of policies, the file of a bundle, its document, or a mapping with `policies`."""
+        """Read policies by stage, a bundle or its file, or a mapping with `policies`."""
         if isinstance(data, dict) and "policies" in data and "format" not in data:
             spec = read(cls, data, where)
         else:
             spec = cls(read_candidate(data, where))
         if "routing" not in spec.policies:
-            raise HeadwayError(f"{where}: a shadow is asked where requests would go; name its `routing`.")
+            raise HeadwayError(f"{where}: a shadow candidate needs a `routing` policy.")
         return spec
 
     @property
@@ -62,10 +62,10 @@ def read_shadows(data: Any, where: str = "shadow") -> dict[str, CandidateSpec]:
 class Candidate:
     def __init__(self, name: str, spec: CandidateSpec, stage: Stage, seed: int) -> None:
         self.name, self.spec, self.stage, self.seed = name, spec, stage, seed
-        self.why: str | None = None  # why it is asked no more
+        self.why: str | None = None  # why it was stopped
         self.decisions = self.agreed = self.compared = self.refused = self.skipped = self.errors = 0
         self.gained = self.forgone = 0  # tokens believed cached, against the live target
-        self.ttft_s = [0.0, 0.0]  # sums of what is estimated at the live target and at its own
+        self.ttft_s = [0.0, 0.0]  # sums of the estimates for the live target and for the candidate's
         self.spent_s = 0.0
         self.opinions: deque[Json] = deque(maxlen=KEPT)  # with scorecards
         self._credit = 0.0
@@ -73,7 +73,7 @@ class Candidate:
         self.make()
 
     def make(self) -> None:
-        """Build the policy, also anew when engines that compute prompts for others have come or gone."""
+        """Build the policy; called again when prefill engines have joined or left."""
         routing = registry.build("routing", self.spec.policies["routing"], f"shadow.{cut(self.name)}.routing")
         self.routing = make_pairing(routing, self.stage.views)
         bind = getattr(self.routing, "bind", None)
@@ -119,11 +119,11 @@ class Candidate:
         self._long = self._long + 1 if took > self.spec.budget_s else 0
         if self._long >= LONG:
             self.errors += 1
-            self.why = f"its last {LONG} decisions took longer than {1000 * self.spec.budget_s:g} ms each"
+            self.why = f"its last {LONG} decisions took longer than its budget of {1000 * self.spec.budget_s:g} ms each"
         return opinion
 
     def _opinion(self, shot: Shot, answer: Any, explain: bool) -> Json | None:
-        """Return the answer as the admin API shows it; tokens and times are as believed before the decision."""
+        """Return the answer as the admin API shows it; tokens and times are estimates from before the decision."""
         self.decisions += 1
         if isinstance(answer, Reject):
             self.refused += 1
@@ -136,10 +136,8 @@ class Candidate:
         self.agreed += agrees
         cached = (self._believed_tokens(shot, live, there), self._believed_tokens(shot, answer, here))
         tokens = shot.request.prompt_tokens
-        if cached[1] > cached[0]:
-            self.gained += cached[1] - cached[0]
-        else:
-            self.forgone += cached[0] - cached[1]
+        self.gained += max(0, cached[1] - cached[0])
+        self.forgone += max(0, cached[0] - cached[1])
         ttft = (there.estimated_ttft(max(0, tokens - cached[0])), here.estimated_ttft(max(0, tokens - cached[1])))
         self.compared += 1
         self.ttft_s[0] += ttft[0]
@@ -161,11 +159,11 @@ class Candidate:
         """Return the view of the engine that would compute the prompt."""
         view = self.stage.view(route.target if route.prefill is None else route.prefill, shot.places)
         if view is None or self.stage.view(route.target, shot.places) is None:
-            raise HeadwayError(f"routed to {shown(route.target)}, which cannot serve request {shot.request.id}")
+            raise HeadwayError(f"chose {shown(route.target)}, which cannot serve request {shot.request.id}")
         return view
 
     def _believed_tokens(self, shot: Shot, route: Route, view: InstanceView) -> int:
-        """Return the cached tokens by an index, if a policy uses one, else as the policy said."""
+        """Return the cached tokens by a prefix index, if a policy uses one, else those of the route."""
         for (block_tokens, _), matches in shot.matches.items():
             return min(matches[view.index] * block_tokens, shot.request.prompt_tokens)
         return min(route.cached_tokens, shot.request.prompt_tokens)

@@ -1,4 +1,4 @@
-"""The cluster as it was at one decision, for candidates that look at it later: views, and matches of the indexes."""
+"""The state of the cluster at one decision, for candidates that are asked later: views and prefix matches."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from headway.views.instance import EXACT, REPORTED, STATIC, InstanceView
 if TYPE_CHECKING:
     from headway.control.plane import ControlPlane
 
-# Signals that are recorded with each decision; static ones are looked up later, since they change rarely.
+# Signals recorded with each decision. Static signals change rarely, so candidates see their current values.
 CHANGING: Final = (*EXACT, *REPORTED)
 changing_values: Callable[[InstanceView], tuple[Any, ...]] = attrgetter(*CHANGING)
 static_values: Callable[[InstanceView], tuple[Any, ...]] = attrgetter(*STATIC)
-Figures = tuple[int, int]  # of an index: tokens of a block, blocks of an instance
+Figures = tuple[int, int]  # of an index: tokens in a block, blocks of an instance
 
 
 class Shot:
-    """A decision, and the state that it was based on."""
+    """A decision, and the state before it."""
 
     __slots__ = ("group", "matches", "now_ps", "places", "priority", "request", "route", "values")
 
@@ -45,7 +45,7 @@ class Shot:
 
 
 class FrozenIndex:
-    """The live router's index as it was for the prompt of the current shot; for other prompts, as it is now."""
+    """The live router's prefix index: at the time of the shot for its own prompt, the current one for other prompts."""
 
     def __init__(self, stage: Stage, figures: Figures) -> None:
         self._stage, self._figures = stage, figures
@@ -72,8 +72,8 @@ class FrozenContext(Context):
 
 
 class Stage:
-    """Own views for the places of the live router, set as they were at one decision after the other. The indexes are
-    the live router's: they know of real placements and of KV events."""
+    """Separate views of the live router's engines, set to the state of one shot after another. The prefix indexes are
+    the live router's: they know real placements and KV events."""
 
     def __init__(self, control: ControlPlane) -> None:
         self.views = tuple(InstanceView(view.index, view.id) for view in control.ordered)
@@ -82,12 +82,12 @@ class Stage:
         self.cluster = ClusterView(self.views)
         self.indexes: dict[Figures, PrefixIndex] = {}
         self.shot: Shot | None = None
-        self._changing: list[tuple[Any, ...]] = [()] * len(self.views)  # that each view shows
+        self._changing: list[tuple[Any, ...]] = [()] * len(self.views)  # the values that each view has
         self._static: list[tuple[Any, ...]] = [()] * len(self.views)
         self.follow(control)
 
     def follow(self, control: ControlPlane) -> None:
-        """Follow a new control plane: use its indexes."""
+        """Switch to the indexes of a new control plane."""
         self.control = control
         self.indexes = {figures: control.context.prefix_index(*figures) for figures in self.indexes}
         control.audience.update_indexes()

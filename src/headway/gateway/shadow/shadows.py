@@ -1,5 +1,5 @@
-"""Candidates that give an opinion on live decisions without deciding. Each decision is recorded with the state it was
-based on; candidates are asked once the request is on its way, a few milliseconds of work at a time."""
+"""Shadow candidates: policies that are asked about live decisions and decide on none. The gateway records the state
+before each decision, and asks the candidates after the request was sent, a few milliseconds at a time."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from headway.policies.context import Context
 
 MOST: Final = 16  # candidates
-TURN_S: Final = 0.002  # of work, until others have their turn
-BEHIND: Final = 2000  # decisions and events that wait for the candidates; beyond them none is recorded
-KEPT: Final = 512  # decisions whose opinions can be looked up
-EXPLAINED: Final = 16  # every so many decisions a candidate writes a scorecard
+TURN_S: Final = 0.002  # of work, before other tasks of the event loop run
+BEHIND: Final = 2000  # most decisions and events that wait for the candidates
+KEPT: Final = 512  # decisions whose opinions are kept
+EXPLAINED: Final = 16  # a candidate writes a scorecard for one decision in so many
 log = logging.getLogger("headway.gateway")
 
 
@@ -37,11 +37,10 @@ class Shadows:
     """A journal of the plane while there are candidates."""
 
     def __init__(self, clock: Clock, plane: Plane, journals: list[Journal]) -> None:
-        """`journals` are those of the plane."""
         self.clock, self.plane, self.journals = clock, plane, journals
         self.sources: dict[str, dict[str, CandidateSpec]] = {"file": {}, "admin": {}}
         self.candidates: dict[str, Candidate] = {}
-        self.opinions: OrderedDict[int, Json] = OrderedDict()  # by request and candidate
+        self.opinions: OrderedDict[int, Json] = OrderedDict()  # by request, then by candidate
         self._stage: Stage | None = None
         self._pairs = False
         self._waiting: deque[tuple[Shot, list[Candidate]] | Event] = deque()
@@ -51,12 +50,12 @@ class Shadows:
     # --- candidates --------------------------------------------------------------------------------------------------
 
     def offer(self, source: str, specs: Mapping[str, CandidateSpec]) -> None:
-        """Take all candidates that this source names now; the file overrides the admin API. Raises, and changes
-        nothing, if one cannot be built."""
+        """Set the candidates of a source; the file overrides the admin API. If one cannot be built, raise and change
+        nothing."""
         sources = {**self.sources, source: dict(specs)}
         every = {**sources["admin"], **sources["file"]}
         if len(every) > MOST:
-            raise HeadwayError(f"shadow: there are {len(every)} candidates; {MOST} are the most.")
+            raise HeadwayError(f"shadow: there are {len(every)} candidates; the limit is {MOST}.")
         stage = self._stage or Stage(self.plane.control)
         candidates = {name: self.candidates.get(name) for name in every}
         for name, spec in every.items():
@@ -88,7 +87,7 @@ class Shadows:
             observers.append(self._observe)
 
     def _follow(self) -> None:
-        """Follow a new control plane: other policies decide live."""
+        """Switch to a new control plane: the live policies were replaced."""
         assert self._stage is not None
         self._drain(everything=True)
         self._stage.follow(self.plane.control)
@@ -159,7 +158,7 @@ class Shadows:
             if opinion is not None:
                 opinions[candidate.name] = opinion
             if candidate.why is not None:
-                log.warning("shadow %s: is asked no more: %s", candidate.name, candidate.why)
+                log.warning("shadow %s: stopped: %s", candidate.name, candidate.why)
         self.opinions[shot.request.id] = opinions
         if len(self.opinions) > KEPT:
             self.opinions.popitem(last=False)
@@ -185,7 +184,7 @@ class Shadows:
         return [candidate.status() for candidate in self.candidates.values()]
 
     def scorecards(self) -> Json:
-        """Return scorecards by candidate, the newest first."""
+        """Return the scorecards of each candidate, the newest first."""
         return {name: list(reversed(candidate.opinions)) for name, candidate in self.candidates.items()}
 
     def figures(self) -> dict[str, dict[str, float]]:

@@ -1,1 +1,1 @@
-"""What the engines report: their load, and what they have cached."""
+"""The load and the caches of engines, as the engines and their agents report them."""

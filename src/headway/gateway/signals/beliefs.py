@@ -1,23 +1,22 @@
-"""How long the prefix indexes believe what they believe of each instance. Every method depends on its arguments alone,
-so a journal of the calls can be replayed.
+"""The beliefs about each instance's cache: which blocks stay in the prefix indexes, and for how long. Every method
+depends on its arguments alone, so a journal of the calls can be replayed.
 
-    guessed   the instance publishes no events. Prompts sent to it are believed for `ttl` after they were last sent, and
-              the index's own bound keeps the most recent of them.
-    exact     it has published all. Prompts sent to it are believed for `speculative`; by then it must have reported
-              them as stored. Reported blocks are believed until it reports their removal.
-    partial   it publishes, but of the time before nothing is known. Prompts sent to it are believed for `ttl`.
+    guessed   The instance publishes no events. A sent prompt is believed cached for `ttl` after it was last sent, up to
+              the capacity of the index.
+    exact     All events are known. A sent prompt is believed cached for `speculative`; by then the instance must have
+              reported it. Reported blocks are believed cached until the instance reports their removal.
+    partial   The instance publishes, but earlier events are unknown. A sent prompt is believed cached for `ttl`.
 
-In each index, the blocks believed of an instance stay closed under prefixes, so that lookups are quick: a block comes
-after its parent and goes before it. To that end `touch` has to be called whenever an index is touched.
+In each index, a block is stored after its parent and removed before it, so that lookups are quick. Therefore `touch`
+must be called whenever an index is touched.
 
-Reported blocks have the gateway's own size, and the range of their tokens. An index of another block size stores a
-block under the key of the own block in which its last token lies, as `Path.blocks` says, and only if all before it are
-held.
+Reported blocks have the gateway's block size. An index with another block size stores a block under the key of the
+gateway's block that holds its last token, as `Path.blocks` does, and only if it has all blocks before it.
 """
 
 from bisect import bisect_left
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Final, NamedTuple
 
 from msgspec import Struct, field
@@ -27,21 +26,21 @@ from headway.policies.prefix_index import PrefixIndex
 from headway.types import PS_PER_SECOND, Path
 
 TTL_PS: Final = 120 * PS_PER_SECOND
-# Counted from sending, not from the first token: an engine reports blocks when it computes them, which may be late.
+# Counted from dispatch, not from the first token: an engine may compute and report blocks late.
 SPECULATIVE_PS: Final = 30 * PS_PER_SECOND
-MOST_UNCONFIRMED: Final = 131_072  # keys sent to an instance and not reported; beyond them the oldest are given up
+MOST_UNCONFIRMED: Final = 131_072  # keys sent to an instance and not reported; beyond it the oldest are dropped
 SLICE: Final = 4096  # runs of blocks that expire in one call
 
 
 class Dates:
-    """When the blocks believed of an instance were last sent to it. In the index's order of eviction, the blocks last
-    sent with one prompt lie together, its end first; so one date a prompt is enough, by the key of its end."""
+    """When the blocks of an instance were last sent to it. In the index's order of eviction, the blocks last sent with
+    one prompt are consecutive, its last block first. So one date for each prompt is enough, by its last key."""
 
     __slots__ = ("ends", "rest_ps")
 
     def __init__(self) -> None:
-        self.ends: OrderedDict[int, int] = OrderedDict()  # the oldest first; none that a later prompt went through
-        self.rest_ps = 0  # when the prompt was sent whose end was evicted last, for the blocks left of it
+        self.ends: OrderedDict[int, int] = OrderedDict()  # oldest first; without those that a later prompt contains
+        self.rest_ps = 0  # date of the prompt whose last block was evicted last; its other blocks may remain
 
     def record_sent(self, now_ps: int, path: Path, end: int) -> None:
         ends = self.ends
@@ -51,28 +50,28 @@ class Dates:
         ends[end] = now_ps
 
     def forget(self, index: PrefixIndex, instance: int) -> None:
-        """Drop the dates of prompts whose end the index has evicted."""
+        """Drop the dates of prompts whose last block the index has evicted."""
         ends = self.ends
         while ends and not index.holds(instance, next(iter(ends))):
             self.rest_ps = ends.popitem(last=False)[1]
 
 
 class Sent(NamedTuple):
-    """A prompt that was sent to an instance, and not yet reported as a whole."""
+    """A prompt sent to an instance that has not reported all of its blocks."""
 
     at_ps: int
     path: Path
-    watched: tuple[int, ...]  # its keys that were unreported when it was sent, and the one before them
+    watched: tuple[int, ...]  # the keys that were unreported when it was sent, and the key before them
 
 
 class Publisher(Struct, eq=False):
     """An instance that publishes events."""
 
     trust: str
-    blocks: dict[int, tuple[int, int, int]] = {}  # own key -> parent's key, first token, end
+    blocks: dict[int, tuple[int, int, int]] = {}  # key -> parent's key, first token, end
     pending: deque[Sent] = field(default_factory=deque)
-    watched: dict[int, int] = {}  # key -> how many of them watch it
-    unconfirmed: int = 0  # keys that they watch
+    watched: dict[int, int] = {}  # key -> how many pending prompts watch it
+    unconfirmed: int = 0  # keys that pending prompts watch, in total
 
 
 class Beliefs:
@@ -87,7 +86,7 @@ class Beliefs:
         self.bind(indexes)
 
     def bind(self, indexes: Sequence[PrefixIndex]) -> None:
-        """Follow the indexes of other policies. A new one gets the reported blocks, and nothing else."""
+        """Switch to the indexes of other policies. A new index gets only the reported blocks."""
         dates = []
         for index in indexes:
             old = [at for at, known in enumerate(self.indexes) if known is index]
@@ -121,7 +120,7 @@ class Beliefs:
 
     def _await(self, now_ps: int, instance: int, publisher: Publisher, path: Path) -> None:
         keys, blocks = path.keys, publisher.blocks
-        # Of a prompt the instance has reported the beginning.
+        # The reported keys of a prompt are its first ones, so bisect for the first unreported key.
         low = bisect_left(range(len(keys)), True, key=lambda place: keys[place] not in blocks)
         if low == len(keys):
             return
@@ -135,21 +134,13 @@ class Beliefs:
             self._give_up(instance, publisher)
 
     def _give_up(self, instance: int, publisher: Publisher) -> int:
-        """Drop the unreported blocks that only the oldest pending prompt has; return the keys that it watched."""
+        """Drop the unreported blocks that only the oldest pending prompt has; return how many keys it watched."""
         sent = publisher.pending.popleft()
-        self._unwatch(publisher, sent)
-        for index in self.indexes:
-            runs = sent.path.blocks(index.block_tokens)
-            at = len(runs)
-            while at:
-                at -= 1
-                key = runs[at][0]
-                if key in publisher.blocks or key in publisher.watched:
-                    break
-                index.drop(instance, key, runs[at - 1][1] if at else 0)
+        self._drop(instance, publisher, sent, publisher.watched)
         return len(sent.watched)
 
-    def _unwatch(self, publisher: Publisher, sent: Sent) -> None:
+    def _drop(self, instance: int, publisher: Publisher, sent: Sent, keep: Container[int]) -> None:
+        """Drop the blocks at the end of a sent prompt, up to the first that was reported or is in `keep`."""
         watched = publisher.watched
         for key in sent.watched:
             if watched[key] == 1:
@@ -157,11 +148,18 @@ class Beliefs:
             else:
                 watched[key] -= 1
         publisher.unconfirmed -= len(sent.watched)
+        for index in self.indexes:
+            runs = sent.path.blocks(index.block_tokens)
+            for at in range(len(runs) - 1, -1, -1):
+                key = runs[at][0]
+                if key in publisher.blocks or key in keep:
+                    break
+                index.drop(instance, key, runs[at - 1][1] if at else 0)
 
     # --- reported blocks ---------------------------------------------------------------------------------------------
 
     def stored(self, now_ps: int, instance: int, runs: Sequence[Sequence[int]]) -> None:
-        """Record blocks that an instance has stored, parents first: (parent's key, key, first token, end)."""
+        """Record the stored blocks of an instance, parents first: (parent's key, key, first token, end)."""
         publisher = self.publishers[instance]
         if publisher is None:
             return
@@ -176,7 +174,7 @@ class Beliefs:
         first, stop = start // size, end // size
         if first == stop:
             return
-        last = first * size - 1  # token of the block before
+        last = first * size - 1  # last token of the index's block before it
         if last >= 0:
             while (above := publisher.blocks.get(parent)) is not None and above[1] > last:
                 parent = above[0]
@@ -185,7 +183,7 @@ class Beliefs:
         index.store(instance, key, first, stop)
 
     def removed(self, now_ps: int, instance: int, keys: Sequence[int]) -> None:
-        """Drop blocks that an instance has removed, children first."""
+        """Drop the removed blocks of an instance, children first."""
         publisher = self.publishers[instance]
         if publisher is None:
             return
@@ -201,25 +199,16 @@ class Beliefs:
                         index.drop(instance, key, first)
 
     def _cut(self, instance: int, publisher: Publisher, cut: Sequence[int]) -> None:
-        """Drop the prompts that were sent as continuations of removed blocks: they cannot be there either."""
+        """Drop the pending prompts that continue removed blocks: they cannot be cached either."""
         lost = frozenset(cut)
-        keep: deque[Sent] = deque()
-        dropped: list[Sent] = []
-        for sent in publisher.pending:
-            (keep if lost.isdisjoint(sent.watched) else dropped).append(sent)
-        publisher.pending = keep
+        dropped = [sent for sent in publisher.pending if not lost.isdisjoint(sent.watched)]
+        publisher.pending = deque(sent for sent in publisher.pending if lost.isdisjoint(sent.watched))
         for sent in dropped:
-            self._unwatch(publisher, sent)
-            for index in self.indexes:
-                runs = sent.path.blocks(index.block_tokens)
-                at = len(runs)
-                while at and runs[at - 1][0] not in publisher.blocks:
-                    at -= 1
-                    index.drop(instance, runs[at][0], runs[at - 1][1] if at else 0)
+            self._drop(instance, publisher, sent, ())
 
     def cleared(self, now_ps: int, instance: int, trust: str = GUESSED) -> None:
-        """Forget an instance. `trust` says how well it is known from now on: guessed if it publishes nothing, as a new
-        instance in that place, or else exact or partial."""
+        """Forget all blocks of an instance. `trust` is how well its cache is known from now on: guessed if it does not
+        publish events, else exact or partial."""
         self.publishers[instance] = Publisher(trust) if trust in (EXACT, PARTIAL) else None
         for index, dates in zip(self.indexes, self._dates, strict=True):
             index.clear(instance)
@@ -228,7 +217,7 @@ class Beliefs:
     # --- time --------------------------------------------------------------------------------------------------------
 
     def expire(self, now_ps: int, most: int = SLICE) -> bool:
-        """Drop what is too old, up to about so many runs of blocks; return whether there is more."""
+        """Drop expired blocks, about `most` runs of them; return whether there are more."""
         left = most
         for instance, publisher in enumerate(self.publishers):
             if publisher is not None:
@@ -246,7 +235,7 @@ class Beliefs:
         return False
 
     def _age(self, index: PrefixIndex, instance: int, dates: Dates, until_ps: int, most: int) -> int:
-        """Evict the blocks last sent by then, least recently used first; return how many runs of blocks that was."""
+        """Evict the blocks last sent at `until_ps` or before, least recently used first; return how many runs."""
         blocks = count = 0
         at_ps = dates.rest_ps
         for key, first, end in index.eviction_order(instance):

@@ -1,11 +1,11 @@
 """Receives the KV events of engines over ZMQ, and reports them to the plane.
 
-An engine either binds, and the gateway connects to its `events` endpoint; or it connects to the gateway's own address
-(`bind`), and its topic says which engine it is: `kv@NAME`, or its `events_topic`. Each may have a socket that replays
-old batches (`events_replay`).
+Either the gateway connects to the `events` endpoint of an engine, or the engine connects to the gateway's address
+(`bind`). In the second case the topic names the engine: `kv@NAME`, or its `events_topic`. An engine may have a socket
+that replays old batches (`events_replay`).
 
-Events are read in the gateway's loop, for at most a slice of time. Meanwhile the rest waits in ZMQ's queue, which is
-bounded: beyond it publishers drop batches, and the gap in their numbers shows that.
+The gateway reads events in short slices of time. The rest waits in ZMQ's queue, which is bounded: if it is full,
+publishers drop batches, and the gateway detects the gap in their numbers.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Backend, Fleet
     from headway.gateway.live_clock import Clock
     from headway.gateway.plane import Plane
+    from headway.gateway.prompt_tokens import Hasher
 
 SLICE_S: Final = 0.0005
-QUEUED: Final = 10_000  # batches in ZMQ's queue
-LOOK_S: Final = 1.0  # between looks at all sockets, even if ZMQ wakes the loop for none
+QUEUED: Final = 10_000  # most batches in ZMQ's queue
+LOOK_S: Final = 1.0  # between reads of all sockets, even if ZMQ signals none
 END: Final = (-1).to_bytes(8, "big", signed=True)
 TRANSPORTS: Final = ("tcp://", "ipc://")
 
@@ -43,10 +44,14 @@ class EventSettings(Struct, frozen=True):
     """The section `events:` of a gateway's file."""
 
     bind: Annotated[str | None, "ZMQ address that engines connect to, as in tcp://0.0.0.0:5557"] = None
-    ttl_ps: Annotated[PositiveDuration, "how long a block that an engine has told is believed in"] = 120 * PS_PER_SECOND
-    speculative_ps: Annotated[PositiveDuration, "how long one is that was only sent there"] = 30 * PS_PER_SECOND
-    max_blocks: Annotated[int, Meta(ge=1, le=10**8), "of an engine that are kept"] = 65_536
-    replay_s: Annotated[PositiveSeconds, "how long an engine may be silent when asked for old batches"] = 2.0
+    ttl_ps: Annotated[
+        PositiveDuration, "how long a sent prompt is believed cached, if the engine publishes no or not all KV events"
+    ] = 120 * PS_PER_SECOND
+    speculative_ps: Annotated[
+        PositiveDuration, "the same, if the engine publishes all KV events but has not reported the prompt as stored"
+    ] = 30 * PS_PER_SECOND
+    max_blocks: Annotated[int, Meta(ge=1, le=10**8), "most reported blocks of an engine; more are ignored"] = 65_536
+    replay_s: Annotated[PositiveSeconds, "how long the gateway waits for each batch of a replay"] = 2.0
 
     def validate(self, where: str) -> EventSettings:
         if self.bind is not None and not self.bind.startswith(TRANSPORTS):
@@ -55,7 +60,7 @@ class EventSettings(Struct, frozen=True):
 
 
 class Inlet:
-    """A socket, and whether it may have something to read."""
+    """A socket, and whether it may have messages."""
 
     def __init__(self, listener: Listener, socket: Any, take: Callable[[Sequence[bytes]], None]) -> None:
         self.listener, self.socket, self.take = listener, socket, take
@@ -86,7 +91,7 @@ class Inlet:
 
 
 class Engine:
-    """An engine that publishes events: the sink of its own ledger."""
+    """An engine that publishes events. It is the sink of its ledger."""
 
     def __init__(self, listener: Listener, backend: Backend) -> None:
         spec, settings = backend.spec, listener.settings
@@ -94,10 +99,7 @@ class Engine:
         self.topic = (spec.events_topic or f"kv@{spec.name}").encode()
         self.replay = spec.events_replay
         self.counts = Counts()
-        model = spec.models[0] if spec.models else ""
-        self.ledger = Ledger(
-            self, listener.chain, listener.root, model, listener.block_tokens, settings.max_blocks, self.counts
-        )
+        self.ledger = Ledger(self, listener.hasher, spec.models[0], settings.max_blocks, self.counts)
         self.stream = Stream(self.ledger, self.ask, self.drop)
         self.inlet: Inlet | None = None
         self.questions: dict[int, tuple[Inlet, asyncio.TimerHandle]] = {}  # by rank
@@ -114,7 +116,7 @@ class Engine:
             self.counts.malformed += 1
 
     def ask(self, rank: int, first: int) -> bool:
-        """Ask for the batches from a number on; return whether the engine can replay them."""
+        """Request the batches from number `first` on; return whether the engine can replay them."""
         if self.replay is None:
             return False
         self.drop(rank)
@@ -132,7 +134,7 @@ class Engine:
         return self.listener.loop.call_later(self.listener.settings.replay_s, self.end_replay, rank)
 
     def on_answer(self, rank: int, frames: Sequence[bytes]) -> None:
-        # An empty frame, in newer versions the topic, the number and the batch.
+        # The frames are an empty one, the topic (in newer versions), the number and the batch.
         if len(frames) not in (3, 4) or len(frames[-2]) != 8 or rank not in self.questions:
             return
         if frames[-2] == END:
@@ -144,7 +146,7 @@ class Engine:
         self.stream.on_replayed(rank, int.from_bytes(frames[-2], "big"), frames[-1])
 
     def end_replay(self, rank: int) -> None:
-        """Go on without more old batches: the engine has none, or has been silent for too long."""
+        """Continue without more old batches: the engine has none, or was silent for too long."""
         self.drop(rank)
         self.stream.end_replay(rank)
         self.listener.wake()
@@ -174,26 +176,15 @@ class Engine:
 
 
 class Listener:
-    def __init__(
-        self,
-        clock: Clock,
-        fleet: Fleet,
-        plane: Plane,
-        settings: EventSettings,
-        chain: Callable[[int, Sequence[int]], int],
-        root: Callable[[str], int],
-        block_tokens: int,
-    ) -> None:
-        """`chain`, `root` and `block_tokens` are those by which prompts get their keys."""
-        self.block_tokens = block_tokens
-        self.clock, self.fleet, self.plane, self.settings = clock, fleet, plane, settings
+    def __init__(self, clock: Clock, fleet: Fleet, plane: Plane, settings: EventSettings, hasher: Hasher) -> None:
+        """`hasher` computes the keys of prompts."""
+        self.clock, self.fleet, self.plane, self.settings, self.hasher = clock, fleet, plane, settings, hasher
         self.loop = clock.loop
-        self.chain, self.root = chain, root
         self.context: Any = None
         self.inlets: dict[Inlet, None] = {}
         self.engines: dict[str, Engine] = {}
         self.topics: dict[bytes, Engine] = {}
-        self.unknown = 0  # messages whose topic is that of no engine
+        self.unknown = 0  # messages with an unknown topic
         self._waking = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -201,7 +192,7 @@ class Listener:
         try:
             import zmq
         except ImportError:
-            raise HeadwayError("events: need pyzmq; install the extra `gateway`.") from None
+            raise HeadwayError("events: pyzmq is not installed; install headway[gateway].") from None
         self.zmq: Any = zmq
         self.context = zmq.Context()
         if self.settings.bind is not None:
@@ -228,7 +219,7 @@ class Listener:
         self.context = None
 
     def on_change(self, backend: Backend, what: str) -> None:
-        """Follow an engine that has joined, or forget one that has left."""
+        """Follow an engine that joined, or forget one that left."""
         engine = self.engines.pop(backend.spec.name, None)
         if engine is not None:
             self.topics.pop(engine.topic, None)
@@ -237,12 +228,12 @@ class Listener:
         if what == "left" or (spec.events is None and self.settings.bind is None):
             return
         if not spec.models:  # the first is the model of its prompts
-            log.warning("%s: its KV events are not heard, since it names no `models`", spec.name)
+            log.warning("%s: its KV events are ignored, because it lists no `models`", spec.name)
             return
         try:
             engine = Engine(self, backend)
         except HeadwayError as error:
-            log.warning("%s: %s It is taken as one that tells nothing.", spec.name, error)
+            log.warning("%s: %s Its KV events are ignored.", spec.name, error)
             return
         self.engines[spec.name] = engine
         if engine.inlet is None:
@@ -276,7 +267,7 @@ class Listener:
             socket.close()
             self.context.term()
             self.context = None
-            raise HeadwayError(f"events.bind: {address} cannot be listened on: {error}.") from None
+            raise HeadwayError(f"events.bind: cannot listen on {address}: {error}.") from None
         self.address: str = socket.getsockopt_string(self.zmq.LAST_ENDPOINT)
         return socket
 
@@ -286,7 +277,7 @@ class Listener:
             socket.connect(address)
         except self.zmq.ZMQError as error:
             socket.close()
-            raise HeadwayError(f"events: {address} cannot be connected to: {error}.") from None
+            raise HeadwayError(f"events: cannot connect to {address}: {error}.") from None
         return socket
 
     def _dispatch(self, frames: Sequence[bytes]) -> None:
@@ -310,7 +301,7 @@ class Listener:
         self._timer = self.loop.call_later(LOOK_S, self._look)
 
     def _work(self) -> None:
-        """Read for a slice of time; the rest waits for its next turn."""
+        """Read and apply events for a slice of time; continue in the next iteration of the event loop."""
         self._waking = False
         until = self.loop.time() + SLICE_S
         busy = True
@@ -330,6 +321,6 @@ class Listener:
 
 
 def with_rank(endpoint: str, rank: int) -> str:
-    """Return the endpoint of a rank: each has the port after that of the rank before."""
+    """Return the endpoint of a rank: its port is that of rank 0 plus the rank."""
     base, _, port = endpoint.rpartition(":")
     return f"{base}:{int(port) + rank}" if rank and port.isdecimal() else endpoint

@@ -1,10 +1,10 @@
-"""KV events of engines on the wire: batches in msgpack, in several dialects.
+"""The wire format of KV events: batches in msgpack, in several dialects.
 
-vLLM writes an event as a map with its name under `type`; older versions and SGLang write an array that begins with it,
-and a batch may be either as well. Unknown fields and kinds of events are ignored.
+vLLM writes an event as a map with its name under `type`. Older versions and SGLang write an array that begins with the
+name. A batch may also be either. Unknown fields and kinds of events are ignored.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -12,7 +12,7 @@ from msgspec import Meta, MsgspecError, Raw, Struct
 from msgspec.structs import replace
 
 LONGEST: Final = 16 * 1024 * 1024  # bytes of a batch
-Hash = int | Annotated[bytes, Meta(max_length=64)]  # an engine's own name of a block
+Hash = int | Annotated[bytes, Meta(max_length=64)]  # the engine's name of a block
 Token = Annotated[int, Meta(ge=0, lt=2**32)]
 Unreadable: Final = (MsgspecError, ValueError, RecursionError, OverflowError)
 
@@ -32,7 +32,7 @@ class Stored(
         "window": "kv_cache_spec_sliding_window",
     },
 ):
-    """Blocks of `size` tokens that follow one another, the first of them `parent`."""
+    """Consecutive blocks of `size` tokens; the first one follows `parent`."""
 
     hashes: list[Hash]
     parent: Hash | None
@@ -41,14 +41,14 @@ class Stored(
     lora_id: int | None = None
     medium: str | None = None
     lora_name: str | None = None
-    extra_keys: list[Any] | None = None  # a block: what its content depends on besides tokens
-    group: int | None = None  # of models with several kinds of attention
+    extra_keys: list[Any] | None = None  # for each block, what its content depends on in addition to its tokens
+    group: int | None = None  # group of layers, in models with several kinds of attention
     kind: str | None = None
     window: int | None = None
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.hashes) * self.size and self.tokens:
-            raise ValueError("the tokens are not those of the blocks")
+            raise ValueError("the number of tokens does not match the number of blocks")
 
 
 class Removed(
@@ -66,67 +66,51 @@ class Cleared(Struct, gc=False, tag_field="type", tag="AllBlocksCleared"):
 Event = Stored | Removed | Cleared
 
 
-class _StoredRow(Stored, array_like=True):
-    pass
-
-
-class _RemovedRow(Removed, array_like=True):
-    pass
-
-
-class _ClearedRow(Cleared, array_like=True):
-    pass
-
-
 class _Named(Struct):
     type: str
 
 
-class _NamedRow(_Named, array_like=True):
-    pass
-
-
 class Batch(Struct, rename={"rank": "data_parallel_rank"}):
-    """Events that are yet to be decoded, so that a large batch can be read in parts."""
+    """Events that are not yet decoded, so that a large batch can be decoded in parts."""
 
     ts: Any
     events: list[Raw]
     rank: int | None = None
 
 
-class _BatchRow(Batch, array_like=True):
-    pass
-
-
 class Counts(Struct):
-    """Counts of an engine's events, and of those that could not be used."""
+    """Counts of an engine's events, and of the problems with them."""
 
     batches: int = 0
     events: int = 0
     unknown: int = 0  # events of unknown kinds
-    malformed: int = 0  # batches and events that cannot be read
-    late: int = 0  # beginnings that were missed
-    gaps: int = 0  # in the sequence
-    replayed: int = 0  # batches that came again when asked for
+    malformed: int = 0  # invalid batches and events
+    late: int = 0  # publishers whose first batches were missed
+    gaps: int = 0  # in the sequence of batches
+    replayed: int = 0  # batches received in replays
     restarts: int = 0
-    orphans: int = 0  # blocks that follow an unknown one
-    strangers: int = 0  # removed, and never stored
-    elsewhere: int = 0  # events about another memory than the GPU's
+    orphans: int = 0  # blocks after an unknown block
+    strangers: int = 0  # removed blocks that were never stored
+    elsewhere: int = 0  # events about memory other than the GPU's
     adapters: int = 0  # blocks of an adapter without a name
     salted: int = 0  # blocks whose content depends on more than their tokens
-    groups: int = 0  # events about other groups of layers than the one that is followed
-    conflicts: int = 0  # blocks with the name of another
-    overflow: int = 0  # blocks beyond the limit for an engine
+    groups: int = 0  # events about groups of layers that the ledger does not follow
+    conflicts: int = 0  # blocks with the name of another block
+    overflow: int = 0  # blocks beyond the limit of an engine
 
 
-def _decoders(*kinds: type[Any]) -> dict[str, Any]:
-    names = ("BlockStored", "BlockRemoved", "AllBlocksCleared")
-    return {name: msgspec.msgpack.Decoder(kind).decode for name, kind in zip(names, kinds, strict=True)}
+def _decoders(kind: type[Struct]) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    """Return decoders of maps, and of arrays with the same fields."""
+    row = msgspec.defstruct(f"{kind.__name__}Row", (), bases=(kind,), array_like=True)
+    return msgspec.msgpack.Decoder(kind).decode, msgspec.msgpack.Decoder(row).decode
 
 
-_MAPS, _ROWS = _decoders(Stored, Removed, Cleared), _decoders(_StoredRow, _RemovedRow, _ClearedRow)
-_name, _row_name = msgspec.msgpack.Decoder(_Named).decode, msgspec.msgpack.Decoder(_NamedRow).decode
-_batch, _row_batch = msgspec.msgpack.Decoder(Batch).decode, msgspec.msgpack.Decoder(_BatchRow).decode
+_NAME, _BATCH = _decoders(_Named), _decoders(Batch)
+_EVENTS: Final = {
+    "BlockStored": _decoders(Stored),
+    "BlockRemoved": _decoders(Removed),
+    "AllBlocksCleared": _decoders(Cleared),
+}
 
 
 def _is_row(data: bytes | memoryview) -> bool:
@@ -135,26 +119,26 @@ def _is_row(data: bytes | memoryview) -> bool:
 
 
 def read_batch(payload: bytes) -> Batch | None:
-    """Return None if it cannot be read."""
+    """Return None if the batch is invalid."""
     if len(payload) > LONGEST:
         return None
     try:
-        return _row_batch(payload) if _is_row(payload) else _batch(payload)
+        batch: Batch = _BATCH[_is_row(payload)](payload)
     except Unreadable:
         return None
+    return batch
 
 
 def read_event(raw: Raw, counts: Counts) -> Event | None:
-    """Return None if the event is unknown or cannot be read; `counts` says which."""
+    """Return None if the event is unknown or invalid, and count that."""
     data = memoryview(raw)
     row = _is_row(data)
     try:
-        name = (_row_name if row else _name)(data).type
-        decoder = (_ROWS if row else _MAPS).get(name)
-        if decoder is None:
+        decoders = _EVENTS.get(_NAME[row](data).type)
+        if decoders is None:
             counts.unknown += 1
             return None
-        event: Event = decoder(data)
+        event: Event = decoders[row](data)
     except Unreadable:
         counts.malformed += 1
         return None
@@ -163,7 +147,7 @@ def read_event(raw: Raw, counts: Counts) -> Event | None:
 
 
 def in_parts(event: Event, most: int) -> Iterator[Event]:
-    """Split an event into parts of at most so many blocks."""
+    """Split an event into parts of at most `most` blocks."""
     if isinstance(event, Cleared) or len(event.hashes) <= most:
         yield event
         return

@@ -1,26 +1,29 @@
-"""The cache of one engine as its events describe it, in the gateway's own blocks.
+"""The cache of one engine, computed from its KV events, in blocks of the gateway's size ("own blocks").
 
-An engine names blocks by hashes of its own, with its own block size and seed; they serve only to look blocks up. Keys
-come from the tokens, by the same chain and block size that the gateway uses for prompts. An own block belongs to the
-engine's block in which it ends, and tokens that do not fill one are carried on to the next:
+An engine names blocks by its own hashes, with its own block size and seed; the ledger uses them only to look blocks up.
+Keys are computed from the tokens, with the same chain and block size as for prompts. An own block belongs to the
+engine's block in which it ends. Tokens that do not fill an own block are carried on to the next block:
 
     engine's blocks of 24   |0 ................. 24|24 ............... 48|
     own blocks of 16        |0 ....... 16|16 ....... 32|32 ....... 48|      the first has one of them, the second two
 
-An engine may hold a block without those before it; then nothing can match there, and the blocks behind a missing one
-are *detached* until it is back. The sink gets only attached blocks: each stored after its parent, and removed before
-it. An engine stores a block twice when two requests compute it at the same time, and removes it twice.
+An engine may hold a block without its parents. No prompt can match such a block, so it is *detached* until the parents
+are back. The sink gets only attached blocks: each is stored after its parent and removed before it. If two requests
+compute a block at the same time, an engine stores it twice and removes it twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headway.gateway.signals.kv_batches import Cleared, Counts, Event, Hash, Removed, Stored
 
-Run = tuple[int, int, int, int]  # an own block: its parent's key (the root's for the first), its own, and its tokens
+if TYPE_CHECKING:
+    from headway.gateway.prompt_tokens import Hasher
+
+Run = tuple[int, int, int, int]  # an own block: its parent's key (for the first, the root), its key, first token, end
 GUESSED, PARTIAL, EXACT = "guessed", "partial", "exact"  # how well an engine's cache is known
 
 
@@ -30,23 +33,23 @@ class Sink(Protocol):
     def removed(self, keys: list[int]) -> None: ...
 
     def cleared(self, trust: str) -> None:
-        """Forget all blocks; `trust` says how well the cache is known from now on."""
+        """Forget all blocks; `trust` is how well the cache is known from now on."""
 
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """A block of the engine's. There are many, so its children are a linked list, not a container each."""
+    """A block of the engine. There are many, so its children form a linked list, to save memory."""
 
     name: Hash
     parent: Block | None
-    base: int  # the key before its own
-    start: int  # token at which its first own block begins
-    keys: tuple[int, ...] = ()
+    base: int  # the key before its first own block
+    start: int  # first token of its first own block
+    keys: tuple[int, ...] = ()  # of its own blocks
     rest: Sequence[int] = ()  # tokens after its last own block
-    refs: int = 0  # times that it is held
+    refs: int = 0  # how often the engine holds it
     attached: bool = False
-    child: Block | None = None  # the last of its children
-    before: Block | None = None  # its neighbours among its parent's children
+    child: Block | None = None  # its last child
+    before: Block | None = None  # its siblings
     after: Block | None = None
 
     @property
@@ -70,21 +73,14 @@ class Block:
 
 class Ledger:
     def __init__(
-        self,
-        sink: Sink,
-        chain: Callable[[int, Sequence[int]], int],
-        root: Callable[[str], int],
-        model: str,
-        block_tokens: int = 16,
-        most: int = 65_536,
-        counts: Counts | None = None,
+        self, sink: Sink, hasher: Hasher, model: str, most: int = 65_536, counts: Counts | None = None
     ) -> None:
-        self.sink, self.chain, self.root, self.model = sink, chain, root, model
-        self.block_tokens, self.most = block_tokens, most
+        self.sink, self.model, self.most = sink, model, most
+        self.chain, self.root, self.block_tokens = hasher.chain, hasher.root, hasher.block_tokens
         self.counts = Counts() if counts is None else counts
         self.blocks: dict[Hash, Block] = {}
         self.claims: dict[int, int] = {}  # own key -> how many attached blocks have it
-        self.group: int | None = None  # the group of layers that stands for all
+        self.group: int | None = None  # the group of layers that the ledger follows
         self.grouped = False
 
     def apply(self, event: Event) -> None:
@@ -139,14 +135,14 @@ class Ledger:
             self.sink.stored(runs)
 
     def _concerns(self, medium: str | None) -> bool:
-        """Ignore blocks in slower memory: their events do not name the tokens."""
+        """Return whether a block is on the GPU; events about slower memory do not list the tokens."""
         if medium is None or medium.upper() == "GPU":
             return True
         self.counts.elsewhere += 1
         return False
 
     def _follows(self, event: Stored) -> bool:
-        """Follow one group of layers: the first that keeps whole prompts stands for all."""
+        """Return whether the ledger follows the event's group of layers: the first one that keeps whole prompts."""
         if event.group is not None:
             windowed = event.window is not None or any(word in (event.kind or "") for word in ("sliding", "mamba"))
             if not windowed and not self.grouped:
@@ -231,7 +227,7 @@ class Ledger:
                     claims[key] -= 1
 
     def _forget(self, block: Block | None) -> None:
-        """Delete a block that is not held and has no children, and its parents likewise."""
+        """Delete a block that is not held and has no children; then its parent, if the same holds for it."""
         while block is not None and not block.refs and block.child is None:
             del self.blocks[block.name]
             if block.parent is not None:
@@ -247,7 +243,7 @@ def _children(block: Block) -> Iterator[Block]:
 
 
 def _is_plain(extra_keys: list[Any] | None, number: int, plain: tuple[Any, ...]) -> bool:
-    """Return whether a block's content depends on its tokens and adapter alone, not on images or a client's salt."""
+    """Return whether a block's content depends only on its tokens and adapter, not on images or a client's salt."""
     if extra_keys is None or number >= len(extra_keys) or extra_keys[number] is None:
         return True
     return extra_keys[number] in plain

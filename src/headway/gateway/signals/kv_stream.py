@@ -1,13 +1,13 @@
-"""Puts the batches of one engine in order. Batches are numbered; a missing one is asked for again. If it cannot be had,
-all that is known of the engine is forgotten, since a block may have gone. Silence is no loss: an idle engine publishes
+"""Puts the numbered batches of one engine in order, and requests a replay of missing ones. If the engine cannot replay
+them, the gateway forgets the engine's blocks, since some may be gone. Silence is no loss: an idle engine publishes
 nothing.
 
-    first batch is number 0, or the engine has restarted   all is known from now on (exact)
-    first batch is a later one, or some are missing        asked for again; else what was before is unknown (partial)
-    the engine clears its cache                            all is known again (exact)
+    first batch is number 0, or the engine has restarted   the cache is known from now on (exact)
+    first batch is a later one, or some are missing        replay; without it, earlier blocks are unknown (partial)
+    the engine clears its cache                            the cache is known again (exact)
 
-Blocks that follow an unknown one are skipped. A restart shows by a number that goes back; it stays unnoticed if all
-batches are lost until the engine has caught up with its former numbers.
+Blocks after an unknown block are skipped. A lower number shows that the engine has restarted. A restart stays unnoticed
+if all batches are lost until the engine reaches its former numbers.
 """
 
 from collections import deque
@@ -20,25 +20,25 @@ from msgspec import Raw
 from headway.gateway.signals.kv_batches import Batch, Cleared, Event, in_parts, read_batch, read_event
 from headway.gateway.signals.kv_ledger import EXACT, GUESSED, PARTIAL, Ledger
 
-RANKS: Final = 256  # publishers of an engine at most
-PART: Final = 32  # blocks
-HELD_BACK: Final = 4096  # batches that wait for those before them
+RANKS: Final = 256  # most publishers of an engine
+PART: Final = 32  # blocks applied in one step
+HELD_BACK: Final = 4096  # most batches that wait for a replay
 HELD_BACK_BYTES: Final = 64 * 1024 * 1024
-Todo = tuple[str, Iterator[Raw]]  # the trust from these events on, empty if unchanged, and the events
+Todo = tuple[str, Iterator[Raw]]  # the trust from these events on ("" if unchanged), and the events
 
 
 @dataclass(slots=True)
 class _Rank:
-    """One of an engine's publishers: each has numbers of its own."""
+    """One publisher of an engine, with its own numbers of batches."""
 
     next: int = 0  # number of the next batch
     last: int = -1  # number of the last published batch
-    waiting: deque[tuple[int, Batch | None]] | None = None  # while batches before them are replayed
+    waiting: deque[tuple[int, Batch | None]] | None = None  # batches that wait for a replay
     bytes: int = 0
 
 
 class Stream:
-    """`ask` requests a replay of a rank's batches from a number on, and returns whether it can; they come by
+    """`ask` requests a replay of a rank's batches from a number on, and returns whether that is possible; they come by
     `on_replayed`, until `end_replay`. `drop` cancels a replay. `step` applies the events, a few blocks at a time."""
 
     def __init__(
@@ -51,11 +51,11 @@ class Stream:
         self.ask, self.drop = ask, drop
         self.trust = GUESSED
         self.todo: deque[Todo] = deque()
-        self.parts: Iterator[Event] = iter(())  # of the event that is being read
+        self.parts: Iterator[Event] = iter(())  # of the current event
         self._ranks: dict[int, _Rank] = {}
 
     def begin(self) -> None:
-        """Ask for earlier batches at once: the engine may be silent for long."""
+        """Request earlier batches at once: the engine may be silent for a long time."""
         if self.ask(0, 0):
             self._ranks[0] = _Rank(waiting=deque())
 
@@ -69,7 +69,7 @@ class Stream:
             rank = self._ranks[place] = _Rank()
             if number:
                 self.counts.late += 1
-        elif number <= rank.last:  # one publisher never goes back
+        elif number <= rank.last:  # numbers of one publisher only grow
             self.counts.restarts += 1
             if rank.waiting is not None:
                 self.drop(place)
@@ -92,7 +92,7 @@ class Stream:
             self._take(rank, number, batch)
 
     def on_replayed(self, place: int, number: int, payload: bytes) -> None:
-        """Take a batch that was asked for."""
+        """Take a replayed batch."""
         rank = self._ranks.get(place)
         if rank is not None and rank.waiting is not None and number >= rank.next:
             self.counts.replayed += 1
@@ -108,7 +108,7 @@ class Stream:
 
     def _take(self, rank: _Rank, number: int, batch: Batch | None) -> None:
         if number < rank.next:
-            return  # it was replayed meanwhile
+            return  # it was replayed already
         trust = "" if number else EXACT
         if number > rank.next or batch is None:
             trust = PARTIAL
@@ -147,10 +147,10 @@ class Stream:
         return True
 
     def _restart(self, trust: str) -> None:
-        """Forget all blocks. With several ranks, a batch of one of them never makes the cache exactly known."""
+        """Forget all blocks. With several ranks, the cache is never known exactly."""
         if len(self._ranks) > 1:
             trust = PARTIAL
         if trust == PARTIAL == self.trust and not self.ledger.blocks:
-            return  # nothing is known that could be wrong
+            return  # there is nothing to forget
         self.trust = trust
         self.ledger.clear(trust)

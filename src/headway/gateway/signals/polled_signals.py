@@ -1,8 +1,8 @@
 """Signals that engines report: polled metrics pages, and the reports of agents.
 
-A figure is trusted for a while. Without fresh figures of an engine's load, the plane goes back to this gateway's own
-counts of it, as for an engine that never reported. Its power, busy share and hit rate are then the mean of those that
-are known, so that a missing figure neither attracts requests nor repels them.
+A value is fresh for a limited time. Without fresh values of an engine's load, the plane falls back to the gateway's own
+counts, as for an engine that never reported. Its power, busy share and hit rate then become the mean of the other
+engines, so that a missing value neither attracts nor repels requests.
 """
 
 from __future__ import annotations
@@ -29,41 +29,41 @@ if TYPE_CHECKING:
     from headway.gateway.live_clock import Clock
     from headway.gateway.plane import Plane
 
-LATE_S: Final = 0.002  # after a tick: the error of timers and clocks
+LATE_S: Final = 0.002  # wait after a tick, for the error of timers and clocks
 log = logging.getLogger("headway.gateway")
 
 
 class SignalSettings(Struct, frozen=True):
-    """The section `signals:` of a gateway's file; `off` may stand for it."""
+    """The section `signals:` of a gateway's file: a mapping, or `off`."""
 
-    interval_s: Annotated[PositiveSeconds, "from one page of an engine to the next"] = 0.5
-    timeout_s: Annotated[PositiveSeconds, "of one question"] = 2.0
-    stale_s: Annotated[PositiveSeconds, "after so long without a good page its figures are not trusted"] = 5.0
-    heartbeat_stale_s: Annotated[PositiveSeconds, "the same of what an agent brings, every 5 s or so"] = 15.0
-    page_bytes: Annotated[int, Meta(ge=1024, le=2**27), "of a page at most"] = 4 * 1024 * 1024
-    watts: Annotated[str | None, "name of a series with the power, beside those that are known"] = None
+    interval_s: Annotated[PositiveSeconds, "time between two polls of an engine's metrics page"] = 0.5
+    timeout_s: Annotated[PositiveSeconds, "time limit of one poll"] = 2.0
+    stale_s: Annotated[PositiveSeconds, "age at which the values of a page become stale"] = 5.0
+    heartbeat_stale_s: Annotated[PositiveSeconds, "age at which an agent's report becomes stale"] = 15.0
+    page_bytes: Annotated[int, Meta(ge=1024, le=2**27), "most bytes of a page"] = 4 * 1024 * 1024
+    watts: Annotated[str | None, "another Prometheus series that has the power in watts"] = None
     ticks_s: Annotated[
         Seconds | None,
         Doc(
-            "where pages are as of the multiples of the interval by this machine's clock: so long after each, all of "
-            "them count at once",
-            default="none: a page is as of when it comes, and engines take turns",
+            "for engines whose pages have the values of the last multiple of `interval`: the gateway applies the pages "
+            "of all engines together, this long after each multiple",
+            default="none: each page applies when it arrives, and polls are spread over the interval",
         ),
     ] = None
     on: Annotated[bool, INTERNAL] = True
 
     @classmethod
     def read(cls, data: Any, where: str = "signals") -> SignalSettings:
-        """Read the section; `signals: off` polls no page, and agents still report."""
+        """Read the section; with `signals: off` the gateway polls no pages, but still takes agents' reports."""
         if data is False:
             return cls(on=False)
         return read(cls, {} if data is None or data is True else data, where)
 
     def validate(self, where: str) -> SignalSettings:
         if self.stale_s <= self.interval_s:
-            raise HeadwayError(f"{where}.stale: must be longer than the interval, or no report would ever be trusted.")
+            raise HeadwayError(f"{where}.stale: must be longer than `interval`; otherwise signals are always stale.")
         if self.ticks_s is not None and not 0 <= self.ticks_s < self.interval_s:
-            raise HeadwayError(f"{where}.ticks: must be shorter than the interval: the next page comes then.")
+            raise HeadwayError(f"{where}.ticks: must be shorter than `interval`.")
         return self
 
 
@@ -73,7 +73,8 @@ class EngineSignals:
     def __init__(self, clock: Clock, plane: Plane, fleet: Fleet, settings: SignalSettings) -> None:
         self.clock, self.plane, self.fleet, self.settings = clock, plane, fleet, settings
         self.poller = Poller(settings.timeout_s, settings.page_bytes)
-        self.follower = Follower(clock, fleet, self.poller, self._follow, Reading)
+        follow = self._take_turns if settings.ticks_s is None else self._follow_ticks
+        self.follower = Follower(clock, fleet, self.poller, follow, Reading)
         self.readings = self.follower.states
         self.pages = self.misses = 0
 
@@ -83,11 +84,8 @@ class EngineSignals:
     async def stop(self) -> None:
         await self.follower.stop()
 
-    async def _follow(self, backend: Backend) -> None:
-        await (self._take_turns(backend) if self.settings.ticks_s is None else self._follow_ticks(backend))
-
     async def _take_turns(self, backend: Backend) -> None:
-        """Poll one page after another; the offsets of engines follow from their places."""
+        """Poll one page after another, with an offset that depends on the engine's place."""
         interval = self.settings.interval_s
         await asyncio.sleep(interval * turn(backend))
         due = self.clock.seconds()
@@ -100,7 +98,7 @@ class EngineSignals:
             await asyncio.sleep(due - now)
 
     async def _follow_ticks(self, backend: Backend) -> None:
-        """Poll a page for each tick, just after it, and apply it when it is due."""
+        """Poll a page just after each tick, and apply it when it is due."""
         interval, due = self.settings.interval_s, self.settings.ticks_s or 0.0
         while True:
             tick = self.clock.seconds() // interval * interval + interval
@@ -123,19 +121,20 @@ class EngineSignals:
             signals = self.take_page(backend, page, routed)
         except PollFailed as error:
             self.misses += 1
-            log.debug("%s: no signals: %s", backend.name, error)
-        except Exception:  # must not end the poller of this engine
+            log.debug("%s: the poll failed: %s", backend.name, error)
+        except Exception:  # must not end the polls of this engine
             self.misses += 1
-            log.exception("%s: no signals", backend.name)
+            log.exception("%s: the poll failed", backend.name)
         else:
             self.pages += 1
             if not any(name in signals for name in LOAD):
-                log.debug("%s: its page tells nothing of its load", backend.name)
+                log.debug("%s: its metrics page has no load signals", backend.name)
 
     # --- figures -----------------------------------------------------------------------------------------------------
 
     def take_page(self, backend: Backend, page: str, routed: int | None = None) -> dict[str, Any]:
-        """Apply a page, as of now, or of the time when `routed` requests had been sent: those sent since wait there."""
+        """Apply a page with current values, or with those from when `routed` requests had been sent: add the requests
+        sent since then to the queue."""
         now, reading = self.clock.now_ps(), self.readings.setdefault(backend, Reading())
         figures = parse(page, backend.spec.engine, self.settings.watts)
         signals = reading.signals_of(figures, backend.view, self.plane.block_tokens, now)
@@ -146,8 +145,8 @@ class EngineSignals:
         return signals
 
     def take_report(self, name: str, signals: Mapping[str, Any], age_s: float = 0.0) -> None:
-        """Apply an agent's report of its engine, so many seconds old: any of queued, running, kv_used, kv_blocks, busy
-        (0 to 1), watts (a mean over 30 s), hit_rate."""
+        """Apply an agent's report of its engine: any of queued, running, kv_used, kv_blocks, busy (0 to 1), watts (a
+        mean over 30 s), hit_rate."""
         backend = self.fleet.names.get(name)
         if backend is None:
             return
@@ -157,7 +156,7 @@ class EngineSignals:
         self._report(backend, now)
 
     def check(self, backend: Backend) -> None:
-        """Drop the figures that are too old; called now and then."""
+        """Drop stale values; called after each poll."""
         now, reading = self.clock.now_ps(), self.readings[backend]
         old = [name for name, figure in reading.figures.items() if figure.until <= now]
         for name in old:
@@ -169,7 +168,7 @@ class EngineSignals:
                 self._report(backend, now)
             return
         if reading.reporting:
-            log.warning("%s: nothing fresh is known of its load; the gateway's own counts stand for it", backend.name)
+            log.warning("%s: its load signals are stale; the gateway uses its own counts instead", backend.name)
         neutral = self.neutral(now)
         if reading.reporting or old or (neutral and now - reading.neutral_at >= self.settings.stale_s * PS_PER_SECOND):
             reading.reporting, reading.neutral_at = False, now
@@ -183,7 +182,7 @@ class EngineSignals:
             return
         if not reading.reporting and any(name in fresh for name in LOAD):
             reading.reporting = True
-            log.info("%s: reports its load", backend.name)
+            log.info("%s: its load signals are fresh", backend.name)
         self.plane.report(now, backend.place, {**self.neutral(now), **fresh})
 
     def neutral(self, now: int) -> dict[str, float]:
@@ -193,6 +192,6 @@ class EngineSignals:
         return {name: math.fsum(values) / len(values) for name, values in known.items() if values}
 
     def ages(self, backend: Backend) -> dict[str, float]:
-        """Return the seconds since each trusted signal of an engine came."""
+        """Return the age of each signal of an engine, in seconds."""
         reading = self.readings.get(backend)
         return {} if reading is None else reading.ages(self.clock.now_ps())

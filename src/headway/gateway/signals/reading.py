@@ -1,4 +1,4 @@
-"""The figures of one engine, when each came and until when it is trusted."""
+"""The reported values of one engine, with their times of arrival and expiry."""
 
 import math
 from collections import deque
@@ -10,22 +10,22 @@ from headway.views.instance import MEAN_IF_MISSING, REPORTED_LIVE, SIGNALS, Inst
 
 WATTS_WINDOW: Final = 30 * PS_PER_SECOND
 HITS_WINDOW: Final = 60 * PS_PER_SECOND
-LOAD: Final = ("queued", "running")  # a report with one of these is a report of load
+LOAD: Final = ("queued", "running")  # the load signals
 COUNTS: Final = tuple(name for name in REPORTED_LIVE if SIGNALS[name].type is int)
 MEASURED: Final = (*COUNTS, *MEAN_IF_MISSING)
 REPORTABLE: Final = (*MEASURED, *[name for name in REPORTED_LIVE if name not in MEASURED])
-CONVERTED: Final = ("kv_used", "kv_blocks")  # a page counts blocks of another size
+CONVERTED: Final = ("kv_used", "kv_blocks")  # converted, since the engine's block size may differ
 
 
 class Figure(NamedTuple):
     value: Any
     at: int  # ps
-    until: int  # ps, the end of its trust
-    polled: bool  # by this gateway, not reported by an agent
+    until: int  # ps, when it becomes stale
+    polled: bool  # from a page that this gateway polled, not from an agent
 
 
 class Mean:
-    """The mean of a figure over a window; each sample counts for the time since the one before it."""
+    """The mean over a window; the weight of a sample is the time since the previous one."""
 
     def __init__(self, window: int) -> None:
         self.window = window
@@ -49,7 +49,7 @@ class Mean:
 
 
 class Hits:
-    """The share of recent prompt tokens that were cached, from counters that only grow."""
+    """The share of cached tokens among recent prompt tokens, from cumulative counters."""
 
     def __init__(self, window: int) -> None:
         self.window = window
@@ -71,11 +71,11 @@ class Reading:
     def __init__(self) -> None:
         self.figures: dict[str, Figure] = {}
         self.watts, self.hits = Mean(WATTS_WINDOW), Hits(HITS_WINDOW)
-        self.reporting = False  # whether the plane uses its figures of load
-        self.neutral_at = 0  # ps, when the plane last got means in place of its figures
+        self.reporting = False  # whether the plane uses its load signals
+        self.neutral_at = 0  # ps, when the plane last got means instead of its signals
 
     def take(self, signals: Mapping[str, Any], at: int, lasts: int, polled: bool) -> None:
-        """Take signals; an agent's yield to those that this gateway has polled, as long as these are fresh."""
+        """Take signals; those of an agent do not replace fresh ones that this gateway polled."""
         for name in REPORTABLE:
             if name not in signals:
                 continue
@@ -89,13 +89,12 @@ class Reading:
         return {name: figure.value for name, figure in self.figures.items() if figure.until > now}
 
     def ages(self, now: int) -> dict[str, float]:
-        """Return the seconds since each signal came."""
+        """Return the age of each signal in seconds."""
         return {name: (now - figure.at) / PS_PER_SECOND for name, figure in self.figures.items()}
 
     def signals_of(self, page: Mapping[str, Any], view: InstanceView, block_tokens: int, at: int) -> dict[str, Any]:
-        """Return the signals of a page, with blocks of the gateway's size. Missing ones that policies need together are
-        filled in: an engine that reports its queue alone runs the rest, and one that reports nothing of its cache holds
-        the prompts in flight."""
+        """Return the signals of a page, with blocks of the gateway's size. Estimate missing ones: the other requests in
+        flight are running or queued, and an unreported cache holds the tokens in flight."""
         signals = {name: page[name] for name in REPORTABLE if name in page and name not in CONVERTED}
         if any(name in signals for name in LOAD):
             signals.setdefault("queued", max(0, view.inflight - signals.get("running", 0)))
@@ -120,7 +119,7 @@ class Reading:
 
 
 def clean(signals: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plausible part of an agent's report."""
+    """Return the plausible values of an agent's report."""
     plausible: dict[str, Any] = {}
     for name in MEASURED:
         value = signals.get(name)

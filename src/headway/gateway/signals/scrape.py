@@ -1,6 +1,6 @@
-"""Reads an engine's load from its Prometheus page, whichever engine and version it is.
+"""Reads an engine's load from its Prometheus page, for several engines and versions.
 
-Names are looked up whole, so that of a page of 50 kB only the needed lines are parsed. An unreadable line is skipped.
+A page may have 50 kB, so only the lines with known names are parsed. Invalid lines are skipped.
 """
 
 import math
@@ -13,19 +13,19 @@ from headway.views.instance import REPORTED, SIGNALS
 LABELS: Final = re.compile(r'([A-Za-z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"')
 ESCAPED: Final = re.compile(r"\\(.)")
 LARGEST: Final = 1e15
-# Ranks that compute one request together each report it.
+# Labels of ranks that compute a request together: each rank reports the request.
 TOGETHER: Final = frozenset(("tp_rank", "pp_rank", "moe_ep_rank", "ep_rank", "pid"))
 
 
 class Name(NamedTuple):
-    """The meaning of a series: a `signal`, the label that a line must have (`only`), and the `scale` of its number."""
+    """The meaning of a series: its `signal`, the label that a line must have (`only`), and the `scale` of its value."""
 
     signal: str
     only: tuple[str, str] | None = None
     scale: float = 1.0
 
     def applies_to(self, labels: dict[str, str]) -> bool:
-        """Return whether a line counts; those of a single priority repeat the line of all."""
+        """Return whether a line counts. Lines of a single priority repeat the line for all priorities."""
         return (self.only is None or labels.get(self.only[0]) == self.only[1]) and not labels.get("priority")
 
 
@@ -55,7 +55,7 @@ SGLANG: Final = {
 LLAMACPP: Final = {
     "requests_deferred": Name("queued"),
     "requests_processing": Name("running"),
-    "kv_cache_usage_ratio": Name("kv_usage"),  # of older builds only
+    "kv_cache_usage_ratio": Name("kv_usage"),  # only in older builds
     "kv_cache_tokens": Name("kv_tokens_used"),
 }
 TRTLLM: Final = {
@@ -66,7 +66,7 @@ TRTLLM: Final = {
     "kv_cache_tokens_per_block": Name("block_tokens"),
     "kv_cache_hit_rate": Name("hit_rate"),
 }
-TRITON: Final = {  # one series for several figures, which differ by a label
+TRITON: Final = {  # one series has several signals, which differ by a label
     "nv_trt_llm_request_metrics": [
         Name("queued", ("request_type", "waiting")),
         Name("running", ("request_type", "scheduled")),
@@ -77,19 +77,19 @@ TRITON: Final = {  # one series for several figures, which differ by a label
         Name("block_tokens", ("kv_cache_block_type", "tokens_per")),
     ],
 }
-DEVICE: Final = {  # of any engine: an exporter of the GPU's figures may share its page
+DEVICE: Final = {  # for any engine: a GPU exporter may share its page
     "DCGM_FI_DEV_POWER_USAGE": Name("watts"),
     "DCGM_FI_PROF_SM_ACTIVE": Name("busy"),
     "DCGM_FI_DEV_GPU_UTIL": Name("busy", scale=0.01),
 }
-# How the figures of several engines behind one address become one; all others are added up.
+# Values of several engines behind one address are averaged for these signals, and added up for all others.
 SHARES: Final = frozenset(("kv_usage", *[name for name in REPORTED if SIGNALS[name].kind == "share"]))
 MEANS: Final = SHARES | {"block_tokens"}
 
 
 def _spellings(prefix: str, names: dict[str, Name]) -> dict[str, list[Name]]:
-    """Return all spellings: counters with and without _total, underscores in place of colons as OpenTelemetry writes
-    them, and the prefix of Ray."""
+    """Return all spellings: with and without _total, with the underscores of OpenTelemetry instead of colons, and with
+    the prefix of Ray."""
     prefixes = (f"{prefix}:", f"{prefix}_", f"ray_{prefix}:", f"ray_{prefix}_")
     return {
         before + name + end: [meaning]
@@ -113,22 +113,22 @@ Sums = dict[str, dict[tuple[tuple[str, str], ...], float]]  # signal -> labels o
 
 
 def parse(text: str, engine: str = "auto", watts: str | None = None) -> dict[str, Any]:
-    """Return the figures that are on the page:
+    """Return the values that are on the page:
 
     queued, running        requests
-    kv_usage               share of the KV cache that requests hold
-    kv_blocks, block_tokens, kv_tokens, kv_tokens_used   its size: blocks, tokens of each, tokens in all; tokens in use
-    hits, queries          cached tokens and all prompt tokens since the engine began; or hit_rate, its own share
-    adapters, adapter_slots   LoRA adapters with requests in the batch, sorted, and how many there may be
-    busy, watts            of its GPUs together, where the page has them; `watts` names another series for the latter
+    kv_usage               share of the KV cache in use
+    kv_blocks, block_tokens, kv_tokens, kv_tokens_used   blocks, tokens in a block, tokens in total, tokens in use
+    hits, queries          cached tokens and all prompt tokens since the engine started; or hit_rate, if the page has it
+    adapters, adapter_slots   LoRA adapters with requests in the batch, sorted, and the most that the batch may have
+    busy, watts            utilisation and power of its GPUs; the argument `watts` names another series for the power
 
-    The figures of several engines behind one address (data-parallel ranks, models) are added up, shares averaged.
+    Values of several engines behind one address (data-parallel ranks, models) are added up; shares are averaged.
     """
     table = TABLES.get(engine, TABLES["auto"])
     if watts:
         table = {**table, watts: [Name("watts")]}
     sums: Sums = {}
-    adapters = (-1.0, "", "")  # the newest line counts: those of the past stay on the page
+    adapters = (-1.0, "", "")  # of the newest line: the page keeps old lines
     for line in text.split("\n"):
         cut = line.find("{")
         name = line[:cut] if cut > 0 else line.partition(" ")[0]
@@ -153,7 +153,7 @@ def parse(text: str, engine: str = "auto", watts: str | None = None) -> dict[str
 
 
 def _sample(line: str, at: int) -> tuple[dict[str, str], float] | None:
-    """Return the labels and the value of a line whose name ends at `at`; None without a plausible value."""
+    """Return the labels and the value of a line whose name ends at `at`; None if the value is implausible."""
     labels: dict[str, str] = {}
     if line[at : at + 1] == "{":
         end = line.rfind("}")
