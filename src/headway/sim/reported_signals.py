@@ -60,10 +60,6 @@ class Signals:
                 instance.scheduler.hits = HitRate()
             instance.view.hide(*self.unwanted)
 
-    def hear(self, kv_events: KvEvents) -> None:
-        self.kv_events = kv_events
-        self.vary = True
-
     def refresh(self, now: int) -> None:
         """Update every reported field that is read, and apply due KV events to the indexes."""
         if self.kv_events is not None:

@@ -120,13 +120,11 @@ class Routers:
     def note_sent(self, router: int, flight: Answer) -> None:
         if not isinstance(flight, Flight):
             return
-        self.changed[flight.view.index] = None
-        if flight.prefill is not None:
-            self.changed[flight.prefill.index] = None
-        if self.sync_ps is not None and self.indexes:
-            self.touches.append((router, flight.view.index, flight.request.path))
-            if flight.prefill is not None:
-                self.touches.append((router, flight.prefill.index, flight.request.path))
+        for view in (flight.view, flight.prefill):
+            if view is not None:
+                self.changed[view.index] = None
+                if self.sync_ps is not None and self.indexes:
+                    self.touches.append((router, view.index, flight.request.path))
 
     @property
     def next_ps(self) -> int:

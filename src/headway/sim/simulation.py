@@ -114,8 +114,8 @@ class Simulation:
         self.control: ControlPlane | Routers = self.routers or planes[0]
         kv_event_delay_ps = setup.signals.kv_event_delay_ps
         if kv_event_delay_ps is not None and self.control.indexes:
-            events = KvEvents(instances, self.control.indexes, setup.block_tokens, kv_event_delay_ps)
-            self.signals.hear(events)
+            self.signals.kv_events = KvEvents(instances, self.control.indexes, setup.block_tokens, kv_event_delay_ps)
+            self.signals.vary = True
         self.dispatcher = Dispatcher(setup.warmup, self.cluster, self.clock, self.control, self.signals)
         self.capacity: Capacity | None = None  # if instances start and stop during the run
         if setup.life is not None:
