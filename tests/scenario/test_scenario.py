@@ -364,7 +364,6 @@ def test_set_of_another_name_starts_afresh() -> None:
         ("workload.prompt_tokens.mean=5", "prompt_tokens is 100, which has no keys"),
         ("policies.routing.scorers.queue-deth=5", "queue-deth"),
         ("policies.routing.scorers.queue-depth=-1", "queue-depth"),
-        ("policies.routing.scorers.queue-depth=0", "queue-depth"),
         ("policies.rooting.scorers.queue-depth=0", "rooting"),
         ("workload.rate={", "not YAML"),
     ],

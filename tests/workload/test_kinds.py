@@ -261,7 +261,7 @@ def test_an_engine_really_hits_what_a_conversation_repeats() -> None:
         ({"kind": {"kind": "chat", "think_time": 3}}, "workload.kind.think_time: 3 is not a duration"),
         (
             {"kind": {"kind": "chat", "think_time": {"mean": "3s"}}},
-            "workload.kind.think_time: say 'dist', one of constant",
+            "workload.kind.think_time: 'dist' is missing; use one of constant",
         ),
         (
             {"kind": {"kind": "chat", "think_time": {"dist": "geometric", "mean": "3s"}}},

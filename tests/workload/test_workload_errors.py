@@ -65,7 +65,7 @@ def error_of(section: Any, folder: Path | None = None) -> str:
         (GOOD | {"prompt_tokens": 1.5}, "workload.prompt_tokens: a length is a whole number"),
         (GOOD | {"prompt_tokens": float("nan")}, "workload.prompt_tokens: a length is a whole number"),
         (GOOD | {"prompt_tokens": "long"}, "workload.prompt_tokens: expected a number or a mapping"),
-        (GOOD | {"prompt_tokens": {"mean": 5}}, "workload.prompt_tokens: say 'dist'"),
+        (GOOD | {"prompt_tokens": {"mean": 5}}, "workload.prompt_tokens: 'dist' is missing"),
         (
             GOOD | {"prompt_tokens": {"dist": "norml", "mean": 5}},
             "workload.prompt_tokens.dist: no distribution is called",
