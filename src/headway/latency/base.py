@@ -29,13 +29,8 @@ Run = tuple[int, int, int]
 
 
 class LatencyModel(Protocol):
-    """A model may define two more methods:
-
-    * `scale(factor)` returns the model of an engine whose steps take `factor` times as long. It multiplies each
-      coefficient by the factor and rounds once.
-    * `doubts(tokens, sequences)` returns a sentence about step times that were never measured, for steps of up to that
-      many tokens and sequences, or None if all were measured.
-    """
+    """A model may also have `scale(factor)`, which returns the model of an engine whose steps take `factor` times as
+    long, and `doubts(tokens, sequences)`, which returns a sentence about unmeasured step times up to these sizes."""
 
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
         """Return (first, increment, k_max): the first two in whole picoseconds, first and k_max at least 1."""

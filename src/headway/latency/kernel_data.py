@@ -116,12 +116,17 @@ def find_source(system: object, backend: object, version: object, gpu: Gpu, wher
     with _quiet():
         slots = data.get_version_slots(system_name, backend)
         if slots is None:
-            raise HeadwayError(_absent(data.get_supported_databases(), system_name, str(backend), where))
+            known = data.get_supported_databases()
+            key, value, options = "system", shown(system_name), known
+            if system_name in known:
+                key, value, options = "backend", f"{shown(backend)} on {system_name}", known[system_name]
+            choices = join_words(sorted(options), "or")
+            raise HeadwayError(f"{where}.{key}: {PACKAGE} has no kernel times of {value}. Set {key!r} to {choices}.")
     chosen = slots["current"] if version == "auto" else slots.get(version, version)
     if chosen not in slots.values():
-        known = join_words(list(dict.fromkeys(slots.values())))
+        versions = join_words(list(dict.fromkeys(slots.values())))
         raise HeadwayError(
-            f"{where}.version: {PACKAGE} has no {backend} {shown(version)} on {system_name}. It has {known}."
+            f"{where}.version: {PACKAGE} has no {backend} {shown(version)} on {system_name}. It has {versions}."
         )
     return Source(system_name, str(backend), chosen)
 
@@ -192,14 +197,6 @@ def _config(model: ModelShape, tp: int) -> tuple[dict[str, Any], dict[str, str]]
             "moe_intermediate_size": model.expert_intermediate,
         }
     return config, quantised | {"fmha_quant_mode": "bfloat16"}
-
-
-def _absent(known: dict[str, dict[str, list[str]]], system: str, backend: str, where: str) -> str:
-    if system in known:
-        backends = join_words(sorted(known[system]))
-        return f"{where}.backend: {PACKAGE} has no kernel times of {shown(backend)} on {system}. It has {backends}."
-    systems = join_words(sorted(known))
-    return f"{where}.system: {PACKAGE} has no kernel times of {shown(system)}. Set 'system' to one of {systems}."
 
 
 def _mixtures(model: ModelShape, source: Source) -> str:

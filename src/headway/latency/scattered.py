@@ -26,11 +26,8 @@ def through(points: Points, grows: bool) -> Surface:
 
 
 def smooth(points: Points) -> dict[int, dict[int, int]]:
-    """Return points whose values never fall as the counts grow.
-
-    Each value is the mean of the largest value among smaller or equal points and the smallest value among larger or
-    equal points, so that slow and fast outliers are corrected alike.
-    """
+    """Return points whose values never fall as the counts grow: each is the mean of the largest value among smaller
+    points and the smallest value among larger points, so that slow and fast outliers are corrected alike."""
     rows = sorted(points)
     places = sorted({place for line in points.values() for place in line})
     slowest = _envelope(points, rows, places, max)
@@ -58,11 +55,8 @@ def _envelope(
 
 
 def _settle(grid: list[list[int]], nodes: list[int], lasts: list[int], furthest: list[int]) -> None:
-    """Change the grid so that values never fall along a row or from row to row.
-
-    Beyond its own points a row is extrapolated: there it is at most the next row. A measured value below a smaller
-    point's is raised to it.
-    """
+    """Change the grid so that values never fall along a row or from row to row: lower extrapolated values to the next
+    row, and raise measured values to those of smaller points."""
     for number in range(len(grid) - 2, -1, -1):
         for column in range(bisect_right(nodes, furthest[number]), len(nodes)):
             grid[number][column] = min(grid[number][column], grid[number + 1][column])

@@ -1,7 +1,7 @@
 """Model shapes: the dimensions of a transformer that determine its step time and the size of its KV cache."""
 
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any, Final
 
 from msgspec import Struct
@@ -38,10 +38,6 @@ class ModelShape(Struct, frozen=True):
     kv_size: Fraction = Fraction(2)  # bytes of a number in the KV cache
 
 
-def _read_params(value: Any, where: str) -> int:
-    return count(value, where, MOST_PARAMS)
-
-
 def _read_width(value: Any, where: str) -> int:
     return 0 if value == 0 else count(value, where)
 
@@ -54,7 +50,7 @@ def _read_size(value: Any, where: str) -> Fraction:
 
 
 Count = Annotated[int, Unit("whole number above 0", count, int)]
-Params = Annotated[int, Unit("whole number above 0", _read_params, int)]
+Params = Annotated[int, Unit("whole number above 0", partial(count, most=MOST_PARAMS), int)]
 Width = Annotated[int, Unit("whole number", _read_width, int)]
 Size = Annotated[Fraction, Unit("number, 0.1 to 16", _read_size, plain_number)]
 
@@ -129,10 +125,7 @@ def _shape(figures: ModelFigures, where: str) -> ModelShape:
 
 
 def _widths(figures: ModelFigures, where: str, active: int, attended: int) -> dict[str, int]:
-    """Return the widths of the feed-forward layers, the experts and the vocabulary.
-
-    `attended` is the total width of the attention matrices.
-    """
+    """Return the widths of layers, experts and vocabulary; `attended` is the total width of the attention matrices."""
     mixture = ("experts", "experts_per_token", "expert_intermediate")
     absent = [key for key in mixture if getattr(figures, key) is None]
     if 0 < len(absent) < len(mixture):

@@ -9,7 +9,6 @@ from msgspec.structs import asdict
 
 from headway.config.section import check_range, read
 from headway.config.units import positive_duration_ps
-from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.results.recorder import Targets
 from headway.types import Json
@@ -17,7 +16,6 @@ from headway.workload import durations
 from headway.workload.traces.record import present
 
 MOST_USERS: Final = 100_000
-LONGEST_NAME: Final = 100
 OPEN: Final = ("rate", "arrival", "profile", "behaviour")  # the keys that set the starts of sessions in an open loop
 
 
@@ -68,10 +66,3 @@ def read_closed_loop(keys: Json, place: dict[str, str]) -> ClosedLoop | None:
         if name in keys and keys[name] != "normal":
             raise HeadwayError(f"{place[name]}: is not valid with a closed loop, in which sessions follow each other.")
     return loop
-
-
-def check_class(name: str, where: str) -> str:
-    """Check the name of an SLO class, which may be any text of limited length."""
-    if not 1 <= len(name) <= LONGEST_NAME:
-        raise HeadwayError(f"{where}: must have 1 to {LONGEST_NAME} characters, got {shown(name)}.")
-    return name

@@ -61,12 +61,6 @@ class Curve:
         doubled += self.areas[index] + 2 * first * since + slope * since**2 / length
         return doubled / (2 * self.scale * US_PER_SECOND)
 
-    def multiplier(self, at_ps: int) -> Fraction:
-        """Return the multiplier at a time; at a jump, the new one."""
-        index, since, _ = self._at(at_ps)
-        length, first, slope = self._piece(index)
-        return (first + slope * since / length) / self.scale
-
     def _at(self, at_ps: int) -> tuple[int, Fraction, Fraction]:
         """Return the piece at a time, the microseconds since its start, and the area of earlier repetitions."""
         since, turns = Fraction(at_ps, PS_PER_US), 0

@@ -160,7 +160,6 @@ def _parts(tenants: list[Tenant], requests: int | None) -> list[int]:
 
 
 def _sessions(tenant: Tenant, seed: int, model: str, budget: Budget, stop_ps: int) -> Iterator[SessionStart]:
-    """Yield the sessions of a tenant's open loop with their starts."""
     own = tenant.seed(seed)
     author, place = Author(Habits(tenant, seed, model), own), tenant.places
     starts = behaviour.starts(

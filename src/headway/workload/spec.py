@@ -115,7 +115,11 @@ class WorkloadSpec(SenderKeys):
         senders = self.senders()
         if self.tenants is None:
             return common | senders[0].explicit()
-        return common | {"tenants": {tenant.name: tenant.share() | tenant.explicit() for tenant in senders}}
+        explicit = {}
+        for tenant in senders:
+            share = {"weight": tenant.weight} if tenant.given_rate is None else {"rate": tenant.given_rate}
+            explicit[tenant.name] = share | tenant.explicit()
+        return common | {"tenants": explicit}
 
     def plan(self, seed: int, model: str = "") -> Traffic:
         """Return the requests in order of arrival, one at a time."""

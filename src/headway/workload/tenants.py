@@ -129,12 +129,8 @@ class Tenant(Struct):
             and not self.retry.max
         )
 
-    def share(self) -> Json:
-        """Return its rate or weight as a mapping."""
-        return {"weight": self.weight} if self.given_rate is None else {"rate": self.given_rate}
-
     def explicit(self) -> Json:
-        """Return all other keys as a mapping, with all defaults."""
+        """Return all keys except its rate or weight as a mapping, with all defaults."""
         starts: Json = {
             "arrival": arrivals.explicit(self.arrival),
             "profile": to_builtins(self.profile),
@@ -253,6 +249,9 @@ def _tenant(name: str, keys: Json, places: dict[str, str], share: Fraction | Non
             shapes.parse(spec, place[key])
     turns = read(Archetype, get("archetype", {}), place["archetype"]).session_turns
     ours = kinds.mix(get("kind"), get("kinds"), places["kind" if get("kinds") is None else "kinds"], turns)
+    priority = get("priority", "standard")
+    if not 1 <= len(priority) <= LONGEST_NAME:
+        raise HeadwayError(f"{place['priority']}: must have 1 to {LONGEST_NAME} characters, got {shown(priority)}.")
     closed_loop = clients.read_closed_loop(keys, place)
     arrival, rate = arrivals.parse(get("arrival", "poisson"), place["arrival"]), None
     if closed_loop is None:
@@ -272,7 +271,7 @@ def _tenant(name: str, keys: Json, places: dict[str, str], share: Fraction | Non
         models=kinds.models(get("models"), ours, place["models"], turns),
         adapters=adapters.parse(get("adapters"), place["adapters"]),
         kinds=ours,
-        priority=clients.check_class(get("priority", "standard"), place["priority"]),
+        priority=priority,
         slo=read(clients.Slo, get("slo", {}), place["slo"]),
         behaviour=behaviour.parse(get("behaviour", "normal"), place["behaviour"]),
         correlations=read(Correlations, get("correlations", {}), place["correlations"]),

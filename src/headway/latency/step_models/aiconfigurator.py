@@ -145,7 +145,6 @@ def _tabulate(kernels: Kernels) -> KernelSurfaces:
 
 
 def _line(counts: Sequence[int], milliseconds: Sequence[float]) -> Surface:
-    """Return a function of one count as a surface."""
     points = smooth({count: {0: _ps(value)} for count, value in zip(counts, milliseconds, strict=True)})
     return Surface(list(points), [0], [list(line.values()) for line in points.values()], [0] * len(points))
 

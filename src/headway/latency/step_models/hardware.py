@@ -175,10 +175,7 @@ class StepTimes:
 
 
 def step_times(gpu: object, model: object, tp: int = 1, host: str | None = None) -> StepTimes:
-    """Return the step times of a model on a GPU.
-
-    `gpu` and `model` are names, mappings or files: a profile (.yaml) and a model's config.json.
-    """
+    """Return the step times of a model on a GPU, each a name, a mapping or a file (profile .yaml, config.json)."""
     if isinstance(tp, bool) or not isinstance(tp, int) or not 1 <= tp <= MOST_GPUS:
         raise HeadwayError(f"tp: must be a whole number between 1 and {MOST_GPUS}, got {shown(tp)}.")
     shape = read_model(model, "model")

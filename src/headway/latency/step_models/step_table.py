@@ -52,10 +52,8 @@ class StepRow(Struct):
 class StepTable:
     """Decode steps are a surface over decodes and their context; steps of one chunk are a surface over tokens and past.
 
-    The time of any other step is the sum of two parts, but at least that of its decodes alone or of any chunk alone:
-
-    * one chunk of all tokens without a past, or the decodes without context, whichever takes longer;
-    * what contexts and pasts add, taken as at least what they add to fewer decodes or shorter chunks.
+    Any other step takes as long as one chunk of all its tokens without a past (or its decodes without context, if that
+    is longer), plus what contexts and pasts add; but at least as long as its decodes or any of its chunks alone.
     """
 
     __slots__ = ("_contexts", "_decode", "_pasts", "_prefill", "decode", "host_ps", "prefill")

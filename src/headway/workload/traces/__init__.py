@@ -22,13 +22,11 @@ FIRST: Final = (  # modules whose formats are listed first, in this order
 DEFAULTS: Final = Options()
 
 
-def _find_formats() -> dict[str, Format]:
-    others = [module.name for module in iter_modules(__path__) if module.name not in FIRST]
-    modules = [import_module(f"{__name__}.{name}") for name in (*FIRST, *others)]
-    return {module.FORMAT.name: module.FORMAT for module in modules if hasattr(module, "FORMAT")}
-
-
-FORMATS: Final = _find_formats()
+_NAMES: Final = dict.fromkeys((*FIRST, *(module.name for module in iter_modules(__path__))))
+_MODULES: Final = [import_module(f"{__name__}.{name}") for name in _NAMES]
+FORMATS: Final[dict[str, Format]] = {
+    module.FORMAT.name: module.FORMAT for module in _MODULES if hasattr(module, "FORMAT")
+}
 
 
 def find_format(name: str, where: str) -> Format:

@@ -97,7 +97,11 @@ class _Writer:
         state = _Session() if record.session is None else self._sessions.setdefault(record.session, _Session())
         at_us = self._stamp(record, state)
         row: Row = {name: _cell(record.extra[name]) for name in OWN if name in record.extra}
-        row["request_id"] = self._id(record)
+        row["request_id"] = record.id
+        if record.id is None or whole_number(record.id) is None:
+            row["request_id"] = self._count
+            if record.id is not None:
+                lost.add("the ids of requests that are not numbers")
         row["arrival_time_us"] = at_us
         row.update(tenant_id=record.tenant or "", slo_class=record.slo_class or "", model=record.model or "")
         failed = record.output_tokens == 1 and record.extra.get("output_tokens") == 0
@@ -121,13 +125,6 @@ class _Writer:
             waits = (record.delay_ps or 0) // PS_PER_US
             return state.at_us + waits if by_session else self._last_us
         return self.lost.round_time(record.at_ps, PS_PER_US, "1 µs")
-
-    def _id(self, record: Record) -> str | int:
-        if record.id is not None and whole_number(record.id) is not None:
-            return record.id
-        if record.id is not None:
-            self.lost.add("the ids of requests that are not numbers")
-        return self._count
 
     def _lengths(self, row: Row, record: Record, state: _Session) -> None:
         extra, shared = record.extra, record.shared_prefix_tokens

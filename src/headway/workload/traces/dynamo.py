@@ -197,7 +197,6 @@ def _calls(path: pathlib.Path) -> Iterator[tuple[int, Call]]:
 
 
 def _check(request: Request, place: str) -> int:
-    """Check a request and return its arrival."""
     replay = request.replay
     size, length, hashes = replay.trace_block_size, replay.input_length, replay.input_sequence_hashes
     check_range(size, 1, MAX_BLOCK, "replay.trace_block_size", place)

@@ -119,8 +119,6 @@ def _failing_as(wrong: str, path: pathlib.Path, errors: tuple[type[BaseException
 
 
 class _Polars:
-    """Reads and writes Parquet with polars."""
-
     def __init__(self, library: Any) -> None:
         self._pl = library
         self._errors = (Exception, library.exceptions.PanicException)
@@ -163,8 +161,6 @@ class _Polars:
 
 
 class _Arrow:
-    """Reads and writes Parquet with pyarrow."""
-
     def __init__(self, library: Any, parquet: Any) -> None:
         self._pa = library
         self._parquet = parquet

@@ -11,7 +11,7 @@ of its last block. The cost is per run, not per block.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from msgspec import Struct, field
@@ -19,7 +19,7 @@ from msgspec import Struct, field
 from headway import hashing
 from headway.types import Path
 
-IdRuns = Iterable[tuple[int, int]]  # first id, count
+IdRuns = Sequence[tuple[int, int]]  # first id, count
 
 
 class Node(Struct, eq=False):
@@ -60,7 +60,8 @@ class Tree:
                 if child is not None:
                     node, at = child, 0
                     continue
-                if self._extends(node, first):
+                is_last = node.number + node.count == self.blocks and not node.after and not node.ends
+                if is_last and 0 < node.count == first - node.first:
                     node.count += count
                 else:
                     node.after[first] = node = Node(first, count, self.blocks)
@@ -70,11 +71,6 @@ class Tree:
             if at < node.count:
                 self._split(node, at)
             node.ends = True
-
-    def _extends(self, node: Node, first: int) -> bool:
-        """Return whether a new block continues a node, in id and in number."""
-        last = node.number + node.count == self.blocks and first == node.first + node.count
-        return last and node.count > 0 and not node.after and not node.ends
 
     def _split(self, node: Node, at: int) -> None:
         back = Node(node.first + at, node.count - at, node.number + at, node.after, node.ends)
@@ -95,21 +91,17 @@ class Tree:
         """Return the path of an added prompt in blocks of `size`; tokens without ids are content number `own`."""
         keys: list[int] = []
         ends: list[int] = []
-        node, at, tokens = self._root, 0, 0
-        for first, count in runs:
-            while count:
-                if at == node.count:
-                    if tokens and node.parts:
-                        keys.append(_key(node))
-                        ends.append(tokens)
-                    node, at = node.after[first], 0
-                step = min(count, node.count - at)
-                at, first, count = at + step, first + step, count - step
-                tokens += step * size
+        tokens, last = 0, self._root
+        for node in self.nodes(runs):
+            if tokens and last.parts:
+                keys.append(_key(last))
+                ends.append(tokens)
+            tokens, last = tokens + node.count * size, node
         if tokens:
-            while not node.parts:
-                (node,) = node.after.values()
-            keys.append(_key(node))
+            tokens = size * sum(count for _, count in runs)  # the last node may extend beyond the prompt
+            while not last.parts:
+                (last,) = last.after.values()
+            keys.append(_key(last))
             ends.append(min(tokens, prompt_tokens))
         if tokens < prompt_tokens:
             keys.append(hashing.key(hashing.PROMPT, own))

@@ -8,7 +8,7 @@ import tarfile
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import compress, islice
 from math import isfinite
 from typing import Final
 
@@ -198,7 +198,8 @@ class Datasets:
             int(_number(start, "a window's start", 0, LAST_SECOND, self._name)): fields
             for start, fields in windows.items()
         }
-        self.starts = sorted(start for start, fields in self._windows.items() if _is_filled(fields))
+        filled = [fields and all(text.strip() != "{}" for text in fields.values()) for fields in self._windows.values()]
+        self.starts = sorted(compress(self._windows, filled))
         if not self.starts:
             raise HeadwayError(f"{self._name}: contains no histograms.")
 
@@ -217,10 +218,6 @@ class Datasets:
             if name not in lengths:
                 raise HeadwayError(f"{place}: has no {name}, only {join_words(sorted(lengths))}.")
         return lengths
-
-
-def _is_filled(fields: dict[str, str]) -> bool:
-    return bool(fields) and all(text.strip() != "{}" for text in fields.values())
 
 
 def _histogram(text: str, largest: int, place: str) -> Maker:

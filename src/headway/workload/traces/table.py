@@ -72,7 +72,9 @@ class Trace:
         think = record.extra.get("think_time")
         self.think_ps.append(round(think * PS_PER_SECOND) if isinstance(think, int | float) else self.delay_ps[-1])
         self.session.append(self._number(record.session, self._session_of, self.sessions))
-        self.system.append(self._number(_system(record), self._system_of, self.systems))
+        tools, system = record.extra.get("tool_tokens"), record.extra.get("system_tokens")
+        prefix = (tools, system) if isinstance(tools, int) and isinstance(system, int) and tools + system > 0 else None
+        self.system.append(self._number(prefix, self._system_of, self.systems))
         labels = Labels(
             record.model,
             record.tenant,
@@ -165,8 +167,3 @@ def number_sessions() -> Callable[[Hashable | None], int]:
         return numbers.setdefault(session, len(numbers) + alone)
 
     return number
-
-
-def _system(record: Record) -> tuple[int, int] | None:
-    tools, system = record.extra.get("tool_tokens"), record.extra.get("system_tokens")
-    return (tools, system) if isinstance(tools, int) and isinstance(system, int) and tools + system > 0 else None

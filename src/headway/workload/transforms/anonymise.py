@@ -24,13 +24,11 @@ class Spec(Struct, frozen=True):
 
 
 def transform(spec: Spec, where: str) -> Transform:
-    """Rename sessions, requests, tenants, models and adapters, renumber blocks, and drop all other fields.
+    """Rename sessions, requests, tenants, models and adapters, renumber blocks, and drop other fields of `extra`.
 
     New names are numbers in order of appearance or, with a `seed`, pseudonyms that are the same in every file made with
-    that seed. Keep the seed secret: with it, anyone can test a guessed name. Times, lengths, kinds, SLO classes, waits
-    and shared blocks stay, and so do the lengths of tool and system prompts.
-
-    Memory grows with the runs of block ids and, without a seed, with the names.
+    that seed. Keep the seed secret: with it, anyone can test a guessed name. Memory grows with the runs of block ids
+    and, without a seed, with the names.
     """
 
     def anonymise(reader: Reader) -> Reader:

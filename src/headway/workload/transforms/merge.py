@@ -42,9 +42,8 @@ def transform(spec: Spec, where: str) -> Transform:
     At the same instant, requests of this trace come first. Traces without a common clock of their sessions are
     concatenated. The two traces share no content: sessions and ids of the other get the prefix `b:` (those of this
     trace `a:` if they already begin with `a:` or `b:`), and blocks are renumbered. Set `apart: false` for two parts of
-    one trace, which share names and ids. Blocks of different sizes are split to their greatest common divisor.
-
-    Memory grows with the runs of block ids.
+    one trace, which share names and ids. Blocks of different sizes are split to their greatest common divisor. Memory
+    grows with the runs of block ids.
     """
     from headway.workload.transforms import apply, parse
 
