@@ -133,8 +133,6 @@ def _popularity(prefix: Prefix, where: str) -> str | Json | list[Any]:
 class Beginnings:
     """The shared prefixes of a tenant's sessions: the same groups, keys and lengths for all users of a closed loop."""
 
-    __slots__ = ("_base", "_groups", "_lengths", "_members", "_prefix", "_seeds", "_tokens")
-
     def __init__(self, prefix: Prefix, seed: int, base: int, common_seed: int, where: str) -> None:
         """`seed` is that of the tenant, `common_seed` that of all tenants."""
         self._prefix = prefix

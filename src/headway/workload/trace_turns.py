@@ -39,8 +39,6 @@ def sender_of(labels: Labels | Record, session: str | None) -> tuple[str | None,
 class Clock:
     """Converts times of the trace to times of the run: divided by the speed, rounded, and up to an end."""
 
-    __slots__ = ("_by", "_half", "_over", "stop_ps")
-
     def __init__(self, speed: float, stop_ps: int) -> None:
         exact = Fraction(str(speed))
         self._by, self._over, self._half = 2 * exact.denominator, 2 * exact.numerator, exact.numerator
@@ -104,11 +102,11 @@ def groups(trace: Trace, session: Sequence[int]) -> list[list[int]]:
 
     Sessions that wait for each other are one group; a row without a session is its own group.
     """
-    stands = _join_sessions(trace, session)
+    leaders = _join_sessions(trace, session)
     rows_of: dict[int, list[int]] = {}
     for row in range(len(session)):
         number = _number(session, row)
-        rows_of.setdefault(stands.get(number, number), []).append(row)
+        rows_of.setdefault(leaders.get(number, number), []).append(row)
     return list(rows_of.values())
 
 
@@ -119,23 +117,23 @@ def _number(session: Sequence[int], row: int) -> int:
 
 def _join_sessions(trace: Trace, session: Sequence[int]) -> dict[int, int]:
     """Map each session that is joined to another to the session that represents the group."""
-    stands: dict[int, int] = {}
+    leaders: dict[int, int] = {}
 
-    def standing(row: int) -> int:
+    def leader(row: int) -> int:
         number = _number(session, row)
-        while number in stands:
-            number = stands[number]
+        while number in leaders:
+            number = leaders[number]
         return number
 
     for row, awaited in trace.after.items():
         for other in awaited:
-            here, there = standing(row), standing(other)
+            here, there = leader(row), leader(other)
             if here != there:
-                stands[here] = there
-    for number in stands:
-        while (further := stands.get(stands[number])) is not None:
-            stands[number] = further
-    return stands
+                leaders[here] = there
+    for number in leaders:
+        while (further := leaders.get(leaders[number])) is not None:
+            leaders[number] = further
+    return leaders
 
 
 def waits(trace: Trace, session: Sequence[int], rows: list[int]) -> Iterator[Wait]:

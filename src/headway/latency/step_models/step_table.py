@@ -56,8 +56,6 @@ class StepTable:
     is longer), plus what contexts and pasts add; but at least as long as its decodes or any of its chunks alone.
     """
 
-    __slots__ = ("_contexts", "_decode", "_pasts", "_prefill", "decode", "host_ps", "prefill")
-
     def __init__(self, decode: tuple[Measured, ...], prefill: tuple[Measured, ...], host_ps: int = 0) -> None:
         self.decode, self.prefill, self.host_ps = decode, prefill, host_ps
         self._decode, self._contexts = _surfaces(decode, False)

@@ -86,8 +86,6 @@ def shared_blocks(left: Runs, right: Runs) -> int:
 class RunTable:
     """The runs of many prompts in columns; row i has the runs from `_starts[i]` to `_starts[i + 1]`."""
 
-    __slots__ = ("_firsts", "_starts", "counts")
-
     def __init__(self) -> None:
         self._firsts = array("q")
         self.counts = array("q")

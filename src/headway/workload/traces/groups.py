@@ -8,6 +8,8 @@ ids, and a block belongs to the piece of its last token.
 from collections.abc import Iterable
 from typing import Final
 
+from msgspec import Struct, field
+
 from headway.workload.traces.blocks import rest
 from headway.workload.traces.record import LOCAL, Info, Record
 from headway.workload.traces.writing import Losses
@@ -18,30 +20,27 @@ NAMED: Final = ("blis", "routesim")  # formats whose blocks are made here
 ROOM: Final = 32  # bits for the blocks of one piece of content
 
 
-class Contents:
+class Contents(Struct):
     """Assigns block ids. Memory grows with the number of groups."""
 
-    def __init__(self, block_tokens: int) -> None:
-        self._size = block_tokens
-        self._groups: dict[str, int] = {}
-        self._count = 0
+    block_tokens: int
+    groups: dict[str, int] = field(default_factory=dict)
+    count: int = 0
 
     def fresh(self) -> int:
         """Return the first id of a new piece of content."""
-        self._count += 1
-        return self._count << ROOM
+        self.count += 1
+        return self.count << ROOM
 
     def runs(self, prompt: int, shared: int, group: str | None, own: int) -> tuple[tuple[int, int], ...]:
         """Return the blocks of a prompt: `shared` tokens of the group's prefix, then content with ids from `own` on."""
-        size = self._size
-        full = prompt // size
-        common = min(shared // size, full) if group is not None else 0
+        full = prompt // self.block_tokens
+        common = min(shared // self.block_tokens, full) if group is not None else 0
         runs = []
         if common and group is not None:
-            first = self._groups.get(group)
-            if first is None:
-                first = self._groups[group] = self.fresh()
-            runs.append((first, common))
+            if group not in self.groups:
+                self.groups[group] = self.fresh()
+            runs.append((self.groups[group], common))
         if full > common:
             runs.append((own + common, full - common))
         return tuple(runs)

@@ -39,8 +39,6 @@ class Node(Struct, eq=False):
 class Tree:
     """All prompts of a trace. With `cut_at_ends`, a run also ends where a prompt ends inside another prompt."""
 
-    __slots__ = ("_cut", "_root", "blocks")
-
     def __init__(self, cut_at_ends: bool) -> None:
         self._cut = cut_at_ends
         self._root = Node(0, 0, 0)

@@ -60,8 +60,6 @@ class Waits:
     waited for, and the first remaining request of a session has no delay. Holds the names of sessions and the ids of
     removed requests."""
 
-    __slots__ = ("_beheaded", "_dropped", "_last")
-
     def __init__(self) -> None:
         self._last: dict[str, str | None] = {}  # id of the latest request by session
         self._dropped: dict[str, tuple[str, ...]] = {}

@@ -65,8 +65,6 @@ class Numbering:
 class Numbers:
     """The name spaces of a trace: one, or one per session. With `counter`, all get new ids in one name space."""
 
-    __slots__ = ("_counter", "_local", "_spaces")
-
     def __init__(self, scope: str, counter: Counter | None = None) -> None:
         self._local = scope == LOCAL
         self._counter = counter
