@@ -24,9 +24,9 @@ from headway.types import PS_PER_SECOND
 class RooflineParameters(Struct):
     """Keys of `latency: {model: roofline}`. The defaults are **uncalibrated**: no pair of efficiencies fits all cards.
 
-    0.75 and 0.9 with 1 ms of host time fit an RTX 4090 within 2 %, but are 16 to 40 % too fast on an RTX PRO 6000. With
-    the defaults, kernel times of an 8B model on an H200 are on average 8 % too fast in decode and 4 % too slow in
-    prefill, and up to 41 % wrong for single steps.
+    0.6 and 0.8 lie between those that fit the cards with public step times: 0.75 and 0.9 with 1 ms of host time fit an
+    RTX 4090 within 2 %, but are 16 to 40 % too fast on an RTX PRO 6000. Kernel times of an 8B model on an H200 come out
+    8 % too fast in decode and 4 % too slow in prefill on average; single steps are up to 41 % off.
     """
 
     mfu: Annotated[Share, "share of the GPU's peak FLOP/s that matmuls reach"] = Fraction("0.6")
