@@ -149,7 +149,7 @@ def test_its_json_has_the_errors_and_a_missing_gpu_is_said(tmp_path: Path, run_h
     written(tmp_path / "steps.csv", made())
     done = run_headway("calibrate", "steps.csv", "-o", "mine.yaml", "--json", cwd=tmp_path)
     found = json.loads(done.stdout)
-    assert found["gpu"] == "h200" and "taken for those of an h200" in done.stderr
+    assert found["gpu"] == "h200" and "no --gpu: assuming an h200" in done.stderr
     assert found == headway.calibrate(tmp_path / "steps.csv").summary()
 
 
