@@ -273,7 +273,7 @@ def _wrapped(code: str) -> str:
 def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """Every name there is, and every dotted path: `Class.attribute`, `module.name`, keys of summary and scenario."""
     words = FOREIGN | set(COLUMNS) | set(KEPT) | set(OUTCOMES) | set(FORMATS) | set(MODELS) | set(STEPS)
-    words |= {"shape", "mode", "composition", "arrival_time"} | {
+    words |= {"shape", "mode", "composition", "arrival_time", "given"} | {
         name for pair in RECORDED.items() for name in (pair[0], *pair[1])
     }
     words |= set(gpus().entries) | set(models().entries) | set(links().entries) | set(links().aliases)
