@@ -1,4 +1,4 @@
-"""An endpoint that gives everybody the same answer, byte for byte, whatever is asked; what was asked is kept."""
+"""An endpoint that returns the same bytes to every request, and stores the requests."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Canned:
     def _serve(self, client: socket.socket) -> None:
         with client, client.makefile("rb") as file:
             length = 0
-            for line in file:  # of one head after the other
+            for line in file:  # of consecutive heads
                 if line != b"\r\n":
                     result = re.match(rb"content-length: (\d+)", line, re.IGNORECASE)
                     length = length if result is None else int(result[1])

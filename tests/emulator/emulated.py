@@ -1,4 +1,4 @@
-"""Emulated engines on loopback, in a thread of their own."""
+"""Emulated engines on loopback, in a separate thread."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORKLOAD = {"requests": 1, "rate": "1/s", "prompt_tokens": 64, "output_tokens": 
 
 
 class Emulated:
-    """`cluster` and what else a scenario has; settings by their names."""
+    """Emulated engines of a cluster or a scenario; other arguments are `Settings`."""
 
     def __init__(self, cluster: dict[str, Any] | None = None, scenario: Any = None, **settings: Any) -> None:
         self.setup, scheduler = engine_room(
@@ -44,7 +44,7 @@ class Emulated:
         return asyncio.run_coroutine_threadsafe(task, self.loop).result(60)
 
     def do(self, work: Callable[[], Any]) -> Any:
-        """In the loop's own thread."""
+        """Call a function in the loop's thread."""
 
         async def run() -> Any:
             return work()
@@ -70,7 +70,7 @@ class Emulated:
             return json.loads(answer.read() or b"null")
 
     def fault(self, mode: str, replica: int = 0, through: int | None = None, **more: Any) -> None:
-        """Strike a replica, and wait until it has happened."""
+        """Set the fault of a replica, and wait until it is in force."""
         name = self.host.replicas[replica].name
         self.post("/faults", {"mode": mode, "replica": name, **more}, replica if through is None else through)
         self.do(lambda: None)

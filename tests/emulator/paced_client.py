@@ -1,4 +1,4 @@
-"""A client that sends planned requests at their times and notes when each token comes, by hand for exact times."""
+"""A client that sends planned requests at their times and records the time of each token."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from msgspec import Struct
 
 
 class Paced(Struct):
-    due: float  # when it was to be sent
+    due: float  # planned time of sending
     times: list[float]  # of its tokens
     usage: dict[str, Any] | None = None
 
 
 def said(planned: Any) -> dict[str, Any]:
-    """A planned request as its load generator would put it."""
+    """Return a planned request as a load generator writes it."""
     path = planned.request.path
     return {
         "prompt": "x",
@@ -33,7 +33,7 @@ def said(planned: Any) -> dict[str, Any]:
 
 
 async def drive(url: str, plan: list[Any], speed: float) -> list[Paced]:
-    """All of them, each at its own time."""
+    """Send all requests, each at its time."""
     loop = asyncio.get_running_loop()
     start = loop.time() + 0.1
 

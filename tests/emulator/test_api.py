@@ -1,4 +1,4 @@
-"""What OpenAI's own client sees of an emulated engine: the same as of a real one."""
+"""An emulated engine as OpenAI's client sees it: like a real engine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def client(engine: Emulated, replica: int = 0) -> Any:
 
 
 def raw(engine: Emulated, body: dict[str, Any], path: str = "/v1/chat/completions") -> bytes:
-    """The answer's bytes as they come."""
+    """Return the chunks of the answer."""
     data = json.dumps(body).encode()
     with socket.create_connection(("127.0.0.1", engine.host.replicas[0].port), timeout=300) as sock:
         head = f"POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(data)}\r\n\r\n"
@@ -88,7 +88,7 @@ def test_events_are_framed_as_vllm_frames_them(engine: Emulated) -> None:
         events += body[: int(size, 16)]
         sizes.append(int(size, 16))
         body = body[int(size, 16) + 2 :]
-    assert len(sizes) == 6 and sizes[-1] == 0  # whose it is, three tokens, the end, and the end of the body
+    assert len(sizes) == 6 and sizes[-1] == 0  # the role, three tokens, [DONE], and the last chunk
     lines = events.split(b"\n\n")
     assert lines[-1] == b"" and lines[-2] == b"data: [DONE]"
     assert all(json.loads(line.removeprefix(b"data: "))["object"] == "chat.completion.chunk" for line in lines[:-2])
@@ -173,7 +173,7 @@ def test_an_answer_that_comes_back_in_the_next_turn_is_found_cached(engine: Emul
         {"role": "user", "content": "so"},
     ]
     second = asking.chat.completions.create(model=MODEL, messages=longer, max_tokens=2)
-    known = first.usage.prompt_tokens + 64 - 1  # the last token's own KV is not computed
+    known = first.usage.prompt_tokens + 64 - 1  # the last token's KV is not computed
     assert second.usage.prompt_tokens_details.cached_tokens == known // 16 * 16
     other = client(engine, 1).chat.completions.create(model=MODEL, messages=longer, max_tokens=2)
     assert other.usage.prompt_tokens_details.cached_tokens == 0
@@ -206,7 +206,7 @@ def calling(parameters: Any) -> dict[str, Any]:
 
 
 def boxes(deep: int) -> dict[str, Any]:
-    """64 things in each of 64 things in each of 64 things, and so on."""
+    """Return a schema of nested arrays with 64 items each."""
     return {"type": "array", "minItems": 64, "items": boxes(deep - 1) if deep else {}}
 
 
@@ -237,7 +237,7 @@ def test_what_cannot_be_served_is_told_so(engine: Emulated, body: dict[str, Any]
 
 
 def test_a_long_prompt_is_read_whole(engine: Emulated) -> None:
-    """The gateway looks at a client's key once a body is longer than a few kB; an engine asks for none."""
+    """Unlike the gateway, an engine checks no key before it reads a long body."""
     said = [{"role": "user", "content": "word " * 40_000}]
     answer = client(engine).chat.completions.create(model=MODEL, messages=said, max_tokens=2)
     assert answer.usage.prompt_tokens == 50_003

@@ -1,4 +1,4 @@
-"""The gateway before emulated engines: it scrapes their pages, and the official client is served through both."""
+"""The gateway in front of emulated engines: it scrapes their pages, and serves OpenAI's client through them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A prompt that one emulated engine computes and another goes on with, as vLLM's connectors let a router do it."""
+"""A prompt that one emulated engine computes and another continues, by the protocol of vLLM's connectors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_second_engine_does_not_compute_the_prompt_again() -> None:
         stats = [instance.stats.prefill_tokens for instance in one.host.room.instances]
         assert stats == [2000, 0]
         again = one.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}, 1)
-        assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == 1984  # what came is cached
+        assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == 1984  # the transferred blocks are cached
         for instance in one.host.room.instances:
             one.do(partial(check_instance, instance))
     finally:
@@ -57,7 +57,7 @@ def test_blocks_come_over_the_link_of_a_disaggregated_scenario() -> None:
         legs(one, 0, 1)
         second = one.ended[1][0]
         waited = (second.first_ps - second.enqueued_ps) / 1e12
-        assert waited > 2000 * 131_072 / 1e9  # 128 KiB a token of this model
+        assert waited > 2000 * 131_072 / 1e9  # 128 KiB for each token of this model
     finally:
         one.stop()
 

@@ -1,4 +1,4 @@
-"""The emulator's engines are the simulator's: exactly by their own clock, and closely by the wall's."""
+"""The emulator follows the simulator: exactly by its own clock, and closely by the wall clock."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CASES = {
 
 
 class SlowClock:
-    """A loop whose timers never ring: whoever asks for the time finds it long past."""
+    """A loop whose timers never fire, so that every event is late."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -92,7 +92,7 @@ def test_its_times_are_those_of_the_simulator_however_late_its_timers_are(name: 
 
 
 def test_clients_see_the_simulators_times_by_the_wall_clock() -> None:
-    """Steps of more than 20 ms; what a busy machine adds is held against generous bounds, in simulated time."""
+    """Steps last more than 20 ms. The bounds, in simulated time, allow for a busy machine."""
     scenario = Scenario.load(
         PLAIN | {"workload": SHARED | {"requests": 30, "rate": "24/s"}, "cluster": {"instances": 1}}
     )

@@ -1,4 +1,4 @@
-"""What may be wrong with an emulated engine, as its clients see it."""
+"""Faults of an emulated engine as its clients see them."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_who_hung_and_crashed_is_well_when_it_comes_back(start: Start) -> None:
 
 
 def test_a_step_that_was_slow_does_not_outlast_the_fault(start: Start) -> None:
-    """At a million times the time of a step it would be hours."""
+    """At a million times its length a step would take hours."""
     one = start()
     one.fault("slow", factor=1e6)
     with pytest.raises(openai.APITimeoutError):

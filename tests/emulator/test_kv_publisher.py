@@ -1,4 +1,4 @@
-"""What an emulated engine tells of its cache, as the gateway reads it."""
+"""The KV events of an emulated engine as the gateway reads them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ END = -1
 
 
 class Heard:
-    """A subscriber, as the tests of the real engine have it."""
+    """A subscriber, as in the tests of the real engine."""
 
     def __init__(self, one: Emulated) -> None:
         publisher = one.host.replicas[0].publisher
@@ -30,7 +30,7 @@ class Heard:
         self.batches: list[tuple[bytes, int, Any]] = []
 
     def take(self, least: int, seconds: float = 120.0) -> list[dict[str, Any]]:
-        """All events so far, of so many batches at least."""
+        """Wait for a number of batches, and return all events so far."""
         end = time.monotonic() + seconds
         while len(self.batches) < least:
             assert time.monotonic() < end, f"{len(self.batches)} of {least} batches"
@@ -40,7 +40,7 @@ class Heard:
         return [event for _, _, (_, events, _) in self.batches for event in events]
 
     def everything(self) -> list[dict[str, Any]]:
-        """All events that were sent."""
+        """Wait for every published batch, and return all events."""
         sent = self.one.do(lambda: self.publisher.number)
         while not self.batches or self.batches[-1][1] < sent - 1:
             self.take(len(self.batches) + 1)
@@ -77,7 +77,7 @@ def telling() -> Iterator[Callable[..., tuple[Emulated, Heard]]]:
 
 
 def warm_up(one: Emulated, heard: Heard) -> None:
-    """Until the subscriber hears: what came before is asked for again by none."""
+    """Publish until the subscriber receives events; it does not ask for earlier ones."""
     for number in range(100):
         ask(one, [number + 1] * 16)
         if heard.socket.poll(100):

@@ -1,4 +1,4 @@
-"""Many clients at once, some of which go, on engines with little memory: nothing is left behind."""
+"""Many clients at once, some of which disconnect, on engines with little memory: nothing leaks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headway.sim.instance_end import check_instance
 
 
 async def storm(one: Emulated, requests: int) -> int:
-    """How many had their answers; each third client goes after some bytes."""
+    """Return how many clients got their answers; every third disconnects after some bytes."""
     draw = Random(5)
 
     async def ask(number: int) -> bool:

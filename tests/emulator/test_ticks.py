@@ -1,4 +1,4 @@
-"""Pages that are as of fixed instants tell what a simulated router is told that polls at those."""
+"""Metrics pages of fixed instants show what a simulated router sees that polls at those instants."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CROWDED: dict[str, Any] = PLAIN | {
 
 
 class Noting:
-    """In turn, whatever it is told."""
+    """Routes in turn, and records the signals."""
 
     def __init__(self) -> None:
         self.told: Told = {}

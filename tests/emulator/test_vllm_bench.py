@@ -17,7 +17,7 @@ from pathlib import Path
 
 home = Path(sys.argv[1])
 file = next(home.glob("lib/python*/site-packages/vllm/benchmarks/lib/endpoint_request_func.py"))
-spec = importlib.util.spec_from_file_location("request_func", file)  # the file alone: all of vLLM takes long to load
+spec = importlib.util.spec_from_file_location("request_func", file)  # only this file: all of vLLM takes long to load
 client = importlib.util.module_from_spec(spec)
 sys.modules["request_func"] = client
 spec.loader.exec_module(client)
@@ -56,5 +56,5 @@ def test_the_benchmark_client_of_vllm_reads_its_answers() -> None:
     result = json.loads(completed.stdout.splitlines()[-1])
     for (success, error, output, prompt, ttft, gaps, text), opening in zip(result, (0, 0, 1), strict=True):
         assert success, error
-        assert (output, prompt) == (12, 110 + 3 * opening)  # a chat has marks around what is said
+        assert (output, prompt) == (12, 110 + 3 * opening)  # a chat has role and end tokens
         assert ttft > 0 and len(gaps) == 11 + opening and len(text.split()) == 12

@@ -19,7 +19,7 @@ def add(left: float, right: float) -> float:
 
 
 def where() -> list[int]:
-    """Its process, and that which forked it."""
+    """Return the ids of this process and its parent."""
     return [os.getpid(), os.getppid()]
 
 
@@ -63,7 +63,7 @@ def bombs() -> None:
 
 
 def leaves_others(count: int) -> list[int]:
-    """Children that go on in a session of their own, with every pipe that there is."""
+    """Leave children in sessions of their own, with every open pipe."""
     pids = []
     for _ in range(count):
         pid = os.fork()
@@ -97,7 +97,7 @@ def executes() -> None:
 
 
 def frees_itself() -> None:
-    """Takes its limits off, as root may."""
+    """Raise its own limits, as root may."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
@@ -135,7 +135,7 @@ def returns_depth() -> list[Any]:
 
 
 def forges(text: str) -> None:
-    """Writes what it likes to every pipe it has."""
+    """Write text to every open pipe."""
     for end in range(3, 64):
         try:
             os.write(end, text.encode())
@@ -160,7 +160,7 @@ def ends_its_parent() -> None:
 
 
 def ends_its_parent_once(path: str) -> str:
-    """Only the first time; `path` is a file that tells."""
+    """End the parent if the file `path` exists, after removing it."""
     if Path(path).exists():
         Path(path).unlink()
         ends_its_parent()

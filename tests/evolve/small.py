@@ -1,4 +1,4 @@
-"""A suite that is evaluated in no time, and bundles for it."""
+"""A small suite, and bundles for it."""
 
 from __future__ import annotations
 

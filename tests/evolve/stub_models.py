@@ -1,4 +1,4 @@
-"""Models that answer by rule, in modules of their own so that other processes find them."""
+"""Models that answer by rule, in a separate module that other processes can import."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def text_of(prompt: Prompt) -> str:
 
 
 def heavier(prompt: Prompt) -> str:
-    """The present policy with twice the weight, after some talk and a block that is not the policy."""
+    """Return the current policy with twice the weight, after some text and a block that is not the policy."""
     shown = text_of(prompt)
     result = WEIGHT.search(shown)
     weight = 2 * float(result[1]) if result else 4.0
@@ -35,7 +35,7 @@ def diff(before: str, after: str) -> str:
 
 
 def editor(prompt: Prompt) -> str:
-    """A diff that doubles the weight of the present program."""
+    """Return a diff that doubles the weight of the current program."""
     current = text_of(prompt).rpartition("# Current Program")[2]
     line = WEIGHT.search(current)
     if line is None:
@@ -45,7 +45,7 @@ def editor(prompt: Prompt) -> str:
 
 
 def hostile(prompt: Prompt) -> str:
-    """A diff that never comes to an end, another that leaves the markers, another that imports; whichever fits."""
+    """Return a diff with an endless loop, with an edit outside the markers, or with an import."""
     current = text_of(prompt).rpartition("# Current Program")[2]
     length = len(text_of(prompt)) % 3
     if length == 0:
@@ -60,7 +60,7 @@ def silent(prompt: Prompt) -> str:
 
 
 class Counting:
-    """Says how often it was asked."""
+    """Counts its prompts."""
 
     def __init__(self, model: Any) -> None:
         self.model, self.asked = model, 0

@@ -1,4 +1,4 @@
-"""The cache: whole records or none, whoever writes, and nothing of another version."""
+"""The cache: whole records or none with several writers, and no records of another version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluations: figures as a plain run gives them, failures that are told and not raised, cascade, cache and runner."""
+"""Evaluations: the figures of a plain run, failures as results instead of exceptions, cascade, cache and runner."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cache() -> Cache:
 
 
 def by_hand(policies: dict[str, Any], made: Suite, part: str = "train") -> dict[str, float]:
-    """The fitness of policies by plain simulations and plain arithmetic."""
+    """Compute the fitness of policies by plain simulations and arithmetic."""
     gains: dict[str, dict[str, list[float]]] = {}
     for case in made.cases(part):
         runs = [

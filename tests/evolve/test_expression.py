@@ -1,4 +1,4 @@
-"""Rules as typed trees: simplified as they are made, always runnable, bred without losing their types."""
+"""Rules as typed trees: simplified when built, always runnable, and bred without type errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def drawn(seed: int, branching: float = 0.3) -> Breeder:
 
 
 def typed(rule: Node) -> bool:
-    """Whether every operator has what it takes, and nothing is left that ought to be simplified away."""
+    """Return whether every operator has arguments of the right types, and the tree is simplified."""
     return all(
         node.name != TRUTH and tuple(one.gives for one in node.arguments) == OPERATORS[node.name].takes
         for _, node in walk(rule)

@@ -1,4 +1,4 @@
-"""How a search ends: who wins, by what, and what is said of it."""
+"""The end of a search: the winner, the comparison and the verdict."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEEDS = range(101, 111)
 
 
 def evaluation(latency: dict[str, list[float]], bundle: Bundle, part: str = "held_out") -> Evaluation:
-    """Of runs whose every latency is as given, by workload and seed; the baseline's are 100."""
+    """Return the evaluation of runs with these latencies, by workload and seed; the baseline's are 100."""
     cases = []
     for name, several in latency.items():
         for seed, value in zip(SEEDS, several, strict=False):
@@ -47,12 +47,12 @@ def flat(value: float) -> dict[str, list[float]]:
 def concluded(
     monkeypatch: pytest.MonkeyPatch, train: dict[str, float], validation: dict[str, float], held: dict[str, Any]
 ) -> final.Conclusion:
-    """A search over built-in policies, whose fitness by part is made up."""
+    """Conclude a search over built-in policies with made-up fitness in each part."""
 
     def judged(bundles: Any, made: Suite, part: str, **_: Any) -> list[Evaluation]:
         if part == "validation":
             return [evaluation(flat(100 - 100 * validation[one.name]), one) for one in bundles]
-        return [evaluation(held[one.name.partition("(block")[0]], one) for one in bundles]  # whatever its blocks
+        return [evaluation(held[one.name.partition("(block")[0]], one) for one in bundles]  # without the block size
 
     monkeypatch.setattr(selection, "evaluate_many", judged)
     monkeypatch.setattr(final, "evaluate_many", judged)
@@ -86,7 +86,7 @@ def test_lmetric_and_one_to_one_are_always_in_the_table(monkeypatch: pytest.Monk
     names = {one.name for one in result.contestants}
     assert {"lmetric", "weighted(prefix-affinity:1, load-balance:1)"} <= names
     blocks = {one.bundle.policies["routing"].get("block_tokens") for one in result.contestants if "(block" in one.name}
-    assert blocks == {16}  # those that rules are told of
+    assert blocks == {16}  # the block size of rules
 
 
 def test_a_winner_that_is_better_under_every_seed_is_said_to_beat_the_best_built_in(
@@ -178,7 +178,7 @@ def test_the_front_holds_what_is_simpler_or_better_in_some_objective() -> None:
 def test_a_template_is_shown_as_source_with_the_numbers_that_were_chosen() -> None:
     shown = readable(Bundle.of(routing={"name": "prefill-cost-routing", "load_offset": 5.25}))
     assert "\nload_offset = 5.25\n" in shown and "\nload_exponent = parameter(1, 0, 3)\n" in shown
-    assert shown.startswith("pending_weight = ")  # what its words say is of the defaults
+    assert shown.startswith("pending_weight = ")  # without the docstring, which describes the defaults
     shown = readable(Bundle.of(routing={"name": "code", "source": CODE, "parameters": {"W": 2.5}}))
     assert "W = 2.5\n" in shown and "parameter(" not in shown
     typed = CODE.replace("W =", "W: float =")

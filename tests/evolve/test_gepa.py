@@ -1,4 +1,4 @@
-"""GEPA with a model that answers by rule: what it is told, and that two runs are one."""
+"""GEPA with a model that answers by rule: its prompts, and reproducible runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from headway.policies.code import check, language
 from installed import need
 
 need("gepa", "evolve")
-HERD = "def score(request, instance, cluster):\n    return -instance.index\n"  # there is much to improve
+HERD = "def score(request, instance, cluster):\n    return -instance.index\n"  # a poor policy
 START = {"name": "code", "source": HERD}
 
 

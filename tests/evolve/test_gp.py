@@ -1,4 +1,4 @@
-"""Genetic programming, judged by how often a rule decides as another one: no simulation is needed to see it work."""
+"""Genetic programming without simulations: the fitness is the agreement with a hidden rule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headway.evolve.gp import CAPACITY, PARSIMONY, RULES, Islands, Rule, decisio
 from headway.evolve.rule_text import source_of
 from headway.policies.code import plain_program
 
-# Nothing that a search starts from decides so.
+# No rule that a search starts from decides like this.
 TARGET = call(
     "subtract",
     call("multiply", constant(3), feature("cached")),

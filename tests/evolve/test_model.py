@@ -1,4 +1,4 @@
-"""Models behind an endpoint, and transcripts of what they said."""
+"""Models behind an endpoint, and transcripts of their answers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ SECRET = "sk-very-secret"
 
 
 class Server(ThreadingHTTPServer):
-    """Gives the answers that it is handed, one a request: a status and a body."""
+    """Returns prepared answers, one for each request: a status and a body."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.answers: list[tuple[int, Any]] = []
-        self.model: Any = None  # answers in their place
+        self.model: Any = None  # answers instead, if set
         self.asked: list[tuple[str, dict[str, str], Any]] = []
 
     @property

@@ -1,4 +1,4 @@
-"""Numeric search, judged by a formula: no simulation is needed to see that samplers work as they are meant to."""
+"""Numeric search without simulations: the fitness is a formula."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def searcher(sampler: Sampler, seed: int = 1, template: object = "prefill-cost-r
 
 
 def judged(bundle: Bundle) -> tuple[Bundle, Evaluation]:
-    """The nearer to a point far from the defaults, the better."""
+    """Return a fitness that rises towards a point far from the defaults."""
     values = bundle.policies["routing"]
     wanted = {"pending_weight": 3.0, "cache_weight": 0.4, "load_exponent": 2.0, "load_offset": 20.0}
     scale = {"pending_weight": 4.0, "cache_weight": 1.0, "load_exponent": 3.0, "load_offset": 32.0}
@@ -52,7 +52,7 @@ def searched(sampler: Sampler, seed: int, evaluations: int = 50) -> list[tuple[B
 def test_six_parameters_are_better_than_the_defaults_within_fifty_evaluations(sampler: Sampler) -> None:
     result = searched(sampler, 1)
     default = result[0][1].fitness["primary"]
-    assert max(one.fitness["primary"] for _, one in result) > default / 3  # a loss, a third of what it was
+    assert max(one.fitness["primary"] for _, one in result) > default / 3  # a third of the default's loss
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
@@ -129,7 +129,7 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(HeadwayError, match=rf"{missing} is not installed\. Install headway\[evolve\]"):
         Plan(sampler=sampler).searcher(suite())
-    Plan(engine="gp").searcher(suite())  # needs neither
+    Plan(engine="gp").searcher(suite())  # needs no package
 
 
 def test_a_number_that_is_given_as_a_whole_one_is_looked_for_between_whole_ones_as_well() -> None:

@@ -1,4 +1,4 @@
-"""OpenEvolve with a model that answers by rule, and the evaluator's file that it and SkyDiscover are given."""
+"""OpenEvolve with a model that answers by rule, and the evaluator's file for OpenEvolve and SkyDiscover."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def few(**changes: Any) -> Suite:
 
 
 def loaded(folder: Path) -> ModuleType:
-    """The evaluator's file, executed as frameworks do."""
+    """Execute the evaluator's file as frameworks do."""
     spec = importlib.util.spec_from_file_location("evaluation_module", folder / "evaluator.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -54,7 +54,7 @@ def loaded(folder: Path) -> ModuleType:
 
 
 class Judge:
-    """Programs put to the file's functions."""
+    """Calls the functions of the evaluator's file."""
 
     def __init__(self, folder: Path, chosen: Suite) -> None:
         self.folder = folder
@@ -139,7 +139,7 @@ def test_the_first_stage_has_the_first_cases_and_the_second_all(judge: Judge) ->
     assert first.metrics["combined_score"] == evaluate(BASE, chosen, cases=chosen.cases("train")[:1]).fitness["primary"]
     assert second.metrics["combined_score"] == evaluate(BASE, chosen).fitness["primary"]
     assert judge.config["evaluator"]["cascade_thresholds"] == [-0.5]
-    assert candidates(judge.folder) == [judge.program]  # of the whole alone
+    assert candidates(judge.folder) == [judge.program]  # only complete evaluations
 
 
 def test_ours_is_the_first_deadline_and_the_held_out_part_is_not_in_the_folder(judge: Judge) -> None:
@@ -186,9 +186,9 @@ def test_skydiscover_is_given_results_of_its_own(judge: Judge, monkeypatch: pyte
     monkeypatch.delitem(sys.modules, "openevolve.evaluation_result")
     alone = judge(judge.program)
     assert isinstance(alone, TheirResult) and "summary" in alone.artifacts
-    assert judge(judge.program, "evaluate_stage1").metrics == alone.metrics  # its thresholds are of another scale
+    assert judge(judge.program, "evaluate_stage1").metrics == alone.metrics  # its thresholds have another scale
     monkeypatch.delitem(sys.modules, theirs.__name__)
-    assert list(judge(judge.program)) == KEYS  # whoever asks by hand has a dict
+    assert list(judge(judge.program)) == KEYS  # without a framework the result is a dict
 
 
 def test_blocks_of_several_stages_come_back_as_they_were() -> None:
@@ -222,7 +222,7 @@ def test_a_search_leaves_programs_that_are_judged_again_and_the_process_as_it_wa
 
 def test_programs_that_never_end_do_not_stop_the_search(tmp_path: Path) -> None:
     result = conversed(tmp_path / "out", hostile, 5)
-    assert result.candidates == 1  # the first one alone
+    assert result.candidates == 1  # only the first
     assert len((tmp_path / "out" / "transcript.jsonl").read_text().splitlines()) == 4
 
 
@@ -232,7 +232,7 @@ def test_a_search_goes_on_from_its_last_checkpoint(tmp_path: Path, monkeypatch: 
     conversed(tmp_path / "out", evaluations=3)
     before = json.loads((tmp_path / "out" / "batches" / "0000.json").read_text())
     asked = len((tmp_path / "out" / "transcript.jsonl").read_text().splitlines())
-    conversed(tmp_path / "out", evaluations=3)  # nothing is left to do
+    conversed(tmp_path / "out", evaluations=3)  # the search is complete
     assert json.loads((tmp_path / "out" / "batches" / "0000.json").read_text()) == before
     conversed(tmp_path / "out", evaluations=5)
     after = json.loads((tmp_path / "out" / "batches" / "0000.json").read_text())

@@ -1,4 +1,4 @@
-"""Ranks, crowding and hypervolume against their definitions, computed another way."""
+"""Ranks, crowding and hypervolume against independent computations of their definitions."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Points = list[tuple[float, ...]]
 
 
 def points(most: int = 8, largest: int = 6) -> st.SearchStrategy[Points]:
-    """Of 2 to 4 objectives, on a small grid, so that equals and ties are common and volumes exact."""
+    """Draw points of 2 to 4 objectives on a small grid, so that ties are common and volumes exact."""
     return st.integers(2, 4).flatmap(
         lambda width: st.lists(st.tuples(*[st.integers(0, largest).map(float)] * width), min_size=1, max_size=most)
     )
 
 
 def chain(found: Points, place: int) -> int:
-    """The longest chain of points that dominate one another and at last this one: its rank."""
+    """Return a point's rank: the length of the longest chain of dominating points."""
     above = [other for other in range(len(found)) if dominates(found[other], found[place])]
     return 1 + max(chain(found, other) for other in above) if above else 0
 

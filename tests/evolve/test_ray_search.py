@@ -1,4 +1,4 @@
-"""A search on a Ray cluster of two machines, of which one is lost while it runs."""
+"""A search on a Ray cluster of two machines that loses one of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_search_that_loses_a_machine_comes_to_the_same_bytes(tmp_path: Path) -
     with two_machines() as cluster:
 
         class Unplug:
-            """As soon as the first candidates have been judged."""
+            """Run when the first candidates have been evaluated."""
 
             lost = False
 

@@ -1,4 +1,4 @@
-"""The loop of a search: the same whatever the workers, gone on with after a break, blind to the held-out part."""
+"""The loop of a search: independent of the workers, resumable, and blind to the held-out part."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FEW = ["lmetric", "least-loaded"]
 
 
 def few() -> Suite:
-    """One case a part, and 20 requests a case, are enough where only the loop matters."""
+    """Return a suite with one case in each part and 20 requests in each case, for tests of the loop."""
     prefixes = {**document()["workloads"]["prefixes"], "requests": 20, "output_tokens": 8}
     return suite(
         workloads={"prefixes": prefixes},
@@ -65,7 +65,7 @@ class Interrupted(Exception):
 
 
 class Interrupting:
-    """Ends a search after so many candidates."""
+    """Interrupts a search after some candidates."""
 
     def __init__(self, after: int) -> None:
         self.after = after
@@ -169,7 +169,7 @@ def test_a_searcher_and_its_judge_are_handed_a_suite_without_held_out_cases() ->
 
 
 class Repeating:
-    """Asks for the same candidate again and again."""
+    """Proposes the same candidate every time."""
 
     def __init__(self) -> None:
         self.told = 0

@@ -1,4 +1,4 @@
-"""Suites: strictly read, and their held-out cases kept from a search."""
+"""Suites: strict reading, and held-out cases that a search cannot see."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def either(request: pytest.FixtureRequest) -> None:
 
 
 def fails(name: str, *arguments: object, limits: Limits = SMALL) -> tuple[str, str]:
-    """How a call fails; and the next one works."""
+    """Return how a call fails, and check that the next call works."""
     result = confined(CALLS + name, arguments, limits)
     assert isinstance(result, Failure), result
     assert confined(CALLS + "add", [1, 2], SMALL) == 3
@@ -71,7 +71,7 @@ def alive(pid: int) -> bool:
 
 
 def gone(*pids: int) -> bool:
-    """Whether they end, which may take a moment."""
+    """Return whether these processes end within half a minute."""
     for _ in range(600):
         if not any(map(alive, pids)):
             return True
@@ -203,7 +203,7 @@ def test_a_fork_bomb_has_no_effect() -> None:
 
 def test_children_left_behind_are_ended(unsealed: None) -> None:
     if os.geteuid():
-        assert fails("leaves_others", 3)[0] == "error"  # the limit on processes, from which only root is free
+        assert fails("leaves_others", 3)[0] == "error"  # only root is exempt from the limit on processes
         return
     left = confined(CALLS + "leaves_others", [3], SMALL)
     assert len(left) == 3
@@ -222,7 +222,7 @@ def test_what_a_child_wrote_just_before_it_ended_is_read(monkeypatch: pytest.Mon
     os.write(ring, b"x")
 
     class Early:
-        """A poll that has looked before the child wrote, and hears a bell."""
+        """Polls before the child writes, and then reports the end of the child."""
 
         def register(self, *given: object) -> None: ...
 
@@ -233,7 +233,8 @@ def test_what_a_child_wrote_just_before_it_ended_is_read(monkeypatch: pytest.Mon
     one = object.__new__(zygote.Zygote)
     one.parent, one.bell, one.tasks = os.getppid(), bell, -1
     try:
-        assert one._watch(child, reading, SMALL) == (frame_of({"value": 3}), False)  # the pipe is open elsewhere too
+        # This process has the pipe open, so there is no end of file.
+        assert one._watch(child, reading, SMALL) == (frame_of({"value": 3}), False)
     finally:
         os.waitpid(child, 0)
         for end in (reading, writing, bell, ring):

@@ -30,13 +30,13 @@ def chat(text: str = "hello there", **more: Any) -> bytes:
 
 
 class Epp:
-    """A picker under way on loopback, before engines that need not be there."""
+    """A running picker on loopback; its engines need not exist."""
 
     def __init__(self, backends: dict[str, Any], **more: Any) -> None:
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
-        quiet = {"health": {"path": None}, "signals": False}  # nobody is there to be asked
+        quiet = {"health": {"path": None}, "signals": False}  # the engines do not exist
         self.config = {"listen": "127.0.0.1:0", "backends": backends, **quiet, **more}
         self.call(self._start())
         self.channel = grpc.insecure_channel(f"127.0.0.1:{self.port}")
@@ -69,7 +69,7 @@ class Epp:
         return {view.id: view.inflight for view in self.app.plane.views if view.id}
 
     def idle(self) -> bool:
-        """Nothing in flight, nothing that waits, and no counter that says otherwise."""
+        """Return whether no request is in flight or queued, by all counters."""
         counts = {
             (view.inflight, view.inflight_tokens, view.pending_prefill_tokens, view.decode_tokens)
             for view in self.app.plane.views
@@ -77,7 +77,7 @@ class Epp:
         return not self.app.plane.control.flights.by_id and not self.app.waiting and counts == {(0, 0, 0, 0)}
 
     def ends(self) -> dict[tuple[str, int], int]:
-        """How many requests ended in which way, by outcome and status."""
+        """Return the number of ended requests by outcome and status."""
         result: dict[tuple[str, int], int] = {}
         for group in list(self.app.metrics.groups.values()):
             for end, count in list(group.ends.items()):
@@ -90,11 +90,11 @@ class Epp:
 
 
 class Call:
-    """One HTTP request, in the gateway's words. Messages go out as they are said; `said` waits for the next answer."""
+    """One HTTP request as the gateway's messages. `said` waits for the next reply."""
 
     def __init__(self, epp: Epp, mode: int = FULL_DUPLEX, answers: int | None = None, configured: bool = True) -> None:
         self.mode, self.answers = mode, mode if answers is None else answers
-        self.configured = configured  # whether the first message tells the modes
+        self.configured = configured  # whether the first message has the body modes
         self._outbox: list[Any] = []
         self._more = threading.Condition()
         self._closed = False
@@ -124,7 +124,7 @@ class Call:
         return next(self.stream)
 
     def close(self) -> None:
-        """All has been said."""
+        """End the gateway's messages."""
         with self._more:
             self._closed = True
             self._more.notify()
@@ -154,7 +154,7 @@ class Call:
         self.say(message)
 
     def ask(self, body: bytes | None = None, **fields: str) -> Any:
-        """The whole request; the answer that says where it goes, or that it goes nowhere."""
+        """Send the whole request, and return the reply that names its endpoint or rejects it."""
         self.head(**fields)
         if self.mode == BUFFERED:
             assert self.said().WhichOneof("one") == "request_headers"
@@ -192,13 +192,13 @@ class Call:
 
 
 def mutated(said: Any, phase: str = "request_headers") -> dict[str, str]:
-    """The fields of the head that an answer sets."""
+    """Return the header fields that a reply sets."""
     heads = getattr(said, phase).response.header_mutation.set_headers
     return {one.header.key: one.header.raw_value.decode() for one in heads}
 
 
 def target(said: Any, phase: str = "request_headers") -> str:
-    """Where a request goes: told twice, and alike."""
+    """Return the endpoint of a request, which is in two places of a reply."""
     result = mutated(said, phase)[TARGET]
     assert said.dynamic_metadata["envoy.lb"][TARGET] == result
     return result

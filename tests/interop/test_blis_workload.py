@@ -1,4 +1,4 @@
-"""Workload specifications of BLIS as workloads, and back; and its traces by the same verbs."""
+"""Import and export of BLIS's workload specifications and traces."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHAT = {
 
 
 def client(**more: Any) -> dict[str, Any]:
-    """With all that an export writes."""
+    """Return a client with all keys that an export writes."""
     name = more.pop("name", "a")
     result = {
         "id": name,
@@ -142,7 +142,7 @@ def test_a_closed_loop_has_users_and_not_a_rate() -> None:
     del loop["rate_fraction"], loop["timeout"]
     result = import_workload(spec(loop, aggregate_rate=0), "x").document["workload"]
     assert result["closed_loop"] == {"concurrency": 8, "think_time": "2s"}
-    assert result["timeout"] == "300s"  # of BLIS's clients that wait for their answers, unless they say otherwise
+    assert result["timeout"] == "300s"  # BLIS's default for clients that wait for answers
     assert "rate" not in result
     out = export_workload(WorkloadSpec(**result)).document
     assert (out["aggregate_rate"], out["clients"][0]["concurrency"]) == (0, 8)

@@ -1,4 +1,4 @@
-"""`headway epp` behind a real Envoy, as an inference gateway sets it up, before engines on loopback."""
+"""`headway epp` with a real Envoy, configured as an inference gateway, in front of engines on loopback."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HTTP = "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptio
 
 
 def config(port: int, picker: int, mode: str, answers: str) -> dict[str, Any]:
-    """The picker is asked for every request, and the endpoint that it names is where the request goes."""
+    """Return an Envoy configuration that asks the picker for the endpoint of every request."""
     trailers = "SEND" if mode == "FULL_DUPLEX_STREAMED" else "SKIP"
     processing = {
         "request_header_mode": "SEND",
@@ -105,13 +105,13 @@ def free_port() -> int:
 
 
 class Behind:
-    """Engines, the picker, and Envoy before them."""
+    """Engines, the picker, and Envoy in front of them."""
 
     def __init__(self, folder: Path, mode: str, answers: str, **more: Any) -> None:
         self.engines = [Engine(f"e{number}") for number in range(2)]
         loop = asyncio.new_event_loop()
         for engine in self.engines:
-            loop.run_until_complete(engine.start())  # only for its port
+            loop.run_until_complete(engine.start())  # to reserve a port
             assert engine.server is not None
             engine.server.close()
             loop.run_until_complete(engine.server.wait_closed())
@@ -183,7 +183,7 @@ def test_envoy_sends_requests_where_the_policies_say(behind: Callable[..., Behin
     gateway.epp.until(gateway.epp.idle)
     assert gateway.epp.ends() == {("completed", 200): 4}
     assert [json.loads(body)["n"] for body in gateway.engines[1].bodies] == [1, 3]  # as they were sent
-    assert gateway.ask(messages=[]).status == 200  # which is for the engine to judge
+    assert gateway.ask(messages=[]).status == 200  # the engine validates the messages
     wrong = gateway.ask(messages=None, model=3)
     assert (wrong.status, json.loads(wrong.read())["error"]["type"]) == (400, "invalid_request_error")
 

@@ -45,21 +45,21 @@ def test_a_request_is_sent_to_an_endpoint_and_counted_until_its_answer_ends(epp:
     call = Call(picker)
     reply = call.ask(chat(stream=True))
     assert target(reply) == A
-    assert call.echoed == chat(stream=True)  # the gateway keeps nothing of what it has sent
+    assert call.echoed == chat(stream=True)  # the picker sends back the whole body
     assert picker.inflight() == {"a": 1, "b": 0}
     headed = call.answer_head()
     assert mutated(headed, "response_headers")["x-headway-target"] == "a"
     assert picker.app.plane.views[0].pending_prefill_tokens > 0
     echoed = call.answer_body(EVENT).response_body.response.body_mutation.streamed_response
     assert (echoed.body, echoed.end_of_stream) == (EVENT, False)
-    assert picker.app.plane.views[0].pending_prefill_tokens == 0  # its first token has come
+    assert picker.app.plane.views[0].pending_prefill_tokens == 0  # the first token has arrived
     assert picker.inflight() == {"a": 1, "b": 0}
     assert call.answer_body(USAGE, end=True).response_body.response.body_mutation.streamed_response.end_of_stream
     picker.until(picker.idle)
     assert call.rest() == []
     assert picker.ends() == {("completed", 200): 1}
     (group,) = picker.app.metrics.groups.values()
-    assert group.output == 7  # as the engine's usage says
+    assert group.output == 7  # from the engine's usage
 
 
 def test_the_policies_choose_among_several_calls_at_once(epp: Callable[..., Epp]) -> None:
@@ -90,7 +90,7 @@ def test_a_body_that_the_gateway_buffers_is_answered_in_the_bodys_phase(epp: Cal
     reply = call.ask()
     assert reply.WhichOneof("one") == "request_body"
     assert target(reply, "request_body") in (A, B)
-    assert not reply.request_body.response.HasField("body_mutation")  # it has the body
+    assert not reply.request_body.response.HasField("body_mutation")  # the gateway has the body
     call.answer_head()
     assert call.answer_body(b"{}", end=True).WhichOneof("one") == "response_body"
     picker.until(picker.idle)
@@ -99,7 +99,7 @@ def test_a_body_that_the_gateway_buffers_is_answered_in_the_bodys_phase(epp: Cal
 
 def test_a_body_comes_in_pieces_and_goes_back_in_pieces(epp: Callable[..., Epp]) -> None:
     picker = epp()
-    call = Call(picker, configured=False)  # a gateway that does not tell its modes is one of full duplex
+    call = Call(picker, configured=False)  # without modes the gateway uses full duplex
     body = chat("long " * 50_000)
     call.head()
     for at in range(0, len(body), 10_000):
@@ -145,7 +145,7 @@ def test_a_client_that_goes_gives_its_place_back(epp: Callable[..., Epp]) -> Non
     at_the_head.head()
     assert sum(picker.inflight().values()) == 2
     before_the_answer.stream.cancel()
-    amid_it.rest()  # Envoy half-closes, and the answer is not over
+    amid_it.rest()  # Envoy half-closes before the end of the answer
     at_the_head.stream.cancel()
     picker.until(picker.idle)
     picker.until(lambda: not picker.picker.calls)
@@ -191,7 +191,7 @@ def test_a_wrong_body_is_answered_by_the_gateway_itself(
     reply = call.ask(body).immediate_response
     assert reply.status.code == 400
     assert word in json.loads(reply.body)["error"]["message"]
-    assert call.rest() == []  # nothing more is said of it
+    assert call.rest() == []  # there are no more replies
     assert picker.idle()
 
 
@@ -302,7 +302,7 @@ def test_models_are_told_by_the_picker(epp: Callable[..., Epp]) -> None:
 
 
 def ask_within(picker: Epp, *allowed: str, model: str = "m") -> Call:
-    """A gateway that lets its request go to these endpoints alone."""
+    """Return a call whose gateway allows only these endpoints."""
     call = Call(picker)
     message = ProcessingRequest()
     for name, value in ((":method", "POST"), (":path", "/v1/chat/completions")):
@@ -341,7 +341,7 @@ def test_who_waits_in_the_queue_is_sent_to_an_endpoint_that_the_gateway_allows(e
         before[-1].ask()
     call = ask_within(picker, B)
     picker.until(lambda: len(picker.app.waiting) == 1)
-    before[0].stream.cancel()  # at A, which the queue would send it to
+    before[0].stream.cancel()  # frees A, to which the queue would send the request
     assert target(call.said()) == B
     for one in (*before, call):
         one.stream.cancel()

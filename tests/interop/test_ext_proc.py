@@ -1,4 +1,4 @@
-"""The messages on the wire, against bytes that Envoy's own definitions write (xds-protos 1.85.0)."""
+"""The encoded messages against bytes from Envoy's own definitions (xds-protos 1.85.0)."""
 
 from __future__ import annotations
 

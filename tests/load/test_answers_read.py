@@ -1,4 +1,4 @@
-"""What `headway load` makes of answers, as engines and routers write them."""
+"""How `headway load` reads the answers of engines and routers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def seen() -> Iterator[See]:
     made: list[Canned] = []
 
     def see(answer: bytes) -> tuple[Any, ...]:
-        """Of the first request: how it ended, its lengths, what was cached, and why it was not served."""
+        """Return outcome, lengths, cached tokens and reason of the first request."""
         made.append(Canned(answer))
         result = load(Ask(made[-1].url, api="chat"), SCENARIO)
         columns = ("outcome", "prompt_tokens", "output_tokens", "cached_tokens")
@@ -68,7 +68,7 @@ def test_an_answer_that_is_no_stream_tells_its_lengths_as_well(seen: See) -> Non
 
 
 def test_where_nothing_tells_the_length_events_are_counted_and_each_once(seen: See) -> None:
-    """Some engines name what a model thinks twice in one event, by its old and its new name."""
+    """Some engines send reasoning twice in one event, under an old and a new name."""
     thought = event(reasoning="x", reasoning_content="x")
     assert seen(stream(thought, thought + thought, event(content="y") + DONE))[2] == 4
 

@@ -1,4 +1,4 @@
-"""Turns of a session go on with what the engine has answered."""
+"""Turns of a session continue with the engine's answers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def engines() -> Iterator[Emulated]:
 
 @pytest.mark.parametrize(("api", "marks"), [("completions", 0), ("chat", 4)])
 def test_earlier_answers_are_found_cached_and_lengths_stay_as_planned(engines: Emulated, api: Any, marks: int) -> None:
-    """An emulator's marks between the messages of a chat do not add up from turn to turn."""
+    """An emulator's tokens between messages do not accumulate over the turns."""
     result = load(Ask(engines.url(), api=api), SCENARIO)
     names = ("session", "turn", "prompt_tokens", "cached_tokens")
     rows = sorted(zip(*(result.requests.column(name) for name in names), strict=True))
@@ -71,7 +71,7 @@ def test_a_chat_has_the_real_answers_as_messages_and_a_completion_has_them_in_it
 
 
 def plan(session: str | None = "s") -> list[Planned]:
-    """Two turns of a session: the second goes on with all of the first and its answer, which has the key 9."""
+    """Return two turns of a session: the second continues the first and its answer, which has the key 9."""
     first = Request(0, 0, 20, Path((7,), (20,)), session=session)
     second = Request(1, 0, 50, Path((7, 9, 8), (20, 30, 50)), session=session, turn=1)
     return [Planned(first, 10, 9), Planned(second, 10, 10)]

@@ -1,4 +1,4 @@
-"""Endpoints that answer what is no answer: no figure is made of it, and each is told in words."""
+"""Endpoints with invalid answers: they enter no figure, and each has a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headway load` against emulated engines: what is sent when, and what is made of the answers."""
+"""`headway load` with emulated engines: times of sending, and measurements of the answers."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def test_engines_see_the_lengths_of_the_workload(engines: Emulated, api: Any, ma
     result = loaded(engines, PLAIN, api=api, truth=truth)
     assert column(result, "outcome") == ["completed"] * 12
     assert column(result, "output_tokens") == [6] * 12
-    assert column(result, "prompt_tokens") == [96 + (0 if truth else marks)] * 12  # a chat has marks of its own
+    assert column(result, "prompt_tokens") == [96 + (0 if truth else marks)] * 12  # a chat has role and end tokens
 
 
 def test_a_load_begins_at_a_multiple_of_its_tick(engines: Emulated) -> None:
-    """By the clock that other processes of the machine have as well."""
+    """The clock is the machine's, which other processes share."""
 
     async def origin() -> int:
         traffic = OpenLoop(())
@@ -82,7 +82,7 @@ def test_requests_are_sent_at_their_times_whatever_becomes_of_those_before(engin
     thread = threading.Thread(target=lambda: outcome.append(loaded(engines, PLAIN, truth=True)))
     thread.start()
     instance = engines.host.replicas[0].instance
-    engines.until(lambda: instance.stats.requests == 12)  # nobody has been answered
+    engines.until(lambda: instance.stats.requests == 12)  # no request has an answer
     engines.fault("none")
     thread.join(60)
     (result,) = outcome
@@ -149,7 +149,7 @@ def test_what_is_under_way_at_the_horizon_is_in_flight(engines: Emulated) -> Non
     outcomes = column(result, "outcome")
     assert 0 < len(outcomes) < 12 and set(outcomes) == {"in_flight"}
     first_s = column(result, "arrival_ps")[0] / 1e12
-    assert result.summary()["duration_s"] == pytest.approx(0.1 - first_s)  # and not only until the last that came
+    assert result.summary()["duration_s"] == pytest.approx(0.1 - first_s)  # not only until the last answer
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://no..name:80"])
@@ -169,7 +169,7 @@ def test_what_goes_wrong_with_the_workload_in_the_middle_of_a_run_ends_it(engine
 
 
 def test_slowed_down_times_are_the_workloads() -> None:
-    """The emulator runs at a quarter of the speed, and so does the load: TPOT is the simulator's."""
+    """Emulator and load run at a quarter of real time, so TPOT is the simulator's."""
     workload = {**PLAIN, "requests": 6, "rate": "10/s", "output_tokens": 12}
     engines = Emulated(speed=0.25)
     try:

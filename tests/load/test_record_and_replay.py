@@ -1,4 +1,4 @@
-"""Live traffic that the gateway has recorded, as a trace that is replayed."""
+"""Traffic that the gateway has recorded, replayed as a trace."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SCENARIO = {"seed": 3, "workload": WORKLOAD, "cluster": {"instances": 2, "latenc
 
 
 def recording(live: Any, tmp_path: Path, scenario: dict[str, Any]) -> tuple[Path, Result]:
-    """The folder of a process, and what the clients saw."""
+    """Return the folder of a process, and the clients' result."""
     engines = Emulated({"instances": 2}, speed=20.0)
     try:
         backends = {replica.name: engines.url(replica.index) for replica in engines.host.replicas}
@@ -91,7 +91,7 @@ def test_requests_of_one_group_begin_with_the_same_blocks_and_the_next_turn_with
         for earlier, later in pairwise(turns):
             pairs = enumerate(zip(earlier, later, strict=False))
             same = next((at for at, pair in pairs if pair[0] != pair[1]), len(earlier))
-            assert same * 16 >= 400 - 64  # the gateway's own blocks are of 64 tokens
+            assert same * 16 >= 400 - 64  # the gateway's blocks have 64 tokens
 
 
 def expanded(record: Any) -> list[int]:

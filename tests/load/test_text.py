@@ -1,4 +1,4 @@
-"""Prompts made of a workload's paths."""
+"""Prompts from a workload's paths."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ SCENARIO: dict[str, Any] = {
 
 
 def test_round_robin_is_the_same_in_both_worlds(tmp_path: Path) -> None:
-    """It looks at nothing, so that what goes where, and what is found cached there, is the same to the last token."""
+    """A policy without signals: targets and cache hits are equal to the last token."""
     result = twin(SCENARIO, "round-robin", output=tmp_path)
     (pair,) = result.pairs
     assert pair.live["requests"]["completed"] == 60
@@ -53,8 +53,8 @@ def test_round_robin_is_the_same_in_both_worlds(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_the_plain_set_up_agrees_also_where_a_policy_goes_by_what_replicas_report(tmp_path: Path) -> None:
-    """The beginning of the example, whose eight replicas are equal and whose policies are the default ones. Where
-    others hold the machine up the twin is off by their time, and is slowed: the same delay is a smaller share then."""
+    """Run the beginning of the example: eight equal replicas and default policies. On a busy machine the live run is
+    late, so the test repeats it more slowly: the same delay is then a smaller share."""
     loaded = Scenario.load(ROOT / "examples" / "20_twin.yaml", "workload.requests=130")
     seen = []
     for step_ms in (30, 60, 120):
@@ -65,7 +65,7 @@ def test_the_plain_set_up_agrees_also_where_a_policy_goes_by_what_replicas_repor
             break
     assert result.agrees and result.order("live") == ["weighted", "round-robin"], seen
     kept = [Result.load(output / "weighted" / side).requests for side in ("simulated", "live")]
-    # Until the first report the router goes by what it counts itself: only who overtakes whom is left to chance.
+    # Until the first report the router uses its own counts: only the order of requests is left to chance.
     due_ps = loaded.signals.poll_interval_ps + loaded.signals.poll_delay_ps
     before = len([one for one in kept[0].column("arrival_ps") if one < due_ps])
     went = [one.column("instance")[:before] for one in kept]

@@ -21,8 +21,8 @@ COLUMNS: Final = {
     "TTFT mean": ("latency.ttft.mean", "{:,.0f} ms"),
     "TTFT p99": ("latency.ttft.p99", "{:,.0f} ms"),
     "E2E mean": ("latency.e2e.mean", "{:,.0f} ms"),
-    "cached": ("cache.token_hit_ratio", "{:.0%}"),
-    "uneven": ("balance.cv", "{:.2f}"),
+    "cache hits": ("cache.token_hit_ratio", "{:.0%}"),
+    "load imbalance": ("balance.cv", "{:.2f}"),
     "completed": ("requests.completed", "{:,.0f}"),
 }
 

@@ -148,7 +148,7 @@ class Stream:
         self._body.append(piece.body)
         self._size += len(piece.body)
         if self._size > self.reception.limits.body_bytes:
-            most = f"a body has at most {self.reception.limits.body_bytes:,} bytes"
+            most = f"the body has more than {self.reception.limits.body_bytes:,} bytes"
             self.reception.count_refusal(413)
             self.answer(None, 413, error_body(413, most))
             return await self._replies
