@@ -80,15 +80,17 @@ def test_a_run_in_two_halves_fits_80_columns_and_tells_of_prefixes_that_are_lost
     assert max(len(line) for line in done.stdout.splitlines()[:-1]) <= 80
     assert "KV transfers  60, " in done.stdout
     assert "pair_split=60 pair_whole=0 prefill.prefix_index_blocks=" in done.stdout
-    told = "'transfer.keep_prefill_copy' is off, so that nothing stays there once it has been moved. Set it to true"
-    assert done.stderr.startswith("headway: weighted lives on prefixes") and told in done.stderr
+    told = (
+        "'transfer.keep_prefill_copy' is off, so these instances drop a prefix once it is transferred. Set it to true"
+    )
+    assert done.stderr.startswith("headway: weighted routes by prefixes cached on prefill") and told in done.stderr
     for words in (("--routing-policy", "least-loaded"), ("--set", KEPT)):
         assert not headway("run", scenario, "--set", SPLIT, *words).stderr
 
 
 def test_compare_names_the_policies_whose_prefixes_are_lost(headway: Run, scenario: str) -> None:
     words = ("compare", scenario, "--set", SPLIT, "--policies", "round-robin,lmetric,least-loaded-pair,prefix-pair")
-    assert headway(*words).stderr.startswith("headway: lmetric, prefix-pair live on prefixes cached where")
+    assert headway(*words).stderr.startswith("headway: lmetric, prefix-pair route by prefixes cached on prefill")
     assert not headway(*words, "--set", KEPT).stderr
 
 

@@ -218,5 +218,5 @@ def test_inspect_takes_the_order_in_which_a_prompt_is_used(capsys: pytest.Captur
     assert "in order of arrival;" in trace(capsys, *asked)[1]
     code, said, error = trace(capsys, *asked, "--order", "tail")
     assert code == 2 and not said and "tail-first" in error
-    with pytest.raises(HeadwayError, match="no order of use is called 'tail_last'"):
+    with pytest.raises(HeadwayError, match="there is no order 'tail_last'"):
         inspect_trace(source, order="tail_last")  # type: ignore[arg-type]

@@ -28,7 +28,7 @@ POLICIES: list[Any] = [
 
 
 @pytest.fixture(scope="module")
-def found() -> headway.Comparison:
+def comparison() -> headway.Comparison:
     if not AZURE.is_file():
         pytest.skip(f"there is no {AZURE.name}: the real traces lie in ../shared/traces beside the repository")
     scenario = {
@@ -40,29 +40,29 @@ def found() -> headway.Comparison:
     return headway.compare(scenario, POLICIES, stage="admission", workers=1)
 
 
-def test_shedding_lifts_goodput_and_costs_rejects(found: headway.Comparison) -> None:
-    plain = found["always"]
+def test_shedding_lifts_goodput_and_costs_rejects(comparison: headway.Comparison) -> None:
+    plain = comparison["always"]
     assert plain["requests"]["rejected"] == 0 and plain["requests"]["completed"] == 8819
     for name in ("tier-shed", "saturation", "deadline"):
-        summary = found[name]
+        summary = comparison[name]
         assert summary["requests"]["rejected"] > 0.05 * 8819
         assert summary["requests"]["completed"] + summary["requests"]["rejected"] == 8819
         # per planned request: those that were turned away are misses
         assert summary["slo"]["goodput_ratio"] > plain["slo"]["goodput_ratio"] + 0.1
         assert summary["latency"]["ttft"]["p99"] < plain["latency"]["ttft"]["p99"]
-    assert found.best.startswith("deadline")
+    assert comparison.best.startswith("deadline")
 
 
-def test_a_policy_that_turns_too_much_away_does_not_get_an_easier_score(found: headway.Comparison) -> None:
-    strict, plain = found["token-bucket"], found["always"]
+def test_a_policy_that_turns_too_much_away_does_not_get_an_easier_score(comparison: headway.Comparison) -> None:
+    strict, plain = comparison["token-bucket"], comparison["always"]
     assert strict["latency"]["ttft"]["mean"] < plain["latency"]["ttft"]["mean"] / 5
     assert strict["slo"]["ttft_attainment"] > 0.98 > plain["slo"]["ttft_attainment"]
     assert strict["slo"]["goodput_ratio"] < plain["slo"]["goodput_ratio"]
 
 
-def test_low_classes_pay_for_the_high_ones_where_classes_are_shed(found: headway.Comparison) -> None:
-    def shares(policy: str, whom: str) -> dict[str, float]:
-        rows = [row for row in found.per(whom) if row["policy"].startswith(policy)]
+def test_low_classes_pay_for_the_high_ones_where_classes_are_shed(comparison: headway.Comparison) -> None:
+    def shares(policy: str, group: str) -> dict[str, float]:
+        rows = [row for row in comparison.per(group) if row["policy"].startswith(policy)]
         return {row["id"]: row["slo"]["goodput_ratio"] for row in rows}
 
     for policy in ("tier-shed", "saturation"):
@@ -71,7 +71,9 @@ def test_low_classes_pay_for_the_high_ones_where_classes_are_shed(found: headway
         assert after["realtime"] > before["realtime"] + 0.1 and after["standard"] > before["standard"] + 0.1
         assert after["batch"] < after["realtime"] - 0.05
         turned_away = {
-            row["id"] for row in found.per("class") if row["policy"].startswith(policy) and row["requests"]["rejected"]
+            row["id"]
+            for row in comparison.per("class")
+            if row["policy"].startswith(policy) and row["requests"]["rejected"]
         }
         assert turned_away == {"batch"}
     after = shares("deadline", "tenant")
@@ -79,15 +81,15 @@ def test_low_classes_pay_for_the_high_ones_where_classes_are_shed(found: headway
     assert max(after.values()) - min(after.values()) < 0.05  # a deadline asks nobody's class here
 
 
-def test_fairness_among_tenants_is_told(found: headway.Comparison) -> None:
-    fair = {name.partition("(")[0]: summary["fairness"]["jain_goodput"] for name, summary in found.ranked}
+def test_fairness_among_tenants_is_told(comparison: headway.Comparison) -> None:
+    fair = {name.partition("(")[0]: summary["fairness"]["jain_goodput"] for name, summary in comparison.ranked}
     assert fair["always"] > 0.999 and fair["deadline"] > 0.999
     assert fair["saturation"] < fair["tier-shed"] < 0.999
 
 
-def test_each_class_conserves_its_requests(found: headway.Comparison) -> None:
-    for whom in ("class", "tenant"):
-        for name, summary in found.ranked:
-            rows = [row for row in found.per(whom) if row["policy"] == name]
+def test_each_class_conserves_its_requests(comparison: headway.Comparison) -> None:
+    for group in ("class", "tenant"):
+        for name, summary in comparison.ranked:
+            rows = [row for row in comparison.per(group) if row["policy"] == name]
             for outcome in ("arrived", "completed", "rejected", "timed_out"):
                 assert sum(row["requests"][outcome] for row in rows) == summary["requests"][outcome]

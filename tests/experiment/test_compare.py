@@ -86,7 +86,7 @@ def test_an_object_of_the_catalogue_is_written_with_its_parameters() -> None:
     [
         (7, "routing: expected a policy's name, a mapping with 'name', or a class or object with the method 'route'"),
         (Refuse, "with the method 'route'"),
-        (Picky, "routing: Picky could not be made: TypeError"),
+        (Picky, "routing: Picky() failed: TypeError"),
         ("rnadom", "no routing policy is called 'rnadom'. Did you mean 'random'?"),
         ({"name": "unified", "overload": 2}, "policies.routing.overload"),
     ],
@@ -178,8 +178,8 @@ def test_a_single_policy_needs_no_list(policies: Any) -> None:
 
 
 def test_text_may_name_several() -> None:
-    found = headway.compare(SCENARIO, "random, {name: weighted, scorers: {load-balance: 1}}").ranked
-    assert {name for name, _ in found} == {"random", "weighted(load-balance:1)"}
+    result = headway.compare(SCENARIO, "random, {name: weighted, scorers: {load-balance: 1}}").ranked
+    assert {name for name, _ in result} == {"random", "weighted(load-balance:1)"}
 
 
 def test_no_policy_is_an_error_that_lists_them() -> None:
@@ -198,10 +198,10 @@ def test_the_scenarios_own_policy_is_labelled_with_what_is_not_default() -> None
 
 
 def test_any_figure_ranks() -> None:
-    found = headway.compare(SCENARIO, ["round-robin", "always-busiest"], by="latency.ttft.p99")
-    tails = [summary["latency"]["ttft"]["p99"] for _, summary in found.ranked]
+    result = headway.compare(SCENARIO, ["round-robin", "always-busiest"], by="latency.ttft.p99")
+    tails = [summary["latency"]["ttft"]["p99"] for _, summary in result.ranked]
     assert tails == sorted(tails)
-    assert found.summary()["by"] == found.by == "latency.ttft.p99"
+    assert result.summary()["by"] == result.by == "latency.ttft.p99"
     assert headway.compare(SCENARIO, "random").summary()["by"] is None
 
 
@@ -228,13 +228,13 @@ def test_a_part_that_the_caller_declared_is_known_wherever_it_runs() -> None:
 @contextmanager
 def elsewhere() -> Iterator[None]:
     """A program with a second thread."""
-    done = threading.Event()
-    thread = threading.Thread(target=done.wait)
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
     thread.start()
     try:
         yield
     finally:
-        done.set()
+        stop.set()
         thread.join()
 
 
@@ -264,11 +264,11 @@ def test_a_script_with_threads_and_without_a_guard_runs_once(how: str, tmp_path:
     file.write_text(script)
     command = [sys.executable, str(file)] if how == "file" else [sys.executable]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    given = script if how == "stdin" else None
-    done = subprocess.run(
-        command, input=given, env=environment, capture_output=True, text=True, timeout=300, check=False
+    settings = script if how == "stdin" else None
+    process = subprocess.run(
+        command, input=settings, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
-    assert (done.stdout, done.stderr) == ("once\n2\n", "")
+    assert (process.stdout, process.stderr) == ("once\n2\n", "")
 
 
 def _compared() -> int:
@@ -314,20 +314,23 @@ def test_policies_that_hardly_differ_are_level() -> None:
         ("random", summary(0.9, 100)),
     ]
     assert verdict(ranked, SLO) == (
-        "unified, lmetric-plus-one and lmetric are level: 99.9 % within the SLO, TTFT p99 100.0 to 102.0 ms "
+        "unified, lmetric-plus-one and lmetric are within 2 % of each other: 99.9 % within the SLO, "
+        "TTFT p99 100.0 to 102.0 ms "
         "(weighted: 99.9 % within the SLO, TTFT p99 103.0 ms)."
     )
 
 
 def test_many_level_policies_are_counted() -> None:
-    said = verdict([(f"p{number}", summary()) for number in range(9)], SLO)
-    assert said == "p0, p1, p2, p3 and 5 others are level: 100.0 % within the SLO, TTFT p99 100.0 ms."
+    sentence = verdict([(f"p{number}", summary()) for number in range(9)], SLO)
+    tie = "are within 2 % of each other"
+    assert sentence == f"p0, p1, p2, p3 and 5 others {tie}: 100.0 % within the SLO, TTFT p99 100.0 ms."
 
 
 def test_without_an_slo_policies_are_level_by_end_to_end_time() -> None:
     ranked = [("a", summary(e2e=1000)), ("b", summary(e2e=1010)), ("c", summary(e2e=1010, lost=1))]
-    said = "a and b are level: E2E 1,000 to 1,010 ms on average (c: E2E 1,010 ms on average)."
-    assert verdict(ranked, NO_SLO) == said
+    tie = "are within 2 % of each other"
+    sentence = f"a and b {tie}: E2E 1,000 to 1,010 ms on average (c: E2E 1,010 ms on average)."
+    assert verdict(ranked, NO_SLO) == sentence
 
 
 def test_ranked_by_a_figure_the_verdict_is_about_that_figure() -> None:
@@ -335,7 +338,7 @@ def test_ranked_by_a_figure_the_verdict_is_about_that_figure() -> None:
     by = "latency.ttft.p99"
     assert (
         verdict(ranked, SLO, by=by)
-        == "a and b are level: latency.ttft.p99 100 to 101 (round-robin: latency.ttft.p99 300.2)."
+        == "a and b are within 2 % of each other: latency.ttft.p99 100 to 101 (round-robin: latency.ttft.p99 300.2)."
     )
     assert verdict(ranked[::2], SLO, by=by).startswith("a is lowest: latency.ttft.p99 100 (round-robin: ")
     assert verdict([ranked[1], ranked[0]], SLO, by="slo.goodput_ratio").startswith(
@@ -366,7 +369,7 @@ def test_an_oracle_is_marked_and_never_best_unless_all_are() -> None:
     assert comparison.oracles == (name,)
     entries = {entry["name"]: entry["oracle"] for entry in comparison.summary()["policies"]}
     assert entries == {name: True, "always-busiest": False}
-    assert f"{name}, an oracle, shows what more there is" in comparison.verdict
+    assert f"{name}, an oracle, shows what is still possible" in comparison.verdict
     assert headway.compare(SCENARIO, [oracle]).best == name
 
 
@@ -382,10 +385,10 @@ def test_a_pair_policy_that_seeks_prefixes_is_shown_with_and_without_copies_of_t
         "cluster": {"architecture": "disaggregated", "prefill": {"instances": 2}, "decode": {"instances": 2}},
     }
     pairs = ["prefix-pair", "least-loaded-pair"]
-    found = headway.compare(scenario, pairs, workers=1)
-    assert sorted(name for name, _ in found.ranked) == ["least-loaded-pair", "prefix-pair", "prefix-pair(copies)"]
-    hits = {name: summary["cache"]["token_hit_ratio"] for name, summary in found.ranked}
+    result = headway.compare(scenario, pairs, workers=1)
+    assert sorted(name for name, _ in result.ranked) == ["least-loaded-pair", "prefix-pair", "prefix-pair(copies)"]
+    hits = {name: summary["cache"]["token_hit_ratio"] for name, summary in result.ranked}
     assert hits["prefix-pair(copies)"] > 0.5 > hits["prefix-pair"]
-    kept = headway.compare(scenario, pairs, overrides="cluster.transfer.keep_prefill_copy=true", workers=1)
-    assert sorted(name for name, _ in kept.ranked) == ["least-loaded-pair", "prefix-pair"]
-    assert kept["prefix-pair"] == found["prefix-pair(copies)"]
+    stored = headway.compare(scenario, pairs, overrides="cluster.transfer.keep_prefill_copy=true", workers=1)
+    assert sorted(name for name, _ in stored.ranked) == ["least-loaded-pair", "prefix-pair"]
+    assert stored["prefix-pair"] == result["prefix-pair(copies)"]

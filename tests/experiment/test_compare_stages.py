@@ -35,61 +35,61 @@ class Nobody:
 
 
 def test_admission_policies_are_compared_under_labels_of_their_own() -> None:
-    found = headway.compare(SCENARIO, "always, never, {name: token-bucket, rate: 5}", stage="admission", workers=1)
-    assert found.stage == found.summary()["stage"] == "admission"
-    assert [name for name, _ in found.ranked] == [found.best, *(name for name, _ in found.ranked[1:])]
-    assert {name for name, _ in found.ranked} == {"always", "never", "token-bucket(rate=5)"}
-    assert found["never"]["requests"]["rejected"] == 120
-    assert found["token-bucket"]["requests"]["rejected"] > 0
-    assert found.ranked[-1][0] == "never"
-    shares = [summary["slo"]["goodput_ratio"] for _, summary in found.ranked]
+    result = headway.compare(SCENARIO, "always, never, {name: token-bucket, rate: 5}", stage="admission", workers=1)
+    assert result.stage == result.summary()["stage"] == "admission"
+    assert [name for name, _ in result.ranked] == [result.best, *(name for name, _ in result.ranked[1:])]
+    assert {name for name, _ in result.ranked} == {"always", "never", "token-bucket(rate=5)"}
+    assert result["never"]["requests"]["rejected"] == 120
+    assert result["token-bucket"]["requests"]["rejected"] > 0
+    assert result.ranked[-1][0] == "never"
+    shares = [summary["slo"]["goodput_ratio"] for _, summary in result.ranked]
     assert shares == sorted(shares, reverse=True)
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_all_policies_of_a_stage_run_where_all_are_asked_for(stage: str) -> None:
-    found = headway.compare(SCENARIO, "all", stage=stage, workers=1, overrides="workload.requests=20")
+    result = headway.compare(SCENARIO, "all", stage=stage, workers=1, overrides="workload.requests=20")
     known = [name for name in registry.names(stage) if not name.endswith("pair")]  # which take a cluster that is split
-    assert [name.partition("(")[0] for name, _ in sorted(found.ranked)] == sorted(known)
-    for _, summary in found.ranked:
+    assert [name.partition("(")[0] for name, _ in sorted(result.ranked)] == sorted(known)
+    for _, summary in result.ranked:
         assert summary["requests"]["arrived"] == 20
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_comparison_gives_what_running_alone_gives(stage: str) -> None:
     name = registry.names(stage)[-1]
-    found = headway.compare(SCENARIO, [registry.names(stage)[0], name], stage=stage, workers=2)
-    assert found[name] == headway.simulate(SCENARIO, **{stage: name}).summary()
+    result = headway.compare(SCENARIO, [registry.names(stage)[0], name], stage=stage, workers=2)
+    assert result[name] == headway.simulate(SCENARIO, **{stage: name}).summary()
 
 
 def test_the_scenarios_parameters_hold_for_a_policy_that_is_named_alone() -> None:
-    given = {**SCENARIO, "policies": {"admission": {"name": "token-bucket", "rate": 7.0}, "routing": "random"}}
-    found = headway.compare(given, "always,token-bucket", stage="admission", workers=1)
-    assert {name for name, _ in found.ranked} == {"always", "token-bucket(rate=7.0)"}
-    assert found["token-bucket"] == headway.simulate(given).summary()
+    settings = {**SCENARIO, "policies": {"admission": {"name": "token-bucket", "rate": 7.0}, "routing": "random"}}
+    result = headway.compare(settings, "always,token-bucket", stage="admission", workers=1)
+    assert {name for name, _ in result.ranked} == {"always", "token-bucket(rate=7.0)"}
+    assert result["token-bucket"] == headway.simulate(settings).summary()
 
 
 def test_classes_and_objects_of_the_callers_own_are_compared() -> None:
-    found = headway.compare(SCENARIO, ["always", Nobody, Nobody()], stage="admission")
-    assert [name for name, _ in found.ranked] == ["always", "Nobody", "Nobody#2"]
+    result = headway.compare(SCENARIO, ["always", Nobody, Nobody()], stage="admission")
+    assert [name for name, _ in result.ranked] == ["always", "Nobody", "Nobody#2"]
 
 
 def test_the_plainest_policy_of_the_stage_is_the_one_to_measure_against() -> None:
     few = "{name: token-bucket, rate: 0.1, burst: 1}"
-    found = headway.compare(
+    result = headway.compare(
         SCENARIO, f"{few}, {{name: token-bucket, rate: 15}}, always", stage="admission", by="latency.ttft.mean"
     )
-    assert "(always: latency.ttft.mean " in found.verdict
+    assert "(always: latency.ttft.mean " in result.verdict
 
 
 @pytest.mark.parametrize(
     ("stage", "policies", "message"),
     [
-        ("admision", None, "stage: no stage of policies is called 'admision'. Did you mean 'admission'?"),
+        ("admision", None, "stage: there is no stage 'admision'. Did you mean 'admission'?"),
         ("admission", "allways", "policies: no admission policy is called 'allways'. Did you mean 'always'?"),
         ("admission", "round-robin", "no admission policy is called 'round-robin'"),
         ("scheduler", [], "policies: name at least one scheduler policy. Known: fcfs"),
-        ("flow", [object()], "policies: a flow is given by its name"),
+        ("flow", [object()], "policies: give a flow policy by name"),
         ("priority", [Nobody], "or a class or object with the method 'prioritise'"),
         ("admission", "{name: token-bucket, rat: 5}", "policies.rat: 'token-bucket' has no such parameter."),
     ],
@@ -104,20 +104,20 @@ def test_what_cannot_be_compared_is_told_before_anything_runs(stage: str, polici
 
 
 def test_there_is_a_row_for_each_policy_and_tenant_or_class() -> None:
-    found = headway.compare(SCENARIO, "always,never", stage="admission", workers=1)
-    rows = found.per("tenant")
+    result = headway.compare(SCENARIO, "always,never", stage="admission", workers=1)
+    rows = result.per("tenant")
     assert [(row["policy"], row["id"]) for row in rows] == [
         ("always", "crawler"), ("always", "shop"), ("never", "crawler"), ("never", "shop"),
     ]  # fmt: skip
     assert rows[2]["requests"]["rejected"] == rows[0]["requests"]["completed"]
-    assert [(row["policy"], row["id"]) for row in found.per("class")][:2] == [
+    assert [(row["policy"], row["id"]) for row in result.per("class")][:2] == [
         ("always", "batch"),
         ("always", "realtime"),
     ]
-    assert found.summary("class")["per_class"] == found.per("class")
-    assert "per_class" not in found.summary()
+    assert result.summary("class")["per_class"] == result.per("class")
+    assert "per_class" not in result.summary()
     with pytest.raises(HeadwayError, match=r"^per: there are no figures per 'tenants'\. Did you mean 'tenant'\?"):
-        found.per("tenants")
+        result.per("tenants")
 
 
 @pytest.fixture
@@ -131,11 +131,11 @@ def test_the_table_shows_what_was_lost_only_where_something_was(scenario: str, c
     monkeypatch.setenv("COLUMNS", "100")
     words = ["compare", scenario, "--stage", "admission", "--policies"]
     assert status([*words, "always,never", "--per", "tenant"]) == 0
-    said = capsys.readouterr().out
-    assert max(map(len, said.splitlines())) <= 100
-    assert said.count("rejected") == 2 and "timed" not in said  # in the ranking and per tenant
-    assert "tenants'" in said and "routing: least-loaded" in said
-    lines = [line.split() for line in said.splitlines()]
+    output = capsys.readouterr().out
+    assert max(map(len, output.splitlines())) <= 100
+    assert output.count("rejected") == 2 and "timed" not in output  # in the ranking and per tenant
+    assert "tenants'" in output and "routing: least-loaded" in output
+    lines = [line.split() for line in output.splitlines()]
     never = next(line for line in lines if line[:1] == ["never"] and "crawler" not in line)
     assert "120" in never and "0.0" in never
     assert any(line[:2] == ["never", "crawler"] for line in lines)
@@ -146,12 +146,12 @@ def test_the_table_shows_what_was_lost_only_where_something_was(scenario: str, c
 def test_clients_that_give_up_are_a_column(scenario: str, capsys: Any) -> None:
     words = ["compare", scenario, "--policies", "random,round-robin", "--set", "workload.timeout=300ms", "--json"]
     assert status(words) == 0
-    lost = [one["summary"]["requests"]["timed_out"] for one in json.loads(capsys.readouterr().out)["policies"]]
+    lost = [each["summary"]["requests"]["timed_out"] for each in json.loads(capsys.readouterr().out)["policies"]]
     assert all(lost)
     assert status(words[:-1]) == 0
-    said = capsys.readouterr().out
-    assert "timed" in said and "rejected" not in said
-    assert max(map(len, said.splitlines())) <= 80
+    output = capsys.readouterr().out
+    assert "timed" in output and "rejected" not in output
+    assert max(map(len, output.splitlines())) <= 80
 
 
 def test_one_tenant_alone_is_nothing_to_tell_apart(scenario: str, capsys: Any) -> None:
@@ -191,12 +191,12 @@ KNATIVE = "{name: concurrency, stable_window_s: 2, panic_window_s: 1}"
 
 
 def test_a_comparison_of_autoscalers_says_who_serves_as_many_for_less() -> None:
-    found = headway.compare(POOL, f"static,{KNATIVE}", stage="scaling", workers=1)
-    usd = [found[name]["cost"]["usd"] for name in ("static", "concurrency")]
-    assert usd[1] < 0.6 * usd[0] and found["concurrency"]["slo"]["goodput_ratio"] == 1
+    result = headway.compare(POOL, f"static,{KNATIVE}", stage="scaling", workers=1)
+    usd = [result[name]["cost"]["usd"] for name in ("static", "concurrency")]
+    assert usd[1] < 0.6 * usd[0] and result["concurrency"]["slo"]["goodput_ratio"] == 1
     less = f"{100 * (1 - usd[1] / usd[0]):.0f} % less than static."
-    assert "Of those that serve as many within the SLO, concurrency(" in found.verdict
-    assert found.verdict.endswith(less)
+    assert "Of the policies that meet the SLO as often, concurrency(" in result.verdict
+    assert result.verdict.endswith(less)
     fixed = headway.compare(POOL, f"static,{KNATIVE}", stage="scaling", overrides="cluster.min_replicas=4", workers=1)
     assert "USD" not in fixed.verdict  # nobody costs less
     assert "USD" not in headway.compare(POOL, f"static,{KNATIVE}", stage="scaling", by="cost.usd", workers=1).verdict
@@ -212,7 +212,7 @@ def test_saving_needs_as_many_requests_served() -> None:
     )
     assert saving([("static", one(0.99, 6)), ("b", one(0.98, 1))], slo, "static") == ""
     assert saving([("a", one(0.99, 6)), ("b", one(0.99, 0.5))], slo, "static") == (
-        " Of those that serve as many within the SLO, b costs the least, 0.5000 USD."
+        " Of the policies that meet the SLO as often, b costs the least, 0.5000 USD."
     )
     assert saving([("a", one(0.99, 6)), ("b", one(0.98, 1))], slo, "static") == ""
 
@@ -236,8 +236,8 @@ def test_a_name_with_parameters_breaks_before_them(tmp_path: Any, capsys: Any, m
         (["compare", "--stage", "scaling", "--set", "cluster.min_replicas=4"], "No pool may change its size"),
         (["run", "--set", "policies.scaling=hpa", "--set", "scaling.interval=null"], "'scaling.interval' is null"),
         (["compare", "--stage", "scaling", "--set", "cluster.scaling=hpa"], "Every pool that may change its size has"),
-        (["run", "--set", "faults=[{at: 9h, instance: instance-0, kind: crash}]"], "The fault struck nothing"),
-        (["run", "--set", f"faults=[{CRASH}, {{at: 9h, instance: instance-1, kind: crash}}]"], "1 of 2 faults struck"),
+        (["run", "--set", "faults=[{at: 9h, instance: instance-0, kind: crash}]"], "The fault had no effect"),
+        (["run", "--set", f"faults=[{CRASH}, {{at: 9h, instance: instance-1, kind: crash}}]"], "1 of 2 faults had no"),
         (["compare", "--stage", "scaling"], ""),
         (["run", "--set", "policies.scaling=hpa"], ""),
         (["run", "--set", "cluster.min_replicas=4"], ""),
@@ -249,5 +249,5 @@ def test_what_can_have_no_effect_is_said(words: list[str], said: str, tmp_path: 
     file.write_text(json.dumps(POOL))
     names = ["--policies", "static,hpa"] if words[0] == "compare" else []
     assert status([words[0], str(file), *names, *words[1:]]) == 0
-    found = capsys.readouterr().err
-    assert found.startswith(f"headway: {said}") if said else not found
+    output = capsys.readouterr().err
+    assert output.startswith(f"headway: {said}") if said else not output

@@ -42,56 +42,60 @@ def scenario(tmp_path_factory: pytest.TempPathFactory) -> Json:
 
 
 @pytest.fixture(scope="module")
-def found(scenario: Json) -> Controls:
+def all_controls(scenario: Json) -> Controls:
     return controls(scenario)
 
 
-def test_the_controls_are_the_catalogues_whatever_the_scenario_says_of_them(scenario: Json, found: Controls) -> None:
+def test_the_controls_are_the_catalogues_whatever_the_scenario_says_of_them(
+    scenario: Json, all_controls: Controls
+) -> None:
     own = {**scenario, "policies": {"routing": {"name": "sticky", "max_sessions": 1}}}
-    assert controls(own).summaries == found.summaries
+    assert controls(own).summaries == all_controls.summaries
 
 
-def test_all_five_run_and_only_capped_has_fewer_requests(found: Controls) -> None:
-    assert list(found.summaries) == [control.name for control in CONTROLS] == NAMES
-    assert found.missing is None
-    arrived = [found.summaries[name]["requests"]["arrived"] for name in NAMES]
+def test_all_five_run_and_only_capped_has_fewer_requests(all_controls: Controls) -> None:
+    assert list(all_controls.summaries) == [control.name for control in CONTROLS] == NAMES
+    assert all_controls.missing is None
+    arrived = [all_controls.summaries[name]["requests"]["arrived"] for name in NAMES]
     assert arrived == [100, 100, 100, 100, 2 * 8 + 20 * 2]
 
 
-def test_each_is_the_run_that_its_name_says(found: Controls, scenario: Json) -> None:
+def test_each_is_the_run_that_its_name_says(all_controls: Controls, scenario: Json) -> None:
     for name in NAMES[:4]:
-        assert found.summaries[name] == simulate(scenario, routing=name).summary()
+        assert all_controls.summaries[name] == simulate(scenario, routing=name).summary()
     capped = {
         **scenario,
         "workload": {"trace": {**scenario["workload"]["trace"], "transforms": [{"cap": {"max_turns": 8}}]}},
     }
-    assert found.summaries["capped"] == simulate(capped, routing="lmetric").summary()
+    assert all_controls.summaries["capped"] == simulate(capped, routing="lmetric").summary()
 
 
-def test_the_number_of_processes_changes_nothing(found: Controls, scenario: Json) -> None:
-    assert controls(scenario, workers=1) == found
+def test_the_number_of_processes_changes_nothing(all_controls: Controls, scenario: Json) -> None:
+    assert controls(scenario, workers=1) == all_controls
 
 
 def test_capping_comes_after_the_transforms_that_a_trace_has_already(scenario: Json) -> None:
     trace = {**scenario["workload"]["trace"], "transforms": [{"cap": {"max_turns": 3}}]}
-    got = controls({**scenario, "workload": {"trace": trace}})
-    assert {name: got.summaries[name]["requests"]["arrived"] for name in NAMES} == dict.fromkeys(NAMES, 2 * 3 + 20 * 2)
+    actual = controls({**scenario, "workload": {"trace": trace}})
+    assert {name: actual.summaries[name]["requests"]["arrived"] for name in NAMES} == dict.fromkeys(
+        NAMES, 2 * 3 + 20 * 2
+    )
 
 
-def test_a_difference_is_the_controls_figure_less_lmetrics(found: Controls) -> None:
-    document = found.summary()
-    assert [one["control"] for one in document["isolated"]] == NAMES[1:]
-    for one in document["isolated"]:
-        assert list(one["difference"]) == list(FIGURES)
-        for path, difference in one["difference"].items():
-            its, base = (value(found.summaries[name], path) for name in (one["control"], "lmetric"))
+def test_a_difference_is_the_controls_figure_less_lmetrics(all_controls: Controls) -> None:
+    document = all_controls.summary()
+    assert [each["control"] for each in document["isolated"]] == NAMES[1:]
+    for each in document["isolated"]:
+        assert list(each["difference"]) == list(FIGURES)
+        for path, difference in each["difference"].items():
+            its, base = (value(all_controls.summaries[name], path) for name in (each["control"], "lmetric"))
             assert its is not None and base is not None
             assert difference == its - base
     assert document["isolated"][3]["difference"]["requests.completed"] == 56 - 100
 
 
-def test_the_decision_matrix_is_that_of_the_policies(found: Controls) -> None:
-    rows = {one["name"]: one for one in found.summary()["controls"]}
+def test_the_decision_matrix_is_that_of_the_policies(all_controls: Controls) -> None:
+    rows = {each["name"]: each for each in all_controls.summary()["controls"]}
     assert {name: row["session_affinity"] for name, row in rows.items()} == {
         "lmetric": "no", "load-only": "no", "sticky": "yes, hard", "unified": "yes, gated", "capped": "as lmetric"
     }  # fmt: skip
@@ -103,54 +107,54 @@ def test_the_decision_matrix_is_that_of_the_policies(found: Controls) -> None:
 
 
 def test_a_generated_workload_has_no_capped_control_and_says_so() -> None:
-    got = controls({"workload": {"requests": 40, "rate": "20/s"}, "cluster": CLUSTER})
-    assert list(got.summaries) == NAMES[:4]
-    assert got.missing is not None and "workload.trace" in got.missing
-    assert got.summary()["missing"] == got.missing
+    actual = controls({"workload": {"requests": 40, "rate": "20/s"}, "cluster": CLUSTER})
+    assert list(actual.summaries) == NAMES[:4]
+    assert actual.missing is not None and "workload.trace" in actual.missing
+    assert actual.summary()["missing"] == actual.missing
 
 
 def test_a_trace_without_sessions_and_blocks_has_none_either(tmp_path: Path) -> None:
     file = tmp_path / "azure.csv"
     file.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,374,44\n")
-    got = controls({"workload": {"trace": {"path": str(file)}}, "cluster": CLUSTER})
-    assert list(got.summaries) == NAMES[:4]
-    assert got.missing is not None and "neither records sessions nor has blocks" in got.missing
+    actual = controls({"workload": {"trace": {"path": str(file)}}, "cluster": CLUSTER})
+    assert list(actual.summaries) == NAMES[:4]
+    assert actual.missing is not None and "neither sessions nor blocks" in actual.missing
 
 
 def test_the_command_prints_matrix_figures_and_signed_differences(
-    headway: Run, scenario: Json, tmp_path: Path, found: Controls
+    headway: Run, scenario: Json, tmp_path: Path, all_controls: Controls
 ) -> None:
     file = tmp_path / "heavy.json"
     file.write_text(json.dumps(scenario))
-    shown = headway("controls", str(file))
-    assert (shown.returncode, shown.stderr) == (0, "")
-    assert all(len(line) <= 80 for line in shown.stdout.splitlines())
+    output = headway("controls", str(file))
+    assert (output.returncode, output.stderr) == (0, "")
+    assert all(len(line) <= 80 for line in output.stdout.splitlines())
     for name in NAMES:
-        assert sum(line.split()[:1] == [name] for line in shown.stdout.splitlines()) >= (2 if name == "lmetric" else 4)
-    assert "-44" in shown.stdout  # completed requests of capped less lmetric's
+        assert sum(line.split()[:1] == [name] for line in output.stdout.splitlines()) >= (2 if name == "lmetric" else 4)
+    assert "-44" in output.stdout  # completed requests of capped less lmetric's
     printed = headway("controls", str(file), "--json")
-    assert json.loads(printed.stdout) == json.loads(json.dumps(found.summary()))
+    assert json.loads(printed.stdout) == json.loads(json.dumps(all_controls.summary()))
 
 
 def test_a_routing_policy_cannot_be_given(headway: Run) -> None:
-    done = headway("controls", "--routing-policy", "sticky")
-    assert done.returncode == 2
+    process = headway("controls", "--routing-policy", "sticky")
+    assert process.returncode == 2
     reason = "the controls have their own routing policies; remove the option."
-    assert done.stderr == f"headway: --routing-policy: {reason}\n"
+    assert process.stderr == f"headway: --routing-policy: {reason}\n"
 
 
 @pytest.mark.full
 def test_the_controls_run_on_the_weka_sessions(traces: Path) -> None:
     file = traces / "agentic-coding-weka" / "sessions_compact.jsonl.gz"
     trace = {"path": str(file), "limit": 1500, "starts": {"users": 16, "pause": "1s"}}
-    got = controls({"workload": {"trace": trace}, "cluster": {"instances": 4}})
-    assert list(got.summaries) == NAMES
+    actual = controls({"workload": {"trace": trace}, "cluster": {"instances": 4}})
+    assert list(actual.summaries) == NAMES
     for name in NAMES[:4]:
-        requests = got.summaries[name]["requests"]
+        requests = actual.summaries[name]["requests"]
         assert requests["arrived"] + requests["not_issued"] == 1500
-    sessions = got.summaries["lmetric"]["sessions"]["count"]
-    assert got.summaries["capped"]["sessions"]["count"] == sessions
-    assert got.summaries["capped"]["sessions"]["turns"] <= 8
-    hits = {name: summary["cache"]["token_hit_ratio"] for name, summary in got.summaries.items()}
+    sessions = actual.summaries["lmetric"]["sessions"]["count"]
+    assert actual.summaries["capped"]["sessions"]["count"] == sessions
+    assert actual.summaries["capped"]["sessions"]["turns"] <= 8
+    hits = {name: summary["cache"]["token_hit_ratio"] for name, summary in actual.summaries.items()}
     assert hits["sticky"] > hits["load-only"]
     assert hits["unified"] > hits["lmetric"]

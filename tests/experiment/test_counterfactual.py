@@ -35,7 +35,7 @@ class Badly:
 
 
 def shared(**changes: Any) -> dict[str, Any]:
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "seed": 5,
         "workload": {
             "requests": 120,
@@ -47,7 +47,7 @@ def shared(**changes: Any) -> dict[str, Any]:
         "cluster": {"instances": 3},
         "slo": {"ttft": "200ms"},
     }
-    return given | changes
+    return settings | changes
 
 
 POLICY = """
@@ -69,25 +69,25 @@ def test_by_hand_the_better_choice_is_found_and_worth_what_it_is(tmp_path: Path)
     ms in either case; the first request has no part in that step of 110 ms then, and ends 100 ms sooner."""
     (tmp_path / "first.py").write_text(POLICY)
     (tmp_path / "two.azure.csv").write_text(TRACE)
-    given = {
+    settings = {
         "workload": {"trace": {"path": str(tmp_path / "two.azure.csv"), "format": "azure"}},
         "cluster": {"instances": 2, "max_batch_tokens": 20_000, "latency": {"model": "fixed"}},
         "policies": {"routing": f"{tmp_path / 'first.py'}:First"},
     }
-    result = headway.simulate(given, trace="decisions")
+    result = headway.simulate(settings, trace="decisions")
     assert result.decisions is not None
     assert result.decisions[1].estimated_ttft_ps[1] == 100 * MS
-    (one,) = counterfactuals(result, requests=[1], workers=1)
-    assert (one.chosen, one.alternative) == (0, 1)
-    assert (one.ttft_ps, one.alternative_ttft_ps, one.regret_ps) == (1010 * MS, 100 * MS, 910 * MS)
-    assert (one.e2e_ps, one.alternative_e2e_ps) == (1020 * MS, 110 * MS)
-    assert (one.value, one.alternative_value) == ((1120 + 1020) / 2, (1020 + 110) / 2)
+    (single,) = counterfactuals(result, requests=[1], workers=1)
+    assert (single.chosen, single.alternative) == (0, 1)
+    assert (single.ttft_ps, single.alternative_ttft_ps, single.regret_ps) == (1010 * MS, 100 * MS, 910 * MS)
+    assert (single.e2e_ps, single.alternative_e2e_ps) == (1020 * MS, 110 * MS)
+    assert (single.value, single.alternative_value) == ((1120 + 1020) / 2, (1020 + 110) / 2)
     (other,) = counterfactuals(result, requests=[0], workers=1)
     assert other.regret_ps == 0
-    found = explain(result, 1, workers=1)["decision"]
-    assert found["best_alternative"]["id"] == "instance-1"
-    assert found["true_regret_ms"] == 910
-    assert found["estimated_regret_ms"] == pytest.approx(1110 - 100)  # it does not know that 100 ms of that are over
+    outcome = explain(result, 1, workers=1)["decision"]
+    assert outcome["best_alternative"]["id"] == "instance-1"
+    assert outcome["true_regret_ms"] == 910
+    assert outcome["estimated_regret_ms"] == pytest.approx(1110 - 100)  # it does not know that 100 ms of that are over
 
 
 def test_the_decision_taken_again_has_no_regret() -> None:
@@ -95,10 +95,10 @@ def test_the_decision_taken_again_has_no_regret() -> None:
         result = headway.simulate(shared(), routing=routing, trace="decisions")
         assert result.decisions is not None
         ids = result.instance_ids()
-        for one in (result.decisions[10], result.decisions[80]):
-            found = forced_run(result.scenario, one.request, (ids[one.target], None), "latency.e2e.mean")
-            assert (found.ttft_ps, found.e2e_ps) == (one.ttft_ps, one.e2e_ps)
-            assert found.value == result.summary()["latency"]["e2e"]["mean"]
+        for each in (result.decisions[10], result.decisions[80]):
+            outcome = forced_run(result.scenario, each.request, (ids[each.target], None), "latency.e2e.mean")
+            assert (outcome.ttft_ps, outcome.e2e_ps) == (each.ttft_ps, each.e2e_ps)
+            assert outcome.value == result.summary()["latency"]["e2e"]["mean"]
 
 
 @pytest.mark.full
@@ -107,10 +107,10 @@ def test_round_robin_has_regret_where_prefixes_are_shared() -> None:
     values = {}
     for routing in ("round-robin", "lmetric"):
         result = headway.simulate(shared(cluster=few), routing=routing, trace="decisions")
-        found = counterfactuals(result, 20, alternatives=None, workers=1)
-        best = [found[place] for place in best_alternatives(found).values()]
+        outcome = counterfactuals(result, 20, alternatives=None, workers=1)
+        best = [outcome[place] for place in best_alternatives(outcome).values()]
         assert len(best) == 20
-        values[routing] = mean(max(0, one.regret_ps or 0) for one in best)
+        values[routing] = mean(max(0, each.regret_ps or 0) for each in best)
     assert values["round-robin"] > 50 * MS
     assert values["round-robin"] > 2 * values["lmetric"]
 
@@ -122,69 +122,69 @@ def test_it_does_not_depend_on_the_number_of_workers() -> None:
 
 def test_alternatives_are_all_others_once() -> None:
     result = headway.simulate(shared(), routing="round-robin", trace="decisions")
-    found = counterfactuals(result, requests=[17, 50], alternatives=None, workers=1)
-    assert [(one.request, one.chosen) for one in found] == [(17, 2), (17, 2), (50, 2), (50, 2)]
-    assert [sorted(one.alternative for one in found[at : at + 2]) for at in (0, 2)] == [[0, 1], [0, 1]]
+    outcome = counterfactuals(result, requests=[17, 50], alternatives=None, workers=1)
+    assert [(each.request, each.chosen) for each in outcome] == [(17, 2), (17, 2), (50, 2), (50, 2)]
+    assert [sorted(each.alternative for each in outcome[at : at + 2]) for at in (0, 2)] == [[0, 1], [0, 1]]
 
 
 def test_of_a_pair_one_half_is_changed_at_a_time() -> None:
     apart = {"architecture": "disaggregated", "prefill": {"instances": 2}, "decode": {"instances": 3}}
     result = headway.simulate(shared(cluster=apart), routing="least-loaded", trace="decisions")
     assert result.decisions is not None
-    one = result.decisions.of(60)[0]
-    found = counterfactuals(result, requests=[60], alternatives=None, workers=1)
-    assert len(found) == 1 + 2
-    for other in found:
-        assert (other.alternative == one.target) != (other.alternative_prefill == one.prefill)
+    single = result.decisions.of(60)[0]
+    outcome = counterfactuals(result, requests=[60], alternatives=None, workers=1)
+    assert len(outcome) == 1 + 2
+    for other in outcome:
+        assert (other.alternative == single.target) != (other.alternative_prefill == single.prefill)
     same = forced_run(
-        result.scenario, 60, (result.instance_ids()[one.target], result.instance_ids()[one.prefill]), "duration_s"
+        result.scenario, 60, (result.instance_ids()[single.target], result.instance_ids()[single.prefill]), "duration_s"
     )
-    assert same.ttft_ps == one.ttft_ps
+    assert same.ttft_ps == single.ttft_ps
 
 
 def test_the_objective_is_a_figure_of_the_summary() -> None:
     result = headway.simulate(shared(), routing="round-robin", trace="decisions")
-    (one,) = counterfactuals(result, 1, objective="latency.ttft.p99", workers=1)
-    assert one.objective == "latency.ttft.p99"
-    assert one.value == result.summary()["latency"]["ttft"]["p99"]
-    (one,) = counterfactuals(result, 1, workers=1)
-    assert one.objective == "slo.goodput_ratio"
+    (single,) = counterfactuals(result, 1, objective="latency.ttft.p99", workers=1)
+    assert single.objective == "latency.ttft.p99"
+    assert single.value == result.summary()["latency"]["ttft"]["p99"]
+    (single,) = counterfactuals(result, 1, workers=1)
+    assert single.objective == "slo.goodput_ratio"
 
 
 def test_a_policy_that_remembers_is_told_where_the_request_went() -> None:
     """A session that is forced elsewhere at its first turn stays there."""
     chat = {"kind": "chat", "rate": "1/s", "requests": 60, "prompt_tokens": 200, "output_tokens": 20}
     for routing in ("sticky", "session-affinity", {"name": "unified", "block_tokens": 16}):
-        given = {"seed": 2, "workload": chat, "cluster": {"instances": 3}}
-        was = headway.simulate(given, routing=routing).requests
+        settings = {"seed": 2, "workload": chat, "cluster": {"instances": 3}}
+        was = headway.simulate(settings, routing=routing).requests
         turns = [row for row in range(len(was)) if was["session"][row] == was["session"][0]]
         assert len(turns) > 1
-        prepared = prepare(Scenario.load(given), routing=routing)
+        prepared = prepare(Scenario.load(settings), routing=routing)
         now = run_prepared(prepared, forced={0: ("instance-2", None)}).requests
         assert was["instance"][0] != 2
         assert now["instance"][0] == now["instance"][turns[1]] == 2
 
 
 def test_what_cannot_be_run_again_is_refused() -> None:
-    with pytest.raises(HeadwayError, match="decisions of this run were not traced"):
+    with pytest.raises(HeadwayError, match="this run has no trace of its decisions"):
         counterfactuals(headway.simulate(shared()))
     own = headway.simulate(shared(), routing=Badly, trace="decisions")
     with pytest.raises(HeadwayError, match="an object of your program"):
         counterfactuals(own)
-    with pytest.raises(HeadwayError, match="no instance was chosen for request 999"):
+    with pytest.raises(HeadwayError, match="request 999 was not routed"):
         counterfactuals(headway.simulate(shared(), trace="decisions"), requests=[999])
 
 
 def test_explain_tells_what_every_alternative_gives() -> None:
     result = headway.simulate(shared(), routing="round-robin")
-    found = explain(result, 40, workers=1)
-    decision = found["decision"]
-    chosen = [one for one in decision["candidates"] if one["chosen"]]
-    assert [one["id"] for one in chosen] == [decision["target"]]
+    outcome = explain(result, 40, workers=1)
+    decision = outcome["decision"]
+    chosen = [each for each in decision["candidates"] if each["chosen"]]
+    assert [each["id"] for each in chosen] == [decision["target"]]
     row = {name: result.requests[name][40] for name in result.requests}
     ttft = (row["first_token_ps"] - row["arrival_ps"]) / MS
-    assert found["request"]["ttft_ms"] == chosen[0]["true"]["ttft_ms"] == ttft
-    best = min(one["true"]["ttft_ms"] for one in decision["candidates"])
+    assert outcome["request"]["ttft_ms"] == chosen[0]["true"]["ttft_ms"] == ttft
+    best = min(each["true"]["ttft_ms"] for each in decision["candidates"])
     assert decision["true_regret_ms"] == pytest.approx(max(0.0, ttft - best), abs=1e-9)
 
 
@@ -211,8 +211,8 @@ def test_explain_says_where_a_request_that_was_lost_would_have_been_completed() 
 def test_explain_does_not_take_what_was_found_where_a_request_went_last_for_what_was_found_first() -> None:
     result = headway.simulate(lossy(1), trace="decisions")
     again = next(row for row, retries in enumerate(result.requests["retries"]) if retries)
-    found = explain(result, again, workers=1)
-    chosen = next(one for one in found["decision"]["candidates"] if one["chosen"])
+    outcome = explain(result, again, workers=1)
+    chosen = next(each for each in outcome["decision"]["candidates"] if each["chosen"])
     assert chosen["id"] == "instance-1" and chosen["true"]["cached_tokens"] is None
     first, _, last = told(result, again).partition("It was dispatched again at 1.000 s, to ")
     assert "were cached" not in first and "were cached there." in last
@@ -248,11 +248,11 @@ class Fragile:
 
 def test_a_run_is_written_whatever_becomes_of_its_counterfactuals(headway: Run, tmp_path: Path) -> None:
     (tmp_path / "fragile.py").write_text(FRAGILE)
-    given = "workload: {requests: 9, rate: 9/s}\ncluster: {instances: 2}\npolicies: {routing: fragile.py:Fragile}\n"
-    (tmp_path / "s.yaml").write_text(given)
-    done = headway("run", "s.yaml", "-o", "run", "--counterfactuals", "9", cwd=tmp_path)
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "counterfactuals: with request 0 sent to instance-1: " in done.stderr
+    settings = "workload: {requests: 9, rate: 9/s}\ncluster: {instances: 2}\npolicies: {routing: fragile.py:Fragile}\n"
+    (tmp_path / "s.yaml").write_text(settings)
+    process = headway("run", "s.yaml", "-o", "run", "--counterfactuals", "9", cwd=tmp_path)
+    assert process.returncode == 2 and "Traceback" not in process.stderr
+    assert "counterfactuals: with request 0 sent to instance-1: " in process.stderr
     assert len(Result.load(tmp_path / "run").requests) == 9
 
 
@@ -266,5 +266,5 @@ def test_counterfactuals_that_cannot_be_written_leave_the_folder_whole(tmp_path:
 
 
 def test_less_than_one_worker_is_an_error() -> None:
-    with pytest.raises(HeadwayError, match="workers: one process at least, got 0"):
+    with pytest.raises(HeadwayError, match="workers: must be at least 1, got 0"):
         counterfactuals(headway.simulate(shared(), trace="decisions"), 1, workers=0)

@@ -33,9 +33,9 @@ def demo() -> Comparison:
 
 
 def test_the_default_scenario_has_conversations_behind_shared_prompts() -> None:
-    found = package.preview(requests=1200)
-    assert found["sessions"]["turns"]["mean"] > 3
-    assert found["ideal_reuse"]["token_hit_ratio"] > 0.8
+    result = package.preview(requests=1200)
+    assert result["sessions"]["turns"]["mean"] > 3
+    assert result["ideal_reuse"]["token_hit_ratio"] > 0.8
     assert Scenario.load(DEFAULT).resolved()["workload"]["prefix"]["groups"] == 200
 
 
@@ -57,12 +57,12 @@ def test_policies_that_know_sessions_and_prefixes_hit_more_than_those_that_do_no
 @pytest.mark.parametrize("stage", STAGES)
 def test_what_runs_by_default_is_what_the_policies_declare(stage: str) -> None:
     scenario = Scenario.load({"workload": {"requests": 1, "rate": "1/s"}})
-    usual = {one.name for one in contenders(scenario, None, stage)}
+    usual = {each.name for each in contenders(scenario, None, stage)}
     kinds = {entry.name: entry.kind for entry in registry.entries(stage) if not entry.name.endswith("pair")}
     every = contenders(scenario, ALL, stage)
-    assert {one.name for one in every} == {name for name in kinds if name in registry.names(stage)}
-    assert usual == {one.name for one in every if kinds[one.name] == "policy"}
-    assert {one.name: one.aside for one in every if one.aside} == {
+    assert {each.name for each in every} == {name for name in kinds if name in registry.names(stage)}
+    assert usual == {each.name for each in every if kinds[each.name] == "policy"}
+    assert {each.name: each.aside for each in every if each.aside} == {
         name: kind for name, kind in kinds.items() if kind in ASIDE
     }
 
@@ -70,48 +70,48 @@ def test_what_runs_by_default_is_what_the_policies_declare(stage: str) -> None:
 def test_the_scenarios_own_policy_always_runs_and_is_never_aside() -> None:
     scenario = Scenario.load({"workload": {"requests": 1, "rate": "1/s"}, "policies": {"routing": "sticky"}})
     assert contenders(scenario)[0].name == "sticky"
-    assert {one.name: one.aside for one in contenders(scenario, ALL)}["sticky"] is None
+    assert {each.name: each.aside for each in contenders(scenario, ALL)}["sticky"] is None
 
 
 def test_templates_and_controls_come_last_are_marked_and_never_the_best(headway: Run) -> None:
-    done = headway("compare", "--all", "--set", "workload.requests=40", "--set", "workload.prefix.tokens=512")
-    assert done.returncode == 0, done.stderr
-    rows = [line for line in done.stdout.splitlines() if re.match(r" [▸tc ] [a-z-]+ +[\d,.]+ ", line)]
+    process = headway("compare", "--all", "--set", "workload.requests=40", "--set", "workload.prefix.tokens=512")
+    assert process.returncode == 0, process.stderr
+    rows = [line for line in process.stdout.splitlines() if re.match(r" [▸tc ] [a-z-]+ +[\d,.]+ ", line)]
     marks = [row[1] for row in rows]
     assert len(rows) == 22 and marks[0] == "▸" and set(marks[1:17]) == {" "}
     assert marks[17:] == ["t", "t", "c", "c", "c"]
     assert {row.split()[1] for row in rows[19:]} == {"always-busiest", "load-only", "sticky"}
-    assert "t template: constants to search; c control: shows one effect, not for production\n" in done.stdout
-    assert "--all" not in done.stdout
+    assert "t template: constants to search; c control: shows one effect, not for production\n" in process.stdout
+    assert "--all" not in process.stdout
 
 
 def test_named_policies_are_ranked_together_whatever_they_are() -> None:
-    found = package.compare(policies="always-busiest,load-only,lmetric", overrides=FEW, workers=1)
-    assert not found.aside and found.ranked[-1][0] == "always-busiest"
-    assert {one["kind"] for one in found.summary()["policies"]} == {"policy"}
+    result = package.compare(policies="always-busiest,load-only,lmetric", overrides=FEW, workers=1)
+    assert not result.aside and result.ranked[-1][0] == "always-busiest"
+    assert {each["kind"] for each in result.summary()["policies"]} == {"policy"}
 
 
 def test_a_study_of_all_policies_keeps_what_stands_aside(headway: Run, tmp_path: Path) -> None:
     few = ("--set", "workload.requests=20", "--stage", "admission", "-o", str(tmp_path / "runs"))
-    done = headway("compare", "--all", "--json", *few)
-    kinds = {one["name"]: one["kind"] for one in json.loads(done.stdout)["policies"]}
+    process = headway("compare", "--all", "--json", *few)
+    kinds = {each["name"]: each["kind"] for each in json.loads(process.stdout)["policies"]}
     assert list(kinds)[-2:] == ["load-shedding", "never"]
     assert {name for name, kind in kinds.items() if kind != "policy"} == {"load-shedding", "never"}
     assert headway("report", str(tmp_path / "runs")).returncode == 0
     page = (tmp_path / "runs" / "report.html").read_text(encoding="utf-8")
     rows = re.findall(r"<tr><td>(.*?)</td>", page.partition("Headline</h2>")[2].partition("</table>")[0])
-    told = [re.sub(r"<.*?>", "", row) for row in rows]
-    assert told[-2:] == ["load-shedding (template)", "never (control)"]
+    names = [re.sub(r"<.*?>", "", row) for row in rows]
+    assert names[-2:] == ["load-shedding (template)", "never (control)"]
 
 
 def test_the_default_says_how_many_more_there_are(headway: Run) -> None:
-    done = headway("compare", "--stage", "priority", "--set", "workload.requests=10")
-    assert done.stdout.endswith("1 more with --all: variants, templates and controls.\n")
+    process = headway("compare", "--stage", "priority", "--set", "workload.requests=10")
+    assert process.stdout.endswith("1 more with --all: variants, templates and controls.\n")
 
 
 def test_all_and_named_policies_exclude_each_other(headway: Run) -> None:
-    done = headway("compare", "--all", "--policies", "lmetric")
-    assert done.returncode == 2 and done.stderr.startswith("headway: --all: cannot be combined with --policies.")
+    process = headway("compare", "--all", "--policies", "lmetric")
+    assert process.returncode == 2 and process.stderr.startswith("headway: --all: cannot be combined with --policies.")
 
 
 def test_an_unknown_kind_of_policy_is_told() -> None:
@@ -130,7 +130,7 @@ def test_no_table_breaks_a_name_of_the_catalogue(stage: str, columns: int, demo:
     names = registry.names(stage)
     row = {"mean": 1e6, "delta": 1e6, "low": 0.5e6, "high": 1.5e6, "word": "worse"}
     paired = [{"policy": name, "figure": path, **row} for name in names for path, _ in PAIRED]
-    found = Comparison(
+    result = Comparison(
         demo.scenario,
         [(name, huge) for name in names],
         "",
@@ -145,7 +145,7 @@ def test_no_table_breaks_a_name_of_the_catalogue(stage: str, columns: int, demo:
     )
     console = Console(width=columns, color_system=None)
     with console.capture() as captured:
-        console.print(comparison_report(found))
+        console.print(comparison_report(result))
     lines = captured.get().splitlines()
     assert max(map(len, lines)) <= columns
     ranked, _, differences = captured.get().partition("Differences from")
@@ -155,9 +155,9 @@ def test_no_table_breaks_a_name_of_the_catalogue(stage: str, columns: int, demo:
 
 def test_a_narrow_table_keeps_the_figure_that_decides(headway: Run) -> None:
     few = ("compare", "--set", "workload.requests=10", "--policies", "random,weighted-affinity-routing")
-    said = headway(*few, COLUMNS="40").stdout
-    assert "goodput" in said and "TTFT ms" not in said
-    assert re.search(r"^ [▸ ] weighted-affinity-routing +[\d.]+ %$", said, re.M)
+    sentence = headway(*few, COLUMNS="40").stdout
+    assert "goodput" in sentence and "TTFT ms" not in sentence
+    assert re.search(r"^ [▸ ] weighted-affinity-routing +[\d.]+ %$", sentence, re.M)
     assert "Jain" in headway(*few, "--by", "balance.jain", COLUMNS="40").stdout
 
 

@@ -39,13 +39,13 @@ def engine(file: Path, host: str, requests: int | None = None) -> Path:
 
 @pytest.mark.full
 def test_a_slower_engine_is_matched_on_requests_that_the_fit_had_not_seen(tmp_path: Path) -> None:
-    found = package.calibrate_run(engine(tmp_path / "engine.csv", "2ms"), SCENARIO, tmp_path / "mine.yaml")
-    assert found.before.worst is not None and abs(found.before.worst[2]) > 0.1
-    assert found.after.worst is not None and abs(found.after.worst[2]) < 0.03
+    result = package.calibrate_run(engine(tmp_path / "engine.csv", "2ms"), SCENARIO, tmp_path / "mine.yaml")
+    assert result.before.worst is not None and abs(result.before.worst[2]) > 0.1
+    assert result.after.worst is not None and abs(result.after.worst[2]) < 0.03
     profile = package.hardware(str(tmp_path / "mine.yaml"))
-    assert profile["host_ms"] == pytest.approx(found.host_ms, rel=1e-3)
+    assert profile["host_ms"] == pytest.approx(result.host_ms, rel=1e-3)
     factor = package.hardware("h200")["constants"]["kv_tb_s"]["value"] / profile["constants"]["kv_tb_s"]["value"]
-    assert factor == pytest.approx(found.scale)
+    assert factor == pytest.approx(result.scale)
     assert profile["constants"]["kv_tb_s"]["value"] <= 4.8  # the card's
 
 
@@ -57,10 +57,10 @@ def test_a_spec_sheet_that_was_matched_counts_as_measured_up_to_the_longest_requ
     assert "not calibrated" in str(note_unmeasured(Scenario.load(scenario)))
     mine = tmp_path / "mine.yaml"
     package.calibrate_run(engine(tmp_path / "engine.csv", "1ms"), scenario, mine)
-    found = package.hardware(str(mine))
-    assert found["calibrated"] and "matched with the run of an engine (engine.csv)" in found["source"]
-    assert found["measured"] == "one run of an engine, no steps of the GPU alone"
-    assert found["range"] == {"tokens": [1, 640], "context": [1, 640]} and found["shapes"] == ["llama-3.1-8b"]
+    result = package.hardware(str(mine))
+    assert result["calibrated"] and "matched with the run of an engine (engine.csv)" in result["source"]
+    assert result["measured"] == "one run of an engine, no steps of the GPU alone"
+    assert result["range"] == {"tokens": [1, 640], "context": [1, 640]} and result["shapes"] == ["llama-3.1-8b"]
     assert "mine: measured" in headway("hardware", "show", str(mine)).stdout
 
     def said(tokens: int) -> str | None:
@@ -74,17 +74,17 @@ def test_a_spec_sheet_that_was_matched_counts_as_measured_up_to_the_longest_requ
 
 def test_a_host_that_the_scenario_names_is_where_the_fit_starts(tmp_path: Path) -> None:
     cluster = {**SCENARIO["cluster"], "latency": {"model": "hardware", "host": "2ms"}}
-    found = package.calibrate_run(engine(tmp_path / "engine.csv", "2ms"), {**SCENARIO, "cluster": cluster})
-    assert found.before.worst is not None and abs(found.before.worst[2]) < 1e-6
-    assert (found.host_ms, found.scale) == (pytest.approx(2.0), 1.0)
+    result = package.calibrate_run(engine(tmp_path / "engine.csv", "2ms"), {**SCENARIO, "cluster": cluster})
+    assert result.before.worst is not None and abs(result.before.worst[2]) < 1e-6
+    assert (result.host_ms, result.scale) == (pytest.approx(2.0), 1.0)
 
 
 def test_other_requests_too_few_and_another_model_get_a_sentence(tmp_path: Path) -> None:
     file = engine(tmp_path / "engine.csv", "1ms", 100)
-    with pytest.raises(HeadwayError, match="its 100 requests are not the 120 of the scenario"):
+    with pytest.raises(HeadwayError, match="its 100 requests differ from the 120 of the scenario"):
         package.calibrate_run(file, SCENARIO)
     few = engine(tmp_path / "few.csv", "1ms", 20)
-    with pytest.raises(HeadwayError, match="20 requests are too few to fit to; it takes at least 40"):
+    with pytest.raises(HeadwayError, match="20 requests are too few; a fit needs at least 40"):
         package.calibrate_run(few, SCENARIO)
     with pytest.raises(HeadwayError, match=r"with \{model: hardware\}"):
         package.calibrate_run(file, {**SCENARIO, "cluster": {"instances": 1, "latency": {"model": "fixed"}}})
@@ -95,11 +95,11 @@ def test_the_command_matches_a_run_and_refuses_what_the_scenario_says(tmp_path: 
     engine(tmp_path / "engine.csv", "1ms")
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(SCENARIO))
     line = ("calibrate", "engine.csv", "--scenario", "s.yaml", "-o", "mine.yaml")
-    done = headway(*line, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "TTFT" in done.stdout and "Furthest off" in done.stdout and (tmp_path / "mine.yaml").exists()
-    told = json.loads(headway(*line, "--json", cwd=tmp_path).stdout)
-    assert set(told["held_out"]) == {"before", "after"}
+    process = headway(*line, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert "TTFT" in process.stdout and "Furthest off" in process.stdout and (tmp_path / "mine.yaml").exists()
+    document = json.loads(headway(*line, "--json", cwd=tmp_path).stdout)
+    assert set(document["held_out"]) == {"before", "after"}
     wrong = headway(*line, "--gpu", "h200", cwd=tmp_path)
     assert (
         wrong.returncode != 0 and wrong.stderr == "headway: --gpu: cannot be combined with --scenario, which sets it.\n"

@@ -16,12 +16,12 @@ from headway.latency.step_cost import Constants
 
 
 def test_every_gpu_has_a_profile_and_the_measured_ones_say_how_far_they_hold() -> None:
-    found = package.hardware()["profiles"]
-    assert [one["name"] for one in found] == list(gpus().entries)
-    for one in found:
-        assert one["source"] and one["as_of"]
-        assert one["calibrated"] == (one["name"] in measured_profiles())
-        assert bool(one["error"]) == bool(one["range"]) == one["calibrated"]
+    result = package.hardware()["profiles"]
+    assert [each["name"] for each in result] == list(gpus().entries)
+    for each in result:
+        assert each["source"] and each["as_of"]
+        assert each["calibrated"] == (each["name"] in measured_profiles())
+        assert bool(each["error"]) == bool(each["range"]) == each["calibrated"]
 
 
 def test_every_constant_has_a_unit_and_words() -> None:
@@ -29,38 +29,38 @@ def test_every_constant_has_a_unit_and_words() -> None:
 
 
 def test_the_example_steps_are_those_of_the_latency_model() -> None:
-    found = package.hardware("h200", "qwen-2.5-7b")
-    asked = package.latency("h200", "qwen-2.5-7b")
-    for step in found["examples"]["steps"]:
+    result = package.hardware("h200", "qwen-2.5-7b")
+    questions = package.latency("h200", "qwen-2.5-7b")
+    for step in result["examples"]["steps"]:
         chunks = [(new, past) for new, past in step["chunks"]]
-        assert step["gpu_ms"] == asked.step_ms([step["context"]] * step["decodes"], chunks)
-    assert found["host_ms"] == asked.host_ms
-    assert found["examples"]["note"] is None
+        assert step["gpu_ms"] == questions.step_ms([step["context"]] * step["decodes"], chunks)
+    assert result["host_ms"] == questions.host_ms
+    assert result["examples"]["note"] is None
     assert "not calibrated" in package.hardware("b200")["examples"]["note"]
 
 
 def test_a_profile_is_found_by_an_alias_and_a_wrong_name_gets_a_sentence() -> None:
     assert package.hardware("rtx4090")["name"] == "rtx-4090"
-    with pytest.raises(HeadwayError, match=r"no hardware profile is called 'h20'\. Did you mean 'h200'"):
+    with pytest.raises(HeadwayError, match=r"^hardware: no hardware profile .*'h20'.* Did you mean 'h200'"):
         package.hardware("h20")
 
 
 def test_the_list_prints_measured_profiles_first_and_fits_a_terminal(headway: Run) -> None:
-    done = headway("hardware", "list")
-    assert done.returncode == 0, done.stderr
-    rows = done.stdout.splitlines()
+    process = headway("hardware", "list")
+    assert process.returncode == 0, process.stderr
+    rows = process.stdout.splitlines()
     assert max(map(len, rows)) <= 80
     kinds = ["measured" if " measured " in row else "sheet" for row in rows[2 : 2 + len(gpus().entries)]]
     assert kinds == ["measured"] * len(measured_profiles()) + ["sheet"] * (len(kinds) - len(measured_profiles()))
-    assert "90th percentile" in done.stdout
+    assert "90th percentile" in process.stdout
 
 
 def test_show_prints_constants_with_units_and_json_is_the_same_document(headway: Run) -> None:
-    done = headway("hardware", "show", "h200", "--model", "llama-3.1-70b", "--tp", "4")
-    assert done.returncode == 0, done.stderr
-    assert "h200: measured" in done.stdout and "weights_tb_s 3.844 TB/s" in " ".join(done.stdout.split())
-    assert "Steps of llama-3.1-70b on 4 GPUs" in done.stdout
-    told = headway("hardware", "show", "h200", "--model", "llama-3.1-70b", "--tp", "4", "--json")
-    assert json.loads(told.stdout) == package.hardware("h200", "llama-3.1-70b", 4)
+    process = headway("hardware", "show", "h200", "--model", "llama-3.1-70b", "--tp", "4")
+    assert process.returncode == 0, process.stderr
+    assert "h200: measured" in process.stdout and "weights_tb_s 3.844 TB/s" in " ".join(process.stdout.split())
+    assert "Steps of llama-3.1-70b on 4 GPUs" in process.stdout
+    document = headway("hardware", "show", "h200", "--model", "llama-3.1-70b", "--tp", "4", "--json")
+    assert json.loads(document.stdout) == package.hardware("h200", "llama-3.1-70b", 4)
     wrong = headway("hardware", "show", "h200", "--model", "gpt-9")
     assert wrong.returncode != 0 and wrong.stderr.count("\n") == 1 and "gpt-9" in wrong.stderr

@@ -39,46 +39,46 @@ def run(folder: Path, what: dict[str, Any]) -> Path:
 
 
 def fitted(folder: Path, what: dict[str, Any], output: Path | None = None) -> LinearFit:
-    found = package.calibrate_run(folder, what, output)
-    assert isinstance(found, LinearFit)
-    return found
+    result = package.calibrate_run(folder, what, output)
+    assert isinstance(result, LinearFit)
+    return result
 
 
 @pytest.mark.full
 def test_what_was_fitted_to_one_run_predicts_another_rate_and_policy(tmp_path: Path) -> None:
-    found = fitted(run(tmp_path / "run", scenario(TRUE)), scenario(GUESS), tmp_path / "mine.yaml")
-    assert found.before.worst is not None and abs(found.before.worst[2]) > 0.2
-    assert found.after.worst is not None and abs(found.after.worst[2]) < 0.15
+    result = fitted(run(tmp_path / "run", scenario(TRUE)), scenario(GUESS), tmp_path / "mine.yaml")
+    assert result.before.worst is not None and abs(result.before.worst[2]) > 0.2
+    assert result.after.worst is not None and abs(result.after.worst[2]) < 0.15
     other = {"routing": "lmetric", "rate": "9/s", "seed": 2}
-    predicted = package.simulate(scenario(found.latency, **other))
+    predicted = package.simulate(scenario(result.latency, **other))
     errors = package.validate(predicted, run(tmp_path / "other", scenario(TRUE, **other)))
     assert abs(errors.latency["ttft"]["mean"]["error"]) < 0.1 and abs(errors.latency["tpot"]["mean"]["error"]) < 0.1
 
 
 @pytest.mark.full
 def test_the_file_is_a_scenarios_section_and_says_how_far_off_it_is(tmp_path: Path) -> None:
-    found = fitted(run(tmp_path / "run", scenario(TRUE)), scenario(GUESS), tmp_path / "mine.yaml")
+    result = fitted(run(tmp_path / "run", scenario(TRUE)), scenario(GUESS), tmp_path / "mine.yaml")
     text = (tmp_path / "mine.yaml").read_text()
-    assert text == found.document and "# TTFT of requests that were held out: mean " in text
+    assert text == result.document and "# TTFT of held-out requests: mean " in text
     section = yaml.safe_load(text)["cluster"]["latency"]
-    assert section == found.latency and section["context_token"] == "0s"  # which was none, and stays so
+    assert section == result.latency and section["context_token"] == "0s"  # which was none, and stays so
     package.simulate(scenario({key: value for key, value in section.items() if key != "model"}))
 
 
 @pytest.mark.full
 def test_requests_go_where_they_went_whatever_the_scenarios_policy(tmp_path: Path) -> None:
     folder = run(tmp_path / "run", scenario(TRUE, routing="random", requests=40))
-    found = fitted(folder, scenario(TRUE, routing="round-robin", requests=40))
-    assert found.before.worst is not None and abs(found.before.worst[2]) < 1e-9
-    assert found.latency == {"model": "linear", "context_token": "0s", **TRUE}
+    result = fitted(folder, scenario(TRUE, routing="round-robin", requests=40))
+    assert result.before.worst is not None and abs(result.before.worst[2]) < 1e-9
+    assert result.latency == {"model": "linear", "context_token": "0s", **TRUE}
 
 
 def test_several_kinds_of_instances_and_other_requests_get_a_sentence(tmp_path: Path) -> None:
     folder, what = run(tmp_path / "run", scenario(TRUE)), scenario(GUESS)
-    with pytest.raises(HeadwayError, match="its 100 requests are not the 100 of the scenario"):
+    with pytest.raises(HeadwayError, match="its 100 requests differ from the 100 of the scenario"):
         package.calibrate_run(folder, {**what, "seed": 5})
     cluster = {**what["cluster"], "deployments": {"a": {"instances": 2}}}
-    with pytest.raises(HeadwayError, match=r"cluster\.latency: is fitted for one kind of instance"):
+    with pytest.raises(HeadwayError, match=r"cluster\.latency: a fit needs one kind of instance\. Remove"):
         package.calibrate_run(folder, {**what, "cluster": cluster})
 
 
@@ -87,7 +87,7 @@ def test_the_command_prints_the_durations(tmp_path: Path, headway: Run) -> None:
     run(tmp_path / "run", scenario(TRUE))
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(scenario(TRUE)))
     line = ("calibrate", "run", "--scenario", "s.yaml", "-o", "mine.yaml")
-    done = headway(*line, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "step 12ms" in done.stdout and "chunk 20ms" in done.stdout and "Furthest off" in done.stdout
+    process = headway(*line, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert "step 12ms" in process.stdout and "chunk 20ms" in process.stdout and "Furthest off" in process.stdout
     assert json.loads(headway(*line, "--json", cwd=tmp_path).stdout)["latency"]["prefill_token"] == "150us"

@@ -19,16 +19,16 @@ REPLAY = str(ROOT / "examples" / "08_traces.yaml")
 def test_a_preview_is_the_commands_document(headway: Run) -> None:
     import headway as package
 
-    shown = headway("workload", "preview", TENANTS, "--requests", "300", "--json")
-    found = package.preview(TENANTS, requests=300)
-    assert json.loads(shown.stdout) == json.loads(json.dumps(found))
-    assert {tenant["name"] for tenant in found["tenants"]} == {"shop", "coder", "crawler"}
+    output = headway("workload", "preview", TENANTS, "--requests", "300", "--json")
+    result = package.preview(TENANTS, requests=300)
+    assert json.loads(output.stdout) == json.loads(json.dumps(result))
+    assert {tenant["name"] for tenant in result["tenants"]} == {"shop", "coder", "crawler"}
 
 
 def test_a_preview_takes_changes_and_wants_a_request() -> None:
-    found = headway.preview(TENANTS, overrides="workload.duration=20s")
-    assert found["complete"] and found["first_s"] + found["span_s"] < 20
-    with pytest.raises(headway.HeadwayError, match="one request at least"):
+    result = headway.preview(TENANTS, overrides="workload.duration=20s")
+    assert result["complete"] and result["first_s"] + result["span_s"] < 20
+    with pytest.raises(headway.HeadwayError, match="requests: must be at least 1, got 0"):
         headway.preview(TENANTS, requests=0)
 
 
@@ -36,10 +36,10 @@ def test_an_inspection_is_the_commands_document(headway: Run) -> None:
     import headway as package
 
     words = ("--capacity", "200,inf", "--instances", "1,4", "--limit", "50", "--json")
-    shown = headway("trace", "inspect", SESSIONS, *words)
-    found = package.inspect_trace(SESSIONS, capacities=[200, None], instances=[1, 4], limit=50)
-    assert json.loads(shown.stdout) == json.loads(json.dumps(found))
-    assert found["requests"] == 50
+    output = headway("trace", "inspect", SESSIONS, *words)
+    result = package.inspect_trace(SESSIONS, capacities=[200, None], instances=[1, 4], limit=50)
+    assert json.loads(output.stdout) == json.loads(json.dumps(result))
+    assert result["requests"] == 50
 
 
 @pytest.mark.parametrize(
@@ -54,31 +54,31 @@ def test_progress_is_told_while_a_trace_is_read(tmp_path: Path) -> None:
     row = '{"timestamp": %d, "input_length": 5, "output_length": 2, "hash_ids": [1]}\n'
     file = tmp_path / "many.jsonl"
     file.write_text("".join(row % number for number in range(2500)))
-    told: list[int] = []
-    headway.inspect_trace(file, format="mooncake", progress=told.append)
-    assert told == [1024, 2048]
+    counts: list[int] = []
+    headway.inspect_trace(file, format="mooncake", progress=counts.append)
+    assert counts == [1024, 2048]
 
 
 def test_a_replay_is_offered_starts_only_where_sessions_have_no_common_clock() -> None:
-    found = headway.inspect_trace(SESSIONS)
-    assert found["clock"] == "trace" and found["arrivals"] is None  # later turns wait, the first have stamps
-    assert "starts" not in snippet(found, "x.jsonl")
-    assert "starts" in snippet({**found, "clock": "session"}, "x.jsonl")
-    assert "block_tokens: 512, limit: 9" in snippet(found, "x.jsonl", 512, 9)
+    result = headway.inspect_trace(SESSIONS)
+    assert result["clock"] == "trace" and result["arrivals"] is None  # later turns wait, the first have stamps
+    assert "starts" not in snippet(result, "x.jsonl")
+    assert "starts" in snippet({**result, "clock": "session"}, "x.jsonl")
+    assert "block_tokens: 512, limit: 9" in snippet(result, "x.jsonl", 512, 9)
 
 
 def test_a_conversion_applies_transforms_and_tells_what_came_of_it(tmp_path: Path) -> None:
     target = tmp_path / "short.headway.jsonl.gz"
-    made = headway.convert_trace(SESSIONS, target, transforms=[{"cap": {"max_turns": 4}}])
-    assert made["format"] == "headway" and made["lost"] == []
-    assert 0 < made["written"] < made["read"]
+    built = headway.convert_trace(SESSIONS, target, transforms=[{"cap": {"max_turns": 4}}])
+    assert built["format"] == "headway" and built["lost"] == []
+    assert 0 < built["written"] < built["read"]
     assert headway.inspect_trace(target)["sessions"]["turns"]["max"] <= 4
     with pytest.raises(headway.HeadwayError, match="no transform is called 'kap'"):
         headway.convert_trace(SESSIONS, target, transforms=["kap"])
 
 
 def test_the_controls_are_there_from_python() -> None:
-    found = headway.controls(REPLAY, overrides="workload.trace.limit=60", workers=1)
-    assert isinstance(found, headway.Controls)
-    assert list(found.summaries) == ["lmetric", "load-only", "sticky", "unified", "capped"]
-    assert found.difference("lmetric", "latency.ttft.p99") == 0
+    result = headway.controls(REPLAY, overrides="workload.trace.limit=60", workers=1)
+    assert isinstance(result, headway.Controls)
+    assert list(result.summaries) == ["lmetric", "load-only", "sticky", "unified", "capped"]
+    assert result.difference("lmetric", "latency.ttft.p99") == 0

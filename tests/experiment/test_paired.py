@@ -78,9 +78,9 @@ def test_the_interval_covers_the_true_mean_as_often_as_it_says() -> None:
     draw = Draw(17)
     held = 0
     for _ in range(2000):
-        found = mean_of([draw.gauss(3.0, 2.0) for _ in range(5)])
-        assert found.low is not None and found.high is not None
-        held += found.low <= 3.0 <= found.high
+        result = mean_of([draw.gauss(3.0, 2.0) for _ in range(5)])
+        assert result.low is not None and result.high is not None
+        held += result.low <= 3.0 <= result.high
     assert 0.935 < held / 2000 < 0.965
 
 
@@ -124,21 +124,21 @@ def test_a_run_without_the_figure_has_no_difference_to_tell() -> None:
 
 
 def test_a_policy_compared_with_itself_shows_no_difference_of_zero_width() -> None:
-    found = headway.compare(SCENARIO, ["lmetric", "lmetric"], seeds=3, workers=1)
-    theirs = [row for row in found.paired or [] if row["policy"] == "lmetric#2"]
+    result = headway.compare(SCENARIO, ["lmetric", "lmetric"], seeds=3, workers=1)
+    theirs = [row for row in result.paired or [] if row["policy"] == "lmetric#2"]
     assert len(theirs) == len(HEADLINE)
     assert {(row["delta"], row["low"], row["high"], row["word"]) for row in theirs} == {(0, 0, 0, "no difference")}
-    assert found.verdict.startswith("There is no difference between lmetric and lmetric#2: ")
+    assert result.verdict.startswith("There is no difference between lmetric and lmetric#2: ")
 
 
 def test_the_command_line_says_no_difference_too(headway: Run, tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(SCENARIO))
     arguments = ("compare", "s.yaml", "--policies", "random,random", "--seeds", "3")
-    shown = headway(*arguments, cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
-    line = next(line for line in shown.stdout.splitlines() if line.startswith(" random#2") and "no diff" in line)
+    output = headway(*arguments, cwd=tmp_path)
+    assert output.returncode == 0, output.stderr
+    line = next(line for line in output.stdout.splitlines() if line.startswith(" random#2") and "no diff" in line)
     assert "±" not in line and "noise" not in line
-    assert "There is no difference between random and random#2" in " ".join(shown.stdout.split())
+    assert "There is no difference between random and random#2" in " ".join(output.stdout.split())
     document = json.loads(headway(*arguments, "--json", cwd=tmp_path).stdout)
     assert (document["seeds"], document["baseline"]) == (3, "random")
     assert {row["word"] for row in document["paired"]} == {"baseline", "no difference"}
@@ -149,17 +149,17 @@ def test_two_streams_of_the_same_random_policy_are_within_noise() -> None:
         def bind(self, context: headway.Context) -> None:
             self.draw = context.rng("another routing").random
 
-    found = headway.compare(SCENARIO, ["random", OtherDraws], seeds=10)
-    theirs = {figure: row for (policy, figure), row in rows(found).items() if policy != "random"}
+    result = headway.compare(SCENARIO, ["random", OtherDraws], seeds=10)
+    theirs = {figure: row for (policy, figure), row in rows(result).items() if policy != "random"}
     assert {row["word"] for row in theirs.values()} == {"within noise"}
     assert theirs["latency.ttft.mean"]["delta"] != 0
-    assert "within noise of each other" in found.verdict and "best" not in found.verdict
+    assert "within noise of each other" in result.verdict and "best" not in result.verdict
 
 
 def test_a_difference_that_is_more_than_noise_is_claimed() -> None:
-    found = headway.compare(SCENARIO, ["round-robin", "always-busiest"], seeds=6, workers=1)
-    assert rows(found)[("always-busiest", "latency.ttft.mean")]["word"] == "worse"
-    assert found.verdict.startswith("round-robin serves this best") and found.verdict.endswith("Means over 6 seeds.")
+    result = headway.compare(SCENARIO, ["round-robin", "always-busiest"], seeds=6, workers=1)
+    assert rows(result)[("always-busiest", "latency.ttft.mean")]["word"] == "worse"
+    assert result.verdict.startswith("round-robin serves this best") and result.verdict.endswith("Means over 6 seeds.")
 
 
 def test_neither_workers_nor_order_change_the_figures(four: headway.Comparison) -> None:
@@ -180,10 +180,10 @@ def test_the_baseline_is_the_plain_policy_else_the_first_else_whoever_is_named(f
 
 
 def test_one_seed_tells_what_it_told_before() -> None:
-    found = headway.compare(SCENARIO, ["round-robin", "lmetric"], workers=1)
-    assert list(found.summary()) == ["scenario", "stage", "by", "policies", "best", "verdict"]
-    assert dict(found.ranked) == {name: single(name, 0) for name in ("round-robin", "lmetric")}
-    assert "seeds" not in found.verdict
+    result = headway.compare(SCENARIO, ["round-robin", "lmetric"], workers=1)
+    assert list(result.summary()) == ["scenario", "stage", "by", "policies", "best", "verdict"]
+    assert dict(result.ranked) == {name: single(name, 0) for name in ("round-robin", "lmetric")}
+    assert "seeds" not in result.verdict
 
 
 def test_an_object_of_ones_own_starts_afresh_under_every_seed() -> None:
@@ -196,15 +196,15 @@ def test_an_object_of_ones_own_starts_afresh_under_every_seed() -> None:
             return Route(cluster.instances[0 if self.seen <= 60 else 1].id)
 
     mine = Counts()
-    found = headway.compare(SCENARIO, [mine, "always-busiest"], seeds=2, workers=1)
+    result = headway.compare(SCENARIO, [mine, "always-busiest"], seeds=2, workers=1)
     assert mine.seen == 0
-    assert all(run["instances"][0]["requests"] == 60 for run in found.runs["Counts"])
+    assert all(run["instances"][0]["requests"] == 60 for run in result.runs["Counts"])
 
 
 def test_seeds_that_change_nothing_are_said_to_tell_no_more_than_one() -> None:
     workload = {"requests": 20, "rate": "20/s", "arrival": "constant", "prompt_tokens": 200, "output_tokens": 10}
-    found = headway.compare({**SCENARIO, "workload": workload}, ["round-robin", "always-busiest"], seeds=3, workers=1)
-    assert "All 3 seeds gave the same figures" in found.verdict
+    result = headway.compare({**SCENARIO, "workload": workload}, ["round-robin", "always-busiest"], seeds=3, workers=1)
+    assert "All 3 seeds gave the same figures" in result.verdict
 
 
 @pytest.mark.parametrize("seeds", [0, -1, 1001, True])
@@ -214,9 +214,9 @@ def test_a_number_of_seeds_that_makes_no_sense_is_told(seeds: int) -> None:
 
 
 def test_a_mean_summary_has_the_mean_of_every_figure() -> None:
-    one = {"n": 1, "same": 3, "p": None, "id": "x", "tenants": [{"id": "a", "v": 1}, {"id": "b", "v": 5}]}
+    item = {"n": 1, "same": 3, "p": None, "id": "x", "tenants": [{"id": "a", "v": 1}, {"id": "b", "v": 5}]}
     two = {"n": 4, "same": 3, "p": 2.0, "id": "x", "tenants": [{"id": "b", "v": 6}], "more": {"v": 1}}
-    assert mean_summary([one, two]) == {
+    assert mean_summary([item, two]) == {
         "n": 2.5,
         "same": 3,
         "p": None,
@@ -231,13 +231,17 @@ def test_a_mean_summary_has_the_mean_of_every_figure() -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_study_has_a_run_folder_for_each_policy_of_the_first_seed(workers: int, tmp_path: Path) -> None:
-    chosen = ["round-robin", *({"name": "weighted", "scorers": {one: 2}} for one in ("queue-depth", "oracle-prefix"))]
-    found = headway.compare(SCENARIO, chosen, seeds=2, workers=workers, output=tmp_path / "study")
-    told = study.read(tmp_path / "study")
-    assert (told["kind"], told["scenario"], told["stage"]) == ("comparison", "small", "routing")
-    assert (told["baseline"], told["verdict"], told["paired"]) == ("round-robin", found.verdict, found.paired)
-    assert [run["label"] for run in told["runs"]] == list(found.runs)
-    for run, spec in zip(told["runs"], chosen, strict=True):
+    chosen = ["round-robin", *({"name": "weighted", "scorers": {each: 2}} for each in ("queue-depth", "oracle-prefix"))]
+    result = headway.compare(SCENARIO, chosen, seeds=2, workers=workers, output=tmp_path / "study")
+    document = study.read(tmp_path / "study")
+    assert (document["kind"], document["scenario"], document["stage"]) == ("comparison", "small", "routing")
+    assert (document["baseline"], document["verdict"], document["paired"]) == (
+        "round-robin",
+        result.verdict,
+        result.paired,
+    )
+    assert [run["label"] for run in document["runs"]] == list(result.runs)
+    for run, spec in zip(document["runs"], chosen, strict=True):
         assert run["seeds"] == 2 and run["oracle"] is ("oracle" in run["label"])
         assert headway.Result.load(tmp_path / "study" / run["folder"]) == headway.simulate(SCENARIO, routing=spec)
     assert not list((tmp_path / "study").glob(".*"))
@@ -268,7 +272,7 @@ def test_the_runs_of_a_study_have_as_much_of_them_as_is_asked_for(tmp_path: Path
 def test_the_command_line_writes_a_study_and_says_where(headway: Run, tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(SCENARIO))
     plain = headway("compare", "s.yaml", "--policies", "random,lmetric", cwd=tmp_path)
-    done = headway("compare", "s.yaml", "--policies", "random,lmetric", "-o", "out", cwd=tmp_path)
-    assert done.stdout == plain.stdout
-    assert done.stderr == "headway: wrote 2 runs and study.json to out\n"
+    process = headway("compare", "s.yaml", "--policies", "random,lmetric", "-o", "out", cwd=tmp_path)
+    assert process.stdout == plain.stdout
+    assert process.stderr == "headway: wrote 2 runs and study.json to out\n"
     assert [run["folder"] for run in study.read(tmp_path / "out")["runs"]] == ["random", "lmetric"]

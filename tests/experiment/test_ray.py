@@ -35,14 +35,14 @@ CHOSEN = ["round-robin", "random", "lmetric"]
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    with two_machines() as made:
-        yield made
+    with two_machines() as built:
+        yield built
 
 
 @pytest.fixture(scope="module")
 def runner(cluster: Any) -> Iterator[Any]:
-    with runner_of(None, cluster.address) as made:
-        yield made
+    with runner_of(None, cluster.address) as built:
+        yield built
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -52,8 +52,8 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_every_job_is_told_once_with_its_result(runner: Any) -> None:
     assert runner.slots == 2
     assert results(runner, jobs(runner_jobs.square, 20)) == {number: number**2 for number in range(20)}
-    found = results(runner, [*jobs(runner_jobs.process, 2), Job("mine", runner_jobs.square, (3,), home=True)])
-    assert found[2] == 9
+    result = results(runner, [*jobs(runner_jobs.process, 2), Job("mine", runner_jobs.square, (3,), home=True)])
+    assert result[2] == 9
 
 
 @pytest.mark.full
@@ -75,41 +75,41 @@ def test_errors_are_raised_as_they_are_and_nothing_is_printed(runner: Any, capfd
 @pytest.mark.full
 def test_a_machine_with_another_version_is_told(runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headway.experiment.ray_runner.__version__", "0.0.1")
-    with pytest.raises(HeadwayError, match=r"^--ray: .* of the Ray cluster has headway .*, this machine 0\.0\.1; "):
+    with pytest.raises(HeadwayError, match=r"^--ray: .* of the Ray cluster has headway .*, this machine 0\.0\.1\. "):
         results(runner, jobs(runner_jobs.square, 1))
 
 
 @pytest.mark.full
 def test_a_job_whose_process_was_lost_is_run_again(runner: Any, tmp_path: Path) -> None:
-    given = jobs(runner_jobs.square, 6)
-    given[3] = Job("job 3", runner_jobs.ends_once, (str(tmp_path / "mark"), 9))
-    assert results(runner, given) == {number: number**2 for number in range(6)}
+    jobs_to_run = jobs(runner_jobs.square, 6)
+    jobs_to_run[3] = Job("job 3", runner_jobs.ends_once, (str(tmp_path / "mark"), 9))
+    assert results(runner, jobs_to_run) == {number: number**2 for number in range(6)}
 
 
 @pytest.mark.full
 def test_a_job_that_brings_its_process_down_every_time_is_told_by_name(runner: Any) -> None:
-    given = [*jobs(runner_jobs.square, 3), Job("the guilty one", runner_jobs.ends, (3,))]
+    jobs_to_run = [*jobs(runner_jobs.square, 3), Job("the guilty one", runner_jobs.ends, (3,))]
     lost: dict[int, str] = {}
-    assert sorted(results(runner, given, lost=lost.__setitem__)) == [0, 1, 2]
-    assert lost[3].startswith("its process on the Ray cluster was lost each of the 4 times that the guilty one was run")
-    with pytest.raises(HeadwayError, match=r"^test: its process on the Ray cluster was lost .* the guilty one"):
-        results(runner, given[3:])
+    assert sorted(results(runner, jobs_to_run, lost=lost.__setitem__)) == [0, 1, 2]
+    assert lost[3].startswith("the guilty one lost its process on the Ray cluster in each of 4 attempts: ")
+    with pytest.raises(HeadwayError, match=r"^test: the guilty one lost its process on the Ray cluster"):
+        results(runner, jobs_to_run[3:])
 
 
 @pytest.mark.full
 def test_evaluations_are_confined_there_as_well(runner: Any) -> None:
     tasks = [Task("runner_jobs:square", [number]) for number in range(5)]
     tasks[2] = Task("os:_exit", [1])
-    found = confined_many(tasks, runner, Limits(deadline_s=30))
-    assert isinstance(found[2], Failure) and found[2].kind == "crash"
-    assert [value for value in found if not isinstance(value, Failure)] == [0, 1, 9, 16]
+    result = confined_many(tasks, runner, Limits(deadline_s=30))
+    assert isinstance(result[2], Failure) and result[2].kind == "crash"
+    assert [value for value in result if not isinstance(value, Failure)] == [0, 1, 9, 16]
 
 
 @pytest.mark.full
 def test_a_comparison_gives_the_same_bytes(runner: Any, cluster: Any, tmp_path: Path) -> None:
-    given: dict[str, Any] = {"seeds": 2, "trace": "decisions"}
-    there = package.compare(SCENARIO, CHOSEN, ray=cluster.address, output=tmp_path / "there", **given)
-    here = package.compare(SCENARIO, CHOSEN, workers=2, output=tmp_path / "here", **given)
+    settings: dict[str, Any] = {"seeds": 2, "trace": "decisions"}
+    there = package.compare(SCENARIO, CHOSEN, ray=cluster.address, output=tmp_path / "there", **settings)
+    here = package.compare(SCENARIO, CHOSEN, workers=2, output=tmp_path / "here", **settings)
     assert json.dumps(there.summary()) == json.dumps(here.summary())
     assert files(tmp_path / "there") == files(tmp_path / "here")
     assert len(files(tmp_path / "here")) > 10
@@ -137,12 +137,12 @@ def test_the_command_line_prints_what_it_prints_without(cluster: Any, headway: R
 
 @pytest.mark.full
 def test_an_address_where_nobody_is_is_told(headway_process: Run) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-    done = headway_process("sweep", "--vary", "workload.rate=20,40", "--ray", f"ray://127.0.0.1:{port}")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "nobody answers at" in done.stderr and "Traceback" not in done.stderr
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    process = headway_process("sweep", "--vary", "workload.rate=20,40", "--ray", f"ray://127.0.0.1:{port}")
+    assert (process.returncode, process.stdout) == (2, "")
+    assert "no Ray cluster answers at" in process.stderr and "Traceback" not in process.stderr
 
 
 @pytest.mark.full
@@ -167,8 +167,8 @@ def test_all_results_arrive_though_a_machine_is_lost(
 
     monkeypatch.setattr(_Sending, "_lose", counted)
     thread = when(lambda: there() and len(list(tmp_path.glob("begun-*"))) == 2, plug)
-    found = results(runner, jobs(runner_jobs.at_machine, 12, str(tmp_path)))
+    result = results(runner, jobs(runner_jobs.at_machine, 12, str(tmp_path)))
     thread.join()
-    assert found == {number: number for number in range(12)}
+    assert result == {number: number for number in range(12)}
     assert lost
     assert capfd.readouterr().out == ""

@@ -78,15 +78,15 @@ def check_conservation(result: api.Result, name: str, most: int | None = None) -
             assert columns["first_token_ps"][row] == -1
     instances = summary["instances"]
     routed = Counter(columns["instance"])
-    assert [one["requests"] for one in instances] == [routed[index] for index in range(8)]
+    assert [each["requests"] for each in instances] == [routed[index] for index in range(8)]
     for key in ("output_tokens", "cached_tokens", "preemptions"):
-        assert sum(one[key] for one in instances) == sum(columns[key])
-    computed = sum(one["prefill_tokens"] + one["cached_tokens"] for one in instances)
-    done = zip(columns["outcome"], columns["prompt_tokens"], strict=True)
-    prompts = sum(prompt for outcome, prompt in done if outcome == "completed")
+        assert sum(each[key] for each in instances) == sum(columns[key])
+    computed = sum(each["prefill_tokens"] + each["cached_tokens"] for each in instances)
+    process = zip(columns["outcome"], columns["prompt_tokens"], strict=True)
+    prompts = sum(prompt for outcome, prompt in process if outcome == "completed")
     # After a preemption a prompt may find cached what another request has computed meanwhile: neither figure counts it.
     assert computed <= prompts if summary["preemptions"] else computed == prompts
-    assert all(0 <= one["peak_kv_utilization"] <= 1 for one in instances)
+    assert all(0 <= each["peak_kv_utilization"] <= 1 for each in instances)
 
 
 def test_the_whole_catalogue_is_here() -> None:
@@ -151,7 +151,7 @@ def test_leaping_and_walking_agree_on_a_real_trace_in_a_tight_cache(routing: str
     }
     runs = [api.simulate({**scenario, "leap": leap}) for leap in (True, False, "random-cuts")]
     assert runs[0].summary()["preemptions"] > 0
-    assert sum(one["evicted_blocks"] for one in runs[0].summary()["instances"]) > 1000
+    assert sum(each["evicted_blocks"] for each in runs[0].summary()["instances"]) > 1000
     for other in runs[1:]:
         assert other.requests == runs[0].requests
         assert other.to_json() == runs[0].to_json()
@@ -181,19 +181,19 @@ def brute_force(prompts: list[list[int]], caches: int, capacity: int | None) -> 
 @pytest.mark.full
 @pytest.mark.parametrize("name", MOONCAKE)
 def test_reuse_figures_are_right_to_four_digits(name: str, headway: Run) -> None:
-    done = headway(
+    process = headway(
         "trace", "inspect", str(TRACES / name), "--capacity", "1000,10000,inf", "--instances", "1,8", "--json"
     )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)["reuse"]
-    assert [(one["instances"], one["capacity"]) for one in found] == [
+    assert process.returncode == 0, process.stderr
+    result = json.loads(process.stdout)["reuse"]
+    assert [(each["instances"], each["capacity"]) for each in result] == [
         (n, c) for n in (1, 8) for c in (1000, 10_000, None)
     ]
     prompts = [ids for _, _, ids in raw(name)]
-    for one in found:
-        expected = brute_force(prompts, one["instances"], one["capacity"])
-        assert round(one["block_hit_ratio"], 4) == round(expected, 4), one
-    ratios = {(one["instances"], one["capacity"]): one["block_hit_ratio"] for one in found}
+    for each in result:
+        expected = brute_force(prompts, each["instances"], each["capacity"])
+        assert round(each["block_hit_ratio"], 4) == round(expected, 4), each
+    ratios = {(each["instances"], each["capacity"]): each["block_hit_ratio"] for each in result}
     for instances in (1, 8):
         assert ratios[instances, 1000] <= ratios[instances, 10_000] <= ratios[instances, None]
     assert ratios[8, None] < ratios[1, None]
@@ -203,13 +203,13 @@ def test_reuse_figures_are_right_to_four_digits(name: str, headway: Run) -> None
 def test_no_cluster_saves_more_than_one_endless_cache_could() -> None:
     """In tokens: the leading blocks that any earlier prompt had."""
     name = "mooncake/synthetic_trace.jsonl.gz"
-    seen: set[int] = set()
+    values: set[int] = set()
     shared = total = 0
     for prompt, _, ids in raw(name):
         leading = 0
-        while leading < len(ids) and ids[leading] in seen:
+        while leading < len(ids) and ids[leading] in values:
             leading += 1
-        seen.update(ids)
+        values.update(ids)
         shared += min(prompt, 512 * leading)
         total += prompt
     for routing in ("round-robin", "weighted"):
@@ -231,8 +231,8 @@ def weka(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def curve(path: Path, capacity: int, order: Any) -> float:
-    found = api.inspect_trace(path, capacities=[capacity], instances=[1], order=order)
-    return float(found["reuse"][0]["block_hit_ratio"])
+    result = api.inspect_trace(path, capacities=[capacity], instances=[1], order=order)
+    return float(result["reuse"][0]["block_hit_ratio"])
 
 
 def tiered(trace: Json, offload: str, cpu: int, **cluster: Any) -> api.Result:

@@ -21,14 +21,14 @@ def jobs(call: Any, count: int, *before: object) -> list[Job]:
 
 
 def results(runner: Any, given: list[Job], **options: Any) -> dict[int, Any]:
-    found: dict[int, Any] = {}
+    result: dict[int, Any] = {}
 
     def finish(place: int, value: Any) -> None:
-        assert place not in found
-        found[place] = value
+        assert place not in result
+        result[place] = value
 
     runner.run(given, finish, "test", **options)
-    return found
+    return result
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -50,10 +50,10 @@ def test_processes_are_kept_from_batch_to_batch() -> None:
 
 
 def test_what_is_at_home_runs_at_home() -> None:
-    given = [*jobs(runner_jobs.process, 4), Job("mine", runner_jobs.process, (0,), home=True)]
+    jobs_to_run = [*jobs(runner_jobs.process, 4), Job("mine", runner_jobs.process, (0,), home=True)]
     with runner_of(2) as runner:
-        found = results(runner, given)
-    assert [place for place, pid in found.items() if pid == os.getpid()] == [4]
+        result = results(runner, jobs_to_run)
+    assert [place for place, pid in result.items() if pid == os.getpid()] == [4]
 
 
 def test_few_jobs_are_under_way_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,9 +73,9 @@ def test_few_jobs_are_under_way_at_a_time(tmp_path: Path, monkeypatch: pytest.Mo
 
     with runner_of(2) as runner:
         thread = when(lambda: len(list(tmp_path.glob("begun-*"))) == 2, go)
-        found = results(runner, jobs(runner_jobs.counted, 30, str(tmp_path)))
+        result = results(runner, jobs(runner_jobs.counted, 30, str(tmp_path)))
         thread.join()
-    assert len(found) == 30
+    assert len(result) == 30
     assert held[0] <= AHEAD * 2
 
 
@@ -88,32 +88,31 @@ def test_an_error_is_raised_as_it_is_and_of_several_the_first() -> None:
 
 
 def test_a_job_whose_process_was_lost_is_run_again(tmp_path: Path) -> None:
-    given = jobs(runner_jobs.square, 12)
-    given[3] = Job("job 3", runner_jobs.ends_once, (str(tmp_path / "mark"), 9))
+    jobs_to_run = jobs(runner_jobs.square, 12)
+    jobs_to_run[3] = Job("job 3", runner_jobs.ends_once, (str(tmp_path / "mark"), 9))
     with runner_of(2) as runner:
-        assert results(runner, given) == {number: number**2 for number in range(12)}
+        assert results(runner, jobs_to_run) == {number: number**2 for number in range(12)}
 
 
 def test_a_job_that_brings_its_process_down_every_time_is_told_by_name() -> None:
-    given = jobs(runner_jobs.square, 12)
-    given[3] = Job("the guilty one", runner_jobs.ends, (3,))
+    jobs_to_run = jobs(runner_jobs.square, 12)
+    jobs_to_run[3] = Job("the guilty one", runner_jobs.ends, (3,))
     with runner_of(2) as runner:
-        with pytest.raises(HeadwayError) as told:
-            results(runner, given)
-        assert str(told.value) == (
-            "test: a process was ended from within, as os._exit, a crash or a want of memory does, "
-            "each of the 4 times that the guilty one was run."
+        with pytest.raises(HeadwayError) as caught:
+            results(runner, jobs_to_run)
+        assert str(caught.value) == (
+            "test: the process of the guilty one died (a crash, os._exit, or out of memory) in each of 4 attempts."
         )
         lost: dict[int, str] = {}
-        found = results(runner, given, lost=lost.__setitem__)
-    assert sorted(found) == [place for place in range(12) if place != 3]
+        result = results(runner, jobs_to_run, lost=lost.__setitem__)
+    assert sorted(result) == [place for place in range(12) if place != 3]
     assert list(lost) == [3]
     assert "the guilty one" in lost[3]
 
 
 def test_ray_that_is_not_installed_is_told_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(HeadwayError, match=r"^--ray: Ray is not installed; install headway\[ray\]"):
+    with pytest.raises(HeadwayError, match=r"^--ray: Ray is not installed\. Install headway\[ray\]"):
         runner_of(None, "auto")
 
 

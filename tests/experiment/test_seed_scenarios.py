@@ -161,8 +161,8 @@ def waiting(requests: Any, at_s: int) -> int:
 
 def scaled(arrivals: Arrivals, **scaling: Any) -> dict[str, Any]:
     """Two replicas that compute one request at a time, each for 5 s and a little; there may be a third."""
-    one = {"instances": 2, "max_replicas": 3, "max_batch_size": 1}
-    scenario = arrivals.scenario(deployments={"llama-70b-v1": one})
+    single = {"instances": 2, "max_replicas": 3, "max_batch_size": 1}
+    scenario = arrivals.scenario(deployments={"llama-70b-v1": single})
     scenario["scaling"] = {"interval": "10s", **scaling}
     scenario["policies"] = {"routing": "least-loaded"}
     scenario["policies"]["scaling"] = {"name": "queue-threshold", "above": 5, "sustained_s": 60}

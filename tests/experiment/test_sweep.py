@@ -63,7 +63,7 @@ class Counted:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("workload.rate=20/s..80/s:20/s", ["20/s", "40/s", "60/s", "80/s"]),
         ("workload.rate=20..80:30", ["20/s", "50/s", "80/s"]),  # with the scenario's own unit
@@ -80,28 +80,28 @@ class Counted:
         ("workload.prompt_tokens=100,{dist: uniform, min: 1, max: 9}", [100, {"dist": "uniform", "min": 1, "max": 9}]),
     ],
 )  # fmt: skip
-def test_values_are_ranges_lists_and_mappings(text: str, found: list[Any]) -> None:
-    assert values(text) == found
+def test_values_are_ranges_lists_and_mappings(text: str, expected: list[Any]) -> None:
+    assert values(text) == expected
 
 
 def test_a_mapping_of_keys_to_values_is_as_good_as_text() -> None:
     base = Scenario.load(SCENARIO)
-    given = {"workload.rate": [20, "40/s"], "policies.routing": ["random", {"name": "unified"}], "seed": range(2)}
-    assert [axis.values for axis in axes(given, base)] == [["20/s", "40/s"], ["random", {"name": "unified"}], [0, 1]]
+    settings = {"workload.rate": [20, "40/s"], "policies.routing": ["random", {"name": "unified"}], "seed": range(2)}
+    assert [axis.values for axis in axes(settings, base)] == [["20/s", "40/s"], ["random", {"name": "unified"}], [0, 1]]
 
 
 def test_a_grid_has_every_combination_the_last_key_fastest() -> None:
     base = Scenario.load(SCENARIO)
-    made = points(SCENARIO, axes([*GRID, "cluster.instances=2,3"], base))
-    assert [point.label for point in made[:3]] == [
+    built = points(SCENARIO, axes([*GRID, "cluster.instances=2,3"], base))
+    assert [point.label for point in built[:3]] == [
         "rate=20/s, routing=round-robin, instances=2",
         "rate=20/s, routing=round-robin, instances=3",
         "rate=20/s, routing=least-loaded, instances=2",
     ]
-    assert len({point.scenario.key() for point in made}) == len(made) == 8
-    last = made[-1].scenario.resolved()
+    assert len({point.scenario.key() for point in built}) == len(built) == 8
+    last = built[-1].scenario.resolved()
     assert (last["workload"]["rate"], last["cluster"]["instances"]) == ("200/s", 3)
-    assert last["policies"]["routing"]["name"] == made[-1].policy == "least-loaded"
+    assert last["policies"]["routing"]["name"] == built[-1].policy == "least-loaded"
 
 
 @pytest.mark.parametrize(
@@ -112,16 +112,16 @@ def test_a_grid_has_every_combination_the_last_key_fastest() -> None:
         ("policies.routing=random,rond-robin", "no routing policy is called 'rond-robin'. Did you mean 'round-robin'?"),
         ("cluster.instances=2,0", "vary cluster.instances=0: cluster.instances: expected a whole number of at least 1"),
         ("workload.rate=20..80", "vary workload.rate: the range '20..80' has no step; write it as 20..80:STEP."),
-        ("workload.rate=80..20:10", "must go up by a step above 0"),
-        ("workload.rate=20..80:0", "must go up by a step above 0"),
-        ("workload.rate=20/s..80/min:10/s", "mixes /s and /min; write all in one unit."),
-        ("workload.rate=20/s,20", "vary workload.rate: '20/s' is there twice; keep one of them."),
+        ("workload.rate=80..20:10", "must rise by a step above 0"),
+        ("workload.rate=20..80:0", "must rise by a step above 0"),
+        ("workload.rate=20/s..80/min:10/s", "mixes /s and /min. Use one unit."),
+        ("workload.rate=20/s,20", "vary workload.rate: '20/s' appears twice. Remove one."),
         ("workload.rate=", "vary workload.rate: name at least one value"),
         ("workload.rate", "vary workload.rate: write it as key.path=values, as in workload.rate=20..80:10."),
-        ("seed=1..1000000:1", "has more than 100,000 values; take a larger step."),
+        ("seed=1..1000000:1", "has more than 100,000 values. Use a larger step."),
         ((), "vary: name at least one key and its values"),
         (["seed=1", "seed=2"], "vary seed: is given twice"),
-        (["seed=1..1000:1", "warmup=1..1000:1"], "vary: a grid of 1,000,000 points is too large"),
+        (["seed=1..1000:1", "warmup=1..1000:1"], "vary: the grid has 1,000,000 points; the limit is 100,000"),
     ],
 )
 def test_a_mistake_is_told_before_anything_runs(vary: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,48 +135,48 @@ def test_a_mistake_is_told_before_anything_runs(vary: Any, message: str, monkeyp
 
 
 @pytest.fixture(scope="module")
-def found() -> headway.Sweep:
+def swept() -> headway.Sweep:
     return headway.sweep(SCENARIO, GRID, seeds=2, workers=1)
 
 
-def test_the_figures_of_a_point_are_means_of_single_runs(found: headway.Sweep) -> None:
-    assert (found.runs, found.seeds, len(found.points)) == (8, 2, 4)
-    for point in found.points:
-        changes = [f"{path}={given}" for path, given in point.vary.items()]
+def test_the_figures_of_a_point_are_means_of_single_runs(swept: headway.Sweep) -> None:
+    assert (swept.runs, swept.seeds, len(swept.points)) == (8, 2, 4)
+    for point in swept.points:
+        changes = [f"{path}={settings}" for path, settings in point.vary.items()]
         alone = [headway.simulate(SCENARIO, overrides=[*changes, f"seed={seed}"]).summary() for seed in (5, 6)]
         assert point.summaries == alone
-        for figure, told in point.figures(HEADLINE).items():
+        for figure, reply in point.figures(HEADLINE).items():
             mean = sum(value(summary, figure) or 0.0 for summary in alone) / 2
-            assert told["mean"] == pytest.approx(mean)
-            assert told["low"] <= told["mean"] <= told["high"]
-    document = found.summary()
+            assert reply["mean"] == pytest.approx(mean)
+            assert reply["low"] <= reply["mean"] <= reply["high"]
+    document = swept.summary()
     assert document["vary"] == {"workload.rate": ["20/s", "200/s"], "policies.routing": ["round-robin", "least-loaded"]}
     assert [point["vary"]["workload.rate"] for point in document["points"]] == ["20/s", "20/s", "200/s", "200/s"]
 
 
-def test_workers_change_nothing(found: headway.Sweep) -> None:
-    assert headway.sweep(SCENARIO, GRID, seeds=2, workers=2).summary() == found.summary()
+def test_workers_change_nothing(swept: headway.Sweep) -> None:
+    assert headway.sweep(SCENARIO, GRID, seeds=2, workers=2).summary() == swept.summary()
 
 
-def test_rows_make_a_table(found: headway.Sweep) -> None:
-    columns = found.columns()
+def test_rows_make_a_table(swept: headway.Sweep) -> None:
+    columns = swept.columns()
     assert list(columns) == ["workload.rate", "policies.routing", "policy", "slo_holds", *HEADLINE]
     assert columns["policies.routing"] == ["round-robin", "least-loaded"] * 2
-    assert columns["latency.ttft.mean"] == [value(point.summary, "latency.ttft.mean") for point in found.points]
+    assert columns["latency.ttft.mean"] == [value(point.summary, "latency.ttft.mean") for point in swept.points]
     if find_spec("pandas") is not None:
-        assert list(found.to_pandas()["workload.rate"]) == columns["workload.rate"]
+        assert list(swept.to_pandas()["workload.rate"]) == columns["workload.rate"]
     if find_spec("polars") is not None:
-        assert found.to_polars()["workload.rate"].to_list() == columns["workload.rate"]
+        assert swept.to_polars()["workload.rate"].to_list() == columns["workload.rate"]
 
 
 def verdict_of(shares: list[float], vary: list[str], monkeypatch: pytest.MonkeyPatch, **changed: Any) -> str:
     """The verdict of a sweep whose points have these shares within the SLO."""
     summary = headway.simulate(SCENARIO).summary()
-    given = iter(shares)
+    settings = iter(shares)
 
     class Told:
         def summary(self) -> dict[str, Any]:
-            return {**summary, "slo": {**summary["slo"], "goodput_ratio": next(given)}}
+            return {**summary, "slo": {**summary["slo"], "goodput_ratio": next(settings)}}
 
     monkeypatch.setattr(module, "simulate", lambda resolved, trace: Told())
     return headway.sweep({**SCENARIO, **changed}, vary, workers=1).verdict
@@ -185,38 +185,40 @@ def verdict_of(shares: list[float], vary: list[str], monkeypatch: pytest.MonkeyP
 def test_the_verdict_says_up_to_which_rate_the_slo_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     # The rate varies slowest: pairs of (round-robin, random), then of three rates.
     shares = [1.0, 0.5, 0.99, 0.99, 0.98, 1.0]
-    said = verdict_of(shares, ["workload.rate=10..30:10", "policies.routing=round-robin,random"], monkeypatch)
-    assert said == (
-        "The SLO (99 % of the requests within it) holds up to rate 20/s with round-robin and at no rate of these with "
+    sentence = verdict_of(shares, ["workload.rate=10..30:10", "policies.routing=round-robin,random"], monkeypatch)
+    assert sentence == (
+        "The SLO (99 % of the requests within it) holds up to rate 20/s with round-robin and at no tested rate with "
         "random."
     )
-    said = verdict_of([1.0, 0.995], ["workload.rate=10,20"], monkeypatch)
-    assert said.endswith("holds up to rate 20/s (the highest of these).")
+    sentence = verdict_of([1.0, 0.995], ["workload.rate=10,20"], monkeypatch)
+    assert sentence.endswith("holds up to rate 20/s (the highest tested).")
 
 
 def test_the_verdict_says_from_how_many_instances_on_the_slo_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = verdict_of([0.2, 1.0, 0.5, 0.99], ["cluster.instances=2,4,6,8"], monkeypatch)
-    assert said == "The SLO (99 % of the requests within it) holds from 8 instances on."
+    sentence = verdict_of([0.2, 1.0, 0.5, 0.99], ["cluster.instances=2,4,6,8"], monkeypatch)
+    assert sentence == "The SLO (99 % of the requests within it) holds from 8 instances on."
 
 
 def test_without_a_load_or_an_slo_the_verdict_names_the_best_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = verdict_of([0.8, 0.9], ["policies.routing=round-robin,random"], monkeypatch)
-    assert said.startswith("routing=random serves this best: 90.0 % within the SLO")
-    said = verdict_of([1.0, 1.0], ["workload.rate=10,20"], monkeypatch, slo={})
-    assert said.startswith("rate=10/s and rate=20/s are level: E2E")
+    sentence = verdict_of([0.8, 0.9], ["policies.routing=round-robin,random"], monkeypatch)
+    assert sentence.startswith("routing=random serves this best: 90.0 % within the SLO")
+    sentence = verdict_of([1.0, 1.0], ["workload.rate=10,20"], monkeypatch, slo={})
+    assert sentence.startswith("rate=10/s and rate=20/s are within 2 % of each other: E2E")
 
 
 # --- resuming ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_repeated_sweep_runs_nothing(found: headway.Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repeated_sweep_runs_nothing(swept: headway.Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Counted(monkeypatch)
     first = headway.sweep(SCENARIO, GRID, seeds=2, workers=1, output=tmp_path / "s")
-    assert (len(counted.runs), first.reused, first.summary()) == (8, 0, found.summary())
-    told: list[tuple[int, int, int]] = []
-    again = headway.sweep(SCENARIO, GRID, seeds=2, workers=1, output=tmp_path / "s", progress=lambda *n: told.append(n))
-    assert (len(counted.runs), again.reused, again.summary()) == (8, 8, found.summary())
-    assert told == [(8, 8, 8)]
+    assert (len(counted.runs), first.reused, first.summary()) == (8, 0, swept.summary())
+    calls: list[tuple[int, int, int]] = []
+    again = headway.sweep(
+        SCENARIO, GRID, seeds=2, workers=1, output=tmp_path / "s", progress=lambda *n: calls.append(n)
+    )
+    assert (len(counted.runs), again.reused, again.summary()) == (8, 8, swept.summary())
+    assert calls == [(8, 8, 8)]
     other = [GRID[1], "cluster.instances=2", "workload.rate=20,200,300"]  # the same points and two more
     more = headway.sweep(SCENARIO, other, seeds=3, workers=1, output=tmp_path / "s")
     assert (more.reused, more.runs, len(counted.runs)) == (8, 18, 18)
@@ -224,24 +226,29 @@ def test_a_repeated_sweep_runs_nothing(found: headway.Sweep, tmp_path: Path, mon
 
 def test_two_points_that_are_one_run_have_a_folder_each(tmp_path: Path) -> None:
     both = ["leap=true,false"]
-    found = headway.sweep(SCENARIO, both, seeds=2, workers=2, output=tmp_path / "s")
-    one, other = found.points
-    assert one.key == other.key and one.folder != other.folder and one.summaries == other.summaries
+    swept = headway.sweep(SCENARIO, both, seeds=2, workers=2, output=tmp_path / "s")
+    single, other = swept.points
+    assert single.key == other.key and single.folder != other.folder and single.summaries == other.summaries
     for vary in (both, ["leap=false,true"]):
         again = headway.sweep(SCENARIO, vary, seeds=2, workers=1, output=tmp_path / "s")
-        assert again.reused == 4 and {point.folder for point in again.points} == {one.folder, other.folder}
+        assert again.reused == 4 and {point.folder for point in again.points} == {single.folder, other.folder}
 
 
 def test_a_study_of_a_sweep_tells_of_every_point(tmp_path: Path) -> None:
-    found = headway.sweep(SCENARIO, GRID, workers=1, output=tmp_path / "s")
-    told = study.read(tmp_path / "s")
-    assert (told["kind"], told["baseline"], told["paired"], told["stage"]) == ("sweep", None, None, "routing")
-    assert (told["vary"], told["verdict"]) == (found.vary, found.verdict)
-    assert [run["label"] for run in told["runs"]] == ["round-robin", "least-loaded"] * 2
-    for run, point in zip(told["runs"], found.points, strict=True):
+    swept = headway.sweep(SCENARIO, GRID, workers=1, output=tmp_path / "s")
+    document = study.read(tmp_path / "s")
+    assert (document["kind"], document["baseline"], document["paired"], document["stage"]) == (
+        "sweep",
+        None,
+        None,
+        "routing",
+    )
+    assert (document["vary"], document["verdict"]) == (swept.vary, swept.verdict)
+    assert [run["label"] for run in document["runs"]] == ["round-robin", "least-loaded"] * 2
+    for run, point in zip(document["runs"], swept.points, strict=True):
         assert run["vary"] == point.vary and run["folder"].endswith(point.key)
         assert headway.Result.load(tmp_path / "s" / run["folder"]).summary() == point.summaries[0]
-    assert told["runs"][0]["folder"].startswith("rate=20-s,-routing=round-robin-")
+    assert document["runs"][0]["folder"].startswith("rate=20-s,-routing=round-robin-")
 
 
 @pytest.mark.parametrize("lost", ["summary.json", "requests.jsonl", "manifest.json"])
@@ -258,9 +265,9 @@ def test_a_half_written_folder_is_done_again(lost: str, tmp_path: Path, monkeypa
 
 
 def test_what_another_process_is_writing_is_left_alone(tmp_path: Path) -> None:
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    theirs, left = (tmp_path / f".run.{pid}.part" for pid in (os.getppid(), gone.pid))
+    removed = subprocess.Popen(["true"])
+    removed.wait()
+    theirs, left = (tmp_path / f".run.{pid}.part" for pid in (os.getppid(), removed.pid))
     theirs.mkdir()
     left.mkdir()
     study.clear_parts(tmp_path)
@@ -281,11 +288,11 @@ def test_an_interrupted_sweep_goes_on_where_it_was(tmp_path: Path, monkeypatch: 
     Counted(monkeypatch, last=3)
     with pytest.raises(KeyboardInterrupt):
         headway.sweep(SCENARIO, GRID, workers=1, output=tmp_path / "s")
-    told = study.read(tmp_path / "s")
-    assert told["verdict"] == study.UNFINISHED and len(told["runs"]) == 3
+    document = study.read(tmp_path / "s")
+    assert document["verdict"] == study.UNFINISHED and len(document["runs"]) == 3
     counted = Counted(monkeypatch)
-    found = headway.sweep(SCENARIO, GRID, workers=1, output=tmp_path / "s")
-    assert (len(counted.runs), found.reused) == (1, 3)
+    swept = headway.sweep(SCENARIO, GRID, workers=1, output=tmp_path / "s")
+    assert (len(counted.runs), swept.reused) == (1, 3)
 
 
 @pytest.mark.full
@@ -304,9 +311,9 @@ def test_ctrl_c_leaves_whole_folders_only(tmp_path: Path) -> None:
     while process.poll() is None and len(list(out.glob("seed=*"))) < 5:
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to all of them
-    _, said = process.communicate()
+    _, sentence = process.communicate()
     assert process.returncode == 130
-    assert re.search(rb"interrupted; \d+/400 runs.*\. Finished runs are in out; the same command continues\.", said)
+    assert re.search(rb"interrupted; \d+/400 runs.*\. Finished runs are in out; the same command continues\.", sentence)
     assert not list(out.glob(".*"))
     there = sorted(out.glob("seed=*"))
     assert 5 <= len(there) < 400
@@ -349,12 +356,12 @@ def test_a_grid_may_have_a_weight_of_0() -> None:
 def test_the_command_line_prints_a_table_with_the_best_marked(headway: Run, tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(SCENARIO))
     arguments = ["sweep", "s.yaml", *(word for vary in GRID for word in ("--vary", vary))]
-    done = headway(*arguments, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = [line for line in done.stdout.splitlines() if "round-robin " in line or "least-loaded " in line]
+    process = headway(*arguments, cwd=tmp_path)
+    assert (process.returncode, process.stderr) == (0, "")
+    lines = [line for line in process.stdout.splitlines() if "round-robin " in line or "least-loaded " in line]
     assert len(lines) == 4 and lines[0].startswith(" 20/s") and lines[2].startswith(" 200/s")
-    assert "▸" in done.stdout and "The SLO (99 % of the requests within it) holds" in done.stdout
-    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "▸" in process.stdout and "The SLO (99 % of the requests within it) holds" in process.stdout
+    assert max(map(len, process.stdout.splitlines())) <= 80
     document = json.loads(headway(*arguments, "--json", "--seeds", "2", "--workers", "1", cwd=tmp_path).stdout)
     assert (document["seeds"], document["runs"], len(document["points"])) == (2, 8, 4)
 
@@ -376,11 +383,11 @@ def test_the_command_line_says_how_many_runs_there_are_and_were(headway: Run, tm
 def test_progress_tells_what_was_reused_and_how_long_the_rest_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr("headway.report.progress.time.monotonic", lambda: clock[0])
-    said: list[str] = []
-    progress = SweepProgress(said.append, Path("out"))
+    sentence: list[str] = []
+    progress = SweepProgress(sentence.append, Path("out"))
     progress(4, 20, 4)
-    assert said == ["20 runs, 4 of them already done"] and progress._text() == "4/20 runs, 4 reused"
+    assert sentence == ["20 runs, 4 of them already done"] and progress._text() == "4/20 runs, 4 reused"
     clock[0] = 130.0
     progress(6, 20, 4)
     assert progress._text() == "6/20 runs, 4 reused, about 0:03:30 left"
-    assert len(said) == 1
+    assert len(sentence) == 1

@@ -57,14 +57,21 @@ class Watching:
 
 def test_a_decision_has_what_the_policy_saw() -> None:
     policy = Watching()
-    found = headway.simulate(BASE, routing=policy, trace="decisions").decisions
-    assert found is not None
-    assert len(found) == len(policy.seen) == 240
-    for one, seen in zip(found, policy.seen, strict=True):
-        assert (one.request, one.inflight, one.pending_prefill_tokens, one.queued, one.running, one.kv_used) == seen
-        assert one.reason == "round and round"
-        assert one.candidates == [0, 1, 2, 3]
-    assert max(max(one.queued) for one in found) > 0
+    result = headway.simulate(BASE, routing=policy, trace="decisions").decisions
+    assert result is not None
+    assert len(result) == len(policy.seen) == 240
+    for each, values in zip(result, policy.seen, strict=True):
+        assert (
+            each.request,
+            each.inflight,
+            each.pending_prefill_tokens,
+            each.queued,
+            each.running,
+            each.kv_used,
+        ) == values
+        assert each.reason == "round and round"
+        assert each.candidates == [0, 1, 2, 3]
+    assert max(max(each.queued) for each in result) > 0
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS.keys())
@@ -89,8 +96,8 @@ def test_how_much_is_traced_changes_neither_requests_nor_summary(cluster: Any, r
 @pytest.mark.parametrize("routing", ["weighted", "round-robin"])
 def test_a_trace_is_the_same_however_the_run_is_computed(cluster: Any, routing: str) -> None:
     leaps = [True, False, "random-cuts"]
-    given = {**BASE, "cluster": cluster}
-    first, *others = (headway.simulate({**given, "leap": leap}, routing=routing, trace="full") for leap in leaps)
+    settings = {**BASE, "cluster": cluster}
+    first, *others = (headway.simulate({**settings, "leap": leap}, routing=routing, trace="full") for leap in leaps)
     for other in others:
         for part in ("decisions", "series", "events", "preemptions", "thrashes"):
             assert getattr(other, part) == getattr(first, part), part
@@ -100,31 +107,31 @@ def test_what_came_of_the_request_is_filled_in() -> None:
     result = headway.simulate({**BASE, "cluster": TIERED}, routing="lmetric", trace="decisions")
     assert result.decisions is not None
     tiers = set()
-    for one in result.decisions:
-        row = {name: result.requests[name][one.request] for name in result.requests}
-        assert one.target == row["instance"]
-        assert one.predicted_tokens == row["predicted_tokens"] == one.believed_tokens[one.place(one.target)]
-        assert one.cached_tokens == row["cached_tokens"]
-        assert one.ttft_ps == row["first_token_ps"] - row["arrival_ps"]
-        assert one.e2e_ps == row["finished_ps"] - row["arrival_ps"]
-        assert (one.tier != "") == (one.cached_tokens > 0)
-        assert (one.tier == "cpu") == (row["loaded_tokens"] > 0)
-        tiers.add(one.tier)
+    for each in result.decisions:
+        row = {name: result.requests[name][each.request] for name in result.requests}
+        assert each.target == row["instance"]
+        assert each.predicted_tokens == row["predicted_tokens"] == each.believed_tokens[each.place(each.target)]
+        assert each.cached_tokens == row["cached_tokens"]
+        assert each.ttft_ps == row["first_token_ps"] - row["arrival_ps"]
+        assert each.e2e_ps == row["finished_ps"] - row["arrival_ps"]
+        assert (each.tier != "") == (each.cached_tokens > 0)
+        assert (each.tier == "cpu") == (row["loaded_tokens"] > 0)
+        tiers.add(each.tier)
     assert tiers == {"", "gpu", "cpu"}
 
 
 def test_scores_are_those_of_the_scorecard_and_rank_the_candidates() -> None:
-    heard: dict[int, Route] = {}
+    events: dict[int, Route] = {}
     result = headway.simulate(
-        BASE, routing="weighted", trace="decisions", explain=lambda request, route: heard.update({request.id: route})
+        BASE, routing="weighted", trace="decisions", explain=lambda request, route: events.update({request.id: route})
     )
     assert result.decisions is not None
-    for one in result.decisions:
-        card = heard[one.request].scorecard
+    for each in result.decisions:
+        card = events[each.request].scorecard
         assert card is not None
-        assert one.totals == card.totals
-        assert one.scores == card.scores
-        assert one.top(1) == [one.target]
+        assert each.totals == card.totals
+        assert each.scores == card.scores
+        assert each.top(1) == [each.target]
 
 
 def test_estimated_regret_is_zero_where_the_estimate_decides_and_positive_for_who_goes_round() -> None:
@@ -132,7 +139,7 @@ def test_estimated_regret_is_zero_where_the_estimate_decides_and_positive_for_wh
     for routing, least in ((best, 0), ("round-robin", 1)):
         result = headway.simulate(BASE, routing=routing, trace="decisions")
         assert result.decisions is not None
-        regrets = [one.estimated_regret_ps() for one in result.decisions]
+        regrets = [each.estimated_regret_ps() for each in result.decisions]
         assert min(regrets) >= 0
         assert (sum(regrets) > 10**9) == bool(least)
 
@@ -142,41 +149,43 @@ def test_a_prompt_left_to_an_instance_that_generates_is_judged_among_those() -> 
     routing = {"name": "pair", "decider": decider}
     result = headway.simulate({**BASE, "cluster": APART}, routing=routing, trace="decisions")
     assert result.decisions is not None
-    roles = {index: one["role"] for index, one in result.instances().items()}
-    for one in result.decisions:
-        able = "decode" if one.prefill < 0 else "prefill"
-        assert roles[one.judged] == able
-        assert [roles[index] == able for index in one.candidates] == [told >= 0 for told in one.estimated_ttft_ps]
-        assert one.estimated_regret_ps() >= 0
-    assert len({one.prefill < 0 for one in result.decisions}) == 2
+    roles = {index: each["role"] for index, each in result.instances().items()}
+    for each in result.decisions:
+        able = "decode" if each.prefill < 0 else "prefill"
+        assert roles[each.judged] == able
+        assert [roles[index] == able for index in each.candidates] == [
+            estimate >= 0 for estimate in each.estimated_ttft_ps
+        ]
+        assert each.estimated_regret_ps() >= 0
+    assert len({each.prefill < 0 for each in result.decisions}) == 2
 
 
 def test_admission_tells_whom_it_refused_and_whom_it_put_off() -> None:
     admission = {"name": "token-bucket", "rate": 20, "burst": 5}
     result = headway.simulate(BASE, admission=admission, trace="decisions")
     assert result.decisions is not None
-    told = {one.request for one in result.decisions.verdicts if one.verdict == "rejected"}
+    reported = {each.request for each in result.decisions.verdicts if each.verdict == "rejected"}
     rejected = {row for row, outcome in enumerate(result.requests["outcome"]) if outcome == "rejected"}
-    assert told == rejected
+    assert reported == rejected
     assert len(rejected) > 10
 
 
 def test_batches_tell_who_entered_and_how_many_there_are() -> None:
     result = headway.simulate({**BASE, "cluster": TIERED}, trace="full")
-    entered = [row for one in result.events if isinstance(one, Batch) for row in one.entered]
+    entered = [row for each in result.events if isinstance(each, Batch) for row in each.entered]
     starts = result.requests["started_ps"]
     again = sum(1 for _ in result.preemptions)
     assert len(entered) == len(starts) + again
     assert set(entered) == set(range(len(starts)))
     moved = dict.fromkeys(("offload", "reload"), 0)
-    for one in result.events:
-        if isinstance(one, KvMove):
-            moved[one.kind] += one.blocks
+    for each in result.events:
+        if isinstance(each, KvMove):
+            moved[each.kind] += each.blocks
         else:
-            assert one.running <= 12
+            assert each.running <= 12
     tier = result.summary()["tiers"]["cpu"]
     assert moved == {"offload": tier["stored_blocks"], "reload": tier["loaded_blocks"]}
-    assert sum(one.blocks for one in result.thrashes) == tier["thrashed_blocks"]
+    assert sum(each.blocks for each in result.thrashes) == tier["thrashed_blocks"]
     assert len(result.preemptions) == result.summary()["preemptions"]
 
 
@@ -192,13 +201,13 @@ def test_a_folder_gives_back_what_was_traced(cluster: Any, tmp_path: Path) -> No
     assert read.decisions is not None
     assert read.decisions[-1] == result.decisions[-1]
     assert read.decisions.of(7) == result.decisions.of(7)
-    for found in (read.decisions, result.decisions):
-        assert list(found.choices()) == [(one.request, len(one.candidates)) for one in found]
-        assert found.find(found[9].at_ps, found[9].request) == 9
-        assert found.find(found[9].at_ps, -1) is None
+    for outcome in (read.decisions, result.decisions):
+        assert list(outcome.choices()) == [(each.request, len(each.candidates)) for each in outcome]
+        assert outcome.find(outcome[9].at_ps, outcome[9].request) == 9
+        assert outcome.find(outcome[9].at_ps, -1) is None
         with pytest.raises(IndexError):
-            found[-len(found) - 1]
-    assert [one.request for one in read.decisions[:3]] == [one.request for one in result.decisions[:3]]
+            outcome[-len(outcome) - 1]
+    assert [each.request for each in read.decisions[:3]] == [each.request for each in result.decisions[:3]]
     read.save(tmp_path / "again")
     for file in sorted((tmp_path / "run").iterdir()):
         assert file.read_bytes() == (tmp_path / "again" / file.name).read_bytes(), file.name
@@ -209,11 +218,11 @@ def test_a_decision_that_cannot_be_read_is_told_with_its_line(tmp_path: Path) ->
     file = tmp_path / "decisions.jsonl"
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join([*lines[:4], b"{}\n", *lines[5:]]))
-    found = headway.Result.load(tmp_path).decisions
-    assert found is not None
-    assert isinstance(found[3], Decision)
+    result = headway.Result.load(tmp_path).decisions
+    assert result is not None
+    assert isinstance(result[3], Decision)
     with pytest.raises(HeadwayError, match=r"decisions.jsonl: line 5 is not a decision"):
-        found[4]
+        result[4]
 
 
 def test_there_is_no_other_level() -> None:
@@ -226,12 +235,12 @@ def test_decisions_make_a_row_for_each_candidate() -> None:
     assert decisions is not None
     rows = decisions.columns()
     assert {len(column) for column in rows.values()} == {4 * len(decisions)}
-    one = decisions[30]
-    assert rows["request"][120:124] == [one.request] * 4
-    assert rows["inflight"][120:124] == one.inflight
-    assert rows["total"][120:124] == one.totals
-    assert rows["score.prefix-affinity"][120:124] == one.scores["prefix-affinity"]
-    assert [place for place in range(4) if rows["chosen"][120 + place]] == [one.target]
+    single = decisions[30]
+    assert rows["request"][120:124] == [single.request] * 4
+    assert rows["inflight"][120:124] == single.inflight
+    assert rows["total"][120:124] == single.totals
+    assert rows["score.prefix-affinity"][120:124] == single.scores["prefix-affinity"]
+    assert [place for place in range(4) if rows["chosen"][120 + place]] == [single.target]
     plain = headway.simulate(BASE, routing="round-robin", trace="decisions").decisions
     assert plain is not None
     assert set(plain.columns()["total"]) == {None}

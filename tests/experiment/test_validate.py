@@ -33,11 +33,11 @@ def run() -> package.Result:
 def rows(result: package.Result, slower: float = 1.0) -> list[Row]:
     """A run as an engine's log would have it, with every time after the arrival so much longer."""
     names = ("arrival_ps", "first_token_ps", "finished_ps", "prompt_tokens", "output_tokens")
-    found = []
+    outcome = []
     for arrival, first, last, prompt, output in zip(*map(result.requests.column, names), strict=True):
         after = [(arrival + (when - arrival) * slower) / PS_PER_SECOND for when in (arrival, first, last)]
-        found.append(dict(zip(COLUMNS, (*after, prompt, output), strict=True)))
-    return found
+        outcome.append(dict(zip(COLUMNS, (*after, prompt, output), strict=True)))
+    return outcome
 
 
 def as_csv(file: Path, given: list[Row]) -> Path:
@@ -55,12 +55,12 @@ def as_jsonl(file: Path, given: list[Row]) -> Path:
 
 def test_a_run_against_itself_has_no_error_and_the_figures_of_its_summary(run: package.Result, tmp_path: Path) -> None:
     run.save(tmp_path / "run")
-    found = package.validate(run, tmp_path / "run")
-    for kind, statistics in found.latency.items():
-        for name, one in statistics.items():
-            assert one["error"] == 0
-            assert one["simulated_ms"] == run.summary()["latency"][kind][name]
-    assert found.requests == {"simulated": (40, 40), "recorded": (40, 40)} and not found.notes
+    result = package.validate(run, tmp_path / "run")
+    for kind, statistics in result.latency.items():
+        for name, each in statistics.items():
+            assert each["error"] == 0
+            assert each["simulated_ms"] == run.summary()["latency"][kind][name]
+    assert result.requests == {"simulated": (40, 40), "recorded": (40, 40)} and not result.notes
 
 
 @pytest.mark.parametrize("write", [as_csv, as_jsonl])
@@ -68,25 +68,25 @@ def test_an_engine_that_is_a_quarter_slower_is_told_so(
     write: Callable[[Path, list[Row]], Path], run: package.Result, tmp_path: Path
 ) -> None:
     file = write(tmp_path / f"engine.{'csv' if write is as_csv else 'jsonl'}", rows(run, 1.25)[::-1])
-    found = package.validate(run, file)
-    errors = [one["error"] for statistics in found.latency.values() for one in statistics.values()]
+    result = package.validate(run, file)
+    errors = [each["error"] for statistics in result.latency.values() for each in statistics.values()]
     assert errors == pytest.approx([-0.2] * 15, abs=1e-6)
 
 
 def test_the_warm_up_is_left_out_of_both_and_lost_requests_are_said(tmp_path: Path) -> None:
     result = package.simulate({**SCENARIO, "warmup": 10})
-    given = rows(result)
-    given[0]["last_token"] = given[0]["first_token"] + 1e6  # of the warm-up
-    given[20]["first_token"] = given[20]["last_token"] = None
-    found = package.validate(result, as_jsonl(tmp_path / "engine.jsonl", given))
-    assert found.requests == {"simulated": (30, 30), "recorded": (29, 30)}
-    assert found.notes == ["1 recorded requests got no answer; they are left out."]
-    assert found.worst is not None and abs(found.worst[2]) < 0.5
+    settings = rows(result)
+    settings[0]["last_token"] = settings[0]["first_token"] + 1e6  # of the warm-up
+    settings[20]["first_token"] = settings[20]["last_token"] = None
+    outcome = package.validate(result, as_jsonl(tmp_path / "engine.jsonl", settings))
+    assert outcome.requests == {"simulated": (30, 30), "recorded": (29, 30)}
+    assert outcome.notes == ["1 recorded requests got no answer. The comparison leaves them out."]
+    assert outcome.worst is not None and abs(outcome.worst[2]) < 0.5
 
 
 def test_other_requests_are_noticed(run: package.Result, tmp_path: Path) -> None:
     fewer = package.validate(run, as_csv(tmp_path / "fewer.csv", rows(run)[:30]))
-    assert fewer.notes == ["The runs are not of the same requests: 40 simulated, 30 recorded."]
+    assert fewer.notes == ["The runs have different requests: 40 simulated, 30 recorded."]
     longer = [row | {"output_tokens": 13} for row in rows(run)]
     assert (
         "480 output tokens simulated, 520 recorded"
@@ -96,9 +96,9 @@ def test_other_requests_are_noticed(run: package.Result, tmp_path: Path) -> None
 
 @pytest.mark.skipif(not ENGINE.exists(), reason="the engine's run is not beside this checkout")
 def test_the_log_of_an_engine_is_read_by_the_clock_that_its_tokens_have() -> None:
-    found = read_recorded(ENGINE)
-    assert len(found) == 300
-    assert all(one.ttft_ps is not None and 0 < one.ttft_ps < 1000 * PS_PER_SECOND for one in found)
+    result = read_recorded(ENGINE)
+    assert len(result) == 300
+    assert all(each.ttft_ps is not None and 0 < each.ttft_ps < 1000 * PS_PER_SECOND for each in result)
 
 
 def changed(**values: Any) -> Callable[[list[Row]], list[Row]]:
@@ -149,12 +149,12 @@ def test_the_command_prints_a_table_writes_the_page_and_gives_json(
 ) -> None:
     run.save(tmp_path / "run")
     as_csv(tmp_path / "engine.csv", rows(run, 1.25))
-    done = headway("validate", "run", "--against", "engine.csv", "--html", "page.html", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("-20.0 %") == 16 and "Largest error: " in done.stdout
-    assert max(map(len, done.stdout.splitlines())) <= 80
+    process = headway("validate", "run", "--against", "engine.csv", "--html", "page.html", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.count("-20.0 %") == 16 and "Largest error: " in process.stdout
+    assert max(map(len, process.stdout.splitlines())) <= 80
     assert "</html>" in (tmp_path / "page.html").read_text(encoding="utf-8")
-    told = headway("validate", "run", "--against", "engine.csv", "--json", cwd=tmp_path)
-    assert json.loads(told.stdout)["latency"]["e2e"]["p99"]["error"] == pytest.approx(-0.2, abs=1e-6)
+    document = headway("validate", "run", "--against", "engine.csv", "--json", cwd=tmp_path)
+    assert json.loads(document.stdout)["latency"]["e2e"]["p99"]["error"] == pytest.approx(-0.2, abs=1e-6)
     wrong = headway("validate", "run", "--against", "none.csv", cwd=tmp_path)
     assert wrong.returncode != 0 and wrong.stderr == "headway: none.csv: cannot be read: No such file or directory.\n"

@@ -156,8 +156,8 @@ def test_its_json_has_the_errors_and_a_missing_gpu_is_said(tmp_path: Path, run_h
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("steps.csv", "-o", "mine.csv"), "a profile is a file that ends in .yaml, got 'mine.csv'."),
-        (("steps.csv", "-o", "no/mine.yaml"), "the folder 'no' is not there."),
+        (("steps.csv", "-o", "mine.csv"), "the file name of a profile must end in .yaml, got 'mine.csv'."),
+        (("steps.csv", "-o", "no/mine.yaml"), "the folder 'no' does not exist."),
         (("steps.csv", "-o", "m.yaml", "--gpu", "h20"), "gpu: no GPU in the table is called 'h20'"),
         (("steps.csv", "-o", "m.yaml", "--host", "soon"), "host: "),
         (("none.csv", "-o", "m.yaml"), "none.csv: cannot be read"),

@@ -225,7 +225,7 @@ def test_a_wrong_parameter_is_told(parameters, sentence) -> None:
 
 def test_flow_control_is_of_the_catalogue() -> None:
     with pytest.raises(
-        HeadwayError, match=r"^flow: a flow is given by its name or as a mapping.* Known: none, bands\.$"
+        HeadwayError, match=r"^flow: give a flow policy by name or as a mapping.* Known: none, bands\.$"
     ):
         headway.simulate("shared-prefix-2026-11", flow=bands())
     with pytest.raises(

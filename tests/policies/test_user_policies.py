@@ -199,7 +199,7 @@ def test_a_child_that_a_policy_forks_may_call_os_exit(tmp_path):
 def test_a_policy_that_crashes_its_process_is_named_in_a_comparison(tmp_path, monkeypatch):
     monkeypatch.setattr("headway.experiment.runner.RETRIES", 0)
     gone = own(tmp_path, ROUTE + "os.kill(os.getpid(), 9)\n")
-    with pytest.raises(HeadwayError, match=r"^policies: a process was ended from within, .*own\.py:Own"):
+    with pytest.raises(HeadwayError, match=r"^policies: the process of own\.py:Own died \(a crash, "):
         compare(policies=[gone, gone], overrides=SMALL, workers=2)
 
 

@@ -221,7 +221,7 @@ def test_flow_control_is_of_the_catalogue_alone() -> None:
 
     for given in (Own, Own()):
         with pytest.raises(
-            HeadwayError, match=r"^flow: a flow is given by its name or as a mapping with 'name'\. Known"
+            HeadwayError, match=r"^flow: give a flow policy by name or as a mapping with 'name'\. Known"
         ):
             headway.simulate(SCENARIO, flow=given)
 

@@ -122,7 +122,7 @@ def test_a_policy_that_cannot_be_copied_is_told() -> None:
     routing.rows = (row for row in ())  # type: ignore[assignment]
     headway.simulate(scenario(), routing=routing)
     routing.rows = (row for row in ())  # type: ignore[assignment]
-    with pytest.raises(HeadwayError, match=r"routing: a copy for each router could not be made: .*; give classes"):
+    with pytest.raises(HeadwayError, match=r"routing: cannot copy the object for each router: .*\. Give a class"):
         headway.simulate(scenario(routers=2), routing=routing)
 
 

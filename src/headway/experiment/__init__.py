@@ -1,1 +1,1 @@
-"""Running scenarios: one, or one under many policies."""
+"""Experiments: one run, comparisons, sweeps, plans and calibrations, on processes or on Ray."""

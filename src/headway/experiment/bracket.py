@@ -1,8 +1,8 @@
-"""Searches that ask as little as they can of a yes or no that is dear to find out.
+"""Searches with few questions: each answer costs several runs.
 
-Each takes `ask`, which answers for one thing and gets what may be asked next, and trusts that the answer turns once:
-that more replicas never serve worse, that more load is never served better. Where that is not so, what they find still
-answers yes and what stands next to it no.
+Each search calls `ask` with a value and with those that it may ask next. It assumes that the answer changes once: more
+replicas never serve worse, and more load is never served better. Even if that is wrong, the result still has the
+answer yes, and its neighbour the answer no.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from headway.experiment.load_levels import Load
 from headway.experiment.space import Counts, Space
 
 T = TypeVar("T")
-Ask = Callable[[T, Sequence[T]], bool]  # a thing, and what may be asked next
+Ask = Callable[[T, Sequence[T]], bool]  # a value, and those that may be asked next
 AHEAD: Final = 8
-FURTHEST: Final = 1024  # times the load, or its part: no search looks further
+FURTHEST: Final = 1024  # a search multiplies or divides the load by at most this
 
 
 def fewest(ask: Ask[int], low: int, high: int, guess: int) -> int | None:
-    """The least number from `low` to `high` for which `ask` says yes; None where it says no to `high`."""
+    """Return the least number from `low` to `high` for which `ask` says yes; None if it says no to `high`."""
     no, yes = low - 1, high + 1
     number = min(max(guess, low), high)
     while no + 1 < yes:
@@ -35,8 +35,8 @@ def fewest(ask: Ask[int], low: int, high: int, guess: int) -> int | None:
 
 
 def highest(ask: Ask[Fraction], load: Load, digits: int, tolerance: float) -> tuple[Fraction | None, Fraction | None]:
-    """The highest load found to which `ask` says yes, and the lowest to which it says no, no more than the tolerance
-    apart; None where there is none within `FURTHEST`."""
+    """Return the highest load to which `ask` says yes and the lowest to which it says no, no more than the tolerance
+    apart. One of them is None if there is none within `FURTHEST`."""
     yes: Fraction | None = None
     no: Fraction | None = None
     value, most = load.base, load.most(FURTHEST)
@@ -73,12 +73,12 @@ class Mixes:
         self._pools = space.pools
         self._yes: list[Counts] = []
         self._no: list[Counts] = []
-        # The dearest first: then there are few columns, each of many counts of what is cheapest.
+        # The most expensive first: then there are few columns, each with many counts of the cheapest pool.
         self._order = sorted(range(len(self._pools)), key=lambda place: -self._pools[place].usd_per_hour)
 
     def cheapest(self, every: bool = False) -> Counts | None:
-        """The cheapest mix to which `ask` says yes, the smaller of equals. None of its neighbours with one replica less
-        is one. `every` asks for every cheaper mix instead of trusting that a larger one is none the worse."""
+        """Return the cheapest mix to which `ask` says yes; it says no to every mix with one replica less. `every` asks
+        for every cheaper mix instead of assuming that a larger mix is never worse."""
         best = self._first()
         if best is None:
             return self._of_all(None) if every else None
@@ -93,7 +93,7 @@ class Mixes:
         return self._descend(best)
 
     def below(self, counts: Counts) -> list[Counts]:
-        """The mixes of one replica less."""
+        """Return the mixes with one replica less."""
         smaller = []
         for place, pool in enumerate(self._pools):
             less = _with(counts, place, counts[place] - 1)
@@ -102,7 +102,7 @@ class Mixes:
         return smaller
 
     def _judge(self, counts: Counts, ahead: Sequence[Counts] = ()) -> bool:
-        """Whether a mix will do: from earlier answers if they decide it, else by asking."""
+        """Return the answer for a mix: from earlier answers if they decide it, else by asking."""
         if not self._space.serves(counts) or any(_within(counts, other) for other in self._no):
             return False
         if any(_within(other, counts) for other in self._yes):
@@ -112,7 +112,7 @@ class Mixes:
         return answer
 
     def _first(self) -> Counts | None:
-        """Any mix that will do, and none the worse for one replica less of any: of one pool alone, or of all."""
+        """Return a first mix that `ask` accepts, with the fewest replicas of each pool: of one pool, or of all."""
         low = tuple(pool.low for pool in self._pools)
         whole = max(1, sum(self._space.now()))
         for place in range(len(self._pools)):
@@ -127,7 +127,7 @@ class Mixes:
         return mix
 
     def _line(self, counts: Counts, place: int, guess: int) -> Counts | None:
-        """The fewest of one pool, up to its most, with those of the others given."""
+        """Return the mix with the fewest replicas of one pool, the other counts unchanged; None if there is none."""
         pool = self._pools[place]
 
         def ask(number: int, ahead: Sequence[int]) -> bool:
@@ -137,7 +137,7 @@ class Mixes:
         return None if number is None else _with(counts, place, number)
 
     def _cheaper(self, best: Counts, places: Sequence[int], counts: Counts | None = None) -> Iterator[Counts]:
-        """Every better choice for these pools, with the fewest of the others."""
+        """Yield every choice for these pools that is better than `best`, with the fewest of the others."""
         counts = tuple(pool.low for pool in self._pools) if counts is None else counts
         if self._space.key(counts) >= self._space.key(best):
             return
@@ -152,12 +152,12 @@ class Mixes:
             yield from self._cheaper(best, places[1:], mix)
 
     def _top(self, counts: Counts, best: Counts) -> Counts | None:
-        """The largest mix of a column that would be better than the best so far; None where none is."""
+        """Return the largest mix of a column that is better than `best`; None if there is none."""
         last, key = self._order[-1], self._space.key(best)
         low, high = self._pools[last].low, self._pools[last].high
         if self._space.key(counts) >= key:
             return None
-        while low < high:  # the most that is still better
+        while low < high:
             middle = (low + high + 1) // 2
             if self._space.key(_with(counts, last, middle)) < key:
                 low = middle
@@ -166,7 +166,7 @@ class Mixes:
         return _with(counts, last, low)
 
     def _descend(self, best: Counts) -> Counts:
-        """Down to where one replica less of any pool answers no, asked in earnest."""
+        """Remove replicas until `ask` says no to one less of any pool, without relying on earlier answers."""
         while True:
             below = sorted(self.below(best), key=self._space.key)
             better = next((less for place, less in enumerate(below) if self._ask(less, below[place + 1 :])), None)
@@ -175,7 +175,7 @@ class Mixes:
             best = better
 
     def _of_all(self, best: Counts | None) -> Counts | None:
-        """The best of all cheaper mixes, each asked for."""
+        """Return the best of all cheaper mixes, asking for each."""
         bound = tuple(pool.high for pool in self._pools) if best is None else best
         cheaper = sorted(filter(self._space.serves, self._cheaper(bound, self._order)), key=self._space.key)
         good = (mix for place, mix in enumerate(cheaper) if self._ask(mix, cheaper[place + 1 : place + 1 + AHEAD]))

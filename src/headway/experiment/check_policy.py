@@ -1,4 +1,4 @@
-"""A policy file looked at without running it: what of it is refused, or what it reads and how large it is."""
+"""Checks a policy file without running it: its errors, or its parameters, signals and complexity."""
 
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,13 @@ DOCUMENTS = (".yaml", ".yml")
 
 
 def check_policy(file: str | Path, stage: str | None = None) -> Json:
-    """What there is to say of a source in the policy language, a bundle, or a file with a routing policy.
+    """Check a source in the policy language, a bundle, or a file with a routing policy.
 
-    `ok` says whether it can run, `rejections` why not, each with its place; `policies` has what each policy reads, its
-    parameters and its complexity. The `stage` of a source is found from its function if it is not given.
+    In the result, `ok` tells whether the policy can run, `rejections` why not, each with its place, and `policies` has
+    the signals, parameters and complexity of each policy. By default the source's function determines its `stage`.
     """
     if stage is not None and stage not in STAGES:
-        raise HeadwayError(f"stage: no stage is called {shown(stage)}.{suggest(stage, STAGES)}")
+        raise HeadwayError(f"stage: there is no stage {shown(stage)}.{suggest(stage, STAGES)}")
     path = Path(file)
     if path.suffix not in DOCUMENTS:
         return _source(str(file), read_text(path), stage)
@@ -53,15 +53,15 @@ def _document(file: str, bundle: Json | None, policies: list[tuple[Json | None, 
 def _source(file: str, source: str, stage: str | None) -> Json:
     stage = stage or stage_of(source)
     if stage is None:
-        wrong = check(source, "routing")  # what is wrong for every stage comes first
+        wrong = check(source, "routing")  # report errors that do not depend on the stage first
         if wrong and wrong[0].construct != "routing":
             return _document(file, None, [(None, [_rejection(file, "routing", None, fault) for fault in wrong])])
-        raise HeadwayError(f"{file}: no function of it is that of one stage; say with --stage which it is for.")
+        raise HeadwayError(f"{file}: none of its functions belongs to exactly one stage. Name the stage with --stage.")
     return _document(file, None, [_policy(stage, {"name": "code", "source": source}, file)])
 
 
 def _policy(stage: str, spec: Any, where: str) -> tuple[Json | None, list[Json]]:
-    """What a policy is, or else what is wrong with it."""
+    """Return the description of a policy, or else its errors."""
     name, parameters = registry.split(spec, f"policies.{stage}")
     written = name in WRITTEN
     try:
@@ -75,7 +75,7 @@ def _policy(stage: str, spec: Any, where: str) -> tuple[Json | None, list[Json]]
         "stage": stage,
         "name": entry.name,
         "form": name if written else "parameters",
-        "parameters": _code_parameters(policy) if written else _file_parameters(policy),
+        "parameters": _parameters(policy, written),
         "signals": {"exact": list(entry.exact), "reported": list(entry.reported)},
         "complexity": complexity(stage, spec),
         "source": source_of(stage, spec) if written else None,
@@ -84,7 +84,7 @@ def _policy(stage: str, spec: Any, where: str) -> tuple[Json | None, list[Json]]
 
 
 def _rejections(stage: str, name: str, parameters: Json, where: str) -> list[Json]:
-    """What of a text the language does not have; of a tree with its place there."""
+    """Return what the language rejects in a source, or in a tree with the place in the tree."""
     if name == "code":
         source = source_of(stage, {"name": name, **parameters})
         return [_rejection(where, stage, None, fault) for fault in check(source, stage)]
@@ -92,41 +92,26 @@ def _rejections(stage: str, name: str, parameters: Json, where: str) -> list[Jso
     return [_rejection(f"{where}:", stage, tree.place(fault.line), fault) for fault in check(tree.text, stage)]
 
 
-def _code_parameters(policy: Any) -> list[Json]:
-    values = policy.program.values
-    return [
-        {"name": each.name, "value": values[each.name], "low": each.low, "high": each.high}
-        for each in policy.program.parameters
-    ]
-
-
-def _file_parameters(policy: Any) -> list[Json]:
+def _parameters(policy: Any, written: bool) -> list[Json]:
     rows = []
-    for each in policy.entry.parameters:
-        low, high = (each.bounds.low, each.bounds.high) if each.bounds else (None, None)
-        rows.append({"name": each.name, "value": getattr(policy, each.name), "low": low, "high": high})
+    for each in (policy.program if written else policy.entry).parameters:
+        value = policy.program.values[each.name] if written else getattr(policy, each.name)
+        bounds = each if written else each.bounds
+        low, high = (bounds.low, bounds.high) if bounds else (None, None)
+        rows.append({"name": each.name, "value": value, "low": low, "high": high})
     return rows
 
 
 def _rejection(where: str, stage: str, place: str | None, fault: Any) -> Json:
     at = f"line {fault.line}" if place is None else place
-    return {
-        "stage": stage,
-        "place": at,
-        "line": fault.line,
-        "construct": fault.construct,
-        "why": fault.why,
-        "text": f"{where} {at}: {fault.construct}: {fault.why}",
-    }
+    text = f"{where} {at}: {fault.construct}: {fault.why}"
+    return _row(stage, at, fault.why, text, fault.line, fault.construct)
 
 
 def _mistake(where: str, stage: str, error: HeadwayError) -> Json:
     why = str(error).removeprefix(f"policies.{stage}").removeprefix(": ").removeprefix(".")
-    return {
-        "stage": stage,
-        "place": f"policies.{stage}",
-        "line": None,
-        "construct": None,
-        "why": why,
-        "text": f"{where}: {why}",
-    }
+    return _row(stage, f"policies.{stage}", why, f"{where}: {why}")
+
+
+def _row(stage: str, place: str, why: str, text: str, line: int | None = None, construct: str | None = None) -> Json:
+    return {"stage": stage, "place": place, "line": line, "construct": construct, "why": why, "text": text}

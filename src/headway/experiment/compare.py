@@ -1,6 +1,6 @@
-"""One scenario under many policies of a stage, on all cores."""
+"""Compares policies of a stage on one scenario, on all cores."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final
@@ -24,40 +24,39 @@ from headway.results.ranking import figure, rank
 from headway.scenario.scenario import DEFAULT, Scenario, Source
 from headway.types import Json
 
-PLAIN: Final = {**DEFAULT_POLICIES, "routing": "round-robin"}  # by stage: the policy that the best is measured against
-PER: Final = {"tenant": "tenants", "class": "classes"}  # groups that have figures of their own: a summary's section
+PLAIN: Final = {**DEFAULT_POLICIES, "routing": "round-robin"}  # the usual baseline of each stage
+PER: Final = {"tenant": "tenants", "class": "classes"}  # groups with their own figures, and their section of a summary
 
 
 class Comparison(Struct, frozen=True):
-    """Summaries under each policy, best first. Under several seeds they are means over these: `runs` has the summaries
-    seed by seed, and `paired` how far each figure is from the baseline's."""
+    """The summary of each policy, best first. With several seeds, summaries are means, `runs` has those of each seed,
+    and `paired` the difference of each figure from the baseline."""
 
     scenario: Json
     ranked: list[tuple[str, Json]]
     verdict: str
-    oracles: tuple[str, ...] = ()  # those that read the truth: a bound, never the best unless all are
-    by: str | None = None  # the figure they are ranked by, where one was asked for
+    oracles: tuple[str, ...] = ()  # policies that read the truth: never the best, unless all are oracles
+    by: str | None = None  # the figure to rank by, if the caller gave one
     stage: str = "routing"
     seeds: int = 1
     baseline: str | None = None
     paired: list[Json] | None = None
     runs: dict[str, list[Json]] = {}
-    aside: dict[str, str] = {}  # templates and controls of a comparison of all policies: ranked last, never the best
+    aside: dict[str, str] = {}  # templates and controls in a comparison of all policies: ranked last, never the best
 
     @property
     def best(self) -> str:
         return next((name for name, _ in self.ranked if name not in self.oracles), self.ranked[0][0])
 
     def per(self, group: str) -> list[Json]:
-        """A row for each policy and tenant, or class, best policy first: their own figures. Empty where there is only
-        one of them."""
+        """Return the figures of each policy for each tenant or class, best policy first; empty if there is only one."""
         section = PER.get(group)
         if section is None:
             raise HeadwayError(f"per: there are no figures per {shown(group)}.{suggest(group, PER)}")
         return [{"policy": name, **row} for name, summary in self.ranked for row in summary.get(section, [])]
 
     def summary(self, per: str | None = None) -> Json:
-        """The document that `headway compare --json` prints."""
+        """Return the document that `headway compare --json` prints."""
         rows = {} if per is None else {f"per_{per}": self.per(per)}
         return {
             "scenario": self.scenario["name"],
@@ -79,7 +78,7 @@ class Comparison(Struct, frozen=True):
         }
 
     def __getitem__(self, name: str) -> Json:
-        """The summary of a policy by its label, or by its bare name where that says which."""
+        """Return the summary of a policy by its label, or by its name if only one policy has it."""
         label = _find_label(name, [known for known, _ in self.ranked])
         if label is None:
             raise KeyError(name)
@@ -87,7 +86,7 @@ class Comparison(Struct, frozen=True):
 
 
 def _find_label(name: str, labels: Sequence[str]) -> str | None:
-    """The label that is meant: in full, or by its bare name where that says which."""
+    """Return the label that is equal to a name, or the only label of a policy with that name."""
     canonical = registry.canonical(name)
     for label in labels:
         if label in (name, canonical):
@@ -111,36 +110,34 @@ def compare(
     trace: str = "minimal",
     progress: Progress | None = None,
 ) -> Comparison:
-    """Run a scenario under several policies of a stage and rank the results. Stages are admission, priority, flow,
-    routing, scheduler and scaling; the scenario's policies hold for the others.
+    """Run a scenario with several policies of a stage and rank the results. Stages are admission, priority, flow,
+    routing, scheduler and scaling; the other stages keep the scenario's policies.
 
-    Without `policies` these are the stage's policies that are worth choosing and the scenario's own. `policies="all"`
-    adds variants of these, and behind them templates and controls, which are never called the best.
+    A policy is a name, `path/to/file.py:Class`, a mapping with `name` and parameters, a bundle or its file
+    (`best.yaml`), which sets the policies of all its stages, or your own class or object, which runs in this process. A
+    text may name several, separated by commas. Without `policies`, the stage's recommended policies and the scenario's
+    own run. `policies="all"` adds variants, and after them templates and controls, which are never the best.
 
-    Best is, where the scenario has an SLO, the largest share of requests within it, then the lowest p99 of TTFT;
-    without one the fewest requests lost, then the lowest mean of E2E. `by` names a figure of the summary to rank by
-    instead, such as `latency.tpot.p99`.
+    If the scenario has an SLO, the best policy has the largest share of requests within it, then the lowest p99 of
+    TTFT. Without one it loses the fewest requests, then has the lowest mean of E2E. `by` names a figure of the summary
+    to rank by instead, such as `latency.tpot.p99`.
 
-    With several `seeds` each policy runs under the same ones, the n-th of which adds n to the scenario's. What is told
-    are means, and for each figure the paired difference from the `baseline` (the stage's plain policy if it runs, else
-    the first) with its 95 % interval; nobody is called the best by a difference that is within noise.
+    With several `seeds`, each policy runs with the same ones: seed n adds n to the scenario's. Figures are then means,
+    with the paired difference from the `baseline` (by default the stage's plain policy if it runs, else the first) and
+    its 95 % interval. A difference within noise does not make a policy the best.
 
-    `output` is a folder to write the study into: the run of each policy under the first seed, with as much of it as
-    `trace` says (`minimal`, `decisions` or `full`), and `study.json`.
+    `output` is a folder for the study: the run of each policy with the first seed, with the detail of `trace`
+    (`minimal`, `decisions` or `full`), and `study.json`. Runs use `workers` processes, by default one per core, or the
+    Ray cluster at the address `ray`; their output goes to standard error.
 
-    Where prompts are computed apart and their prefixes do not stay there, a pair policy that seeks prefixes runs twice:
-    as it is, and with `transfer.keep_prefill_copy` on.
-
-    A policy is a name, `path/to/file.py:Class`, a mapping with `name` and parameters, a bundle or the file of one
-    (`best.yaml`), whose policies of all stages then hold, or a class or an object of the caller's own, which runs in
-    this process; text may name several, separated by commas. The others run on `workers` processes, all cores unless
-    told otherwise, or on the Ray cluster at the address `ray`, and what they print goes to standard error.
+    If prefill instances keep no copy of a prefix, a pair policy that seeks prefixes runs twice: as it is, and with
+    `transfer.keep_prefill_copy` on.
     """
     by = None if by is None else figure(by)
     check_seeds(seeds)
     check_trace(trace)
     if trace != "minimal" and output is None:
-        raise HeadwayError("trace: needs an output folder.")
+        raise HeadwayError("trace: needs an output folder. Set output.")
     loaded = Scenario.load(scenario, overrides)
     if output is not None:
         study.check(output, "comparison")
@@ -156,10 +153,11 @@ def compare(
     folders = [Path(output or ".") / entry["folder"] for entry in entries]
     try:
         with runner_of(workers, ray) as runner:
-            runs = _run_seeds(tasks, seeds, runner, progress, folders, trace)
+            summaries = run_all(tasks, runner, progress, seeds, folders, trace)
     finally:
         if output is not None:
             study.clear_parts(Path(output))
+    runs = dict(zip([contender.name for contender in chosen], summaries, strict=True))
     comparison = _judge(resolved, runs, chosen, by, stage, base, measured=baseline is not None)
     if output is not None:
         sentence, rows = comparison.verdict, comparison.paired
@@ -168,7 +166,7 @@ def compare(
 
 
 def _begin(output: Path, resolved: Json, chosen: list[Contender], stage: str, seeds: int, baseline: str) -> list[Json]:
-    """The runs of a study that is about to be written; those of the comparison that was there before are gone."""
+    """Remove the runs of an earlier comparison, write an unfinished study, and return the entries of its runs."""
     study.remove_runs(output)
     study.clear_parts(output)
     folders = study.folders([contender.name for contender in chosen])
@@ -181,32 +179,13 @@ def _begin(output: Path, resolved: Json, chosen: list[Contender], stage: str, se
 
 
 def _baseline(name: str | None, labels: list[str], stage: str) -> str:
-    """The label of the policy that the others are measured against."""
+    """Return the label of the policy to compare the others with."""
     if name is None:
         return PLAIN[stage] if PLAIN[stage] in labels else labels[0]
     label = _find_label(name, labels)
     if label is None:
-        raise HeadwayError(f"baseline: no policy of this comparison is called {shown(name)}.{suggest(name, labels)}")
+        raise HeadwayError(f"baseline: this comparison has no policy {shown(name)}.{suggest(name, labels)}")
     return label
-
-
-def _run_seeds(
-    tasks: list[tuple[Json, Contender]],
-    seeds: int,
-    runner: Runner,
-    progress: Progress | None,
-    folders: Sequence[Path],
-    trace: str,
-) -> dict[str, list[Json]]:
-    """The summaries of each contender, seed by seed; the run of the first seed goes to its folder."""
-    cells = [
-        (with_seed(resolved, number), contender if seeds == 1 else copy_for_seed(contender))
-        for resolved, contender in tasks
-        for number in range(seeds)
-    ]
-    first_seeds = {place * seeds: folder for place, folder in enumerate(folders)}
-    summaries = run_all(cells, runner, progress, first_seeds, trace)
-    return {task[1].name: summaries[place * seeds : (place + 1) * seeds] for place, task in enumerate(tasks)}
 
 
 def _judge(
@@ -234,7 +213,7 @@ def _judge(
 
 
 def with_copies(resolved: Json) -> Json:
-    """The scenario, but that prefixes stay where they are computed."""
+    """Return the scenario with prefill instances that keep a copy of each prefix."""
     changed = deepcopy(resolved)
     for deployment in changed["cluster"].get("deployments", {"": changed["cluster"]}).values():
         if "transfer" in deployment:
@@ -243,7 +222,7 @@ def with_copies(resolved: Json) -> Json:
 
 
 def _summary(resolved: Json, policies: Json, folder: Path | None, trace: str) -> Json:
-    """One run. The process that simulates it writes its folder: columns do not travel."""
+    """Run a scenario in a worker and return its summary. The worker writes the run folder as well."""
     result = simulate(resolved, trace="minimal" if folder is None else trace, **policies)
     if folder is not None:
         study.save(result, folder)
@@ -254,19 +233,19 @@ def run_all(
     tasks: Sequence[tuple[Json, Contender]],
     runner: Runner,
     progress: Progress | None = None,
-    folders: Mapping[int, Path] | None = None,
+    seeds: int = 1,
+    folders: Sequence[Path] = (),
     trace: str = "minimal",
-) -> list[Json]:
-    """The summary of each scenario under its contender, in order; the runs at the places of `folders` are written
-    there. A policy that lives in the caller's own program, which no other process could find, runs here."""
-    jobs = [
-        Job(
-            contender.name,
-            _summary,
-            (resolved, contender.policies, (folders or {}).get(place), trace),
-            home=strange(resolved["policies"]) or strange(contender.policies),
-            folder=2,
-        )
-        for place, (resolved, contender) in enumerate(tasks)
-    ]
-    return run_jobs(runner, jobs, WHERE, progress)
+) -> list[list[Json]]:
+    """Return the summaries of each scenario with its contender, seed by seed. Write the runs of the first seed to the
+    folders. A policy of the caller's program, which no other process can find, runs in this process."""
+    jobs = []
+    for place, (resolved, contender) in enumerate(tasks):
+        home = strange(resolved["policies"]) or strange(contender.policies)
+        for number in range(seeds):
+            policies = (contender if seeds == 1 else copy_for_seed(contender)).policies
+            folder = folders[place] if folders and not number else None
+            arguments = (with_seed(resolved, number), policies, folder, trace)
+            jobs.append(Job(contender.name, _summary, arguments, home, folder=2))
+    summaries = run_jobs(runner, jobs, WHERE, progress)
+    return [summaries[first : first + seeds] for first in range(0, len(summaries), seeds)]

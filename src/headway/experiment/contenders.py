@@ -1,4 +1,4 @@
-"""The policies of a comparison: from whatever names them, under labels that tell them apart."""
+"""The policies of a comparison, with labels that distinguish them."""
 
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
@@ -25,38 +25,40 @@ from headway.types import Json
 WHERE = "policies"
 ALL: Final = "all"  # instead of names: every policy of the stage
 ASIDE: Final = ("template", "control")  # kinds that rank behind the others when all policies run, in this order
-BUNDLES = (".yaml", ".yml")  # how the names of their files end
-PARTS = {"filters": "filter", "policies": "admission"}  # parameters that are lists of policies: of which stage
+BUNDLES = (".yaml", ".yml")
+PARTS = {"filters": "filter", "policies": "admission"}  # parameters that are lists of policies, and their stage
 
 
 class Contender(Struct, frozen=True):
-    """A policy in a comparison: what it is called there, and how it is built."""
+    """A policy in a comparison."""
 
-    name: str
-    spec: Any  # a name or a mapping, or a class or an object of the caller's own
+    name: str  # its label
+    spec: Any  # a name or a mapping, or a class or object of the caller's program
     oracle: bool
     stage: str = "routing"
-    beside: Json = {}  # the policies of other stages that come with it, where it is a bundle
-    aside: str | None = None  # its kind, if it is one of `ASIDE` and runs only because all policies do
+    beside: Json = {}  # a bundle's policies of other stages
+    aside: str | None = None  # its kind, if it is in `ASIDE` and runs only because all policies do
 
     @property
     def policies(self) -> Json:
-        """By stage, as `simulate` takes them."""
+        """Its policies by stage, for `simulate`."""
         return {**self.beside, self.stage: self.spec}
 
 
 def contenders(scenario: Scenario, policies: Any = None, stage: str = "routing") -> list[Contender]:
-    """The policies of a stage that are worth choosing and the scenario's own, `ALL` of the stage, or those given. Where
-    one is named without parameters, the scenario's for it hold."""
+    """Return the given policies, `ALL` of the stage, or by default its recommended policies and the scenario's own. A
+    policy without parameters takes those of the scenario's policy of that name."""
     if stage not in STAGES:
-        raise HeadwayError(f"stage: no stage of policies is called {shown(stage)}.{suggest(stage, STAGES)}")
+        raise HeadwayError(f"stage: there is no stage {shown(stage)}.{suggest(stage, STAGES)}")
     own = getattr(scenario.policies, stage)
-    pairs = scenario.cluster.disaggregated()  # else there are none to choose
+    pairs = scenario.cluster.disaggregated()
     own_name, _ = registry.split(own, f"policies.{stage}")
     aside: dict[str, str] = {}
     whole = isinstance(policies, str) and policies.strip() == ALL
     if whole or policies is None:
-        entries = [entry for entry in registry.entries(stage) if _stands_alone(entry, pairs)]
+        # Those that can run by their name: a pair policy needs pairs of instances, a blank one a source.
+        listed = [entry for entry in registry.entries(stage) if not entry.blank]
+        entries = [entry for entry in listed if pairs or not getattr(entry.make, "pairs", False)]
         names: list[Any] = [entry.name for entry in entries if whole or entry.kind == "policy"]
         aside = {entry.name: entry.kind for entry in entries if entry.kind in ASIDE}
         chosen = names if registry.canonical(own_name) in names else [own, *names]
@@ -68,7 +70,9 @@ def contenders(scenario: Scenario, policies: Any = None, stage: str = "routing")
     entrants: list[Contender] = []
     for spec in chosen:
         entrant = _contender(stage, spec, own)
-        name = _distinct(entrant.name, [other.name for other in entrants])
+        used = [other.name for other in entrants]
+        numbered = (f"{entrant.name}#{count}" for count in range(2, len(used) + 3))
+        name = next(name for name in (entrant.name, *numbered) if name not in used)
         kind = aside.get(spec) if isinstance(spec, str) and spec != registry.canonical(own_name) else None
         entrants.append(replace(entrant, name=name, stage=stage, aside=kind))
     return entrants
@@ -83,7 +87,7 @@ def _contender(stage: str, spec: Any, own: Any) -> Contender:
 
 
 def _of_bundle(stage: str, bundle: Bundle) -> Contender:
-    """A bundle brings the policies of all its stages, whichever is compared."""
+    """Return a bundle with the policies of all its stages, whichever is compared."""
     if stage not in bundle.policies:
         raise HeadwayError(f"{WHERE}: the bundle {shown(bundle.name)} has no policy of stage {stage}.")
     built = [registry.build(each, spec, f"{bundle.name}: policies.{each}") for each, spec in bundle.policies.items()]
@@ -93,30 +97,24 @@ def _of_bundle(stage: str, bundle: Bundle) -> Contender:
 
 
 def place_of(aside: str | None) -> int:
-    """The rank of a kind when all policies run: first the policies to choose from (None), then the kinds aside."""
+    """Return the rank of a kind when all policies run: first the policies to choose from (None), then `ASIDE`."""
     return 0 if aside is None else 1 + ASIDE.index(aside)
 
 
 def copy_for_seed(contender: Contender) -> Contender:
-    """The same policy for another seed: an object of the caller's own may remember the run before."""
+    """Return the policy for another seed. The caller's object is copied, because it may keep state of a run."""
     if isinstance(contender.spec, str | Mapping | type):
         return contender
     try:
         return replace(contender, spec=deepcopy(contender.spec))
     except Exception as error:
-        text = f"a copy for each seed could not be made: {one_line(error)}; give a class, or one seed"
-        raise HeadwayError(f"{WHERE}: {contender.name}: {text}.") from error
-
-
-def _stands_alone(entry: registry.Entry, pairs: bool) -> bool:
-    """Whether it can run by itself here: a pair policy needs pairs of instances, and a blank one a source."""
-    return not entry.blank and (pairs or not getattr(entry.make, "pairs", False))
+        text = f"cannot copy the object for each seed: {one_line(error)}. Give a class, or use one seed."
+        raise HeadwayError(f"{WHERE}: {contender.name}: {text}") from error
 
 
 def list_items(values: Any, where: str) -> list[Any]:
-    """A list from a list, from a single value, or from text: "a,b,{name: c, parameter: 1}"."""
+    """Return a list of a list, of a single value, or of the items of a text: "a,b,{name: c, parameter: 1}"."""
     if isinstance(values, str):
-        # The inside of a YAML list, so that it takes mappings too.
         return [item for item in parse_yaml(f"[{values}]", where) if item is not None]
     if isinstance(values, Mapping) or not isinstance(values, Iterable):
         return [values]
@@ -130,7 +128,7 @@ def _of_spec(stage: str, spec: str | Mapping[str, Any], own: Any) -> Contender:
     if not parameters and registry.canonical(name) == registry.canonical(own_name):
         chosen = own
         parameters = _diff_from_defaults(registry.find(stage, name, WHERE), own_parameters)
-    policy = registry.build(stage, chosen, WHERE)  # first, since its errors are the clearest
+    policy = registry.build(stage, chosen, WHERE)  # before the label: its errors are clearer
     return Contender(label(name, parameters), chosen, registry.entry_of(policy).oracle)
 
 
@@ -145,7 +143,7 @@ def _of_object(stage: str, spec: Any) -> Contender:
 
 
 def _diff_from_defaults(entry: registry.Entry, parameters: Json) -> Json:
-    """The parameters that are not as the catalogue has them."""
+    """Return the parameters that differ from the defaults."""
     defaults = {parameter.name: parameter.default for parameter in entry.parameters}
     changed = {}
     for key, value in parameters.items():
@@ -156,13 +154,13 @@ def _diff_from_defaults(entry: registry.Entry, parameters: Json) -> Json:
 
 
 def label(name: str, parameters: Json) -> str:
-    """A short name of a policy with its parameters, as in weighted(queue-depth:2)."""
+    """Return a short name of a policy with its parameters, as in weighted(queue-depth:2)."""
     words = [word for key, value in parameters.items() for word in _brief(key, value)]
     return f"{_short(name)}({', '.join(words)})" if words else _short(name)
 
 
 def _short(name: str) -> str:
-    """A catalogue name, or a file's without its folder."""
+    """Return a name of the catalogue, or a file's name without its folder."""
     if not registry.is_file(name):
         return registry.canonical(name)
     file, _, attribute = name.rpartition(":")
@@ -170,7 +168,7 @@ def _short(name: str) -> str:
 
 
 def stage_label(stage: str, spec: str | Json) -> str:
-    """The label of a resolved policy: what is not as in the catalogue, and a weighted one's scorers always."""
+    """Return the label of a resolved policy: its name, its scorers, and parameters that differ from the defaults."""
     name, parameters = registry.split(spec, f"policies.{stage}")
     try:
         changed = _diff_from_defaults(registry.find(stage, name, WHERE), parameters)
@@ -199,7 +197,7 @@ def _brief(key: str, value: Any) -> list[str]:
 
 
 def _part(stage: str, spec: Any) -> str:
-    """A scorer, filter or picker: its name, its weight, and what of it is not as in the catalogue."""
+    """Return the name and weight of a scorer, filter or picker, and the parameters that differ from the defaults."""
     name, parameters = registry.split(spec, WHERE)
     weight = parameters.pop("weight", None)
     changed = _diff_from_defaults(registry.find(stage, name, WHERE), parameters)
@@ -207,8 +205,3 @@ def _part(stage: str, spec: Any) -> str:
     if weight is not None:
         words[0] += f":{weight:g}" if isinstance(weight, float) else f":{weight}"
     return " ".join([*words, *(f"{key}={value}" for key, value in changed.items())])
-
-
-def _distinct(name: str, others: list[str]) -> str:
-    numbered = (f"{name}#{count}" for count in range(2, len(others) + 3))
-    return next(candidate for candidate in (name, *numbered) if candidate not in others)

@@ -1,4 +1,4 @@
-"""The five B3 controls on one scenario: what each part of LMetric contributes, measured by a run without it."""
+"""The five B3 controls on one scenario: runs that show what each part of LMetric contributes."""
 
 import pathlib
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ FIGURES: Final = (
 
 
 class Control(Struct, frozen=True):
-    """One of the five: its row of the decision matrix, and what comparing it with LMetric isolates."""
+    """A row of the decision matrix, and what a comparison with LMetric isolates."""
 
     name: str
     routing: str
@@ -50,7 +50,7 @@ CONTROLS: Final = (
         "no",
         "yes, requests in flight",
         "none",
-        "what knowing the caches is worth, the rest being equal",
+        "the value of knowing the caches, all else equal",
     ),
     Control(
         "sticky",
@@ -59,7 +59,7 @@ CONTROLS: Final = (
         "no, hits by locality",
         "first turn only",
         "never",
-        "what binding sessions gains over scoring each request, and what its hot spots cost",
+        "the gain of binding sessions over scoring each request, and the cost of its hot spots",
     ),
     Control(
         "unified",
@@ -83,19 +83,19 @@ CONTROLS: Final = (
 
 
 class Controls(Struct, frozen=True):
-    """The summaries of the controls that ran, by name, LMetric's first."""
+    """The summaries of the controls that ran, by name, LMetric first."""
 
     scenario: Json
     summaries: dict[str, Json]
-    missing: str | None  # why `capped` did not run, where it did not
+    missing: str | None  # why `capped` did not run; None if it ran
 
     def difference(self, name: str, path: str) -> float | None:
-        """A figure of a control less LMetric's."""
+        """Return a figure of a control minus that of LMetric."""
         its, base = value(self.summaries[name], path), value(self.summaries[BASE], path)
         return None if its is None or base is None else its - base
 
     def summary(self) -> Json:
-        """The document that `headway controls --json` prints."""
+        """Return the document that `headway controls --json` prints."""
         ran = [control for control in CONTROLS if control.name in self.summaries]
         return {
             "scenario": self.scenario["name"],
@@ -133,11 +133,11 @@ def controls(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Controls:
-    """Run a scenario under `lmetric`, `load-only`, `sticky` and `unified`, and once more under `lmetric` with at most
-    eight turns of each session, on `workers` processes; its own routing policy is not looked at."""
+    """Run a scenario with `lmetric`, `load-only`, `sticky` and `unified`, and again with `lmetric` and at most eight
+    turns of each session, on `workers` processes. The scenario's own routing policy is ignored."""
     loaded = Scenario.load(scenario, overrides)
     resolved = loaded.resolved()
-    loaded = replace(loaded, policies=replace(loaded.policies, routing="random"))  # so that its parameters are not used
+    loaded = replace(loaded, policies=replace(loaded.policies, routing="random"))  # to ignore its parameters
     resolved["policies"]["routing"] = BASE
     missing = _uncappable(resolved["workload"])
     ran = [control for control in CONTROLS if control.name != CAPPED or missing is None]
@@ -147,26 +147,25 @@ def controls(
         for control, contender in zip(ran, chosen, strict=True)
     ]
     with runner_of(workers) as runner:
-        summaries = run_all(tasks, runner, progress)
-    return Controls(resolved, dict(zip([control.name for control in ran], summaries, strict=True)), missing)
+        runs = run_all(tasks, runner, progress)
+    summaries = {control.name: summary for control, [summary] in zip(ran, runs, strict=True)}
+    return Controls(resolved, summaries, missing)
 
 
 def _cap_turns(resolved: Json) -> Json:
-    """The scenario with its trace cut to the first turns of each session."""
+    """Return the scenario with only the first turns of each session of its trace."""
     workload = resolved["workload"]
     steps = [*(workload["trace"].get("transforms") or []), {"cap": {"max_turns": MAX_TURNS}}]
     return {**resolved, "workload": {**workload, "trace": {**workload["trace"], "transforms": steps}}}
 
 
 def _uncappable(workload: Json) -> str | None:
-    """Why a workload has no turns that could be cut off; None where it has."""
+    """Say why a workload has no sessions to shorten; None if it has."""
     trace = workload.get("trace")
     if trace is None:
-        return f"{CAPPED} is left out: it wants a trace with sessions (workload.trace), and this workload is generated."
+        return f"{CAPPED} did not run: it needs a trace with sessions (workload.trace), and this workload is generated."
     options = Options(block_tokens=trace.get("block_tokens"), limit=trace.get("limit"))
     info = open_trace(pathlib.Path(trace["path"]), trace.get("format"), options, "workload.trace.format").info
     if info.sessions or info.block_tokens is not None:
         return None
-    return (
-        f"{CAPPED} is left out: this {info.format} trace neither records sessions nor has blocks to derive them from."
-    )
+    return f"{CAPPED} did not run: this {info.format} trace has neither sessions nor blocks to derive them from."

@@ -1,7 +1,7 @@
-"""What another target would have given a request: the same run again, with that one decision forced.
+"""Counterfactuals: the same run again, with one routing decision forced to another target.
 
-Workload, noise and every earlier decision are equal, so that the two runs are a pair; later decisions are taken afresh
-by the policy, which observes where the request went. A decision is worth as much as its best alternative is worse.
+Workload, noise and every earlier decision are equal, so the two runs are a pair. The policy takes later decisions anew,
+because it observes where the request went. The value of a decision is its lead over the best alternative.
 """
 
 from collections.abc import Sequence
@@ -26,14 +26,14 @@ WHERE: Final = "counterfactuals"
 
 
 class Pair(Struct, frozen=True):
-    """Where a request might go: the instance that generates, and that which computes the prompt if it is another."""
+    """A possible target of a request, and the prefill instance if it is another."""
 
     target: int
     prefill: int = -1
 
 
 class Outcome(Struct, frozen=True):
-    """What came of a request, and of the run."""
+    """The latencies of a request, and the objective of its run."""
 
     ttft_ps: int
     e2e_ps: int
@@ -51,21 +51,22 @@ def counterfactuals(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> list[Counterfactual]:
-    """Take `count` decisions of a run, drawn by lot, or those on the `requests` named, force alternatives one at a time
-    and tell what came of it, in order of time. Of each decision the best `alternatives` are tried, as the latency model
-    ranked them when it was taken; None tries all. The objective is a figure of the summary: by default the share of
-    requests within the SLO, or the mean of E2E where there is none.
+    """Repeat a run with one decision forced at a time, and return the outcomes in order of time.
+
+    The decisions are those on `requests`, or `count` random ones. For each, try the best `alternatives`, as the latency
+    model ranked them at the time of the decision; None tries all. `objective` is a figure of the summary: by default
+    the share of requests within the SLO, or without one the mean of E2E.
     """
     if result.decisions is None:
-        raise HeadwayError(f'{WHERE}: the decisions of this run were not traced; simulate it with trace="decisions".')
+        raise HeadwayError(f'{WHERE}: this run has no trace of its decisions. Simulate it with trace="decisions".')
     if result.key() == "":
-        wrong = "a policy of it is an object of your program, which cannot be run again"
-        raise HeadwayError(f"{WHERE}: {wrong}; give it by name or as path/to/file.py:Class.")
+        wrong = "a policy of this run is an object of your program, so Headway cannot run it again"
+        raise HeadwayError(f"{WHERE}: {wrong}. Give it by name or as path/to/file.py:Class.")
     if count < 1 or (alternatives is not None and alternatives < 1):
-        raise HeadwayError(f"{WHERE}: take one decision and one alternative at least.")
+        raise HeadwayError(f"{WHERE}: count and alternatives must be at least 1.")
     by = figure(objective or ("slo.goodput_ratio" if has_slo(result.scenario) else "latency.e2e.mean"))
     instances = result.instances()
-    chosen = _draw(result, count) if requests is None else _find(result, requests)
+    chosen = _choose(result, count, requests)
     tried = [(decision, pair) for decision in chosen for pair in others(decision, instances)[:alternatives]]
     jobs = []
     for decision, pair in tried:
@@ -98,7 +99,7 @@ def counterfactuals(
 
 
 def forced_run(scenario: Json, request: int, to: tuple[str, str | None], by: str) -> Outcome:
-    """What becomes of a request, and of the objective, in a run in which it is sent there."""
+    """Run a scenario with a request forced to a target, and return its outcome and the objective `by`."""
     try:
         result = run_prepared(prepare(Scenario.load(scenario)), forced={request: to})
     except HeadwayError as error:
@@ -115,8 +116,8 @@ def forced_run(scenario: Json, request: int, to: tuple[str, str | None], by: str
 
 
 def others(decision: Decision, instances: dict[int, Json]) -> list[Pair]:
-    """The alternatives to a decision, the best first by the latency model, then by how busy they are. Of a pair one
-    half is changed at a time."""
+    """Return the alternatives to a decision, best first by estimated TTFT, or else by requests in flight. For a pair,
+    change one of its two instances at a time."""
     best = {}
     for place, candidate in enumerate(decision.candidates):
         estimate = decision.estimated_ttft_ps[place]
@@ -130,8 +131,7 @@ def others(decision: Decision, instances: dict[int, Json]) -> list[Pair]:
 
 
 def _alike(instances: dict[int, Json], index: int, chosen: int) -> bool:
-    """Whether an instance could do what the chosen one does. Where a request is computed whole that is any that does
-    both, of whatever pool."""
+    """Return whether an instance can replace the chosen one: same role, and for prefill or decode the same pool."""
     if index == chosen or index not in instances:
         return False
     mine, its = instances[chosen], instances[index]
@@ -139,29 +139,19 @@ def _alike(instances: dict[int, Json], index: int, chosen: int) -> bool:
     return role == its.get("role") and (role is None or mine.get("pool") == its.get("pool"))
 
 
-def _draw(result: Result, count: int) -> list[Decision]:
-    """So many first decisions on requests that count, each as likely as another; the same for the same run."""
+def _choose(result: Result, count: int, requests: Sequence[int] | None) -> list[Decision]:
+    """Return the first decisions on these requests, or without any, `count` random ones after the warm-up."""
     assert result.decisions is not None
-    warmup, earlier = result.scenario["warmup"], set()
-    places = []
+    first: dict[int, tuple[int, int]] = {}  # by request: the place of its first decision, and the candidates
     for place, (request, candidates) in enumerate(result.decisions.choices()):
-        if request >= warmup and request not in earlier and candidates > 1:
-            places.append(place)
-        earlier.add(request)
-    draw = stream(result.scenario["seed"]["simulation"], WHERE)
-    drawn = sorted(draw.sample(places, min(count, len(places))))
-    return [result.decisions[place] for place in drawn]
-
-
-def _find(result: Result, requests: Sequence[int]) -> list[Decision]:
-    """The first decision on each of these requests."""
-    assert result.decisions is not None
+        first.setdefault(request, (place, candidates))
+    if requests is None:
+        warmup = result.scenario["warmup"]
+        places = [place for request, (place, candidates) in first.items() if request >= warmup and candidates > 1]
+        draw = stream(result.scenario["seed"]["simulation"], WHERE)
+        return [result.decisions[place] for place in sorted(draw.sample(places, min(count, len(places))))]
     numbers = dict.fromkeys(requests)
-    decisions: dict[int, Decision] = {}
-    for place, (request, _) in enumerate(result.decisions.choices()):
-        if request in numbers and request not in decisions:
-            decisions[request] = result.decisions[place]
-    missing = [str(request) for request in numbers if request not in decisions]
+    missing = [str(request) for request in numbers if request not in first]
     if missing:
-        raise HeadwayError(f"{WHERE}: no instance was chosen for request {', '.join(missing)}.")
-    return [decisions[request] for request in numbers]
+        raise HeadwayError(f"{WHERE}: request {', '.join(missing)} was not routed, so it has no alternative.")
+    return [result.decisions[first[request][0]] for request in numbers]

@@ -1,6 +1,6 @@
-"""A profile matched with the recorded run of an engine: the host's time, and one factor of all of the GPU's times.
+"""Fits a profile to the recorded run of an engine: the host time, and one factor for all GPU times.
 
-One run cannot tell these two well apart, so both are held near where they were.
+One run does not separate the two well, so a penalty keeps both near their first values.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from headway.config.documents import write_text
 from headway.config.units import duration_ps
 from headway.errors import HeadwayError
-from headway.experiment import linear_fit
-from headway.experiment.calibrate import NOT_TOLD, check, write
+from headway.experiment.calibrate import NOT_TOLD, check
 from headway.experiment.engine_run import EngineRun, log_error
-from headway.experiment.linear_fit import LinearFit
+from headway.experiment.linear_fit import LinearFit, fit_linear
 from headway.experiment.validate import Validation
 from headway.latency.gpus import Gpu, read_gpu
 from headway.latency.profiles import Profile, read_profile
@@ -29,22 +29,21 @@ from headway.results.recorded import Served
 from headway.scenario.scenario import Scenario, Source
 from headway.types import Json
 
-HOLD: Final = 1e-3  # of both, beside the errors
-LINEAR: Final = "linear"
-# Of the search, ever smaller: of the logarithms of the host's time and of the factor; the first of the host alone.
+HOLD: Final = 1e-3  # weight of the penalty beside the errors
+# Steps of the search in the logarithms of the host time and of the factor. The first change the host time alone.
 STEPS: Final = ((0.7, 0.0), (0.2, 0.0), (0.05, 0.0), (0.3, 0.1), (0.1, 0.03), (0.03, 0.01), (0.01, 0.003))
 HOST_ALONE: Final = 3
 LEAST_HOST_PS: Final = 10**7
 
-Point = tuple[float, float]  # logarithms of the host's time, in picoseconds, and of the factor
+Point = tuple[float, float]  # logarithms of the host time, in picoseconds, and of the factor
 
 
 class EngineFit(Struct):
-    profile: str  # as a file
+    profile: str  # the text of its file
     host_ms: float
     scale: float
-    runs: int  # that were simulated
-    before: Validation  # of the requests that were held out, as the profile had them
+    runs: int  # simulated runs
+    before: Validation  # of the held-out requests, with the scenario's profile
     after: Validation
 
     def summary(self) -> Json:
@@ -63,14 +62,13 @@ def calibrate_run(
     as_of: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> EngineFit | LinearFit:
-    """Match the profile of a scenario, which simulates what the engine served, with what the engine did; where its
-    latency model is `linear`, fit the durations of that."""
+    """Fit the profile of a scenario to the recorded run of an engine. The scenario replays the engine's requests. If
+    its latency model is `linear`, fit the durations of that model instead."""
     if output is not None:
         check(Path(output))
     loaded = Scenario.load(scenario)
-    if loaded.cluster.latency_section().get("model") == LINEAR:
-        linear_fit.check(loaded)
-        return linear_fit.fit(recorded, loaded, output, as_of, progress)
+    if loaded.cluster.latency_section().get("model") == "linear":
+        return fit_linear(recorded, loaded, output, as_of, progress)
     engine = EngineRun(recorded, loaded, progress)
     profile, gpu = _profile(loaded)
     least = log(max(_nearness(profile.constants, gpu), 1e-3))
@@ -95,7 +93,7 @@ def calibrate_run(
     model = loaded.cluster.shape().name
     text = _document(profile, at, after, Path(recorded).name, as_of or NOT_TOLD, longest, (model,))
     if output is not None:
-        write(Path(output), text)
+        write_text(output, text)
     return EngineFit(text, exp(at[0]) / 1e9, exp(at[1]), engine.runs, before, after)
 
 
@@ -104,7 +102,7 @@ def _profile(loaded: Scenario) -> tuple[Profile, Gpu]:
     latency = cluster.get("latency", {})
     if latency.get("model") != "hardware":
         raise HeadwayError(
-            "cluster.latency: a profile is fitted for one kind of instance with {model: hardware} or {model: linear}."
+            "cluster.latency: a fit needs one kind of instance, with {model: hardware} or {model: linear}."
         )
     gpu = read_gpu(cluster["gpu"], "cluster.gpu")
     named = latency.get("profile", "auto")
@@ -114,14 +112,13 @@ def _profile(loaded: Scenario) -> tuple[Profile, Gpu]:
 
 
 def _nearness(constants: Constants, gpu: Gpu) -> float:
-    """The share of the card's limits that its fastest rate reaches: by less than that no time can shrink."""
+    """Return the highest share of a GPU limit that the profile reaches: the factor cannot be smaller."""
     memory = max(constants.weights_tb_s, constants.kv_tb_s, constants.elementwise_tb_s) * 1e12 / gpu.bandwidth
     return max(memory, max(constants.matmul_tflops, constants.prefill_tflops) * 1e12 / float(gpu.flops))
 
 
 def _search(loss: Callable[[Point], float], best: float, at: Point, least: float) -> Point:
-    """A search in ever smaller steps along both logarithms: what a request waits for changes by leaps, so that slopes
-    tell little. The host's time alone is tried first."""
+    """Search in decreasing steps: waiting times change in jumps, so gradients would not help."""
     for turns, (far, wide) in enumerate(STEPS):
         ways = [(far, 0.0), (-far, 0.0)]
         if turns >= HOST_ALONE:
@@ -147,7 +144,7 @@ def _document(
     longest: int = 1,
     models: tuple[str, ...] = (),
 ) -> str:
-    """The profile as a file; one of a spec sheet holds for what the engine served, `longest` tokens at most."""
+    """Return the text of the profile's file. A profile from a spec sheet becomes valid for `longest` tokens at most."""
     scale = exp(at[1])
     constants = {}
     for key, value in asdict(profile.constants).items():

@@ -1,5 +1,4 @@
-"""The recorded run of an engine, and simulated ones of the same requests. A fit sees three of four requests; the fourth
-is held out."""
+"""The recorded run of an engine, and simulations of the same requests. Every fourth request is held out of the fit."""
 
 from collections.abc import Callable, Sequence
 from math import fsum, log
@@ -14,25 +13,25 @@ from headway.results.recorded import Served, read_recorded, served_requests
 from headway.results.result import Result
 from headway.scenario.scenario import Scenario
 
-HELD_OUT: Final = 4  # every so-manyth request is held out
-FEWEST: Final = 40  # requests
+HELD_OUT: Final = 4  # one of so many requests is held out
+FEWEST: Final = 40  # requests to fit to
 SIMULATION: Final = "held-out requests"
 Pairs = list[tuple[Served, Served]]  # a request as simulated, and as recorded
 
 
 class EngineRun:
-    """What was recorded, and how often it was simulated."""
+    """The requests of a recorded run, and the number of simulations so far."""
 
     def __init__(self, path: str | Path, scenario: Scenario, progress: Callable[[int], None] | None) -> None:
-        """Of live traffic only completed requests count: the others are not replayed either."""
         requests = read_recorded(path)
-        self.requests = [each for each in requests if each.e2e_ps is not None] if Path(path).is_dir() else requests
+        is_folder = Path(path).is_dir()  # of live traffic, which replays its completed requests only
+        self.requests = [each for each in requests if each.e2e_ps is not None] if is_folder else requests
         self.path, self.progress = path, progress
         self.forced = placement(path, scenario)
         self.runs = 0
 
     def simulate(self, scenario: Scenario) -> list[Served]:
-        """Simulate the same requests, each on the instance where it was."""
+        """Simulate the same requests, each on its recorded instance."""
         ours = served_requests(run_prepared(prepare(scenario), forced=self.forced))
         self._check_same(ours)
         self.runs += 1
@@ -43,31 +42,31 @@ class EngineRun:
     def _check_same(self, ours: Sequence[Served]) -> None:
         real = self.requests
         if len(real) < FEWEST:
-            raise HeadwayError(f"{self.path}: {len(real)} requests are too few to fit to; it takes at least {FEWEST}.")
+            raise HeadwayError(f"{self.path}: {len(real)} requests are too few; a fit needs at least {FEWEST}.")
         same = len(ours) == len(real) and all(
             mine.prompt_tokens == other.prompt_tokens and mine.output_tokens == other.output_tokens
             for mine, other in zip(ours, real, strict=True)
         )
         if not same:
             raise HeadwayError(
-                f"{self.path}: its {len(real):,} requests are not the {len(ours):,} of the scenario, in order of "
-                "arrival and with the same lengths; replay the engine's workload as a trace."
+                f"{self.path}: its {len(real):,} requests differ from the {len(ours):,} of the scenario in number, "
+                "order of arrival or length. Replay the engine's workload as a trace."
             )
 
     def validate(self, ours: list[Served]) -> Validation:
-        """Compare the requests that are held out."""
+        """Compare the held-out requests."""
         mine, real = ours[HELD_OUT - 1 :: HELD_OUT], self.requests[HELD_OUT - 1 :: HELD_OUT]
         return compare_requests(mine, real, SIMULATION, str(self.path))
 
     def pairs(self, ours: list[Served]) -> Pairs:
-        """The requests that a fit sees."""
+        """Return the requests of the fit, without those held out."""
         both = enumerate(zip(ours, self.requests, strict=True))
         return [pair for place, pair in both if place % HELD_OUT != HELD_OUT - 1]
 
 
 def placement(recorded: str | Path, scenario: Scenario) -> Forced:
-    """Where each request went, if a run folder says so: then a fit is of the engines, and not of the routing.
-    Instances are the scenario's in the same order."""
+    """Return the recorded instance of each request, so that routing does not affect the fit; empty if the recording has
+    none. The scenario's instances have the same order."""
     if not Path(recorded).is_dir():
         return {}
     result = Result.load(recorded)
@@ -83,14 +82,13 @@ def placement(recorded: str | Path, scenario: Scenario) -> Forced:
 
 
 def log_error(mine: Served, other: Served) -> float:
-    """How far off a request's TTFT and TPOT are, as logarithms."""
+    """Return the sum of the absolute log errors of a request's TTFT and TPOT."""
     both = ((mine.ttft_ps, other.ttft_ps), (mine.tpot_ps, other.tpot_ps))
     return fsum(abs(log(ours / real)) for ours, real in both if ours and real)
 
 
 def residuals(pairs: Pairs) -> tuple[list[float], list[float]]:
-    """The logarithms by which TTFT and TPOT are off: request by request, and of their means, since the typical request
-    says nothing of what only some wait for."""
+    """Return the log errors of TTFT and TPOT for each request, and of their means, which include a few long waits."""
     each: list[float] = []
     means: list[float] = []
     for name in ("ttft_ps", "tpot_ps"):

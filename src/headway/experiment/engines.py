@@ -1,4 +1,4 @@
-"""The instances of a cluster, ready to run and idle."""
+"""Builds the idle instances of a cluster."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -11,41 +11,29 @@ from headway.views.instance import InstanceView
 
 
 def engines(cluster: Cluster) -> list[EngineSetup]:
-    """instance-0, instance-1, ..., which serve whatever comes; or those of each deployment, NAME-0, NAME-1, ...
-
-    Where prompts are computed apart, they are prefill-0, ..., decode-0, ...; or NAME-prefill-0, ..., NAME-decode-0, ...
-    """
-    if cluster.deployments is None:
-        return _halves(cluster, 0, "", "default", ()) or _equal(cluster, 0, "instance", "default", ())
+    """Return the instances of all pools, including those that scaling may add, in the order of `instance_ids`."""
+    ids = cluster.instance_ids()
     setups: list[EngineSetup] = []
-    for name, deployment in cluster.deployments.items():
-        halves = _halves(deployment, len(setups), f"{name}-", name, deployment.names())
-        setups += halves or _equal(deployment, len(setups), name, name, deployment.names())
+    for name, deployment in cluster.by_name().items():
+        for role, half in (deployment.halves() or {"": deployment}).items():
+            equal = _equal(half, ids, len(setups), name, deployment.names())
+            for engine in equal if role else ():
+                engine.view.role = role
+                if role == "prefill":
+                    grain = deployment.transfer.grain_tokens(half.kv.block_tokens, half.max_batch_tokens)
+                    engine.transfer = TransferSetup(deployment.transfer, half.shape().kv_bytes_per_token, grain)
+            setups += equal
     return setups
 
 
-def _halves(spec: Engines, first: int, before: str, pool: str, serves: tuple[str, ...]) -> list[EngineSetup]:
-    """The instances of a disaggregated deployment; none where it is not."""
-    setups: list[EngineSetup] = []
-    for role, half in spec.halves().items():
-        engines = _equal(half, first + len(setups), f"{before}{role}", pool, serves)
-        for engine in engines:
-            engine.view.role = role
-            if role == "prefill":
-                grain = spec.transfer.grain_tokens(half.kv.block_tokens, half.max_batch_tokens)
-                engine.transfer = TransferSetup(spec.transfer, half.shape().kv_bytes_per_token, grain)
-        setups += engines
-    return setups
-
-
-def _equal(spec: Engines, first: int, name: str, pool: str, serves: tuple[str, ...]) -> list[EngineSetup]:
+def _equal(spec: Engines, ids: list[str], first: int, pool: str, serves: tuple[str, ...]) -> list[EngineSetup]:
     shape, card, blocks, model = spec.shape(), spec.card(), spec.kv_blocks(), spec.latency_model()
     capacity = capacity_score(shape, card, spec.tp)
     setups = [
         EngineSetup(
             InstanceView(
-                first + number,
-                f"{name}-{number}",
+                index,
+                ids[index],
                 model=shape.name,
                 pool=pool,
                 kv_blocks=blocks,
@@ -66,15 +54,15 @@ def _equal(spec: Engines, first: int, name: str, pool: str, serves: tuple[str, .
             kv=spec.kv,
             block_bytes=shape.kv_bytes_per_token * spec.kv.block_tokens,
         )
-        for number in range(spec.bounds()[1])
+        for index in range(first, first + spec.bounds()[1])
     ]
-    for engine in setups[spec.instances :]:  # a place where one may come to stand
+    for engine in setups[spec.instances :]:  # scaling may start them
         engine.view.state = "stopped"
     return setups
 
 
 def pools(cluster: Cluster, build: Callable[[Any, str], Any]) -> list[PoolSetup]:
-    """The pools that are scaled, each with its policy, over the places that `engines` gives their instances."""
+    """Return the pools with their scaling policies and the indices of their instances in `engines`."""
     setups: list[PoolSetup] = []
     first = 0
     for name, deployment in cluster.by_name().items():
@@ -88,14 +76,11 @@ def pools(cluster: Cluster, build: Callable[[Any, str], Any]) -> list[PoolSetup]
     return setups
 
 
-# The engines of a scenario, for the emulator.
-
-ANY: Final = {"requests": 1, "rate": "1/s", "prompt_tokens": 1, "output_tokens": 1}  # it is never sent
+ANY: Final = {"requests": 1, "rate": "1/s", "prompt_tokens": 1, "output_tokens": 1}  # a workload that nothing sends
 
 
 def engine_room(source: Source | None, changes: Iterable[str] = ()) -> tuple[ClusterSetup, Any]:
-    """Its instances, idle, each step planned alone; and their scheduler. What the scenario says of routers and of
-    requests concerns others, and places where an instance may come to stand later are left out."""
+    """Return the ready instances of a scenario, each step planned alone, and their scheduler, for the emulator."""
     data = load_data(DEFAULT if source is None else source, tuple(changes))
     scenario = validate({"workload": ANY, **data})
     kv = scenario.cluster.kv

@@ -1,4 +1,4 @@
-"""Why a request went where it went: what the router saw and believed, what was true, what else could have been."""
+"""Explains the routing of a request: what the router saw and believed, what was true, and the alternatives."""
 
 from pathlib import Path
 
@@ -9,17 +9,16 @@ from headway.experiment.runner import Progress
 from headway.results.decisions import RECORDED_BY_KIND, Decision
 from headway.results.records import Counterfactual
 from headway.results.result import Result
+from headway.results.statistics import PS_PER_MS
 from headway.scenario.scenario import Scenario
 from headway.types import PS_PER_SECOND, Json
-
-PS_PER_MS = PS_PER_SECOND // 1000
 
 
 def explain(
     run: str | Path | Result, request: int, *, workers: int | None = None, progress: Progress | None = None
 ) -> Json:
-    """The document that `headway explain` prints. A run whose decisions were not traced is simulated once more, which
-    gives the same decisions; and once for every other instance that the request could have gone to."""
+    """Return the document that `headway explain` prints. Headway repeats a run without traced decisions, which gives
+    the same decisions, and then runs it again for every other instance that could serve the request."""
     result = trace_decisions(run if isinstance(run, Result) else Result.load(run))
     if not 0 <= request < len(result.requests):
         there = f"there are requests 0 to {len(result.requests) - 1}" if len(result.requests) else "the run has none"
@@ -39,15 +38,15 @@ def explain(
     ]
     document: Json = {"request": _request(facts), "admission": verdicts, "decision": None}
     if "shadow" not in result.summary():
-        document["request"]["believed_tokens"] = None  # no policy of the run says what it believes cached
+        document["request"]["believed_tokens"] = None  # no policy of the run predicts cached tokens
     live = bool(result.scenario.get("live"))
-    if live and "shadow" not in result.summary():  # engines do not tell what they found, so what was believed is there
+    if live and "shadow" not in result.summary():  # engines report no hits, so the column has the router's belief
         document["request"] |= {"believed_tokens": facts["cached_tokens"], "cached_tokens": None}
     if not decisions:
         return document
     first, *later = decisions
     tried: list[Counterfactual] = []
-    if not live:  # which happened once
+    if not live:  # live traffic cannot be repeated
         tried = counterfactuals(result, requests=[request], alternatives=None, workers=workers, progress=progress)
     ids = result.instance_ids()
     document["decision"] = _decision(first, tried, ids)
@@ -56,19 +55,19 @@ def explain(
     document["taken_again"] = [
         {"at_s": each.at_ps / PS_PER_SECOND, "target": ids[each.target], "reason": each.reason} for each in later
     ]
-    if later or document["request"]["cached_tokens"] is None:  # what was cached is of where it went last
+    if later or document["request"]["cached_tokens"] is None:  # the column is about the last target
         own = next(each for each in document["decision"]["candidates"] if each["id"] == ids[first.judged])
         own["true"]["cached_tokens"] = None
     return document
 
 
 def trace_decisions(result: Result) -> Result:
-    """The run with its decisions: as it was read, or simulated anew."""
+    """Return the run with its decisions, simulated again if it has none."""
     if result.decisions is not None:
         return result
     if result.key() == "":
-        why = "its decisions were not traced, and a policy of it was an object of somebody's program"
-        raise HeadwayError(f'The run cannot be simulated again: {why}; trace it at once with trace="decisions".')
+        why = "the run has no trace of its decisions, and one of its policies was an object of a program"
+        raise HeadwayError(f'Headway cannot repeat the run: {why}. Simulate it with trace="decisions".')
     return run_prepared(prepare(Scenario.load(result.scenario)), "decisions")
 
 
@@ -93,6 +92,11 @@ def _request(facts: Json) -> Json:
 def _decision(decision: Decision, tried: list[Counterfactual], ids: dict[int, str]) -> Json:
     known = [other for other in tried if other.regret_ps is not None]
     best = max(known, key=lambda other: (other.regret_ps or 0, -other.alternative), default=None)
+    alternative = None
+    if best is not None:
+        latencies = _latencies(best.alternative_ttft_ps, best.alternative_e2e_ps)
+        gain = {"gain_ms": _ms(best.regret_ps or 0), "objective": best.alternative_value}
+        alternative = {"id": ids[best.changed], **latencies, **gain}
     return {
         "at_s": decision.at_ps / PS_PER_SECOND,
         "router": decision.router,
@@ -104,7 +108,7 @@ def _decision(decision: Decision, tried: list[Counterfactual], ids: dict[int, st
         "candidates": [_candidate(decision, place, tried, ids) for place in range(len(decision.candidates))],
         "estimated_regret_ms": _ms(decision.estimated_regret_ps() or 0),
         "true_regret_ms": None if best is None else _ms(max(0, best.regret_ps or 0)),
-        "best_alternative": None if best is None else _alternative(best, ids),
+        "best_alternative": alternative,
         "objective": tried[0].objective if tried else None,
         "objective_value": tried[0].value if tried else None,
     }
@@ -129,15 +133,6 @@ def _candidate(decision: Decision, place: int, tried: list[Counterfactual], ids:
         "scores": {name: row[place] for name, row in decision.scores.items()},
         "total": decision.totals[place] if decision.totals else None,
         "true": true,
-    }
-
-
-def _alternative(best: Counterfactual, ids: dict[int, str]) -> Json:
-    return {
-        "id": ids[best.changed],
-        **_latencies(best.alternative_ttft_ps, best.alternative_e2e_ps),
-        "gain_ms": _ms(best.regret_ps or 0),
-        "objective": best.alternative_value,
     }
 
 

@@ -1,4 +1,4 @@
-"""The points of a sweep: every combination of the values that keys of a scenario are to take."""
+"""The grid of a sweep: every combination of the values of the varied keys."""
 
 import re
 from collections import Counter
@@ -30,7 +30,7 @@ Vary = str | Iterable[str] | Mapping[str, Any]
 
 
 class Axis(Struct, frozen=True):
-    """A key of the scenario, and the values that it takes one after the other."""
+    """A key of the scenario and the values that it takes."""
 
     path: str
     values: list[Any]
@@ -41,12 +41,12 @@ class Axis(Struct, frozen=True):
 
     @property
     def stage(self) -> str | None:
-        """The stage, if the key names the policy of one."""
+        """The stage whose policy the key sets; None for any other key."""
         keys = self.keys
         return keys[1] if len(keys) == 2 and keys[0] == "policies" and keys[1] in STAGES else None
 
     def text(self, value: Any) -> str:
-        """A value in a few words."""
+        """Return a short text for a value."""
         if self.stage is not None and isinstance(value, str | Mapping):
             return policy_label(*registry.split(dict(value) if isinstance(value, Mapping) else value, self.path))
         return flat(value)
@@ -56,13 +56,13 @@ class Point(Struct, frozen=True):
     """A scenario of the grid."""
 
     vary: Json
-    label: str  # its values in words
-    policy: str  # which decides there
+    label: str  # the varied values in words
+    policy: str  # the varied policies, or else the routing policy
     scenario: Scenario
 
 
 def flat(value: Any) -> str:
-    """A value of a scenario on one line, as YAML has it."""
+    """Return a value of a scenario on one line, as in YAML."""
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     if isinstance(value, Mapping):
@@ -72,13 +72,10 @@ def flat(value: Any) -> str:
     return str(value)
 
 
-# --- axes -------------------------------------------------------------------------------------------------------------
-
-
 def axes(vary: Vary, base: Scenario) -> list[Axis]:
-    """What is varied, from texts such as "workload.rate=20..80:10" or from a mapping of paths to values. A number
-    without a unit takes that of the scenario's own value."""
-    texts = vary if isinstance(vary, Mapping) else dict(_split(text) for text in _once(vary))
+    """Parse the varied keys from texts such as "workload.rate=20..80:10" or from a mapping of paths to values. A number
+    without a unit takes the unit of the scenario's value."""
+    texts = vary if isinstance(vary, Mapping) else _split([vary] if isinstance(vary, str) else vary)
     resolved = base.resolved()
     varied = []
     for path, text in texts.items():
@@ -86,40 +83,36 @@ def axes(vary: Vary, base: Scenario) -> list[Axis]:
         items = list_items(text, where)
         if not items:
             raise HeadwayError(f"{where}: name at least one value, as in workload.rate=20..80:10.")
-        unit = _unit(_at(resolved, path.split(".")))
+        own = _at(resolved, path.split("."))
+        quantity = _quantity(own) if isinstance(own, str) else None
+        unit = "" if quantity is None else quantity[1]
         values = [_with_unit(value, unit) for item in items for value in _expand(item, unit, where)]
         counts = Counter(map(flat, values))
         twice = next((text for text, count in counts.items() if count > 1), None)
         if twice is not None:
-            raise HeadwayError(f"{where}: {shown(twice)} is there twice; keep one of them.")
+            raise HeadwayError(f"{where}: {shown(twice)} appears twice. Remove one.")
         varied.append(Axis(path, values))
     if not varied:
         raise HeadwayError(f"{WHERE}: name at least one key and its values, as in workload.rate=20..80:10.")
     return varied
 
 
-def _once(vary: str | Iterable[str]) -> list[str]:
-    """The texts, each key but once."""
-    texts = [vary] if isinstance(vary, str) else list(vary)
-    paths = [text.partition("=")[0].strip() for text in texts]
-    for place, path in enumerate(paths):
-        if path in paths[:place]:
-            raise HeadwayError(
-                f"{WHERE} {cut(path)}: is given twice; put all its values into one, with commas between."
-            )
-    return texts
-
-
-def _split(text: str) -> tuple[str, str]:
-    path, equals, values = text.partition("=")
-    path = ".".join(key.strip() for key in path.split("."))
-    if not equals or not all(path.split(".")):
-        raise HeadwayError(f"{WHERE} {cut(text)}: write it as key.path=values, as in workload.rate=20..80:10.")
-    return path, values
+def _split(texts: Iterable[str]) -> dict[str, str]:
+    """Return the values of each path, as text."""
+    by_path: dict[str, str] = {}
+    for text in texts:
+        path, equals, values = text.partition("=")
+        path = ".".join(key.strip() for key in path.split("."))
+        if not equals or not all(path.split(".")):
+            raise HeadwayError(f"{WHERE} {cut(text)}: write it as key.path=values, as in workload.rate=20..80:10.")
+        if path in by_path:
+            raise HeadwayError(f"{WHERE} {cut(path)}: is given twice. List all its values once, separated by commas.")
+        by_path[path] = values
+    return by_path
 
 
 def _expand(item: Any, unit: str, where: str) -> list[Any]:
-    """The values of a range such as 20/s..80/s:10/s; anything else is itself."""
+    """Return the values of a range such as 20/s..80/s:10/s; for anything else the item alone."""
     match = RANGE.fullmatch(item.strip()) if isinstance(item, str) else None
     ends = [] if match is None else [_quantity(match[place]) for place in (1, 2)]
     if match is None or None in ends:
@@ -130,18 +123,18 @@ def _expand(item: Any, unit: str, where: str) -> list[Any]:
     parts = [part for part in (*ends, step) if part is not None]
     units = list(dict.fromkeys(part[1] for part in parts if part[1]))
     if len(units) > 1:
-        raise HeadwayError(f"{where}: the range {shown(item)} mixes {join_words(units)}; write all in one unit.")
+        raise HeadwayError(f"{where}: the range {shown(item)} mixes {join_words(units)}. Use one unit.")
     low, high, stride = (part[0] for part in parts)
     if stride <= 0 or high < low:
-        raise HeadwayError(f"{where}: the range {shown(item)} must go up by a step above 0, as in 20..80:10.")
+        raise HeadwayError(f"{where}: the range {shown(item)} must rise by a step above 0, as in 20..80:10.")
     if (high - low) / stride > MOST:
-        raise HeadwayError(f"{where}: the range {shown(item)} has more than {MOST:,} values; take a larger step.")
+        raise HeadwayError(f"{where}: the range {shown(item)} has more than {MOST:,} values. Use a larger step.")
     count = int((high - low) / stride) + 1
     return [_quantity_text(low + place * stride, units[0] if units else unit) for place in range(count)]
 
 
 def _quantity(text: Any) -> tuple[Decimal, str] | None:
-    """A number and its unit, which may be missing."""
+    """Split a text into a number and its unit, which may be empty; None if it is no quantity."""
     match = QUANTITY.fullmatch(str(text).strip())
     return None if match is None else (Decimal(match[1].replace("_", "")), match[2].strip())
 
@@ -159,14 +152,8 @@ def _with_unit(value: Any, unit: str) -> Any:
     return _quantity_text(Decimal(str(value)), unit)
 
 
-def _unit(value: Any) -> str:
-    """The unit of a scenario's value; empty where it has none."""
-    quantity = _quantity(value) if isinstance(value, str) else None
-    return "" if quantity is None else quantity[1]
-
-
 def _at(data: Any, keys: Sequence[str]) -> Any:
-    """What a resolved scenario has at a path; None where there is nothing."""
+    """Return the value at a path of a resolved scenario; None if there is none."""
     for key in keys:
         if isinstance(data, list):
             data = data[int(key)] if key.isdecimal() and int(key) < len(data) else None
@@ -175,14 +162,11 @@ def _at(data: Any, keys: Sequence[str]) -> Any:
     return data
 
 
-# --- points -----------------------------------------------------------------------------------------------------------
-
-
 def points(data: Json, varied: Sequence[Axis]) -> list[Point]:
-    """Every scenario of the grid over a plain mapping, the last key varying fastest; raise at the first wrong one."""
+    """Validate every scenario of the grid, the last key varying fastest; raise at the first that is wrong."""
     count = prod(len(axis.values) for axis in varied)
     if count > MOST:
-        raise HeadwayError(f"{WHERE}: a grid of {count:,} points is too large; it may have {MOST:,}.")
+        raise HeadwayError(f"{WHERE}: the grid has {count:,} points; the limit is {MOST:,}. Vary fewer values.")
     return [_point(data, varied, values) for values in product(*(axis.values for axis in varied))]
 
 
@@ -206,6 +190,6 @@ def _point(data: Json, varied: Sequence[Axis], values: Sequence[Any]) -> Point:
 
 
 def names(varied: Sequence[Axis]) -> list[str]:
-    """The axes by their last keys, or in full where these are alike."""
+    """Name each axis by its last key, or by its whole path if two last keys are equal."""
     last = [axis.keys[-1] for axis in varied]
     return [axis.path if last.count(name) > 1 else name for axis, name in zip(varied, last, strict=True)]

@@ -1,7 +1,6 @@
-"""Worker processes: how they are started, what they inherit, and how they end.
+"""Worker processes: how they start, what they inherit and how they end; and the jobs that they run.
 
-A worker shares nothing with the caller but what it is handed. It neither needs nor runs the caller's script, so that
-one without a `__main__` guard works as well.
+A worker does not import the caller's script, so a script without a `__main__` guard works as well.
 """
 
 import contextlib
@@ -25,20 +24,20 @@ from msgspec import Struct
 from headway.errors import HeadwayError
 from headway.policies import registry
 
-PR_SET_PDEATHSIG = 1  # Linux: the signal a process gets when its parent ends
+PR_SET_PDEATHSIG = 1  # Linux: sets the signal that a process gets when its parent ends
 
 
 def available(workers: int | None) -> int:
-    """How many workers there may be: that many, or one a core; a daemonic process may have none beside itself."""
+    """Return the number of processes to use: `workers`, or one per core. A daemonic process may not start others."""
     if workers is not None and workers < 1:
-        raise HeadwayError(f"workers: one process at least, got {workers}.")
+        raise HeadwayError(f"workers: must be at least 1, got {workers}.")
     if multiprocessing.current_process().daemon:
         return 1
     return workers or cores()
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -48,8 +47,7 @@ def pool_of(size: int) -> ProcessPoolExecutor:
 
 @contextlib.contextmanager
 def defer_interrupts() -> Iterator[None]:
-    """Ctrl-C waits until workers have been started: amid a fork Python would lose it, and the worker would tell of it.
-    They begin with it put off as well."""
+    """Block Ctrl-C while workers start: during a fork Python would lose it. Workers start with it blocked."""
     masks = hasattr(signal, "pthread_sigmask")
     if masks:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -61,27 +59,12 @@ def defer_interrupts() -> Iterator[None]:
 
 
 def crew(pool: ProcessPoolExecutor) -> list[BaseProcess]:
-    """The workers of a pool, as long as it has any."""
+    """Return the processes of a pool; none once it has shut down."""
     return list((getattr(pool, "_processes", None) or {}).values())
 
 
-def interrupted(workers: list[BaseProcess]) -> bool:
-    """Whether one of them was ended by Ctrl-C, of which its death may tell before the signal does."""
-    for process in workers:
-        process.join(1)
-    return any(process.exitcode == -signal.SIGINT for process in workers)
-
-
-def end(pool: ProcessPoolExecutor) -> None:
-    """End a pool at once, without waiting for its workers."""
-    for process in crew(pool):
-        process.kill()
-    pool.shutdown(cancel_futures=True)  # and waits for its thread, which must not close its pipes as we leave
-
-
 def _begin(parent: int) -> None:
-    """How a worker begins. What a policy prints there goes to standard error. It ends at once and without a word on
-    Ctrl-C, which reaches every process of the terminal, and does not outlive the caller, however that ends."""
+    """Prepare a worker: it prints to standard error, ends silently on Ctrl-C, and does not outlive its parent."""
     sys.stdout = sys.stderr
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -90,17 +73,16 @@ def _begin(parent: int) -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before the kernel was asked
+    if os.getppid() != parent:  # the parent ended before prctl
         os._exit(1)
 
 
 class _Worker(SpawnProcess):
-    """A new interpreter that leaves the caller's script alone: it has no use for it, and a script without a __main__
-    guard would run there all over again."""
+    """A new interpreter that does not import the caller's script, which would run again without a `__main__` guard."""
 
     def start(self) -> None:
         script = sys.modules["__main__"]
-        sys.modules["__main__"] = ModuleType("__main__")  # which names no file to import
+        sys.modules["__main__"] = ModuleType("__main__")  # has no file to import
         try:
             super().start()
         finally:
@@ -112,67 +94,64 @@ class _Spawn(SpawnContext):
 
 
 def _context() -> BaseContext:
-    """A fork starts in no time, but a copy of a program with other threads may hang on a lock that one of them held."""
+    """Fork, which is fast, only without other threads: a copy of the process may hang on a lock that one holds."""
     return multiprocessing.get_context("fork") if sys.platform == "linux" and _threads() == 1 else _Spawn()
 
 
 def _threads() -> int:
-    """All of the process, those that Python knows nothing of included."""
+    """Count the threads of this process, including those that Python did not start."""
     try:
         return len(list(Path("/proc/self/task").iterdir()))
     except OSError:
         return threading.active_count()
 
 
-# Independent runs, wherever they are done. Only plain values travel between processes.
-
-Finished = Callable[[int, Any], None]  # the place of a job, and what came of it
-Lost = Callable[[int, str], None]  # the place of a job that brought its process down every time, and a sentence on it
-AHEAD: Final = 2  # jobs under way for each slot: one that runs, and one that waits for it
+Finished = Callable[[int, Any], None]  # the place of a job in its batch, and its value
+Lost = Callable[[int, str], None]  # the place of a job that killed its process in every attempt, and an error text
+AHEAD: Final = 2  # jobs in flight per slot: one runs, the other waits
 RETRIES: Final = 3
 
 
 class Job(Struct, frozen=True):
-    """A call of a module's function. One that is at home here alone cannot go to another process. `folder` is the place
-    among the arguments of a folder that it writes, or beside which it writes."""
+    """A call of a module's function with plain values as arguments."""
 
     name: str
     call: Callable[..., Any]
     arguments: tuple[Any, ...]
-    home: bool = False
-    folder: int | None = None
+    home: bool = False  # it runs in the caller's process
+    folder: int | None = None  # which argument is the folder that it writes, or beside which it writes
 
 
 class Batch:
-    """Jobs under way at a runner: how often each was lost with its process, and the errors of those that failed."""
+    """Jobs in flight at a runner, the number of times that each lost its process, and the errors that jobs raised."""
 
     def __init__(self, jobs: Sequence[Job], finished: Finished, where: str, lost: Lost | None) -> None:
         self.jobs, self.finished, self.where, self.lost = jobs, finished, where, lost
         self.losses = [0] * len(jobs)
-        self.under_way: dict[Any, int] = {}  # by what the runner has of each: the place of the job
+        self.under_way: dict[Any, int] = {}  # the place of a job, by the runner's handle
         self.failed: dict[int, Exception] = {}
 
     def fill(self, waiting: deque[int], slots: int, send: Callable[[Job], Any]) -> None:
-        """Send jobs that wait, as many as the slots have room for; none once a job has failed."""
+        """Send waiting jobs while the slots have room; none once a job has failed."""
         while waiting and not self.failed and len(self.under_way) < AHEAD * slots:
             sent = send(self.jobs[waiting[0]])
             self.under_way[sent] = waiting.popleft()
 
     def raise_first(self) -> None:
-        """Raise the error of the first job that failed, once none before it is under way. Jobs are begun in order, so
-        it is the same however many run at a time."""
+        """Raise the error of the first failed job once no earlier job is in flight. Jobs start in order, so the number
+        of slots does not change which error this is."""
         if self.failed and not any(place < min(self.failed) for place in self.under_way.values()):
             raise self.failed[min(self.failed)]
 
     def give_up(self, place: int, sentence: str) -> None:
-        """Report a job that was lost every time."""
+        """Report a job that lost its process in every attempt."""
         if self.lost is None:
             raise HeadwayError(f"{self.where}: {sentence}.") from None
         self.lost(place, f"{sentence}.")
 
 
 def strange(spec: Any) -> bool:
-    """Whether a policy, or a part of it, lives in the caller's program alone."""
+    """Return whether a policy or a part of it is defined in the caller's program, where no other process finds it."""
     if isinstance(spec, dict):
         return any(strange(part) for pair in spec.items() for part in pair)
     if isinstance(spec, list | tuple):

@@ -1,4 +1,4 @@
-"""How the instances of a scenario come and go, ready to run."""
+"""Sets up scaling and faults: when instances start and stop during a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOTHING = Targets()
 
 
 def life_setup(scenario: Scenario, setup: ClusterSetup, build: Callable[[Any, str], Any]) -> LifeSetup | None:
-    """None where the instances are all there from beginning to end."""
+    """Return the scaling and faults of a run; None if all instances run from start to end."""
     scaled = pools(scenario.cluster, build)
     named = scenario.scaling is not None or bool(scenario.faults)
     if not named and static(scaled) and not any(pool.scales() for pool in scenario.cluster.scaling_pools().values()):
@@ -47,12 +47,12 @@ def life_setup(scenario: Scenario, setup: ClusterSetup, build: Callable[[Any, st
 
 
 def static(pools: list[PoolSetup]) -> bool:
-    """Whether all keep their size."""
+    """Return whether all pools keep their size."""
     return all(isinstance(pool.scaling, Static) for pool in pools)
 
 
 def draws(spec: Any, where: str) -> Callable[[Random], Callable[[], int]]:
-    """Makers of draws in picoseconds."""
+    """Return samplers of a duration distribution, in picoseconds."""
     make = durations.maker(spec, where)
 
     def maker(rng: Random) -> Callable[[], int]:
@@ -63,7 +63,7 @@ def draws(spec: Any, where: str) -> Callable[[Random], Callable[[], int]]:
 
 
 def autoscaler(scenario: Scenario, setup: ClusterSetup, life: LifeSetup) -> Autoscaler | None:
-    """None where all pools keep their size."""
+    """Return the autoscaler of a run; None if all pools keep their size."""
     if static(life.pools):
         return None
     watches = []
@@ -87,7 +87,7 @@ def met_slo(
     outcome: str,
     output_tokens: int,
 ) -> bool | None:
-    """Whether a request that has ended met the SLO of its tenant, or the common one; None where there is none."""
+    """Return whether a finished request met the SLO of its tenant, or else the common SLO; None without an SLO."""
     slo = tenants.get(request.tenant, common)
     if slo == NOTHING:
         return None

@@ -1,7 +1,7 @@
-"""The durations of the latency model `linear`, fitted to the recorded run of an engine.
+"""Fits the durations of the latency model `linear` to the recorded run of an engine.
 
-For engines of which no steps were measured and no card is known. One run cannot tell all durations apart, so each is
-held near where it was, and one that is nothing stays so.
+Use it for an engine without measured steps or a known GPU. One run does not separate all durations well, so a penalty
+keeps each near its first value, and a duration of zero stays zero.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headway.config.documents import write_text
 from headway.config.units import fine_duration
 from headway.errors import HeadwayError
-from headway.experiment.calibrate import write
 from headway.experiment.engine_run import EngineRun, residuals
 from headway.experiment.validate import Validation
 from headway.latency.fit import damped_step
@@ -26,29 +26,29 @@ from headway.results.recorded import Served
 from headway.scenario.scenario import Scenario
 from headway.types import Json
 
-HOLD: Final = 3e-3  # of each logarithm, beside the errors
-MEANS: Final = 0.5  # what the error of a mean counts, beside that of all requests together
-USUAL: Final = 0.1  # an error, beyond which it counts as it is, and no longer squared
+HOLD: Final = 3e-3  # weight of the penalty on each logarithm, beside the errors
+MEANS: Final = 0.5  # weight of the error of a mean, beside that of all requests together
+USUAL: Final = 0.1  # larger errors count linearly, smaller ones as squares
 CYCLES: Final = 6
 ROUNDS: Final = 8
-ENOUGH: Final = 1e-3  # of the loss, that a round must gain
-NUDGE: Final = 0.3  # of a logarithm, to find a slope across the leaps
-FAR: Final = 1.0  # that one goes at once
+ENOUGH: Final = 1e-3  # share of the loss that a round must gain
+NUDGE: Final = 0.3  # change of a logarithm to measure a slope, large enough to average over jumps
+FAR: Final = 1.0  # longest step of a logarithm
 MOST_DAMPING: Final = 100.0
 STEPS: Final = (0.5, 0.2, 0.07)
 UNITS: Final = (("ms", 1e9), ("us", 1e6), ("ns", 1e3))
 WHERE: Final = "cluster.latency"
-FINE: Final = "prefill_pair"  # which alone may be part of a picosecond
+FINE: Final = "prefill_pair"  # the only duration that may be less than a picosecond
 
 Point = dict[str, float]  # logarithms of picoseconds, by key
-Residuals = list[tuple[float, float]]  # logarithms, and what each counts
+Residuals = list[tuple[float, float]]  # log errors and their weights
 
 
 class LinearFit(Struct):
     latency: Json  # a scenario's section
-    document: str  # the same as a file, with what is known of it
-    runs: int  # that were simulated
-    before: Validation  # of the requests that were held out, with what the scenario had
+    document: str  # the text of a file with that section and its errors
+    runs: int  # simulated runs
+    before: Validation  # of the held-out requests, with the scenario's durations
     after: Validation
 
     def summary(self) -> Json:
@@ -59,14 +59,16 @@ class LinearFit(Struct):
         }
 
 
-def fit(
+def fit_linear(
     recorded: str | Path,
     loaded: Scenario,
     output: str | Path | None = None,
     as_of: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> LinearFit:
-    """The scenario simulates what the engine served, and its durations are where the search starts."""
+    """Fit the durations of a scenario that replays the engine's requests. The search starts at its durations."""
+    if loaded.cluster.deployments is not None or loaded.cluster.disaggregated():
+        raise HeadwayError(f"{WHERE}: a fit needs one kind of instance. Remove the deployments.")
     engine = EngineRun(recorded, loaded, progress)
     durations = {key: value for key, value in loaded.resolved()["cluster"]["latency"].items() if key != "model"}
     sizes = {key: float(fine_duration(value, f"{WHERE}.{key}")) for key, value in durations.items()}
@@ -89,13 +91,13 @@ def fit(
     before, after = (engine.validate(run(point)) for point in (origin, at))
     text = _document(section(at), after, Path(recorded).name, as_of)
     if output is not None:
-        write(Path(output), text)
+        write_text(output, text)
     return LinearFit(section(at), text, engine.runs, before, after)
 
 
 class Search:
-    """Follows the slopes until they lead no further, then tries each way in ever smaller steps, and so on: what a
-    request waits for changes by leaps, so that slopes alone would end too early."""
+    """Alternates between gradient steps and a direct search in decreasing steps. Waiting times change in jumps, so
+    gradients alone would stop too early."""
 
     def __init__(self, residuals: Callable[[Point], Residuals], origin: Point) -> None:
         self.residuals, self.origin, self.keys = residuals, origin, list(origin)
@@ -118,7 +120,7 @@ class Search:
         return held + fsum(weight * (sqrt(1.0 + (error / USUAL) ** 2) - 1.0) for error, weight in errors)
 
     def _move(self, to: Point) -> bool:
-        """Go there if that is better, and say whether it is."""
+        """Move to a point if its loss is lower, and return whether it is."""
         errors = self.residuals(to)
         value = self._loss(errors, to)
         if value >= self.best:
@@ -142,14 +144,14 @@ class Search:
         return [(new - old) / NUDGE for (new, _), (old, _) in zip(moved, self.errors, strict=True)]
 
     def _step(self, slopes: list[list[float]], damping: float) -> Point:
-        """Where a weighted least-squares fit of the slopes would have it, at most so far away."""
+        """Return the point of a damped, weighted least-squares step, at most `FAR` away."""
         weights = [weight / (USUAL**2 * sqrt(1.0 + (error / USUAL) ** 2)) for error, weight in self.errors]
         moved = [self.at[key] - self.origin[key] for key in self.keys]
         moves = damped_step(slopes, [error for error, _ in self.errors], weights, moved, HOLD, damping).tolist()
         return {key: self.at[key] + min(max(move, -FAR), FAR) for key, move in zip(self.keys, moves, strict=True)}
 
     def _try(self, step: float) -> None:
-        """All together, each for itself, and one more where another is less."""
+        """Try to change all durations together, each alone, and each pair in opposite directions."""
         ways = [dict.fromkeys(self.keys, step), *({key: step} for key in self.keys)]
         ways += [{key: step, other: -step} for key, other in combinations(self.keys, 2)]
         for way in ways:
@@ -159,7 +161,7 @@ class Search:
 
 
 def _duration_text(value: float, key: str) -> str:
-    """A duration of four digits."""
+    """Return a duration with four significant digits."""
     ps = exp(value)
     for unit, size in UNITS:
         if ps >= size:
@@ -171,11 +173,5 @@ def _document(latency: Json, errors: Validation, name: str, as_of: str | None) -
     lines = [f"# Fitted to the recorded run of an engine ({name})" + (f", as of {as_of}." if as_of else ".")]
     for kind, rows in errors.latency.items():
         known = [f"{name} {100 * row['error']:+.1f} %" for name, row in rows.items() if row["error"] is not None]
-        lines.append(f"# {kind.upper()} of requests that were held out: {', '.join(known)}")
+        lines.append(f"# {kind.upper()} of held-out requests: {', '.join(known)}")
     return "\n".join(lines) + "\n" + yaml.safe_dump({"cluster": {"latency": latency}}, sort_keys=False)
-
-
-def check(loaded: Scenario) -> None:
-    """Raise where there is not one kind of instance that the model describes."""
-    if loaded.cluster.deployments is not None or loaded.cluster.disaggregated():
-        raise HeadwayError(f"{WHERE}: is fitted for one kind of instance; leave deployments out.")

@@ -1,9 +1,9 @@
-"""The load of a scenario, and the same scenario under another: what is scaled, and in which unit people say it.
+"""The load of a scenario: its unit, and how a plan scales it.
 
-rate      requests (or sessions) a second that the tenants send together; every rate is scaled alike
-users     of closed loops, in whole users
-speed     of a trace that comes as recorded; its think times shrink with it
-load      a plain factor, where a workload has more than one of these
+rate      requests (or sessions) per second of all tenants; every tenant's rate scales by the same factor
+users     whole users of a closed loop
+speed     speed of a trace with recorded arrival times; its think times scale too
+load      a factor, for a workload with more than one of these
 """
 
 from collections.abc import Callable
@@ -23,27 +23,27 @@ from headway.types import Json
 from headway.workload.clients import MOST_USERS
 
 WHERE: Final = "workload"
-FASTEST: Final = 1_000_000  # a trace's speed
+FASTEST: Final = 1_000_000  # highest speed of a trace
 SUFFIX: Final = {"rate": "/s", "users": " users", "speed": " × speed", "load": " × load"}
 
 
 class Change(NamedTuple):
-    """A value of a resolved workload that grows with the load: where it is, and what it is under so much more."""
+    """A value of a resolved workload that depends on the load: its path, and its value times a factor of load."""
 
     path: tuple[str, ...]
     scale: Callable[[Any, Fraction], Any]
 
 
 class Load(Struct, frozen=True):
-    """What a scenario's load is made of."""
+    """The load of a scenario."""
 
     unit: str
-    base: Fraction  # what the scenario itself has, in that unit
+    base: Fraction  # the scenario's own load, in that unit
     changes: list[Change]
-    why_not: str | None = None  # it cannot be scaled
+    why_not: str | None = None  # why it cannot be scaled
 
     def scale(self, workload: Json, value: Fraction) -> Json:
-        """A resolved workload under another load."""
+        """Return a resolved workload at another load."""
         if value == self.base:
             return workload
         if self.why_not is not None:
@@ -56,20 +56,20 @@ class Load(Struct, frozen=True):
         return changed
 
     def round(self, value: float | Fraction, digits: int) -> Fraction:
-        """A load near this one that is short to write: whole users, or so many digits."""
+        """Round a load to whole users, or to so many significant digits."""
         if self.unit == "users":
             return Fraction(max(1, round(value)))
         exponent = digits - 1 - floor(log10(value))
         return Fraction(round(Fraction(value) * Fraction(10) ** exponent)) / Fraction(10) ** exponent
 
     def most(self, times: int) -> Fraction:
-        """So many times the load of the scenario, or the most that there can be."""
+        """Return a multiple of the scenario's load, at most the highest possible load."""
         limit = {"users": MOST_USERS, "speed": FASTEST}.get(self.unit)
         most = self.base * times
         return most if limit is None else max(self.base, min(most, Fraction(limit)))
 
     def middle(self, low: Fraction, high: Fraction, digits: int) -> Fraction | None:
-        """The load in the geometric middle; None where there is none between them."""
+        """Return the geometric mean of two loads; None if rounding leaves none between them."""
         middle = self.round(sqrt(low * high), digits)
         return middle if low < middle < high else None
 
@@ -78,7 +78,7 @@ class Load(Struct, frozen=True):
 
 
 def load_of(scenario: Scenario) -> Load:
-    """How a scenario's load is scaled."""
+    """Return the load of a scenario."""
     trace = scenario.workload.resolved().get("trace")
     if trace is not None:
         return _of_trace(trace)
@@ -89,16 +89,16 @@ def load_of(scenario: Scenario) -> Load:
             users = Fraction(tenant.closed_loop.concurrency)
             parts.append(("users", users, Change((*at, "closed_loop", "concurrency"), _scale_count)))
         elif tenant.rate is None:
-            wrong = "instants as recorded have no rate that could be scaled; give a rate, which stretches them"
+            wrong = "recorded arrival times have no rate to scale. Set a rate, which stretches them"
             return Load("load", Fraction(1), [], f"{tenant.places['arrival']}: {wrong}.")
         elif tenant.arrival.interval is not None:
             parts.append(("rate", tenant.rate, Change((*at, "arrival", "interval"), _scale_interval)))
-        else:  # its own rate, or its share of the common one
+        else:  # the tenant's own rate, or its share of the workload's rate
             path = ("rate",) if tenant.given_rate is None else (*at, "rate")
             parts.append(("rate", tenant.rate, Change(path, _scale_rate)))
     units = {unit for unit, _, _ in parts}
-    changes = list(dict.fromkeys(change for _, _, change in parts))  # the common rate once
-    if len(units) > 1 or (units == {"users"} and len(parts) > 1):  # users of each tenant are rounded by themselves
+    changes = list(dict.fromkeys(change for _, _, change in parts))  # tenants may share the workload's rate
+    if len(units) > 1 or (units == {"users"} and len(parts) > 1):  # each tenant's users are rounded separately
         return Load("load", Fraction(1), changes)
     return Load(units.pop(), sum((each for _, each, _ in parts), Fraction(0)), changes)
 

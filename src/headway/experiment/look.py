@@ -1,5 +1,4 @@
-"""Looking at what would be simulated, and making one trace of another: the verbs of `headway workload` and `headway
-trace` as functions. Each gives the document that the command prints with `--json`."""
+"""The verbs of `headway workload` and `headway trace` as functions, which return the document of `--json`."""
 
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
@@ -21,17 +20,17 @@ from headway.workload.traces.table import Trace
 from headway.workload.transforms import parse
 from headway.workload.transforms.rewrite import Count, rewrite
 
-Progress = Callable[[int], None]  # requests read so far
+Progress = Callable[[int], None]  # requests that were read
 
 CAPACITIES: Final = (1_000, 10_000, None)
 INSTANCES: Final = (1, 8)
 
 
 def preview(scenario: Source = DEFAULT, *, requests: int = REQUESTS, overrides: str | Iterable[str] = ()) -> Json:
-    """The figures of a scenario's first `requests`: rate over time, lengths, sessions, what could be reused. Nothing is
-    simulated; what waits for an answer comes as if answers came at once."""
+    """Return the figures of a scenario's first `requests`: rate over time, lengths, sessions, reusable prefixes.
+    Nothing is simulated: a request that follows an answer arrives as if answers took no time."""
     if requests < 1:
-        raise HeadwayError(f"requests: look at one request at least, got {requests}.")
+        raise HeadwayError(f"requests: must be at least 1, got {requests}.")
     loaded = Scenario.load(scenario, overrides)
     figures = look(loaded.workload, loaded.seed.workload, loaded.cluster.default_model(), requests)
     return {"scenario": loaded.name, **figures}
@@ -51,12 +50,12 @@ def inspect_trace(
     duration: str | None = None,
     progress: Progress | None = None,
 ) -> Json:
-    """The figures of a trace file: its shape, its sessions, and what LRU caches of these `capacities` (in its own
-    blocks, None without limit) would reuse of it on so many `instances`. In a cache a prompt's blocks are used in this
-    `order`: first-to-last, or tail-first, as an engine releases them. `seed`, `start` and `duration` are for a format
-    whose requests are drawn."""
+    """Return the figures of a trace file: its shape, its sessions, and its reuse in LRU caches of these `capacities`
+    (in blocks of the trace, None without limit) on so many `instances`. A cache uses a prompt's blocks in the `order`
+    first-to-last, or tail-first, as an engine releases them. `seed`, `start` and `duration` are for a format that draws
+    its requests."""
     if order not in ORDERS:
-        raise HeadwayError(f"order: no order of use is called {shown(order)}.{suggest(str(order), ORDERS)}")
+        raise HeadwayError(f"order: there is no order {shown(order)}.{suggest(str(order), ORDERS)}")
     for name, values in (("capacities", capacities), ("instances", instances)):
         for value in values:
             if value is not None and value < 1:
@@ -66,7 +65,7 @@ def inspect_trace(
     reader.records = Count(progress).over(reader.records)
     trace = Trace.load(reader)
     if not len(trace):
-        raise HeadwayError(f"{source.name}: the file holds no requests.")
+        raise HeadwayError(f"{source.name}: the file has no requests.")
     return traces.describe(trace, capacities, instances, order)
 
 
@@ -84,8 +83,8 @@ def convert_trace(
     duration: str | None = None,
     progress: Progress | None = None,
 ) -> Json:
-    """Write a trace anew, changed by `transforms` (as in a scenario: `[{"cap": {"max_turns": 8}}]`), in the format
-    `to` (told from the target's name otherwise), and tell how many requests there were and what was lost."""
+    """Rewrite a trace with `transforms` (as in a scenario: `[{"cap": {"max_turns": 8}}]`) in the format `to`, by
+    default that of the target's name, and return the number of requests and what was lost."""
     counts = rewrite(
         pathlib.Path(source),
         pathlib.Path(target),

@@ -1,4 +1,4 @@
-"""Sentences to print beside figures: why there are none, or why they say less than they seem to."""
+"""Notes beside figures: why there are none, or what limits them."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,23 +12,23 @@ COPIES = "keep_prefill_copy"
 
 
 def note_no_figures(summary: Mapping[str, Any], warmup: int) -> str | None:
-    """Why a run has no figures; None where it has some."""
+    """Say why a run has no figures; None if it has some."""
     requests = summary["requests"]
     arrived = requests["arrived"]
     if not arrived:
-        return "No request arrived, so there is nothing to count."
+        return "No request arrived, so there are no figures."
     if warmup >= arrived:
         return f"No request is left to count: warmup is {warmup:,} and {arrived:,} arrived."
     if summary["latency"]["e2e"]["mean"] is None:
         ends = ("rejected", "timed_out", "failed", "in_flight")
         what = ", ".join(f"{requests[end]:,} {end.replace('_', ' ')}" for end in ends if requests[end])
-        counted = " that counts" if requests["completed"] else ""
+        counted = " after the warm-up" if requests["completed"] else ""
         return f"No request{counted} was completed: of {arrived:,}, {what}."
     return None
 
 
 def note_idle_autoscaler(scenario: Scenario, compared: bool = False) -> str | None:
-    """Why an autoscaler, or those `compared`, can do nothing; None where they can, or where there is none."""
+    """Say why the autoscaler, or those that are `compared`, can do nothing; None if they can, or if there is none."""
     pools = scenario.cluster.scaling_pools().values()
     specs = [scenario.policies.scaling if pool.scaling is None else pool.scaling for pool in pools]
     if not compared and all(_is_static(spec) for spec in specs):
@@ -36,21 +36,21 @@ def note_idle_autoscaler(scenario: Scenario, compared: bool = False) -> str | No
     free = [pool for pool in pools if len(set(pool.bounds())) > 1]
     if not free:
         return (
-            "No pool may change its size, so that an autoscaler has nothing to do: "
-            "give 'max_replicas', and 'min_replicas' where it may shrink, beside 'instances'."
+            "No pool may change its size, so an autoscaler has nothing to do. "
+            "Set 'max_replicas' above 'instances' to let a pool grow, or 'min_replicas' below it to let it shrink."
         )
     if compared and all(pool.scaling is not None for pool in free):
         return (
-            "Every pool that may change its size has a 'scaling' of its own, "
-            "beside which 'policies.scaling', and so this comparison, has no effect; take it away there."
+            "Every pool that may change its size has its own 'scaling', which overrides 'policies.scaling', "
+            "so this comparison has no effect. Remove 'scaling' from the pools."
         )
     if scenario.scaling is not None and scenario.scaling.interval_ps is None and scenario.scaling.triggers is None:
-        return "'scaling.interval' is null and there are no 'scaling.triggers', so that no autoscaler ever looks."
+        return "'scaling.interval' is null and there are no 'scaling.triggers', so the autoscaler never runs. Set one."
     return None
 
 
 def note_unmeasured(scenario: Scenario) -> str | None:
-    """What to say of step times that were never measured; None where all were, or where they are the user's own."""
+    """Name the step times that were never measured; None if all were, or if the user gave them."""
     notes: dict[str, None] = {}
     for pool in scenario.cluster.scaling_pools().values():
         doubts = getattr(pool.latency_model(), "doubts", None)
@@ -66,7 +66,7 @@ def _is_static(spec: Any) -> bool:
 
 
 def note_missed_faults(scenario: Scenario, summaries: Iterable[Mapping[str, Any]]) -> str | None:
-    """What to say of faults that struck nothing in any of the runs; None where all did in one."""
+    """Count the faults that had no effect in any run; None if all had one."""
     faults = len(scenario.faults)
     if not faults:
         return None
@@ -74,17 +74,17 @@ def note_missed_faults(scenario: Scenario, summaries: Iterable[Mapping[str, Any]
     if struck == faults:
         return None
     which = "The fault" if faults == 1 else f"{faults - struck} of {faults} faults"
-    return f"{which} struck nothing: its instance was not there then, or the run was over before."
+    return f"{which} had no effect: the instance did not exist at that time, or the run had ended."
 
 
 def moves_prefixes(cluster: Cluster) -> bool:
-    """Whether prompts are computed apart, and nothing of them stays there."""
+    """Return whether a deployment is disaggregated and its prefill instances keep no copy of a prefix."""
     pools = cluster.by_name().values()
     return any(pool.architecture == "disaggregated" and not pool.transfer.keep_prefill_copy for pool in pools)
 
 
 def pairs_by_prefix(spec: Any) -> bool:
-    """Whether a routing policy chooses pairs, and one of them by what is cached there."""
+    """Return whether a routing policy chooses prefill-decode pairs, and one of the two by its cached prefixes."""
     policy = _build_routing(spec)
     return bool(getattr(policy, "pairs", False) and getattr(policy, "seeks_prefixes", False))
 
@@ -94,20 +94,18 @@ def _build_routing(spec: Any) -> Any:
 
 
 def note_lost_prefixes(cluster: Cluster, routing: Mapping[str, Any]) -> str | None:
-    """What to say of policies, by name, that send prompts where their prefixes are computed to instances which do not
-    keep them; None where there is nothing to say."""
+    """Name the policies that route by prefixes which the prefill instances do not keep; None if there are none."""
     moved = moves_prefixes(cluster)
     names = [name for name, spec in routing.items() if moved and _seeks_prefixes(spec)]
     if not names:
         return None
-    many = len(names) > 1
-    lives = f"{', '.join(names)} {'live' if many else 'lives'} on prefixes cached where prompts are computed"
-    lost = "'transfer.keep_prefill_copy' is off, so that nothing stays there once it has been moved"
-    return f"{lives}; {lost}. Set it to true to keep a copy there."
+    routes = f"{', '.join(names)} {'route' if len(names) > 1 else 'routes'} by prefixes cached on prefill instances"
+    lost = "'transfer.keep_prefill_copy' is off, so these instances drop a prefix once it is transferred"
+    return f"{routes}, but {lost}. Set it to true to keep a copy."
 
 
 def _seeks_prefixes(spec: Any) -> bool:
-    """Whether prompts go where they are believed cached: a pair says so, any other reads an index of prefixes."""
+    """Return whether a policy routes by cached prefixes: a pair policy declares it, others read a prefix index."""
     policy = _build_routing(spec)
     entry = registry.own_entry(policy)
     reads = entry is not None and "prefix_index" in entry.exact

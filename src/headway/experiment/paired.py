@@ -1,9 +1,9 @@
-"""Policies under the same seeds: the differences of their figures seed by seed, and whether they are more than noise.
+"""Paired differences between policies over seeds, and whether they are more than noise.
 
-Under one seed all policies meet the same requests, so that the difference of two runs is due to the policies and to how
-this workload happens to suit them. Over n seeds these differences d are n independent values, and
+With one seed all policies get the same requests, so the difference of two runs comes from the policies and from how the
+workload happens to suit them. Over n seeds these differences d are n independent values, and
     mean(d) ± t(n - 1) · s(d) / √n
-holds the true mean difference with 95 % confidence.
+contains the true mean difference with 95 % confidence.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,14 +16,12 @@ from headway.results.ranking import direction, value
 from headway.results.statistics import Interval, interval, mean_of
 from headway.types import Json
 
-# The seeds of an experiment: how the n-th follows from a scenario's own, alike for everything that is compared.
-
 MOST: Final = 1000
 
 
 def with_seed(resolved: Json, number: int) -> Json:
-    """A resolved scenario under its n-th seed, from 0 on: workload, simulation and jitter are counted up together, so
-    that runs under the same number meet the same requests and the same luck."""
+    """Return a resolved scenario with its n-th seed, from 0: n is added to the seeds of workload, simulation and
+    jitter, so that runs with the same number get the same requests and the same random draws."""
     if not number:
         return resolved
     seeds = {name: (value + number + 2**63) % 2**64 - 2**63 for name, value in resolved["seed"].items()}
@@ -35,12 +33,9 @@ def check_seeds(seeds: int) -> None:
         raise HeadwayError(f"seeds: must lie between 1 and {MOST:,}, got {shown(seeds)}.")
 
 
-# Several summaries as one: the mean of each figure over the seeds.
-
-
 def mean_summary(summaries: Sequence[Json]) -> Json:
-    """A summary whose figures are means over runs, None where one of them has none. A tenant or a section that only
-    some have is the mean of those. What is neither number nor section stays where all agree on it."""
+    """Return a summary of means over runs. A figure is None if one run has none. A tenant or section that only some
+    runs have is the mean of those. Other values stay if all runs agree."""
     mean: Json = _mean(list(summaries))
     return mean
 
@@ -60,7 +55,7 @@ def _mean(values: list[Any]) -> Any:
 
 
 def _rows(lists: list[list[Any]]) -> list[Any]:
-    """Rows go by their ids; lists of anything else have no mean."""
+    """Return the means of rows with equal ids; empty for lists of anything else."""
     by_id: dict[Any, list[Any]] = {}
     for rows in lists:
         for row in rows:
@@ -70,7 +65,7 @@ def _rows(lists: list[list[Any]]) -> list[Any]:
     return [_mean(rows) for rows in by_id.values()]
 
 
-Runs = Mapping[str, Sequence[Json]]  # summaries by policy, one a seed
+Runs = Mapping[str, Sequence[Json]]  # by policy, the summary of each seed
 
 SHARE: Final = "slo.goodput_ratio"
 HEADLINE: Final = (
@@ -92,8 +87,8 @@ BASELINE: Final = "baseline"
 
 
 def difference(its: Sequence[Json], base: Sequence[Json], figure: str) -> tuple[Interval, str] | None:
-    """The mean of a figure's paired differences, and the word for it: better, worse, within noise where the interval
-    holds 0, no difference where every pair is exactly equal. None where a run has no such figure."""
+    """Return the mean of a figure's paired differences, and a word: better, worse, within noise (the interval contains
+    0), or no difference (every pair is exactly equal). Return None if a run has no such figure."""
     pairs = [(value(mine, figure), value(other, figure)) for mine, other in zip(its, base, strict=True)]
     apart = [mine - other for mine, other in pairs if mine is not None and other is not None]
     if len(apart) < len(pairs):
@@ -107,7 +102,7 @@ def difference(its: Sequence[Json], base: Sequence[Json], figure: str) -> tuple[
 
 
 def paired_rows(runs: Runs, baseline: str, by: str | None = None) -> list[Json]:
-    """For each policy and headline figure the mean over the seeds, and how far that is from the baseline's."""
+    """Return for each policy and headline figure the mean over the seeds and its difference from the baseline."""
     figures = HEADLINE if by is None or by in HEADLINE else (by, *HEADLINE)
     return [_row(name, figure, runs[name], runs[baseline], name == baseline) for name in runs for figure in figures]
 
@@ -123,7 +118,7 @@ def _row(name: str, figure: str, its: Sequence[Json], base: Sequence[Json], is_b
 
 
 class Noise:
-    """Whether a figure distinguishes two policies of a comparison."""
+    """Tells whether two policies of a comparison differ by more than noise."""
 
     def __init__(self, runs: Runs) -> None:
         self.runs = runs
@@ -134,11 +129,11 @@ class Noise:
         return estimate is None or estimate[1] in (NOISE, SAME)
 
     def shows(self, name: str, other: str) -> bool:
-        """Whether any headline figure of any seed differs."""
+        """Return whether any headline figure differs with any seed."""
         return any(_figures(mine) != _figures(its) for mine, its in zip(self.runs[name], self.runs[other], strict=True))
 
-    def nowhere(self) -> bool:
-        """Whether the seeds changed nothing at all, so that they tell no more than one of them."""
+    def seeds_agree(self) -> bool:
+        """Return whether every policy has the same figures with all seeds."""
         return all(_figures(summary) == _figures(its[0]) for its in self.runs.values() for summary in its)
 
 

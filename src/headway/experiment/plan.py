@@ -1,11 +1,11 @@
-"""Capacity planning: the cheapest cluster that keeps an SLO under a load, and the highest load that a cluster holds."""
+"""Capacity planning: the cheapest cluster that meets an SLO at a load, and the highest load that a cluster sustains."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from math import ceil, log10
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from msgspec import Struct, to_builtins
 
@@ -23,28 +23,27 @@ from headway.scenario.scenario import DEFAULT, Scenario, Source
 from headway.types import Json
 
 Find = Literal["replicas", "load"]
-FINDS: Final = ("replicas", "load")
 MOST: Final = 64
 MOST_POINTS: Final = 200
-FROM, TO = Fraction(1, 4), Fraction(3, 2)  # of the knee: where a curve begins and ends
+FROM, TO = Fraction(1, 4), Fraction(3, 2)  # the range of a curve, as shares of the highest sustained load
 CURVE: Final = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "e2e_p50", "e2e_p99", "attainment", "completed")
 
 
 class Judged(Struct, frozen=True):
-    """A cluster under a load, and its figures under each seed."""
+    """A cluster at a load, with its figures for each seed."""
 
     counts: Counts
     load: Fraction
     seeds_met: int
-    seeds_run: int  # the first that fails decides, where more is not wanted
-    figures: dict[str, list[float | None]]  # of each target, by seed
+    seeds_run: int  # the search stops at the first seed that misses the SLO
+    figures: dict[str, list[float | None]]  # for each target, by seed
 
     def meets(self) -> bool:
         return self.seeds_met == self.seeds_run
 
 
 class Plan(Struct, frozen=True):
-    """What a plan found. `counts` are the replicas of the chosen cluster, one number a pool of `space`."""
+    """The result of a plan. `counts` has the replicas of the chosen cluster, a number for each pool of `space`."""
 
     scenario: Json
     find: Find
@@ -53,10 +52,10 @@ class Plan(Struct, frozen=True):
     space: Space
     load: Load
     counts: Counts
-    answer: Judged  # the chosen cluster under the load that was asked for, or under the highest that it holds
-    less: list[Judged]  # with one replica less, or under the lowest load that it does not hold
-    holds: Fraction | None  # the highest load that the chosen cluster was seen to hold
-    breaks: Fraction | None  # the lowest load that it was seen not to hold
+    answer: Judged  # the chosen cluster at the scenario's load, or at the highest load that it sustains
+    less: list[Judged]  # the clusters with one replica less, or the lowest load that the cluster does not sustain
+    holds: Fraction | None  # the highest load that meets the SLO
+    breaks: Fraction | None  # the lowest load that misses it
     curve: list[Json]
     tried: list[Judged]
     runs: int
@@ -64,12 +63,37 @@ class Plan(Struct, frozen=True):
 
     @property
     def replicas(self) -> dict[str, int]:
-        """Of each pool of the chosen cluster."""
+        """The replicas of the chosen cluster, by pool."""
         return self.space.replicas(self.counts)
 
     @property
     def verdict(self) -> str:
-        return _verdict(self)
+        """The answer and its figures, what one replica less would do, and how much more load is possible."""
+        space, load, counts = self.space, self.load, self.counts
+        gpus = space.gpus(counts)
+        size = f"{gpus:,} GPU{'s' * (gpus != 1)}, {space.usd_per_hour(counts):,.2f} USD/h"
+        figures = join_words([self._describe_estimate(target) for target in self.targets])
+        seeds = "its only seed" if self.seeds == 1 else f"all {self.seeds} seeds"
+        meets = f"meet{'s' * (sum(counts) == 1)} the SLO at {load.describe(self.answer.load)} with {seeds}"
+        sentences = [f"{space.describe(counts)} ({size}) {meets}: {figures}."]
+        for less in self.less:
+            resized = self.find == "replicas"
+            other = f"With {space.describe(less.counts)}" if resized else f"At {load.describe(less.load)}"
+            meets = f"{less.seeds_met} of {less.seeds_run} seeds meet{'s' * (less.seeds_met == 1)} it"
+            sentences.append(f"{other}, {meets}.")
+        if self.find == "replicas" and self.holds is not None and self.breaks is not None:
+            spare = 100 * float(self.holds / load.base - 1)
+            sentences.append(f"The load could rise by {spare:.0f} %, to {load.describe(self.holds)}.")
+        return " ".join(sentences)
+
+    def _describe_estimate(self, target: Target) -> str:
+        estimate = self.estimate(self.answer, target)
+        text = f"{target.figure} {target.describe_value(estimate['mean'])}"
+        if estimate["low"] is None or estimate["low"] == estimate["high"]:
+            return text
+        low, high = (target.describe_value(estimate[name]) for name in ("low", "high"))
+        doubt = "" if estimate["clear"] else ", across the limit"
+        return f"{text} (95 % interval {low.rpartition(' ')[0]} to {high}{doubt})"
 
     def summary(self) -> Json:
         """The document that `headway plan --json` prints."""
@@ -97,7 +121,7 @@ class Plan(Struct, frozen=True):
         }
 
     def describe(self, judged: Judged) -> Json:
-        """A cluster under a load, with the mean of each target over the seeds and its 95 % interval."""
+        """Return a cluster at a load, with the mean of each figure over the seeds and its 95 % interval."""
         return {
             "replicas": self.space.replicas(judged.counts),
             "gpus": self.space.gpus(judged.counts),
@@ -110,8 +134,7 @@ class Plan(Struct, frozen=True):
         }
 
     def estimate(self, judged: Judged, target: Target) -> Json:
-        """The figure of a target: mean, interval, the value of each seed, and whether the whole interval lies on one
-        side of the limit."""
+        """Return a figure's mean and interval, whether the interval excludes the limit, and its value for each seed."""
         values = judged.figures[target.figure]
         mean = interval(values, target.share)
         if mean is None:
@@ -120,35 +143,6 @@ class Plan(Struct, frozen=True):
         if mean.low is not None and mean.high is not None:
             clear = not mean.low <= target.limit <= mean.high or mean.low == mean.high
         return {"mean": mean.mean, "low": mean.low, "high": mean.high, "clear": clear, "seeds": values}
-
-
-def _verdict(plan: Plan) -> str:
-    """The answer, how sure it is, what one less would do, and how much more load there is room for."""
-    space, load = plan.space, plan.load
-    many = sum(plan.counts) != 1
-    gpus = space.gpus(plan.counts)
-    size = f"{gpus:,} GPU{'s' * (gpus != 1)}, {space.usd_per_hour(plan.counts):,.2f} USD/h"
-    figures = join_words([_describe_estimate(plan, target) for target in plan.targets])
-    seeds = "its one seed" if plan.seeds == 1 else f"all {plan.seeds} seeds"
-    keep = f"keep{'s' * (not many)} the SLO at {load.describe(plan.answer.load)} under {seeds}"
-    sentences = [f"{space.describe(plan.counts)} ({size}) {keep}: {figures}."]
-    for less in plan.less:
-        other = f"With {space.describe(less.counts)}" if plan.find == "replicas" else f"At {load.describe(less.load)}"
-        sentences.append(f"{other} it is kept under {less.seeds_met} of {less.seeds_run}.")
-    if plan.find == "replicas" and plan.holds is not None and plan.breaks is not None:
-        spare = 100 * float(plan.holds / load.base - 1)
-        sentences.append(f"The load could rise by {spare:.0f} %, to {load.describe(plan.holds)}.")
-    return " ".join(sentences)
-
-
-def _describe_estimate(plan: Plan, target: Target) -> str:
-    estimate = plan.estimate(plan.answer, target)
-    text = f"{target.figure} {target.describe_value(estimate['mean'])}"
-    if estimate["low"] is None or estimate["low"] == estimate["high"]:
-        return text
-    low, high = (target.describe_value(estimate[name]) for name in ("low", "high"))
-    doubt = "" if estimate["clear"] else ", across the limit"
-    return f"{text} (95 % interval {low.rpartition(' ')[0]} to {high}{doubt})"
 
 
 def plan(
@@ -166,13 +160,13 @@ def plan(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Plan:
-    """Find the fewest replicas (`find="replicas"`), or the cheapest mix of deployments, that keep an SLO under the
-    scenario's load, or the highest load that its cluster holds (`find="load"`).
+    """Find the fewest replicas, or the cheapest mix of deployments, that meet an SLO at the scenario's load
+    (`find="replicas"`), or the highest load that its cluster sustains (`find="load"`).
 
-    `slo` is as "ttft_p99<=500ms, attainment>=0.99" (see `targets`); without it 99 % of the planned requests must keep
-    the scenario's own. It must hold under each of `seeds` seeds. `vary` names the pools whose size is sought, of up to
-    `max_replicas` each. The highest load is found to a `tolerance`, and a curve of `points` loads drawn around it.
-    `every` looks at every cheaper cluster instead of trusting that more replicas never serve worse.
+    `slo` has bounds such as "ttft_p99<=500ms, attainment>=0.99". Without it, 99 % of the planned requests must meet the
+    scenario's own SLO. It must hold with each of `seeds` seeds. `vary` names the pools to resize, by default all, up to
+    `max_replicas` each. `tolerance` is the relative precision of the highest load. `points` loads around it give the
+    curve. The search assumes that more replicas never serve worse; `every` runs every cheaper cluster instead.
     """
     loaded = Scenario.load(scenario, overrides)
     _check(find, seeds, tolerance, points)
@@ -185,8 +179,8 @@ def plan(
 
 
 def _check(find: str, seeds: int, tolerance: float, points: int) -> None:
-    if find not in FINDS:
-        raise HeadwayError(f"find: there is no looking for {shown(find)}.{suggest(str(find), FINDS)}")
+    if find not in get_args(Find):
+        raise HeadwayError(f"find: a plan cannot find {shown(find)}.{suggest(str(find), get_args(Find))}")
     check_seeds(seeds)
     if not 1e-4 <= tolerance <= 1:
         raise HeadwayError(f"tolerance: must lie between 0.0001 and 1, as a share of the load, got {shown(tolerance)}.")
@@ -195,7 +189,7 @@ def _check(find: str, seeds: int, tolerance: float, points: int) -> None:
 
 
 class _Planner:
-    """One plan in the making."""
+    """The search of one plan."""
 
     def __init__(
         self, scenario: Scenario, find: Find, trials: Trials, tolerance: float, points: int, every: bool
@@ -236,6 +230,7 @@ class _Planner:
         curve = [Candidate(counts, value) for value in self._loads(holds)]
         trials.complete([answer, *less, *curve])
         judged = {candidate: self._judge(candidate) for candidate, _ in trials.used}
+        skips = self.find == "replicas" and len(self.space.pools) > 1 and not self.every
         return Plan(
             scenario=self.space.resolved,
             find=self.find,
@@ -251,21 +246,19 @@ class _Planner:
             curve=[self._point(candidate) for candidate in curve],
             tried=sorted(judged.values(), key=lambda tried: (tried.load, self.space.key(tried.counts))),
             runs=len(trials.used),
-            notes=notes(self.scenario, trials, answer, holds, breaks, self.trusts()),
+            notes=notes(self.scenario, trials, answer, holds, breaks, skips),
         )
 
-    def trusts(self) -> bool:
-        """Whether cheaper mixes may have gone untried because larger ones had broken the SLO."""
-        return self.find == "replicas" and len(self.space.pools) > 1 and not self.every
-
     def _knee(self, counts: Counts) -> tuple[Fraction | None, Fraction | None]:
+        """Return the highest load that meets the SLO and the lowest that misses it."""
+
         def ask(value: Fraction, ahead: Sequence[Fraction]) -> bool:
             return self.trials.meets(Candidate(counts, value), [Candidate(counts, next_) for next_ in ahead])
 
         return highest(ask, self.load, self.digits, self.tolerance)
 
     def _loads(self, knee: Fraction | None) -> list[Fraction]:
-        """Where the curve is drawn: evenly around the knee, which is among them."""
+        """Return the loads of the curve: evenly spaced around the knee, which is one of them."""
         if knee is None or not self.points:
             return []
         steps = max(1, self.points - 1)
@@ -284,7 +277,7 @@ class _Planner:
         return Judged(candidate.counts, candidate.load, met, len(runs), figures)
 
     def _point(self, candidate: Candidate) -> Json:
-        """A point of the curve: means over the seeds."""
+        """Return a point of the curve, with means over the seeds."""
         runs, judged = self.trials.of(candidate), self._judge(candidate)
         values: dict[str, list[Any]] = {name: [figure_of(run, name) for run in runs] for name in CURVE}
         values["arrivals_per_s"] = [run["arrivals_per_s"] for run in runs]

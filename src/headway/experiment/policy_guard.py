@@ -1,7 +1,7 @@
-"""Names the policy of a user that raises an error, hangs or ends the process, and the request it was asked about.
+"""Names a user's policy that raises an error, hangs or ends the process, and the request of that call.
 
-Runs with built-in policies alone are not watched. A call is taken to hang when the same call of a policy is under way
-at `SAMPLES` looks in a row, so that a process which was stopped for a while does not blame its policy.
+Runs with built-in policies only are not watched. A call hangs if the same call is active in `SAMPLES` samples in a row.
+Counting samples instead of seconds does not blame a policy if the whole process was stopped for a while.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ class PolicyStopped(BaseException):
 
 @contextmanager
 def policy_guard(policies: Iterable[Any]) -> Iterator[None]:
-    """Turn what a user's policy does wrong into a `HeadwayError` that names it; leave errors of Headway as they are."""
-    modules = own_modules(policies)
+    """Turn errors of a user's policy into a `HeadwayError` that names it; leave errors of Headway unchanged."""
+    parts = [part for policy in policies for part in (policy, *getattr(policy, "_parts", ()))]
+    modules = {type(part).__module__ for part in parts if registry.outside(type(part))}  # of the user's policies
     watch = Watch(modules, positive_seconds(os.environ.get(TIMEOUT, DEFAULT), TIMEOUT)) if modules else None
     try:
         if watch is None:
@@ -61,16 +62,10 @@ def policy_guard(policies: Iterable[Any]) -> Iterator[None]:
         raise HeadwayError(sentence) from error
 
 
-def own_modules(policies: Iterable[Any]) -> set[str]:
-    """Return the modules of the user's policies, without those of Headway."""
-    parts = [part for policy in policies for part in (policy, *getattr(policy, "_parts", ()))]
-    return {type(part).__module__ for part in parts if registry.outside(type(part))}
-
-
 class Watch:
     """Interrupts a policy's call that takes longer than `limit_s`, and refuses `os._exit`.
 
-    A thread looks at the simulating thread's stack. A confined process may start no thread; there a timer looks.
+    A thread samples the stack of the simulation. In a confined process, which may not start threads, a timer does.
     """
 
     def __init__(self, modules: set[str], limit_s: float) -> None:
@@ -82,7 +77,7 @@ class Watch:
         self._done = threading.Event()
         self._watcher: threading.Thread | None = threading.Thread(target=self._watch, name="policy-watch", daemon=True)
         self._call: FrameType | None = None
-        self._looks = 0
+        self._samples = 0
 
     def __enter__(self) -> None:
         self._exit, os._exit = os._exit, self._refuse  # type: ignore[assignment]
@@ -113,7 +108,7 @@ class Watch:
                 self._interrupt()
 
     def _ring(self, _: int, frame: FrameType | None) -> None:
-        """Look by the timer, which replaces the process's own alarm for the time being."""
+        """Take a sample on the timer, which replaces the process's own alarm during a run."""
         if self._alarm_s:
             self._alarm_s -= self.limit_s / SAMPLES
             if self._alarm_s <= 0:
@@ -123,12 +118,12 @@ class Watch:
             raise PolicyStopped
 
     def _hangs(self, frame: FrameType | None) -> bool:
-        """Look at the stack, and return whether the same call of a policy has been there for too long."""
+        """Take a sample of the stack, and return whether the same call of a policy is on it for too long."""
         steps = _stack(frame)
         call = next((frame for frame, _ in steps if _theirs(frame, self.modules)), None)
-        self._looks = self._looks + 1 if call is not None and call is self._call else 0
+        self._samples = self._samples + 1 if call is not None and call is self._call else 0
         self._call = call
-        if self._looks < SAMPLES:
+        if self._samples < SAMPLES:
             return False
         text = f"has not returned for {self.limit_s:g} s"
         self.verdict = f"{describe(steps, self.modules, text)} Allow more with --policy-timeout or {TIMEOUT}."
@@ -139,7 +134,7 @@ class Watch:
             signal.pthread_kill(self._thread, INTERRUPT)
         else:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(PolicyStopped))
-        if self._looks == 2 * SAMPLES and sys.stderr is not None:
+        if self._samples == 2 * SAMPLES and sys.stderr is not None:
             print(f"headway: {self.verdict} It cannot be interrupted: end the process.", file=sys.stderr)
 
     def _stop(self, *_: object) -> None:
@@ -147,7 +142,7 @@ class Watch:
             raise PolicyStopped
 
     def _refuse(self, status: int) -> None:
-        """Stand in for `os._exit`: a policy may not end the process, a child that it forked may."""
+        """Replace `os._exit`: a policy may not end the process, but a child that it forked may."""
         text = f"calls os._exit({status}), which would end Headway"
         sentence = None if os.getpid() != self._process else describe(_stack(sys._getframe(1)), self.modules, text)
         if sentence is None:
@@ -157,7 +152,7 @@ class Watch:
 
 
 def _stack(frame: FrameType | None) -> list[Step]:
-    """Return the frames of a simulation, the outermost first, without those of the program that began it."""
+    """Return the frames of a simulation, outermost first, without those of the program that started it."""
     steps: list[Step] = []
     while frame is not None and frame.f_globals.get("__name__") != "headway.experiment.run":
         steps.append((frame, frame.f_lineno))

@@ -1,4 +1,4 @@
-"""Jobs on a Ray cluster. Ray is imported when a cluster is named, and logs nothing unless `HEADWAY_RAY_LOGS` is set."""
+"""Runs jobs on a Ray cluster. Headway imports Ray only for a cluster, and hides its logs without `HEADWAY_RAY_LOGS`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from headway import __version__
@@ -21,13 +20,13 @@ from headway.experiment.jobs import RETRIES, Batch, Finished, Job, Lost, availab
 from headway.results import study
 
 CLIENT: Final = "ray://"
-LOOK_S: Final = 5.0  # how often the size of the cluster is asked for
-KNOCK_S: Final = 5.0  # how long an address may take to answer
-LOGS: Final = "HEADWAY_RAY_LOGS"  # set to 1, Ray's own messages go to standard error
-LOOPBACK: Final = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"  # 127.0.0.1 Ray replaces
-PAUSE_S: Final = 0.5  # before a job that was lost is sent again, times the number of its losses
-NO_HEADWAY: Final = "No module named 'headway'"  # in Ray's words
-QUIET: Final = {  # for Ray's own code
+LOOK_S: Final = 5.0  # interval at which to read the size of the cluster
+KNOCK_S: Final = 5.0  # timeout of the first connection
+LOGS: Final = "HEADWAY_RAY_LOGS"  # if 1, Ray's messages go to standard error
+LOOPBACK: Final = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"  # Ray replaces 127.0.0.1 by another address
+PAUSE_S: Final = 0.5  # before a retry, times the number of losses of the job
+NO_HEADWAY: Final = "No module named 'headway'"  # part of Ray's message
+QUIET: Final = {  # environment variables that silence Ray
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_USAGE_STATS_PROMPT_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -37,7 +36,7 @@ QUIET: Final = {  # for Ray's own code
 
 
 class Origin(NamedTuple):
-    """Where a job comes from: the version, the working folder and the module path of the caller."""
+    """The version, working folder and module path of the caller."""
 
     version: str
     folder: str
@@ -45,15 +44,15 @@ class Origin(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What came of a job: its value, and the files that it wrote, by their places beside its folder."""
+    """The value of a job, and the files that it wrote by their path beside its folder."""
 
     value: Any
     files: dict[str, bytes]
 
 
 class RayRunner:
-    """A Ray cluster, connected when the first batch comes: "auto" is the one that this machine is part of, "host:port"
-    and "ray://host:port" name one, and "local" starts one here that ends with the runner."""
+    """A Ray cluster, connected at the first batch. The address "auto" is the cluster of this machine, "host:port" or
+    "ray://host:port" any other, and "local" starts one here that ends with the runner."""
 
     away = True
 
@@ -69,9 +68,7 @@ class RayRunner:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._ours:
             self.ray.shutdown()
             self._ours = False
@@ -79,7 +76,7 @@ class RayRunner:
 
     @property
     def slots(self) -> int:
-        """The cores of the cluster as it is now: machines come and go."""
+        """The cores of the cluster, which changes as machines join and leave."""
         self._connect()
         if not self._slots or time.monotonic() - self._looked_at > LOOK_S:
             cores = int(self.ray.cluster_resources().get("CPU", 1))
@@ -95,7 +92,7 @@ class RayRunner:
                 finished(place, job.call(*job.arguments))
 
     def send(self, job: Job) -> Any:
-        """Send a job, to run where there is a free core."""
+        """Send a job to a free core of the cluster."""
         self._connect()
         call = f"{job.call.__module__}:{job.call.__qualname__}"
         return self._call.remote(Origin(__version__, str(Path.cwd()), sys.path), call, job.arguments, job.folder)
@@ -110,7 +107,7 @@ class RayRunner:
 
 
 class _Sending:
-    """A batch on its way. Ray does not repeat what is lost: how often that happened is for us to know."""
+    """A batch on the cluster. Ray does not retry lost jobs, so that this class can count the losses."""
 
     def __init__(self, runner: RayRunner, batch: Batch) -> None:
         self.runner, self.ray, self.batch = runner, runner.ray, batch
@@ -151,21 +148,21 @@ class _Sending:
         losses = self.batch.losses
         losses[place] += 1
         if losses[place] <= RETRIES:
-            time.sleep(PAUSE_S * losses[place])  # the cluster may still have to notice what is gone
+            time.sleep(PAUSE_S * losses[place])  # the cluster may not have noticed the loss yet
             self.waiting.append(place)
             return
         lines = str(error).splitlines() or [""]
-        times = f"each of the {RETRIES + 1} times that {self.batch.jobs[place].name} was run"
-        self.batch.give_up(place, f"its process on the Ray cluster was lost {times}: {one_line(lines[0])}")
+        name, attempts = self.batch.jobs[place].name, f"in each of {RETRIES + 1} attempts"
+        self.batch.give_up(place, f"{name} lost its process on the Ray cluster {attempts}: {one_line(lines[0])}")
 
 
 def carry_out(origin: Origin, call: str, arguments: tuple[Any, ...], folder: int | None) -> Reply:
-    """A job, on the machine that it was sent to. A folder that it writes is made here and travels back."""
+    """Run a job on a machine of the cluster, and return its value and the files that it wrote."""
     sys.stdout = sys.stderr
     if origin.version != __version__:
-        here = f"{socket.gethostname()} of the Ray cluster has headway {__version__}"
-        raise HeadwayError(f"--ray: {here}, this machine {origin.version}; results would not be comparable.")
-    if Path(origin.folder).is_dir():  # what is named by a path from there
+        here = f"{socket.gethostname()} of the Ray cluster has headway {__version__}, this machine {origin.version}"
+        raise HeadwayError(f"--ray: {here}. Install the same version on both, so that results are comparable.")
+    if Path(origin.folder).is_dir():  # relative paths among the arguments resolve against it
         os.chdir(origin.folder)
     sys.path += [place for place in origin.path if place not in sys.path]
     module, _, name = call.partition(":")
@@ -182,15 +179,14 @@ def carry_out(origin: Origin, call: str, arguments: tuple[Any, ...], folder: int
 
 
 def _own(error: Any) -> Exception:
-    """What a job raised, as it raised it."""
+    """Return the error that a job raised, without Ray's wrapper."""
     if NO_HEADWAY in str(error):
-        return HeadwayError("--ray: a machine of the cluster has no headway; install this version on all of them.")
+        return HeadwayError(f"--ray: Headway is missing on a machine of the cluster. Install {__version__} on each.")
     cause: Exception = error.cause if isinstance(error.cause, Exception) else error
     return cause
 
 
 def _check_address(address: str) -> str:
-    """An address that Ray can understand."""
     host, _, port = address.removeprefix(CLIENT).rpartition(":")
     if address in ("auto", "local") or (host and port.isdigit() and 0 < int(port) < 1 << 16):
         return address
@@ -203,7 +199,7 @@ def _library() -> Any:
     try:
         return import_module("ray")
     except ImportError:
-        raise HeadwayError("--ray: Ray is not installed; install headway[ray] for runs on many machines.") from None
+        raise HeadwayError("--ray: Ray is not installed. Install headway[ray].") from None
 
 
 def _start(ray: Any, address: str, workers: int | None) -> None:
@@ -222,22 +218,22 @@ def _start(ray: Any, address: str, workers: int | None) -> None:
 
 
 def _knock(ray: Any, address: str) -> None:
-    """Raise if nothing listens at the address: Ray itself would wait for long."""
+    """Raise an error if nothing listens at the address, for which Ray itself would wait long."""
     host, _, port = address.removeprefix(CLIENT).rpartition(":")
     host = host.strip("[]")
     if not address.startswith(CLIENT) and host in ("localhost", "127.0.0.1", "::1"):
-        host = ray.util.get_node_ip_address()  # as Ray takes it
+        host = ray.util.get_node_ip_address()  # the address that Ray uses instead
     try:
         socket.create_connection((host, int(port)), KNOCK_S).close()
     except OSError as error:
         why = error.strerror or one_line(error, kind=False)
         where = f"{host}:{port}"
-        alias = "" if where in address else f", which is {where} to Ray"
-        raise HeadwayError(f"--ray: nobody answers at {shown(address)}{alias} ({why}).") from None
+        alias = "" if where in address else f", which Ray replaces by {where}"
+        raise HeadwayError(f"--ray: no Ray cluster answers at {shown(address)}{alias} ({why}).") from None
 
 
 def _hush(loud: bool) -> None:
-    """What Ray has to say of its machines goes to standard error if anywhere: it would print it among our results."""
+    """Send Ray's messages about its machines to standard error, or drop them: Ray prints them to standard output."""
     worker: Any = import_module("ray._private.worker")
     original = getattr(worker, "print_to_stdstream", None)
     if original is None or getattr(original, "hushed", False):

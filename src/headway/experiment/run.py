@@ -1,4 +1,4 @@
-"""One scenario, simulated."""
+"""Simulates one scenario."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from headway.types import Delay, Json, Priority, Reject, Request, Route
 from headway.views.cluster import ClusterView
 from headway.workload.traffic import Traffic
 
-# What a run writes down beside its requests, and what else follows its decisions. Levels of a trace:
-#   minimal     nothing more
-#   decisions   every decision with what it rested on, and how full the GPUs were over time
-#   full        also how each batch changes, and what moves between the stores of KV blocks
+# Levels of a trace:
+#   minimal     only the requests
+#   decisions   also every decision with its inputs, and GPU utilisation over time
+#   full        also the changes of each batch, and the transfers between tiers of KV blocks
 
-Explain = Callable[[Request, Route], None]  # called with every routing decision, which has a scorecard then
+Explain = Callable[[Request, Route], None]  # called with every routing decision and its scorecard
 
 
 class Explainer:
-    """A journal that passes routing decisions on."""
+    """A journal that passes routing decisions to a function."""
 
     def __init__(self, explain: Explain) -> None:
         self.explain = explain
@@ -67,7 +67,7 @@ def check_trace(trace: str) -> None:
 
 
 def read_run(folder: Path, key: str, trace: str) -> Result | None:
-    """A run that this version has written there, whole and with as much of it as is asked for; None without one."""
+    """Read a run that this version wrote with this key and at least this trace; None if there is none."""
     try:
         return Result.load(folder) if store.has(folder, key, trace) else None
     except HeadwayError:  # its files were changed
@@ -75,7 +75,7 @@ def read_run(folder: Path, key: str, trace: str) -> Result | None:
 
 
 ROUTER_STAGES = ("admission", "priority", "routing", "flow")
-Progress = Callable[[int, int], None]  # requests arrived so far, simulated picoseconds so far
+Progress = Callable[[int, int], None]  # arrived requests, simulated picoseconds
 
 
 def simulate(
@@ -92,13 +92,12 @@ def simulate(
     progress: Progress | None = None,
     explain: Explain | None = None,
 ) -> Result:
-    """Run a scenario (a path, a preset's name, a mapping or a `Scenario`) and give its result.
+    """Run a scenario (a path, a preset's name, a mapping or a `Scenario`) and return its result.
 
-    `overrides` are `key.path=value` changes. A stage's policy may be given by name or as a mapping with `name` and
-    parameters, all but flow control also as a class or an object of the caller's own; the scenario's is used otherwise.
-    `trace` says what is written down beside the requests: `minimal`, `decisions` or `full`. `explain` is called with
-    each request that is routed and its `Route`, which then has a scorecard where the policy writes one. Requests and
-    summary are the same however much is told.
+    `overrides` are `key.path=value` changes. Give a stage's policy by name, as a mapping with `name` and parameters,
+    or, except for flow control, as your own class or object; otherwise the scenario's policy runs. `trace` is the level
+    of detail to record: `minimal`, `decisions` or `full`. Headway calls `explain` with each routed request and its
+    `Route`, with a scorecard if the policy writes one. Neither changes the requests or the summary.
     """
     check_trace(trace)
     prepared = prepare(
@@ -121,7 +120,7 @@ def run_prepared(
     forced: Forced = UNFORCED,
     progress: Progress | None = None,
 ) -> Result:
-    """Simulate a prepared scenario. Decisions that are `forced` are not the policy's."""
+    """Simulate a prepared scenario. `forced` decisions replace those of the policy."""
     log = None if trace == "minimal" else DecisionLog()
     prepared.setup.trace = trace
     with policy_guard(prepared.policies.values()):
@@ -137,23 +136,22 @@ def run_prepared(
 
 
 class Prepared(Struct, frozen=True):
-    """A scenario with its policies made and its cluster set up; it can be run once."""
+    """A scenario with its policies built and its cluster set up. It can run once."""
 
     scenario: Scenario
     resolved: Json
     policies: dict[str, Any]  # by stage
     setup: ClusterSetup
-    further: list[list[Any]] = []  # the policies of the routers after the first, each by stage
-    own: bool = False  # a policy is an object of the caller's program, which no key stands for
+    further: list[list[Any]] = []  # the policies of each router after the first, in the order of `ROUTER_STAGES`
+    own: bool = False  # a policy is an object of the caller's program, so the run has no key
 
     def traffic(self) -> Traffic:
-        """The workload, from its beginning."""
         return self.scenario.workload.plan(self.scenario.seed.workload, self.scenario.cluster.default_model())
 
     def simulation(
         self, log: DecisionLog | None = None, explain: Explain | None = None, forced: Forced = UNFORCED
     ) -> Simulation:
-        seed = derive(self.scenario.seed.simulation, "policies")  # no way from there to the workload's draws
+        seed = derive(self.scenario.seed.simulation, "policies")  # no policy can derive the workload's draws from it
         estimator = Estimator(engine.latency for engine in self.setup.engines)
         streams = partial(stream, seed)
         return Simulation(
@@ -172,7 +170,7 @@ class Prepared(Struct, frozen=True):
 
 
 def prepare(scenario: Scenario, **specs: Any) -> Prepared:
-    """All of a run that comes before its first event. Policies are given by stage, as to `simulate`."""
+    """Build the policies and set up the cluster of a run. Give policies by stage, as to `simulate`."""
     named = {
         stage: spec if isinstance(spec, str) else dict(spec)
         for stage, spec in specs.items()
@@ -195,14 +193,13 @@ def prepare(scenario: Scenario, **specs: Any) -> Prepared:
 
 
 def router_policies(scenario: Scenario, own: Mapping[str, Any]) -> list[Any]:
-    """The policies of one router more, in the order of its stages: an object of the caller's own is copied."""
+    """Build the policies of a further router, in the order of `ROUTER_STAGES`. The caller's objects are copied."""
     objects = {stage: spec for stage, spec in own.items() if stage in ROUTER_STAGES and not isinstance(spec, type)}
     try:
-        policies = deepcopy(objects)  # at once, so that what they share stays shared
+        policies = deepcopy(objects)  # together, so that the copies share what the objects share
     except Exception as error:
-        listed = ", ".join(objects)
-        text = f"a copy for each router could not be made: {one_line(error)}; give classes, or one router."
-        raise HeadwayError(f"{listed}: {text}") from error
+        text = f"cannot copy the object for each router: {one_line(error)}. Give a class, or use one router."
+        raise HeadwayError(f"{', '.join(objects)}: {text}") from error
     for stage in ROUTER_STAGES:
         if stage not in objects:
             is_own = stage in own
@@ -211,37 +208,37 @@ def router_policies(scenario: Scenario, own: Mapping[str, Any]) -> list[Any]:
 
 
 def pool_policy(scenario: Scenario, own: Any, spec: Any, where: str) -> Any:
-    """The autoscaler of one pool: its own, or else that of all, each in its own copy."""
+    """Build the autoscaler of one pool: its own, or a copy of the common one."""
     if spec is not None:
         return registry.build("scaling", spec, where)
     return scenario.policies.build("scaling") if own is None else deepcopy(own_policy("scaling", own, "scaling"))
 
 
 def own_policy(stage: str, spec: Any, where: str) -> Any:
-    """A policy that lives in the caller's program: an object as it is, a class made with its defaults."""
+    """Return a policy of the caller's program: the object itself, or an object of the class with its defaults."""
     method = registry.METHODS.get(stage)
     if method is None:
         known = ", ".join(registry.names(stage))
-        raise HeadwayError(f"{where}: a {stage} is given by its name or as a mapping with 'name'. Known: {known}.")
+        raise HeadwayError(f"{where}: give a {stage} policy by name or as a mapping with 'name'. Known: {known}.")
     if not callable(getattr(spec, method, None)):
         kinds = f"a policy's name, a mapping with 'name', or a class or object with the method {method!r}"
         raise HeadwayError(f"{where}: expected {kinds}, got {shown(spec)}.")
     entry = registry.own_entry(spec)
     if entry is not None and entry.stage != stage:
-        raise HeadwayError(f"{where}: {entry.name!r} is of stage {entry.stage}, a policy of stage {stage} is wanted.")
+        raise HeadwayError(f"{where}: {entry.name!r} is of stage {entry.stage}; expected a policy of stage {stage}.")
     policy = spec
     if isinstance(spec, type):
         try:
             policy = spec()
         except Exception as error:
-            name = f"{spec.__name__} could not be made"
-            raise HeadwayError(f"{where}: {name}: {one_line(error)}; give an object of it.") from error
+            wrong = f"{spec.__name__}() failed: {one_line(error)}. Give an object of the class"
+            raise HeadwayError(f"{where}: {wrong}.") from error
     registry.check_methods(stage, policy, where)
     return policy
 
 
 def describe_policy(policy: Any) -> Json:
-    """The name of an object, and its parameters where it is of the catalogue."""
+    """Return the name of a policy object, and its parameters if its class is in the catalogue."""
     entry = registry.own_entry(policy)
     if entry is None or not any(entry.make is known.make for known in registry.entries(entry.stage)):
         return {"name": type(policy).__name__}
@@ -250,7 +247,7 @@ def describe_policy(policy: Any) -> Json:
 
 
 def about(scenario: Scenario) -> Json:
-    """What a run was, for a document that goes astray from its scenario; the same however it was computed."""
+    """Return what identifies a run, for a document that is kept apart from its scenario."""
     resolved = scenario.resolved()
     return {
         "name": scenario.name,
@@ -262,7 +259,7 @@ def about(scenario: Scenario) -> Json:
 
 
 def cluster_setup(scenario: Scenario) -> ClusterSetup:
-    """The instances of a scenario, all idle, and what they have in common."""
+    """Return the idle instances of a scenario and their common settings."""
     cluster = scenario.cluster
     return ClusterSetup(
         engines=engines(cluster),

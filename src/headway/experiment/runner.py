@@ -1,61 +1,46 @@
-"""Where independent jobs run: the processes of this machine, or a Ray cluster (`ray_runner.py`).
+"""Runs independent jobs in the processes of this machine, or on a Ray cluster (`ray_runner.py`).
 
-A job's result is the same wherever it runs. At most two jobs a slot are under way, and one that was lost with its
-process is run again, up to three times.
+A job's result is the same wherever it runs. At most two jobs per slot are in flight. If a process dies, its job is
+retried up to three times.
 """
 
 from __future__ import annotations
 
+import signal
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.process import BaseProcess
-from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
-from headway.experiment.jobs import (
-    RETRIES,
-    Batch,
-    Finished,
-    Job,
-    Lost,
-    available,
-    crew,
-    defer_interrupts,
-    end,
-    interrupted,
-    pool_of,
-)
+from headway.experiment.jobs import RETRIES, Batch, Finished, Job, Lost, available, crew, defer_interrupts, pool_of
 
-ENDED_BY: Final = "as os._exit, a crash or a want of memory does"
-Progress = Callable[[int, int], None]  # jobs done so far, jobs in all
+DIED: Final = "died (a crash, os._exit, or out of memory)"
+Progress = Callable[[int, int], None]  # finished jobs, all jobs
 
 
 class Runner(Protocol):
-    """Runs jobs, batch after batch. It is to be closed, as a `with` does."""
+    """Runs batches of jobs. Use it in a `with` statement."""
 
-    away: bool  # whether it runs them on other machines
+    away: bool  # whether it runs jobs on other machines
 
     @property
     def slots(self) -> int:
-        """How many jobs can run at a time."""
+        """The number of jobs that can run at a time."""
 
     def run(self, jobs: Sequence[Job], finished: Finished, where: str, lost: Lost | None = None) -> None:
-        """Run them all, telling of each as it is done, in no certain order. Of a job that brought its process down
-        every time `lost` is told; without it that is an error, and so is any other that a job raises: of several, that
-        of the first job."""
+        """Run all jobs and call `finished` for each, in any order. If a job kills its process in every attempt, call
+        `lost`, or raise an error without one. If jobs raise errors, raise that of the first job in order."""
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None: ...
 
 
 def runner_of(workers: int | None = None, ray: str | None = None) -> Runner:
-    """That many processes of this machine, by default one a core; or with the address of a Ray cluster, that cluster,
-    all of it or so many jobs at a time."""
+    """Return a runner with `workers` processes of this machine, by default one per core. With the address of a Ray
+    cluster, return one for that cluster with at most `workers` jobs at a time."""
     if ray is None:
         return Processes(workers)
     from headway.experiment.ray_runner import RayRunner
@@ -64,7 +49,7 @@ def runner_of(workers: int | None = None, ray: str | None = None) -> Runner:
 
 
 class Processes:
-    """The processes of this machine. Those that have been started are kept for the next batch."""
+    """The processes of this machine. The next batch reuses those that have started."""
 
     away = False
 
@@ -77,9 +62,7 @@ class Processes:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._pool is not None and kind is None:
             self._pool.shutdown()
             self._pool = None
@@ -101,7 +84,7 @@ class Processes:
                 finished(place, job.call(*job.arguments))
 
     def submit(self, job: Job, size: int) -> Future[Any]:
-        """Give a job to the pool, which has that many processes or more."""
+        """Send a job to a pool of at least `size` processes."""
         if self._pool is not None and self._size < size:
             self._pool.shutdown()
             self._pool = None
@@ -113,21 +96,24 @@ class Processes:
         return future
 
     def on_loss(self) -> None:
-        """A process of the pool is gone, and the pool with it."""
-        if interrupted(self._crew):
+        """End the pool, which is broken because a process died; if Ctrl-C ended it, raise that."""
+        for process in self._crew:
+            process.join(1)
+        if any(process.exitcode == -signal.SIGINT for process in self._crew):
             raise KeyboardInterrupt from None
         self.end()
 
     def end(self) -> None:
-        """End the pool at once, whatever its processes are at."""
+        """Kill the processes of the pool without waiting for their jobs."""
         if self._pool is not None:
-            end(self._pool)
+            for process in crew(self._pool):
+                process.kill()
+            self._pool.shutdown(cancel_futures=True)  # waits for the pool's thread: it must not close pipes at exit
             self._pool = None
 
 
 class _Sending:
-    """A batch on its way through a pool. When a process is lost, any job under way may have done it: each of them is
-    run again alone, so that the job that does so every time is known."""
+    """A batch in a pool. When a process dies, every job in flight is run again alone, which shows the cause."""
 
     def __init__(self, processes: Processes, batch: Batch, size: int) -> None:
         self.processes, self.batch, self.size = processes, batch, size
@@ -139,7 +125,7 @@ class _Sending:
                 self._rush(deque([place]))
 
     def _rush(self, waiting: deque[int]) -> None:
-        """Run the jobs that wait, as many at a time as the pool takes, until all are done or a process is lost."""
+        """Run the waiting jobs, as many at a time as the pool takes, until all are done or a process dies."""
         batch = self.batch
         while waiting or batch.under_way:
             try:
@@ -171,13 +157,13 @@ class _Sending:
             batch.losses[place] += 1
             if batch.losses[place] > RETRIES:
                 batch.losses[place] = 0
-                times = f"each of the {RETRIES + 1} times that {batch.jobs[place].name} was run"
-                batch.give_up(place, f"a process was ended from within, {ENDED_BY}, {times}")
+                name = batch.jobs[place].name
+                batch.give_up(place, f"the process of {name} {DIED} in each of {RETRIES + 1} attempts")
         batch.under_way.clear()
 
 
 def run_jobs(runner: Runner, jobs: Sequence[Job], where: str, progress: Progress | None = None) -> list[Any]:
-    """Run jobs, and return their results in order."""
+    """Run jobs and return their results in order."""
     results: dict[int, Any] = {}
 
     def finish(place: int, result: Any) -> None:

@@ -1,6 +1,6 @@
-"""The clusters that a plan may choose from: so many replicas of each pool of a scenario, and what they cost."""
+"""The clusters that a plan may choose from: a number of replicas for each pool of a scenario, and their cost."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from math import fsum
 from typing import Any, Final
@@ -9,35 +9,35 @@ from msgspec import Struct
 
 from headway.config.wording import join_words, shown, suggest
 from headway.errors import HeadwayError
-from headway.scenario.cluster_spec import MOST_INSTANCES, SCALED, Cluster
+from headway.scenario.cluster_spec import MOST_INSTANCES, SCALED
 from headway.scenario.pd_spec import ROLES
 from headway.scenario.scenario import Scenario
 from headway.types import Json
 
-Counts = tuple[int, ...]  # of replicas, one a pool
-DECIMALS: Final = 6  # of a cost, so that equal ones are equal however they were added up
+Counts = tuple[int, ...]  # the replicas of each pool
+DECIMALS: Final = 6  # of a cost, so that the order of addition does not make equal costs differ
 
 
 class Pool(Struct, frozen=True):
-    """Equal instances, so many that a plan can have more or fewer of them."""
+    """Equal instances whose number a plan may change."""
 
     name: str
     deployment: str
-    role: str  # prefill or decode; empty where each instance does both
-    gpus: int  # of a replica
-    usd_per_hour: float  # of a replica
-    now: int  # in the scenario
-    low: int  # the fewest that may be tried
+    role: str  # prefill or decode; empty if each instance does both
+    gpus: int  # per replica
+    usd_per_hour: float  # per replica
+    now: int  # replicas in the scenario
+    low: int  # fewest replicas to try
     high: int
-    names: tuple[str, ...]  # that its requests call its model by; empty: whatever they say
+    names: tuple[str, ...]  # the names of its model in requests; empty if it serves any
 
 
 class Space(Struct, frozen=True):
-    """The pools of a plan, and the scenario that they are of."""
+    """The pools of a plan and their scenario."""
 
     pools: tuple[Pool, ...]
-    fixed: tuple[Pool, ...]  # those that stay as they are
-    resolved: Json  # the scenario, its pools of fixed size
+    fixed: tuple[Pool, ...]  # pools that the plan does not resize
+    resolved: Json  # the scenario without autoscaling
 
     def now(self) -> Counts:
         return tuple(pool.now for pool in self.pools)
@@ -52,26 +52,26 @@ class Space(Struct, frozen=True):
         return [*zip(self.pools, counts, strict=True), *((pool, pool.now) for pool in self.fixed)]
 
     def key(self, counts: Counts) -> tuple[float, int, Counts]:
-        """What makes one cluster better than another that serves as well: its price, then its size."""
+        """Return the sort key of clusters that serve equally well: the price, then the size."""
         return self.usd_per_hour(counts), sum(counts), counts
 
     def replicas(self, counts: Counts) -> dict[str, int]:
         return {pool.name: count for pool, count in zip(self.pools, counts, strict=True)}
 
     def serves(self, counts: Counts) -> bool:
-        """Whether every model still has an instance."""
+        """Return whether every model still has an instance."""
         there = [pool for pool, count in self._all(counts) if count]
         left = {name for pool in there for name in pool.names}
         return bool(there) and all(name in left for pool in self.pools for name in pool.names)
 
     def describe(self, counts: Counts) -> str:
-        """In words: 5 replicas, or 2 fast and 1 slow."""
+        """Return the counts in words, such as 5 replicas, or 2 fast and 1 slow."""
         if len(self.pools) == 1:
             return f"{counts[0]:,} replica{'s' * (counts[0] != 1)}"
         return join_words([f"{count:,} {pool.name}" for pool, count in zip(self.pools, counts, strict=True) if count])
 
     def scenario(self, counts: Counts) -> Json:
-        """The scenario with so many replicas; deployments that have none are left out."""
+        """Return the scenario with these replicas, without the deployments that have none."""
         cluster: Json = deepcopy(self.resolved["cluster"])
         for pool, count in zip(self.pools, counts, strict=True):
             holder: Any = cluster.get("deployments", {pool.deployment: cluster})
@@ -87,7 +87,7 @@ class Space(Struct, frozen=True):
 
 
 def space_of(scenario: Scenario, vary: str | Sequence[str] | None, most: int) -> Space:
-    """The pools that are varied: all of them, or those named."""
+    """Return the pools to resize, all or those that `vary` names, with up to `most` replicas each."""
     if not 1 <= most <= MOST_INSTANCES:
         raise HeadwayError(f"max: must lie between 1 and {MOST_INSTANCES:,}, got {shown(most)}.")
     pools = _pools(scenario, most)
@@ -104,17 +104,17 @@ def _pools(scenario: Scenario, most: int) -> list[Pool]:
     for name, deployment in cluster.by_name().items():
         for role, half in (deployment.halves() or {"": deployment}).items():
             id = list(cluster.scaling_pools())[len(pools)]
-            # A deployment of two halves stays: without one half its pairs could not serve.
+            # A disaggregated deployment needs both of its pools.
             low = max(0 if several and not role else 1, struck.get(id, 0))
             if low > most:
-                raise HeadwayError(f"max: is {most}, but a fault strikes replica {low - 1} of {id}; raise it.")
+                raise HeadwayError(f"max: is {most}, but a fault strikes replica {low - 1} of {id}. Raise it.")
             price = half.tp * half.card().usd_per_hour
             pools.append(Pool(id, name, role, half.tp, price, half.instances, low, most, deployment.names()))
     return pools
 
 
 def _struck(scenario: Scenario) -> dict[str, int]:
-    """How many replicas a pool must have for every fault to find the instance that it strikes."""
+    """Return the replicas that each pool needs so that the instance of every fault exists."""
     least: dict[str, int] = {}
     for fault in scenario.faults:
         stem, _, number = fault.instance.rpartition("-")
@@ -129,12 +129,12 @@ def _choose(pools: list[Pool], vary: str | Sequence[str] | None) -> list[Pool]:
     names = [name.strip() for name in (vary.split(",") if isinstance(vary, str) else vary)]
     for name in names:
         if name not in (known := [pool.name for pool in pools]):
-            raise HeadwayError(f"vary: no pool of this cluster is called {shown(name)}.{suggest(name, known)}")
+            raise HeadwayError(f"vary: this cluster has no pool {shown(name)}.{suggest(name, known)}")
     return [pool for pool in pools if pool.name in names]
 
 
 def _static(scenario: Scenario) -> Json:
-    """The scenario with pools of fixed size and without an autoscaler."""
+    """Return the scenario with pools of fixed size and without an autoscaler."""
     resolved = scenario.resolved()
     cluster = resolved["cluster"]
     for engines in (*cluster.get("deployments", {}).values(), cluster):
@@ -145,8 +145,3 @@ def _static(scenario: Scenario) -> Json:
     if not scenario.faults:
         resolved.pop("scaling", None)
     return resolved
-
-
-def scales(cluster: Cluster, policies: Mapping[str, Any]) -> bool:
-    """Whether a scenario has an autoscaler, which a plan leaves aside."""
-    return "scaling" in policies or any(pool.scales() for pool in cluster.scaling_pools().values())

@@ -1,4 +1,4 @@
-"""One scenario over a grid of its keys, on all cores; what lies in its folder already is read, not run again."""
+"""Runs one scenario over a grid of its keys, on all cores. A sweep reads the runs that are in its folder already."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ from headway.results.table import library
 from headway.scenario.scenario import DEFAULT, Scenario, Source, load_data, validate
 from headway.types import Json
 
-Progress = Callable[[int, int, int], None]  # runs done so far, runs in all, and how many of them were there already
+Progress = Callable[[int, int, int], None]  # finished runs, all runs, and those that were in the folder already
 WHERE: Final = "sweep"
 
 
 class Sweep(Struct, frozen=True):
-    """The points of a sweep in the order of the grid. `reused` of its `runs` were read from the folder; `show` has the
-    figures of its rows."""
+    """The points of a sweep in the order of the grid. `reused` of its `runs` were read from the folder."""
 
     scenario: Json
     axes: list[Axis]
@@ -37,7 +36,7 @@ class Sweep(Struct, frozen=True):
     points: list[Swept]
     verdict: str
     reused: int = 0
-    show: tuple[str, ...] = HEADLINE
+    show: tuple[str, ...] = HEADLINE  # the figures of its rows
 
     @property
     def runs(self) -> int:
@@ -61,7 +60,7 @@ class Sweep(Struct, frozen=True):
         ]
 
     def summary(self) -> Json:
-        """The document that `headway sweep --json` prints."""
+        """Return the document that `headway sweep --json` prints."""
         return {
             "scenario": self.scenario["name"],
             "vary": self.vary,
@@ -142,7 +141,7 @@ def sweep(
 
 
 class _Sweeping:
-    """One sweep in the making. A task is a point under a seed."""
+    """The runs of one sweep. A task is a point with a seed."""
 
     def __init__(
         self, base: Scenario, varied: list[Axis], grid: list[Point], seeds: int, folder: Path | None, trace: str
@@ -158,11 +157,11 @@ class _Sweeping:
         self.summaries: dict[tuple[int, int], Json] = {}
 
     def _choose_folders(self) -> list[str]:
-        """A folder for each point, by its values and its run key; where one of that key is there already, that."""
+        """Return a folder for each point: one with its run key that exists, or a new name from its values and key."""
         there = {} if self.folder is None else study.by_key(self.folder)
         labels = study.folders([point.label for point in self.grid])
         own = [f"{label}-{key}" for label, key in zip(labels, self.keys, strict=True)]
-        used = set(own)  # two points may be one run under two names
+        used = set(own)  # two points may have the same key
         for place, (name, key) in enumerate(zip(own, self.keys, strict=True)):
             known = there.get(key, [])
             if name not in known:
@@ -204,7 +203,7 @@ class _Sweeping:
         return Job(label, _run, arguments, home=strange(resolved["policies"]), folder=2)
 
     def _read(self, tasks: Sequence[tuple[int, int]]) -> None:
-        """What the folder has already. A policy of the caller's own program may have changed under its name."""
+        """Read the runs in the folder, but for policies of the caller's program, whose code may have changed."""
         if self.folder is None:
             return
         for place, seed in tasks:
@@ -233,7 +232,7 @@ class _Sweeping:
         ]
 
     def _write(self, sentence: str) -> None:
-        """Write which runs are there, and the verdict."""
+        """Write the finished runs and the verdict to `study.json`."""
         if self.folder is None:
             return
         stages = [axis.stage for axis in self.axes if axis.stage is not None]
@@ -242,13 +241,13 @@ class _Sweeping:
             for place, point in enumerate(self.grid)
             if (place, 0) in self.summaries
         ]
-        vary = {axis.path: axis.values for axis in self.axes}
         stage = stages[0] if stages else "routing"
+        vary = {axis.path: axis.values for axis in self.axes}
         study.write(self.folder, "sweep", self.base, runs, stage=stage, verdict=sentence, vary=vary)
 
 
 def _run(resolved: Json, seed: int, folder: Path | None, label: str, trace: str) -> Json:
-    """One run. The process that simulates it writes it: the first seed in full, of other seeds the summary."""
+    """Run a point in a worker, which writes the run folder for the first seed, and the summary for other seeds."""
     try:
         result = simulate(resolved, trace="minimal" if seed or folder is None else trace)
     except HeadwayError as error:

@@ -1,4 +1,4 @@
-"""The points of a sweep, and what they come to in a sentence: how far the SLO holds, or where the figures are best."""
+"""The points of a sweep, and its verdict: up to which value the SLO holds, or which point is best."""
 
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from headway.config.units import duration_ps, exact, rate
 from headway.config.wording import join_words
@@ -17,71 +18,71 @@ from headway.results.ranking import rank, value
 from headway.results.statistics import interval
 from headway.types import Json
 
-KEPT: Final = 0.99  # of the planned requests within the SLO: then it holds
-LOADS: Final = ("rate", "speed", "concurrency", "users")  # keys that make it harder
-SIZES: Final = ("instances", "min_replicas", "max_replicas")  # keys that make it easier
-SHOWN: Final = 8  # groups in a sentence
+KEPT: Final = 0.99  # the SLO holds if this share of the planned requests meets it
+LOADS: Final = ("rate", "speed", "concurrency", "users")  # larger values make the SLO harder to meet
+SIZES: Final = ("instances", "min_replicas", "max_replicas")  # larger values make it easier
+SHOWN: Final = 8  # combinations in a verdict
 SHARES: Final = (SHARE, "cache.token_hit_ratio")
 
 
 class Swept(Struct, frozen=True, dict=True):
-    """A point of the grid, and what came of it under each seed."""
+    """A point of the grid with its summary for each seed."""
 
     vary: Json
     label: str
     policy: str
     key: str
     folder: str
-    slo: bool  # whether there is an SLO, common or of a tenant
+    slo: bool  # whether the scenario or a tenant has an SLO
     summaries: list[Json]
 
     @cached_property
     def summary(self) -> Json:
-        """Means over the seeds."""
         return mean_summary(self.summaries)
 
     def holds(self) -> bool | None:
-        """Whether the SLO is kept, by 99 % of the planned requests under every seed; None where there is none."""
+        """Return whether 99 % of the planned requests meet the SLO with every seed; None without an SLO."""
         if not self.slo:
             return None
         return all((value(summary, SHARE) or 0.0) >= KEPT for summary in self.summaries)
 
     def figures(self, paths: Iterable[str]) -> Json:
-        """Return the mean of each figure over the seeds and its 95 % interval, which a single seed does not have."""
+        """Return the mean of each figure over the seeds and its 95 % interval, which one seed does not have."""
         figures: Json = {}
         for figure in paths:
             mean = interval([value(summary, figure) for summary in self.summaries], figure in SHARES)
-            bounds = (None, None, None) if mean is None else (mean.mean, mean.low, mean.high)
-            figures[figure] = dict(zip(("mean", "low", "high"), bounds, strict=True))
+            figures[figure] = dict.fromkeys(("mean", "low", "high")) if mean is None else asdict(mean)
         return figures
 
 
 def verdict(points: Sequence[Swept], axes: Sequence[Axis], base: Json) -> str:
-    """How far the SLO holds, for each of the other values; without an SLO, a load or a size, which point is best."""
+    """Say up to which load or size the SLO holds, by the other values; without one of these, which point is best."""
     axis = _decisive(axes)
     if axis is None or not all(point.slo for point in points):
-        return _best(points, base)
+        ranked = rank([(point.label, point.summary) for point in points])
+        noise = Noise({point.label: point.summaries for point in points}) if len(points[0].summaries) > 1 else None
+        return best_of(ranked, base, plain=points[0].label, noise=noise)
     place = axes.index(axis)
     name = names(axes)[place]
     size = sorted(axis.values, key=lambda value: _amount(value) or 0)
     grows = axis.keys[-1] in LOADS
     eased = size if grows else size[::-1]
     held = {group: _reach(its, axis, eased) for group, its in _groups(points, axes, axis).items()}
-    order = sorted(held, key=lambda group: -held[group] or 1)  # the furthest first, what never holds last
+    order = sorted(held, key=lambda group: -held[group] or 1)  # groups where the SLO never holds come last
     phrases: dict[str, list[str]] = {}
     for group in order[:SHOWN]:
         phrases.setdefault(_phrase(held[group], eased, name, grows), []).append(group)
     text = join_words(
         [phrase + (f" with {join_words(groups)}" if any(groups) else "") for phrase, groups in phrases.items()]
     )
-    more = f", and so on for {len(order) - SHOWN} others" if len(order) > SHOWN else ""
+    more = f" ({len(order) - SHOWN} more combinations not shown)" if len(order) > SHOWN else ""
     seeds = len(points[0].summaries)
-    under = f", under each of {seeds} seeds" if seeds > 1 else ""
-    return f"The SLO ({100 * KEPT:.0f} % of the requests within it{under}) holds {text}{more}."
+    each = f", with each of {seeds} seeds" if seeds > 1 else ""
+    return f"The SLO ({100 * KEPT:.0f} % of the requests within it{each}) holds {text}{more}."
 
 
 def _decisive(axes: Sequence[Axis]) -> Axis | None:
-    """The key that the SLO gives way along: a load if there is one, else a size."""
+    """Return the varied key that decides whether the SLO holds: a load if there is one, else a size."""
     for keys in (LOADS, SIZES):
         for axis in axes:
             if axis.keys[-1] in keys and all(_amount(value) is not None for value in axis.values):
@@ -90,7 +91,7 @@ def _decisive(axes: Sequence[Axis]) -> Axis | None:
 
 
 def _amount(value: Any) -> Fraction | None:
-    """How much a value is, whatever its unit."""
+    """Return a number for a value with any unit, to sort by; None if it is no quantity."""
     if isinstance(value, int | float):
         return exact(str(value))
     for read in (rate, duration_ps):
@@ -102,7 +103,7 @@ def _amount(value: Any) -> Fraction | None:
 
 
 def _groups(points: Sequence[Swept], axes: Sequence[Axis], axis: Axis) -> dict[str, list[Swept]]:
-    """The points by their values of all keys but one, in words."""
+    """Group the points by their values of all other keys, in words."""
     others = [other for other in axes if other is not axis]
     groups: dict[str, list[Swept]] = {}
     for point in points:
@@ -115,7 +116,7 @@ def _groups(points: Sequence[Swept], axes: Sequence[Axis], axis: Axis) -> dict[s
 
 
 def _reach(points: Sequence[Swept], axis: Axis, eased: Sequence[Any]) -> int:
-    """Up to which value, from the easiest on, the SLO holds at every one."""
+    """Count the values, from the easiest, up to the first where the SLO does not hold."""
     holds = {str(point.vary[axis.path]): point.holds() for point in points}
     reach = 0
     for step in eased:
@@ -127,15 +128,8 @@ def _reach(points: Sequence[Swept], axis: Axis, eased: Sequence[Any]) -> int:
 
 def _phrase(reach: int, eased: Sequence[Any], name: str, grows: bool) -> str:
     if not reach:
-        return f"at no {name} of these"
-    last = "" if reach < len(eased) else f" (the {'highest' if grows else 'lowest'} of these)"
+        return f"at no tested {name}"
+    last = "" if reach < len(eased) else f" (the {'highest' if grows else 'lowest'} tested)"
     if grows:
         return f"up to {name} {eased[reach - 1]}{last}"
     return f"from {eased[reach - 1]} {name}{last} on"
-
-
-def _best(points: Sequence[Swept], base: Json) -> str:
-    ranked = rank([(point.label, point.summary) for point in points])
-    runs = {point.label: point.summaries for point in points}
-    noise = Noise(runs) if len(points[0].summaries) > 1 else None
-    return best_of(ranked, base, plain=points[0].label, noise=noise)

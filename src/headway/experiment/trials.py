@@ -1,14 +1,13 @@
-"""The runs of a plan: candidates under several seeds, on all cores, none of them twice.
+"""The runs of a plan: each candidate with several seeds, on all cores, none of them twice.
 
-A search asks for one candidate after the other and names those that it may ask for next, which idle workers begin
-ahead of it. What it sees is the same however many workers there are: a run that it never asked for counts for nothing.
+A search asks for one candidate at a time and names those that it may ask for next, which idle workers start early. The
+number of workers does not change its answer: runs that it never asks for do not count.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from fractions import Fraction
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from headway.errors import HeadwayError
@@ -16,27 +15,27 @@ from headway.experiment.jobs import Job, strange
 from headway.experiment.load_levels import Load
 from headway.experiment.paired import with_seed
 from headway.experiment.run import simulate
-from headway.experiment.runner import ENDED_BY, Processes
+from headway.experiment.runner import DIED, Processes
 from headway.experiment.space import Counts, Space
 from headway.experiment.targets import Target
 from headway.types import PS_PER_SECOND, Json
 
 SECTIONS: Final = ("requests", "duration_s", "latency", "throughput", "slo", "cost")
-Progress = Callable[[int], None]  # runs done so far
+Progress = Callable[[int], None]  # finished runs
 
 
 class Candidate(NamedTuple):
-    """A cluster under a load."""
+    """A cluster and its load."""
 
     counts: Counts
     load: Fraction
 
 
-Run = tuple[Candidate, int]  # under its n-th seed
+Run = tuple[Candidate, int]  # with the n-th seed
 
 
 def figures(resolved: Json) -> Json:
-    """What a plan keeps of a run: the sections of its summary that it looks at, and the rate at which requests came."""
+    """Run a scenario and return the sections of its summary that a plan reads, and its arrival rate."""
     result = simulate(resolved)
     summary, arrivals = result.summary(), result.requests["arrival_ps"]
     span_ps = arrivals[-1] - arrivals[0] if len(arrivals) else 0
@@ -45,7 +44,7 @@ def figures(resolved: Json) -> Json:
 
 
 class Trials:
-    """Runs on demand. `used` has those that were asked for, in order; it is to be closed, as a `with` does."""
+    """Runs on demand; `used` has those that the search asked for, in order. Use it in a `with` statement."""
 
     def __init__(
         self,
@@ -69,41 +68,33 @@ class Trials:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._processes.end()  # what was begun ahead is of no use any more
-
-    # --- what a search asks ---------------------------------------------------------------------------------------
+    def __exit__(self, *_: object) -> None:
+        self._processes.end()  # the search is over: drop the runs that workers started early
 
     def meets(self, candidate: Candidate, ahead: Iterable[Candidate] = ()) -> bool:
-        """Whether every target holds under every seed; the first that does not decides. `ahead` is what may be asked
-        for next."""
+        """Return whether every target holds with every seed. `ahead` has candidates that may be asked for next."""
         later = self._runs(ahead)
         runs = self._runs([candidate])
         return all(self.meets_targets(self._figures(run, [*runs[at + 1 :], *later])) for at, run in enumerate(runs))
 
     def complete(self, candidates: Sequence[Candidate]) -> None:
-        """Run these under all seeds."""
+        """Run candidates with all seeds."""
         runs = self._runs(candidates)
         for at, run in enumerate(runs):
             self._figures(run, runs[at + 1 :])
 
     def of(self, candidate: Candidate) -> list[Json]:
-        """The figures of a candidate under the seeds that were asked for."""
+        """Return the figures of a candidate for each seed that the search asked for."""
         return [self.used[run] for run in self._runs([candidate]) if run in self.used]
 
     def meets_targets(self, run: Json) -> bool:
-        """Whether a run, by its figures, meets every target."""
         return all(target.met(run) for target in self.targets)
 
     def _runs(self, candidates: Iterable[Candidate]) -> list[Run]:
         return [(candidate, seed) for candidate in candidates for seed in range(self.seeds)]
 
-    # --- how it is run --------------------------------------------------------------------------------------------
-
     def scenario(self, candidate: Candidate, seed: int = 0) -> Json:
-        """What is run: all three seeds of the scenario are counted up together."""
+        """Return the scenario of a candidate with its n-th seed."""
         scenario = with_seed(self.space.scenario(candidate.counts), seed)
         return {**scenario, "workload": self.load.scale(scenario["workload"], candidate.load)}
 
@@ -125,7 +116,7 @@ class Trials:
             self._progress(len(self._outcomes))
 
     def _wait(self, run: Run, ahead: Sequence[Run]) -> None:
-        """Until a run is done, with workers that are idle meanwhile at those ahead."""
+        """Wait for a run. Idle workers start those ahead of it meanwhile."""
         try:
             while run not in self._outcomes:
                 self._send([run, *ahead])
@@ -137,7 +128,7 @@ class Trials:
                         raise outcome
         except BrokenProcessPool:
             self._processes.on_loss()
-            raise HeadwayError(f"plan: a process was ended from within, {ENDED_BY}.") from None
+            raise HeadwayError(f"plan: the process of a run {DIED}.") from None
 
     def _send(self, wishes: Sequence[Run]) -> None:
         for run in wishes:

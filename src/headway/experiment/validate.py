@@ -1,4 +1,4 @@
-"""`validate`: how far the latencies of a simulated run are from those of a recorded one."""
+"""`validate`: the errors of a simulated run's latencies relative to a recorded run."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,14 +23,14 @@ Times = dict[str, list[float]]  # picoseconds, by kind
 class Validation(Struct):
     run: str
     against: str
-    requests: dict[str, tuple[int, int]]  # of either side: answered, and in all
+    requests: dict[str, tuple[int, int]]  # for each side: answered requests, all requests
     times: dict[str, Times]
     latency: dict[str, dict[str, Json]]
     notes: list[str]
 
     @property
     def worst(self) -> tuple[str, str, float] | None:
-        """The kind and statistic that is furthest off, and by how much."""
+        """The latency and statistic with the largest error, and the error."""
         errors = [
             (kind, name, row["error"])
             for kind, rows in self.latency.items()
@@ -51,8 +51,8 @@ class Validation(Struct):
 
 
 def validate(run: str | Path | Result, against: str | Path | Result) -> Validation:
-    """The error of a run (a folder or a result) at mean and percentiles of TTFT, TPOT and E2E, relative to what was
-    recorded: a CSV or JSONL file, or another run. Requests of the run's warm-up are left out of both."""
+    """Return the errors of a run (a folder or a result) at mean and percentiles of TTFT, TPOT and E2E, relative to a
+    recording: a CSV or JSONL file, or another run. Both sides skip the requests of the run's warm-up."""
     result = run if isinstance(run, Result) else Result.load(run)
     other = served_requests(against) if isinstance(against, Result) else read_recorded(against)
     warmup = result.scenario["warmup"]
@@ -60,12 +60,12 @@ def validate(run: str | Path | Result, against: str | Path | Result) -> Validati
 
 
 def compare_requests(ours: list[Served], theirs: list[Served], run: str, against: str) -> Validation:
-    """The same of two lists of requests."""
+    """Return the errors between two lists of requests."""
     sides = {SIMULATED: ours, RECORDED: theirs}
     times = {side: _times(requests) for side, requests in sides.items()}
     for side, latencies in times.items():
         if not latencies["e2e"]:
-            raise HeadwayError(f"the {side} run has no answered request to compare, past the warm-up of the run.")
+            raise HeadwayError(f"the {side} run has no answered request after the warm-up to compare.")
     latency = {}
     for kind in KINDS:
         mine, other = (spread_of(times[side][kind]) for side in (SIMULATED, RECORDED))
@@ -90,19 +90,19 @@ def _error(ours: Spread, theirs: Spread, name: str) -> Json:
 
 
 def _notes(sides: dict[str, list[Served]], times: dict[str, Times]) -> list[str]:
-    """What makes the two runs no like with like."""
+    """Return the reasons why the two runs are not comparable."""
     ours, theirs = sides[SIMULATED], sides[RECORDED]
     notes = []
     if len(ours) != len(theirs):
-        notes.append(f"The runs are not of the same requests: {len(ours):,} simulated, {len(theirs):,} recorded.")
+        notes.append(f"The runs have different requests: {len(ours):,} simulated, {len(theirs):,} recorded.")
     else:
         for what in ("prompt_tokens", "output_tokens"):
             mine, other = (sum(getattr(request, what) for request in side) for side in (ours, theirs))
             if mine != other:
                 words = what.replace("_", " ")
-                notes.append(f"The runs are not of the same requests: {mine:,} {words} simulated, {other:,} recorded.")
+                notes.append(f"The runs have different requests: {mine:,} {words} simulated, {other:,} recorded.")
     for side, requests in sides.items():
         lost = len(requests) - len(times[side]["e2e"])
         if lost:
-            notes.append(f"{lost:,} {side} requests got no answer; they are left out.")
+            notes.append(f"{lost:,} {side} requests got no answer. The comparison leaves them out.")
     return notes

@@ -1,4 +1,4 @@
-"""What a comparison comes to, in a sentence or two that claim no more than the figures do."""
+"""The verdict of a comparison: one or two sentences that claim only what the figures show."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import floor, log10
@@ -11,9 +11,9 @@ from headway.results.groups import promises
 from headway.results.ranking import Named, direction, value
 from headway.types import Json
 
-LEVEL = 0.02  # a difference of the deciding figure that is not worth a claim
-ENOUGH = 0.5  # below this share within the SLO the workload is not served
-SHOWN = 4  # names of level policies; the rest are counted
+LEVEL = 0.02  # policies tie if the deciding figure differs by no more than this share
+ENOUGH = 0.5  # if a smaller share of requests meets the SLO, no policy serves the workload
+SHOWN = 4  # names of tied policies; the rest are counted
 
 
 def verdict(
@@ -24,8 +24,8 @@ def verdict(
     plain: str = "round-robin",
     noise: Noise | None = None,
 ) -> str:
-    """Which policy won, by what, and against which (the plainest if it ran); or that several are level, or that none
-    meets the SLO. With several seeds `noise` says which policies differ by more than noise, and `ranked` has means."""
+    """Name the best policy or those that tie, with their figures and those of `plain` (or else the next policy). With
+    several seeds, `ranked` has means, and `noise` tells which differences are more than noise."""
     fair = [pair for pair in ranked if pair[0] not in oracles] or list(ranked)
     (best, summary), *others = fair
     nothing = note_no_figures(summary, scenario["warmup"])
@@ -35,7 +35,6 @@ def verdict(
     level = [pair for pair in others if _level((best, summary), pair, slo, by, noise)]
     rest = [pair for pair in others if pair not in level]
     figures = _reason([summary, *(its for _, its in level)], slo, by)
-    # The plainest policy is the one to measure against; failing that, the next one down.
     against = next((pair for pair in rest if pair[0] == plain), rest[0] if rest else None)
     beside = "" if against is None else f" ({against[0]}: {_reason([against[1]], slo, by)})"
     names = _names([best, *(name for name, _ in level)])
@@ -50,7 +49,8 @@ def verdict(
         hidden = noise is not None and any(
             noise.hides(best, name, _between(summary, its, slo, by)) for name, its in level
         )
-        sentence = f"{names} are {'within noise of each other' if hidden else 'level'}: {figures}{beside}."
+        tie = "within noise" if hidden else f"within {100 * LEVEL:.0f} %"
+        sentence = f"{names} are {tie} of each other: {figures}{beside}."
     elif by is None:
         sentence = f"{best} serves this best: {figures}{beside}."
     else:
@@ -59,20 +59,17 @@ def verdict(
     if noise is not None:
         ahead = [pair for pair in ahead if not _level((best, summary), pair, slo, by, noise)]
     if ahead:
-        sentence += f" {ahead[0][0]}, an oracle, shows what more there is: {_reason([ahead[0][1]], slo, by)}."
-    return sentence if noise is None else f"{sentence} {_basis(noise)}"
-
-
-def _basis(noise: Noise) -> str:
-    """What the figures stand on."""
-    if noise.nowhere():
-        return f"All {noise.seeds} seeds gave the same figures: nothing here is drawn, and they say no more than one."
-    return f"Means over {noise.seeds} seeds."
+        sentence += f" {ahead[0][0]}, an oracle, shows what is still possible: {_reason([ahead[0][1]], slo, by)}."
+    if noise is None:
+        return sentence
+    if noise.seeds_agree():
+        return f"{sentence} All {noise.seeds} seeds gave the same figures: nothing is random, so one seed is enough."
+    return f"{sentence} Means over {noise.seeds} seeds."
 
 
 def saving(ranked: Sequence[Named], scenario: Json, plain: str, noise: Noise | None = None) -> str:
-    """Which policy costs least of those that serve as many requests as the best, and how much less than the plainest.
-    Empty where none costs less than the others, or where the difference is noise."""
+    """Name the cheapest policy of those that serve as many requests as the best, and what it saves against `plain`.
+    Return an empty text if no policy costs less, or if the difference is noise."""
     slo = has_slo(scenario)
     best = ranked[0][1]
     good = [pair for pair in ranked if _as_many(best, pair[1], slo)]
@@ -84,13 +81,13 @@ def saving(ranked: Sequence[Named], scenario: Json, plain: str, noise: Noise | N
     rivals = [other for other, _ in ranked if other != name and (other == plain or other in dict(good))]
     if noise is not None and any(noise.hides(name, other, "cost.usd") for other in rivals):
         return ""
-    lead = f"Of those that {'serve as many within the SLO' if slo else 'lose as few'}, {name} costs the least,"
+    lead = f"Of the policies that {'meet the SLO as often' if slo else 'lose as few requests'}, {name} costs the least,"
     less = "" if usd >= beside else f", {100 * (1 - usd / beside):.0f} % less than {plain}"
     return f" {'It costs' if len(good) == 1 else lead} {f'{usd:,.2f}' if usd >= 1 else format_figure(usd)} USD{less}."
 
 
 def has_slo(scenario: Mapping[str, Any]) -> bool:
-    """Whether there is an SLO, common or of a tenant."""
+    """Return whether the scenario or one of its tenants has an SLO."""
     return promises(scenario).any
 
 
@@ -110,12 +107,11 @@ def _lost(summary: Json) -> float:
 
 
 def _decisive(slo: bool, by: str | None) -> str:
-    """The figure asked for, or what decides between policies that serve equally many requests."""
+    """Return the figure `by`, or the one that decides between policies that serve equally many requests."""
     return by or ("latency.ttft.p99" if slo else "latency.e2e.mean")
 
 
 def _between(best: Json, other: Json, slo: bool, by: str | None) -> str:
-    """The figure that decides between these two."""
     return _decisive(slo, by) if by is not None or _as_many(best, other, slo) else SHARE
 
 
@@ -130,14 +126,14 @@ def _level(best: Named, other: Named, slo: bool, by: str | None, noise: Noise | 
 
 
 def _as_many(best: Json, other: Json, slo: bool) -> bool:
-    """Whether two serve as many requests, to the digits that a table shows."""
+    """Return whether two policies serve equally many requests, to the digits that a table shows."""
     if slo:
         return round(_share(best), 3) == round(_share(other), 3)
     return _lost(best) == _lost(other)
 
 
 def _reason(summaries: list[Json], slo: bool, by: str | None) -> str:
-    """The figures that decided, as a range where several policies share them."""
+    """Return the deciding figures in words, as a range if there are several policies."""
     numbers = [number for number in (value(summary, _decisive(slo, by)) for summary in summaries) if number is not None]
     if not numbers:
         return "nothing completed" if by is None else f"no {by}"
@@ -156,6 +152,6 @@ def _span(numbers: list[float], write: Callable[[float], str]) -> str:
 
 
 def format_figure(number: float) -> str:
-    """A figure of whatever size, with as many digits as say something."""
+    """Return a figure with four significant digits, or all digits before the decimal point."""
     decimals = 0 if number == int(number) else max(0, 3 - floor(log10(abs(number))))
     return f"{number:,.{decimals}f}"
