@@ -292,7 +292,7 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     scenario = Scenario.load(TINY)
     words |= _paths({"sessions": sessions(Recorder(), 0)}) | {control.name for control in CONTROLS}
     words |= _paths({"fairness": fairness(Recorder(), Sample([], [], [], [], [], [], {}, None), 0)})
-    words |= {f"per_{whom}" for whom in PER}
+    words |= {f"per_{whom}" for whom in PER} | {"given"}  # the load of a plan
     words |= {study.STUDY} | _paths(package.compare(TINY, "random,round-robin", seeds=2, workers=1).summary())
     tiered = {**TINY, "cluster": {"instances": 2, "kv": {"tiers": {"cpu": {"blocks": 9}, "storage": {"blocks": 9}}}}}
     words |= _paths(package.simulate(tiered).summary()) | _paths(Scenario.load(tiered).resolved())
