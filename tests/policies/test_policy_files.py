@@ -185,7 +185,7 @@ def test_the_stage_is_found_or_asked_for(folder: Path, headway: Run) -> None:
         assert headway_stage(headway, folder, "one.py") == stage
     (folder / "one.py").write_text("x = 1\n")
     done = headway("policy", "check", "one.py", cwd=folder)
-    assert done.returncode == 2 and "say with --stage which it is for" in done.stderr
+    assert done.returncode == 2 and "Name the stage with --stage" in done.stderr
     done = headway("policy", "check", "one.py", "--stage", "scaling", cwd=folder)
     assert done.returncode == 2 and "def scale(pool)" in done.stdout
     (folder / "one.py").write_text("def (:\n")
