@@ -207,7 +207,7 @@ def test_any_figure_ranks() -> None:
 
 def test_an_unknown_figure_is_told_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headway.experiment.compare.simulate", lambda *_, **__: pytest.fail("simulated"))
-    with pytest.raises(HeadwayError, match=r"^by: no figure .* Did you mean 'latency\.tpot\.p99'\?$"):
+    with pytest.raises(HeadwayError, match=r"^by: runs cannot be ranked by .* Did you mean 'latency\.tpot\.p99'\?$"):
         headway.compare(SCENARIO, ["random"], by="latency.tpot.p999")
 
 
