@@ -69,7 +69,7 @@ def test_report_and_explain_work_on_it(live, tmp_path, headway):
     assert explanation["decision"]["target"] in ("e0", "e1") and explanation["decision"]["live"]
     assert explanation["request"]["believed_tokens"] > 0 and explanation["request"]["cached_tokens"] is None
     process = headway("explain", str(folder), "4")
-    assert process.returncode == 0 and "it was live, and cannot be simulated again" in " ".join(process.stdout.split())
+    assert process.returncode == 0 and "live traffic cannot be simulated again" in " ".join(process.stdout.split())
     for verb in ("summarize", "timeline"):
         assert headway(verb, str(folder), cwd=tmp_path).returncode == 0
 

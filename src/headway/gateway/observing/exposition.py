@@ -42,7 +42,7 @@ _DECLARED: Final = (
     Metric("counter", "output_tokens", "Tokens that engines generated.", WHERE),
     Metric("counter", "believed_cached_tokens", "Prompt tokens that the policy believed cached there.", WHERE),
     Metric("counter", "kv_events", "KV events of an engine, and problems with them, by kind.", (*ENGINE, "kind")),
-    Metric("counter", "kv_events_of_nobody", "Messages at `events.bind` with an unknown topic."),
+    Metric("counter", "kv_events_of_nobody", "KV events whose topic belongs to no engine."),
     Metric("counter", "scrape_failures", "Failed polls of engines' metrics pages."),
     Metric("counter", "unread_prompts", "Prompts hashed by bytes, because the tokenizer failed or timed out."),
     Metric("counter", "handover_fallbacks", "Requests for two engines that one engine served alone.", ("reason",)),
