@@ -86,8 +86,11 @@ class Store:
             return None
         self.hits_disk += 1
         if self.disk and self.disk.entries.get(key) is entry and not self._in_memory(key):
-            self.disk.touch(key)
-            self._promote(key, data)
+            self.disk.entries.move_to_end(key)
+            if self.held_used + cost(data) <= self.ram_limit:
+                self._make_room(cost(data))
+                self._ram[key] = data
+                self.ram_used += cost(data)
         return data
 
     def delete(self, key: bytes) -> bool:
@@ -167,13 +170,6 @@ class Store:
             self.holds_expired += 1
             self._ram[key] = data
             self._ram.move_to_end(key, last=False)  # no client read it in time, so it is the first to leave memory
-
-    def _promote(self, key: bytes, data: Buffer) -> None:
-        if self.held_used + cost(data) > self.ram_limit:
-            return
-        self._make_room(cost(data))
-        self._ram[key] = data
-        self.ram_used += cost(data)
 
     def _make_room(self, size: int) -> None:
         while self.ram_used + size > self.ram_limit:

@@ -65,7 +65,7 @@ class Disk:
     def add(self, key: bytes, data: Buffer) -> None:
         """Add a block that does not fit in memory. It is readable at once; a thread writes it to disk."""
         if key in self.entries:
-            self.touch(key)  # memory had read it from disk
+            self.entries.move_to_end(key)  # memory had read it from disk
             return
         room = block_file.room(key, len(data))
         if room > self.limit:
@@ -104,9 +104,6 @@ class Disk:
     def would_wait(self, data: Buffer) -> bool:
         """Return whether the memory for unwritten blocks has no room for this one."""
         return self.unwritten + len(data) + 2 * block_file.PAGE > self.unwritten_limit
-
-    def touch(self, key: bytes) -> None:
-        self.entries.move_to_end(key)
 
     def drop(self, key: bytes) -> None:
         entry = self.entries.pop(key)

@@ -77,16 +77,13 @@ class Settings(Struct, frozen=True):
         if settings.held_bytes > settings.ram:
             ram = shown(data.get("ram", "1GiB"))
             raise HeadwayError(f"held: {shown(data['held'])} is more than 'ram' ({ram}), of which it is a part.")
-        _check_limits(settings.limits, data.get("limits") or {})
+        limits, written = settings.limits, data.get("limits") or {}
+        if limits.frame > 2**32 - 1:
+            raise HeadwayError(f"limits.frame: must be below 4GiB, got {shown(written['frame'])}.")
+        if limits.in_flight < SHARES * (limits.frame + 4 * MIB):
+            raise HeadwayError(
+                f"limits.in_flight: must be at least {SHARES} times 'frame' plus 16MiB, so that one peer cannot block "
+                f"the others, got {shown(written.get('in_flight', '512MiB'))}."
+            )
         disk = None if settings.disk is None else replace(settings.disk, folder=folder / settings.disk.folder)
         return replace(settings, disk=disk, tls=None if settings.tls is None else settings.tls.beside(folder))
-
-
-def _check_limits(limits: Limits, data: dict[str, Any]) -> None:
-    if limits.frame > 2**32 - 1:
-        raise HeadwayError(f"limits.frame: must be below 4GiB, got {shown(data['frame'])}.")
-    if limits.in_flight < SHARES * (limits.frame + 4 * MIB):
-        raise HeadwayError(
-            f"limits.in_flight: must be at least {SHARES} times 'frame' plus 16MiB, so that one peer cannot block the "
-            f"others, got {shown(data.get('in_flight', '512MiB'))}."
-        )

@@ -233,7 +233,7 @@ class EtcdSource:
             node = self.nodes[name]
             self.fleet.ready(name, node.ready, node.why or "its agent gives no reason", AGENT)
             if node.signals and self._news.get(name, OLD_S) < OLD_S:
-                self.signals.take_report(name, node.figures())
+                self.signals.take_report(name, node.signals)
         self._news.clear()
 
     def _offer(self, specs: dict[str, BackendSpec]) -> None:

@@ -57,9 +57,6 @@ class Node(Struct, omit_defaults=True):
         keys = {name: getattr(self, name) for name in ("url", "models", *OPTIONAL)}
         return {name: value for name, value in keys.items() if value is not UNSET}
 
-    def figures(self) -> dict[str, float]:
-        return {name: value for name, value in self.signals.items() if 0 <= value < float("inf")}
-
 
 # The keys that `headway agent --set` accepts.
 OPTIONAL: Final = tuple(field.name for field in msgspec.structs.fields(Node) if field.default is UNSET)

@@ -226,7 +226,7 @@ class Admin:
         shadows = self.board.shadows
         if not shadows.candidates:
             return self._json({"decisions": decisions})
-        judged = [{**decision, "shadow": shadows.of(decision["request"])} for decision in decisions]
+        judged = [{**decision, "shadow": shadows.opinions.get(decision["request"], {})} for decision in decisions]
         return self._json({"decisions": judged, "scorecards": shadows.scorecards()})
 
     # --- engines -----------------------------------------------------------------------------------------------------
@@ -248,15 +248,12 @@ class Admin:
             raise Wrong(400, f"backends.{name}.key_env: {spec.key_env} is not in `admin.engine_keys` of the file")
         known = name in fleet.names
         try:
-            self._offer({**fleet.sources[SOURCE], name: spec})
+            self.orders.give(SOURCE, msgspec.to_builtins({**fleet.sources[SOURCE], name: spec}))
         except HeadwayError as error:  # it conflicts with other engines
             raise Wrong(409, str(error)) from None
         backend = fleet.names.get(name)
         status = {"name": name, "state": "waiting"} if backend is None else self.board.backend_status(backend)
         return self._json(status, 200 if known else 201)
-
-    def _offer(self, members: dict[str, BackendSpec]) -> None:
-        self.orders.give(SOURCE, msgspec.to_builtins(members))
 
     @endpoint("DELETE", "/backends/{name}", LEAVE, 404, 409, replies=REMOVED, parameters=(NAME,))
     async def delete_backend(self, request: Request) -> StreamResponse:
@@ -266,7 +263,8 @@ class Admin:
             raise Wrong(404, f"there is no engine {name!r}")
         if owner != SOURCE:
             raise Wrong(409, f"backends.{name}: is defined in {_owner(owner)}; remove it there, or cordon it here")
-        self._offer({other: spec for other, spec in fleet.sources[SOURCE].items() if other != name})
+        left = {other: spec for other, spec in fleet.sources[SOURCE].items() if other != name}
+        self.orders.give(SOURCE, msgspec.to_builtins(left))
         return self._json({"name": name, "leaving": any(backend.name == name for backend in fleet.leaving)})
 
     @_engine_action("cordon", "Send the engine no new requests until `uncordon`. Those in flight go on.")

@@ -28,7 +28,8 @@ NICE: Final = 10
 
 
 def result_of(document: ChapterDocument) -> Result:
-    rows = _rows(document.ended)
+    rows = [row for piece in document.ended for row in msgspec.msgpack.decode(piece, type=list[EndedRequest])]
+    rows.sort(key=lambda row: row.id)  # the order of arrival
     places = {place: index for index, place in enumerate(sorted(document.engines))}
     reported = any(_usage(row, CACHED) != UNKNOWN for row in rows)
     recorder = _recorder(rows, places, reported)
@@ -65,12 +66,6 @@ def result_of(document: ChapterDocument) -> Result:
         log = _log(document.log, document.engines, places, numbers)
         result.trace, result.decisions = "decisions", log.decisions(result.requests)
     return result
-
-
-def _rows(pieces: list[bytes]) -> list[EndedRequest]:
-    """Return the requests in order of arrival, which is the order of their numbers."""
-    rows = [row for piece in pieces for row in msgspec.msgpack.decode(piece, type=list[EndedRequest])]
-    return sorted(rows, key=lambda row: row.id)
 
 
 def _usage(row: EndedRequest, pattern: re.Pattern[bytes]) -> int:

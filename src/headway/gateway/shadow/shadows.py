@@ -176,10 +176,6 @@ class Shadows:
 
     # --- reports -----------------------------------------------------------------------------------------------------
 
-    def of(self, request: int) -> Json:
-        """Return the candidates' opinions on a decision."""
-        return self.opinions.get(request, {})
-
     def status(self) -> list[Json]:
         return [candidate.status() for candidate in self.candidates.values()]
 
