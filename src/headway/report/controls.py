@@ -55,10 +55,7 @@ def report(controls: Controls) -> RenderableType:
 
 
 def _matrix(ran: list[Control]) -> Table:
-    rows = [
-        (control.name, control.affinity, control.cache_aware, control.load_aware, control.overload_break)
-        for control in ran
-    ]
+    rows = [(each.name, each.affinity, each.cache_aware, each.load_aware, each.overload_break) for each in ran]
     grid = table("control", "affinity", "cache aware", "load aware", "overload break", rows=rows)
     for column in grid.columns[1:]:
         column.justify, column.no_wrap, column.overflow = "left", False, "fold"

@@ -34,7 +34,7 @@ def _facts(request: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) ->
     if request["session"]:
         sender += f", session {request['session']}, turn {request['turn']}"
     rows = [
-        ("arrived", f"at {request['arrival_s']:.3f} s, of {sender}"),
+        ("arrived", f"at {request['arrival_s']:.3f} s, from {sender}"),
         ("tokens", f"{count(request['prompt_tokens'])} in the prompt, {count(request['output_tokens'])} out"),
     ]
     for verdict in verdicts:

@@ -82,10 +82,7 @@ def group_tables(workload: Mapping[str, Any]) -> list[RenderableType]:
 
 
 def _groups(groups: Sequence[Mapping[str, Any]], label: str) -> Table:
-    rows = [
-        ["(unknown)" if group["name"] is None else group["name"] or "(no name)", *_group_cells(group)]
-        for group in groups[:MOST]
-    ]
+    rows = list(map(_group_row, groups[:MOST]))
     if len(groups) > MOST:
         rest = sum(group["requests"] for group in groups[MOST:])
         share = rest / sum(group["requests"] for group in groups)
@@ -96,9 +93,10 @@ def _groups(groups: Sequence[Mapping[str, Any]], label: str) -> Table:
     return grid
 
 
-def _group_cells(group: Mapping[str, Any]) -> list[str]:
+def _group_row(group: Mapping[str, Any]) -> list[str]:
+    name = "(unknown)" if group["name"] is None else group["name"] or "(no name)"
     tokens = [count(group[key][at]) for key in ("prompt_tokens", "output_tokens") for at in ("mean", "p99")]
-    return [count(group["requests"]), percent(group["share"]), *tokens]
+    return [name, count(group["requests"]), percent(group["share"]), *tokens]
 
 
 def content(trace: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -253,7 +251,8 @@ def _sections(preview: Preview) -> Iterator[str]:
     yield html.section("Lengths", side_by_side(charts), html.table(["", *SPREAD], rows), *_histograms(preview, kinds))
     for label, key in GROUPS:
         if len(preview[key]) > 1:
-            yield html.section(f"By {label}", _group_table(preview[key], label))
+            heads = [label, "requests", "share", "prompt mean", "prompt p99", "output mean", "output p99"]
+            yield html.section(f"By {label}", html.table(heads, map(_group_row, preview[key])))
     if preview["sessions"] is not None:
         yield _sessions(preview["sessions"])
     note = "Share of the prompts that one cache without limit would hit, generated answers included."
@@ -308,11 +307,6 @@ def _histograms(preview: Preview, kinds: Sequence[tuple[str, str]]) -> list[str]
 
 def _bins(lengths: Preview) -> list[tuple[str, float]]:
     return [(f"≤{count(most)}", requests) for most, requests in lengths["histogram"]]
-
-
-def _group_table(groups: Sequence[Preview], label: str) -> str:
-    headers = [label, "requests", "share", "prompt mean", "prompt p99", "output mean", "output p99"]
-    return html.table(headers, [[group["name"] or "(no name)", *_group_cells(group)] for group in groups])
 
 
 def _sessions(sessions: Preview) -> str:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import compress, repeat
 from operator import lt
-from typing import Any
 
 from msgspec import Struct
 
@@ -84,13 +83,11 @@ class _Sums(Struct):
             "pathology": {
                 "priority_inversions": self.passed,
                 "head_of_line_blocking": ratio(self.blocked_ps, self.waited_ps),
-                "tail_latency_blowup": {name: _blowup(latency[name]) for name in ("ttft", "e2e")},
+                "tail_latency_blowup": {
+                    name: ratio(latency[name]["p99"], latency[name]["p50"]) for name in ("ttft", "e2e")
+                },
             },
         }
-
-
-def _blowup(spread: dict[str, Any]) -> float | None:
-    return spread["p99"] / spread["p50"] if spread["p50"] else None
 
 
 def _kv_traffic(instances: Sequence[InstanceStats], length_ps: int) -> Json:

@@ -38,10 +38,8 @@ class Places:
         self.prompts: dict[int, array[int]] = {}
         self.answers: dict[int, array[int]] = {}
         self.moved = array("q")
-        columns = (
-            self.column[name] for name in ("enqueued_ps", "instance", "prefill_instance", "redirects", "transferred_ps")
-        )
-        for row, (enqueued, instance, prefill, redirects, transferred) in enumerate(zip(*columns, strict=True)):
+        names = ("enqueued_ps", "instance", "prefill_instance", "redirects", "transferred_ps")
+        for row, (enqueued, instance, prefill, redirects, transferred) in self.select(*names):
             if enqueued < 0:
                 continue
             if redirects:
@@ -50,6 +48,10 @@ class Places:
             self.prompts.setdefault(prefill if prefill >= 0 else instance, array("q")).append(row)
             if transferred >= 0:
                 self.answers.setdefault(instance, array("q")).append(row)
+
+    def select(self, *names: str) -> Iterator[tuple[int, tuple[Any, ...]]]:
+        """Yield each request with its values of these columns."""
+        return enumerate(zip(*(self.column[name] for name in names), strict=True))
 
     def end_ps(self, row: int) -> int:
         """Return when a request ended, or the end of the timeline."""
@@ -100,7 +102,7 @@ class Places:
     def waits_between(self, begin: str, end: str) -> Iterator[tuple[int, int, int]]:
         """Yield the waits between two columns, such as `arrival_ps` and `admitted_ps`: request, begin, end. `routed_ps`
         is the time of the last dispatch."""
-        for row, (since, until) in enumerate(zip(self.column[begin], self.column[end], strict=True)):
+        for row, (since, until) in self.select(begin, end):
             until = until if until >= 0 else self.end_ps(row)
             if 0 <= since < until:
                 yield row, since, until

@@ -11,9 +11,9 @@ Everything is written under a temporary name first, so that the folder never con
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from errno import EEXIST, ENOTEMPTY
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -112,7 +112,8 @@ def write_whole(file: Path, text: str) -> None:
 
 def save(result: Result, folder: Path) -> None:
     """Write a run folder that is either complete or absent, replacing an old one."""
-    _write_folder(folder, result.save)
+    with _new_folder(folder) as part:
+        result.save(part)
 
 
 def adopt(folder: Path, files: dict[str, bytes]) -> None:
@@ -125,33 +126,27 @@ def adopt(folder: Path, files: dict[str, bytes]) -> None:
         else:
             runs.setdefault(name, {})[rest] = content
     for name, contents in runs.items():
-        _write_folder(folder / name, partial(_write_files, contents))
+        with _new_folder(folder / name) as part:
+            for file, content in contents.items():
+                (part / file).parent.mkdir(parents=True, exist_ok=True)
+                (part / file).write_bytes(content)
 
 
-def _write_files(contents: dict[str, bytes], folder: Path) -> None:
-    for name, content in contents.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-
-
-def _write_folder(folder: Path, write: Callable[[Path], object]) -> None:
+@contextmanager
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder that replaces `folder` at the end, even if another process does so at that moment."""
     part = folder.with_name(f".{folder.name}.{os.getpid()}{PART}")
     with store.writing(folder):
         shutil.rmtree(part, ignore_errors=True)
-        write(part)
-        _put(part, folder)
-
-
-def _put(part: Path, folder: Path) -> None:
-    """Replace a folder with another, even if another process does the same at that moment."""
-    for left in reversed(range(TRIES)):
-        shutil.rmtree(folder, ignore_errors=True)
-        try:
-            part.replace(folder)
-            return
-        except OSError as error:
-            if not left or error.errno not in (ENOTEMPTY, EEXIST):
-                raise
+        yield part
+        for left in reversed(range(TRIES)):
+            shutil.rmtree(folder, ignore_errors=True)
+            try:
+                part.replace(folder)
+                return
+            except OSError as error:
+                if not left or error.errno not in (ENOTEMPTY, EEXIST):
+                    raise
 
 
 def clear_parts(folder: Path) -> None:

@@ -103,9 +103,8 @@ class _Tracks:
 
     def _refusals(self, thread: int) -> Iterator[str]:
         """Yield the requests that never reached an instance."""
-        column = self.places.column
-        columns = (column[name] for name in ("enqueued_ps", "finished_ps", "outcome", "reason", "tenant"))
-        for row, (enqueued, finished, outcome, reason, tenant) in enumerate(zip(*columns, strict=True)):
+        rows = self.places.select("enqueued_ps", "finished_ps", "outcome", "reason", "tenant")
+        for row, (enqueued, finished, outcome, reason, tenant) in rows:
             if enqueued < 0 <= finished:
                 args = {"request": row, "tenant": tenant, "reason": reason}
                 yield _instant(ROUTER, thread, outcome, "refused", finished, args)
@@ -186,9 +185,7 @@ class _Tracks:
     # --- between instances -------------------------------------------------------------------------------------
 
     def _transfers(self) -> Iterator[str]:
-        column = self.places.column
-        columns = (column[name] for name in ("prefill_instance", "transfer_ps", "transferred_ps"))
-        for row, (prefill, begun, until) in enumerate(zip(*columns, strict=True)):
+        for row, (prefill, begun, until) in self.places.select("prefill_instance", "transfer_ps", "transferred_ps"):
             if until >= 0 and prefill >= 0:
                 yield from self._span(_pid(prefill), "KV transfer", "transfer", row, begun, until)
 

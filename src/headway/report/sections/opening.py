@@ -21,12 +21,14 @@ from headway.types import Json
 def opening(book: Book, parts: Iterable[tuple[str, str]]) -> list[str]:
     """Return the verdict, links to the parts (name and title), and the scenario."""
     links = "".join(f'<a href="#{escape(name)}">{escape(title)}</a>' for name, title in parts)
+    command = book.cases.command
+    again = f"<p>To run it again:</p><pre>{html.unbroken(command)}</pre>" if command else ""
     return [
         f"<h1>{escape(book.cases.name)}</h1>",
         f'<p class="verdict">{escape(book.cases.verdict)}</p>',
         f"<nav>{links}</nav>",
         html.SCRIPTLESS,
-        html.section("Scenario", _card(book), _command(book), name="scenario"),
+        html.section("Scenario", _card(book), again, name="scenario"),
     ]
 
 
@@ -87,12 +89,6 @@ def _runs(book: Book) -> str:
     where = f", {places[0]}" if runs == 1 and places else ""
     seeds = f" with {book.cases.seeds} seeds each" if book.cases.seeds > 1 else ""
     return f"{count(runs)}{seeds}, headway {__version__}{where}"
-
-
-def _command(book: Book) -> str:
-    if book.cases.command is None:
-        return ""
-    return f"<p>To run it again:</p><pre>{html.unbroken(book.cases.command)}</pre>"
 
 
 MANY: Final = 10  # from this factor on, a difference is written as a factor instead of percent

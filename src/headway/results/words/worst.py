@@ -228,7 +228,7 @@ def _totals(survey: Survey, size: int) -> list[Parts]:
 def _describe_beliefs(run: Material, case: Case) -> Parts:
     decision, chosen = case.decision, case.chosen_seat
     holder, soonest = best_holder(decision), best_estimate(decision)
-    parts = phrase("Believed: {}", candidate(run, case, chosen))
+    parts = phrase("Context: {}", candidate(run, case, chosen))
     if holder != chosen:
         index = decision.candidates[holder]
         tokens = count(f"{case.source}.{index}.believed_tokens", decision.believed_tokens[holder])
