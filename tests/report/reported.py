@@ -52,11 +52,11 @@ def finding(title: str = "12 requests waited long.", **more: Any) -> Finding:
 def counterfactual(result: Result, place: int, sooner_ps: int) -> Counterfactual:
     """What another target would have given to a decision's request: its first token so much sooner."""
     assert result.decisions is not None
-    one = result.decisions[place]
+    each = result.decisions[place]
     ttft = 2000 * PS_PER_SECOND
-    other = next(index for index in one.candidates if index != one.target)
+    other = next(index for index in each.candidates if index != each.target)
     figures = ("slo.goodput_ratio", 0.5, 0.6)
-    return Counterfactual(one.request, one.at_ps, one.target, other, ttft, ttft - sooner_ps, 9, 9, *figures)
+    return Counterfactual(each.request, each.at_ps, each.target, other, ttft, ttft - sooner_ps, 9, 9, *figures)
 
 
 class Read(HTMLParser):

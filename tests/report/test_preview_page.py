@@ -160,12 +160,12 @@ cluster: {instances: 2, latency: {model: fixed}}
 def test_the_verb_prints_and_writes(headway: Run, tmp_path: FilePath) -> None:
     file, target = tmp_path / "small.yaml", tmp_path / "page.html"
     file.write_text(SCENARIO)
-    done = headway("workload", "preview", str(file), "--html", str(target))
-    assert done.returncode == 0, done.stderr
-    assert "small: all 40 requests" in done.stdout
+    completed = headway("workload", "preview", str(file), "--html", str(target))
+    assert completed.returncode == 0, completed.stderr
+    assert "small: all 40 requests" in completed.stdout
     assert "all 40 requests" in read(target.read_text(encoding="utf-8")).text
-    done = headway("workload", "preview", str(file), "--requests", "10", "--json", "--set", "workload.rate=20/s")
-    document = json.loads(done.stdout)
+    completed = headway("workload", "preview", str(file), "--requests", "10", "--json", "--set", "workload.rate=20/s")
+    document = json.loads(completed.stdout)
     assert document["scenario"] == "small" and document["requests"] == 10 and document["expected_requests"] == 40
 
 
@@ -177,6 +177,6 @@ def test_wrong_wishes_are_told_in_a_sentence(headway: Run, tmp_path: FilePath) -
         (("--html", str(tmp_path / "no" / "page.html")), "cannot be written"),
         (("--html", str(tmp_path)), "cannot be written"),
     ):
-        done = headway("workload", "preview", str(file), *arguments)
-        assert done.returncode == 2
-        assert words in done.stderr and len(done.stderr.strip().splitlines()) == 1
+        completed = headway("workload", "preview", str(file), *arguments)
+        assert completed.returncode == 2
+        assert words in completed.stderr and len(completed.stderr.strip().splitlines()) == 1

@@ -34,17 +34,17 @@ def test_sums_of_spans_over_time_are_exact(stays: list[tuple[int, int]], bins: i
         sums.add(100 + min(first, second), 100 + max(first, second))
     for place, total in enumerate(sums.totals()):
         low, high = (grid.start_ps + edge * grid.step_ps for edge in (place, place + 1))
-        inside = sum(max(0, min(high, 100 + max(one)) - max(low, 100 + min(one))) for one in stays)
+        inside = sum(max(0, min(high, 100 + max(each)) - max(low, 100 + min(each))) for each in stays)
         assert total == inside
 
 
 def test_the_loads_of_a_run_are_those_of_its_requests() -> None:
     result = compared()[0]
-    found, table = loads(result), result.requests
-    length = found.grid.bins * found.grid.step_ps
+    figures, table = loads(result), result.requests
+    length = figures.grid.bins * figures.grid.step_ps
     waits = sum(start - arrival for start, arrival in zip(table["started_ps"], table["arrival_ps"], strict=True))
-    assert fmean(found.waiting) == pytest.approx(waits / length, rel=1e-4)
-    for index, values in found.instances.items():
+    assert fmean(figures.waiting) == pytest.approx(waits / length, rel=1e-4)
+    for index, values in figures.instances.items():
         rows = [row for row in table.rows() if row["instance"] == index]
         there = sum(row["finished_ps"] - row["enqueued_ps"] for row in rows)
         assert fmean(values) == pytest.approx(there / length, rel=1e-4)
@@ -52,12 +52,12 @@ def test_the_loads_of_a_run_are_those_of_its_requests() -> None:
 
 def test_a_prompt_that_is_computed_apart_counts_where_it_is() -> None:
     result = simulate(ROOT / "examples" / "13_disaggregated.yaml", overrides=["workload.requests=60"])
-    found = loads(result)
-    length = found.grid.bins * found.grid.step_ps
+    figures = loads(result)
+    length = figures.grid.bins * figures.grid.step_ps
     rows = list(result.requests.rows())
     apart = [row for row in rows if row["prefill_instance"] >= 0]
     assert apart
-    for index, values in found.instances.items():
+    for index, values in figures.instances.items():
         prompts = [row["handed_ps"] - row["enqueued_ps"] for row in apart if row["prefill_instance"] == index]
         answers = [row["finished_ps"] - row["transferred_ps"] for row in apart if row["instance"] == index]
         assert fmean(values) == pytest.approx((sum(prompts) + sum(answers)) / length, rel=1e-4)
@@ -66,12 +66,12 @@ def test_a_prompt_that_is_computed_apart_counts_where_it_is() -> None:
 def test_requests_in_flight_at_the_horizon_are_there_until_it() -> None:
     result = simulate(ROOT / "examples" / "01_first_run.yaml", overrides=["workload.requests=40", "horizon=1s"])
     assert result.summary()["requests"]["in_flight"]
-    found = loads(result)
-    end, last = found.grid.end_ps, found.grid.end_ps - found.grid.step_ps
+    figures = loads(result)
+    end, last = figures.grid.end_ps, figures.grid.end_ps - figures.grid.step_ps
     rows = [row for row in result.requests.rows() if row["started_ps"] >= 0]
     until = [row["finished_ps"] if row["finished_ps"] >= 0 else end for row in rows]
     ran = sum(max(0, at - max(last, row["started_ps"])) for row, at in zip(rows, until, strict=True))
-    assert found.running[-1] == brief(ran / found.grid.step_ps) > 1
+    assert figures.running[-1] == brief(ran / figures.grid.step_ps) > 1
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=2000))
@@ -83,25 +83,25 @@ def test_a_curve_goes_through_exact_order_statistics(values: list[int]) -> None:
     for ms, share in points:
         rank = round(Fraction(share) * len(values))
         assert abs(rank / len(values) - share) < 1e-4 and ms == brief(ordered[rank - 1])
-    assert all(one[0] <= other[0] and one[1] < other[1] for one, other in pairwise(points))
+    assert all(each[0] <= other[0] and each[1] < other[1] for each, other in pairwise(points))
 
 
 def test_the_curves_are_of_the_requests_that_statistics_are_about() -> None:
     result = simulate(ROOT / "examples" / "01_first_run.yaml", overrides=["workload.requests=150", "warmup=50"])
-    found = curves(result)
-    for name, points in found.items():
+    figures = curves(result)
+    for name, points in figures.items():
         spread = result.summary()["latency"][name]
         assert points[0][0] == brief(spread["min"]) and points[-1][0] == brief(spread["max"])
 
 
 def test_beliefs_are_counted_by_what_was_found() -> None:
     result = compared()[1]
-    found = calibration(result)
+    figures = calibration(result)
     started = [row for row in result.requests.rows() if row["started_ps"] >= 0]
-    assert sum(found.values()) == len(started)
+    assert sum(figures.values()) == len(started)
     believed = sum(10 * row["predicted_tokens"] // row["prompt_tokens"] >= 5 for row in started)
-    assert sum(count for (x, _), count in found.items() if x >= 5) == believed > 0
-    assert all(0 <= part < CELLS for cell in found for part in cell)
+    assert sum(count for (x, _), count in figures.items() if x >= 5) == believed > 0
+    assert all(0 <= part < CELLS for cell in figures for part in cell)
 
 
 def test_a_sampled_value_is_its_mean_in_each_part_of_a_run() -> None:
@@ -110,9 +110,9 @@ def test_a_sampled_value_is_its_mean_in_each_part_of_a_run() -> None:
 
 
 def test_how_full_the_caches_are_is_a_share_of_their_blocks() -> None:
-    found = digest("run", compared()[0])
-    shares = [share for row in found.kv.values() for share in row if share is not None]
-    assert len(found.kv) == 3 and shares and all(0 <= share <= 1 for share in shares) and max(shares) > 0
+    figures = digest("run", compared()[0])
+    shares = [share for row in figures.kv.values() for share in row if share is not None]
+    assert len(figures.kv) == 3 and shares and all(0 <= share <= 1 for share in shares) and max(shares) > 0
 
 
 def decision(request: int, at_s: int, target: int, estimated_ms: list[int], **more: object) -> Decision:
@@ -132,9 +132,9 @@ def decision(request: int, at_s: int, target: int, estimated_ms: list[int], **mo
         "totals": [],
         "lowest_wins": False,
     }
-    estimated = [one * PS_PER_MS for one in estimated_ms]
-    given = {**usual, "request": request, "at_ps": at_s * PS_PER_SECOND, "target": target, **more}
-    return Decision(estimated_ttft_ps=estimated, **given)  # type: ignore[arg-type]
+    estimated = [each * PS_PER_MS for each in estimated_ms]
+    values = {**usual, "request": request, "at_ps": at_s * PS_PER_SECOND, "target": target, **more}
+    return Decision(estimated_ttft_ps=estimated, **values)  # type: ignore[arg-type]
 
 
 def test_regret_and_contributions_of_hand_made_decisions() -> None:
@@ -150,22 +150,22 @@ def test_regret_and_contributions_of_hand_made_decisions() -> None:
             decision(2, 3, 2, [50, 10, 30]),
         ]
     )
-    found = digest_decisions(result)
-    assert found is not None
-    assert found.estimated.spread["mean"] == 20.0 and found.estimated.spread["max"] == 40.0
-    assert found.estimated.some == 2
+    figures = digest_decisions(result)
+    assert figures is not None
+    assert figures.estimated.spread["mean"] == 20.0 and figures.estimated.spread["max"] == 40.0
+    assert figures.estimated.some == 2
     # Three quarters of what queue depth gave the chosen above the mean: 0.3 and 0.2.
-    assert found.contributions == pytest.approx({"queue-depth": 0.75 * 0.25, "prefix-affinity": 0.25 * 0.0})
-    assert [bad.decision.request for bad in found.worst] == [0, 2]
-    assert [bad.best for bad in found.worst] == [1, 1]
+    assert figures.contributions == pytest.approx({"queue-depth": 0.75 * 0.25, "prefix-affinity": 0.25 * 0.0})
+    assert [bad.decision.request for bad in figures.worst] == [0, 2]
+    assert [bad.best for bad in figures.worst] == [1, 1]
 
 
 def test_where_the_lowest_total_wins_a_low_score_speaks_for_a_candidate() -> None:
     result = example(5)
-    one = decision(0, 1, 1, [5, 5], scores={"load": [10.0, 4.0]}, lowest_wins=True)
-    result.decisions = Decisions([one])
-    found = digest_decisions(result)
-    assert found is not None and found.contributions == {"load": 3.0}
+    each = decision(0, 1, 1, [5, 5], scores={"load": [10.0, 4.0]}, lowest_wins=True)
+    result.decisions = Decisions([each])
+    figures = digest_decisions(result)
+    assert figures is not None and figures.contributions == {"load": 3.0}
 
 
 def test_the_worst_are_ranked_by_true_regret_where_that_is_known() -> None:
@@ -173,11 +173,11 @@ def test_the_worst_are_ranked_by_true_regret_where_that_is_known() -> None:
     rows = [decision(number, number, 0, [100 - number, 10]) for number in range(40)]
     result.decisions = Decisions(rows)
     result.counterfactuals = [counterfactual(result, 30, 5 * PS_PER_SECOND), counterfactual(result, 0, 0)]
-    found = digest_decisions(result)
-    assert found is not None and found.true is not None
-    assert [bad.decision.request for bad in found.worst] == [30, *range(1, 10)]
-    assert found.worst[0].true_ps == 5 * PS_PER_SECOND and found.worst[1].true_ps is None
-    assert found.true.total == 2
+    figures = digest_decisions(result)
+    assert figures is not None and figures.true is not None
+    assert [bad.decision.request for bad in figures.worst] == [30, *range(1, 10)]
+    assert figures.worst[0].true_ps == 5 * PS_PER_SECOND and figures.worst[1].true_ps is None
+    assert figures.true.total == 2
 
 
 def test_of_very_many_decisions_a_part_is_looked_at_and_the_simulated_ones_always(
@@ -187,26 +187,26 @@ def test_of_very_many_decisions_a_part_is_looked_at_and_the_simulated_ones_alway
     result = example(95)
     result.decisions = Decisions([decision(number, number // 3, 0, [20, 10]) for number in range(95)])
     result.counterfactuals = [counterfactual(result, 44, 7 * PS_PER_SECOND)]
-    found = digest_decisions(result)
-    assert found is not None and found.step == 10 and found.estimated.total == 10 and found.count == 95
-    assert found.worst[0].decision.request == 44
+    figures = digest_decisions(result)
+    assert figures is not None and figures.step == 10 and figures.estimated.total == 10 and figures.count == 95
+    assert figures.worst[0].decision.request == 44
 
 
 def test_every_regret_falls_into_one_class() -> None:
     rng = random.Random(5)
-    found = regrets([rng.randrange(-(10**12), 10**13) for _ in range(500)])
-    assert found.total == 500 and len(found.counts) == len(CLASSES)
+    figures = regrets([rng.randrange(-(10**12), 10**13) for _ in range(500)])
+    assert figures.total == 500 and len(figures.counts) == len(CLASSES)
     assert regrets([0, PS_PER_MS // 2, -PS_PER_MS // 2]).counts[CLASSES.index("within ±1")] == 3
 
 
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=12))
 def test_the_front_is_who_nobody_beats(points: list[tuple[float, float]]) -> None:
-    for (x, y), kept in zip(points, front(points), strict=True):
-        assert kept is not any(a <= x and b >= y and (a, b) != (x, y) for a, b in points)
+    for (x, y), remaining in zip(points, front(points), strict=True):
+        assert remaining is not any(a <= x and b >= y and (a, b) != (x, y) for a, b in points)
 
 
 def test_quantities_are_read_with_their_units() -> None:
-    assert [quantity(one) for one in (20, 0.5, "20/s", "250ms", "1e3")] == [
+    assert [quantity(each) for each in (20, 0.5, "20/s", "250ms", "1e3")] == [
         (20.0, ""),
         (0.5, ""),
         (20.0, "/s"),

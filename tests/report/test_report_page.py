@@ -51,16 +51,16 @@ def test_the_parts_stand_in_reading_order(page: Read) -> None:
 
 
 def test_only_the_scripts_of_the_page_may_run_and_nothing_is_loaded(page: Read) -> None:
-    policy = next(str(given["content"]) for tag, given in page.seen if "http-equiv" in given)
+    policy = next(str(values["content"]) for tag, values in page.seen if "http-equiv" in values)
     assert policy.startswith("default-src 'none';")
     allowed = re.search(r"script-src ([^;]*)", policy)
     assert allowed is not None
-    hashes = [f"'sha256-{b64encode(sha256(one.encode()).digest()).decode()}'" for one in page.scripts]
+    hashes = [f"'sha256-{b64encode(sha256(each.encode()).digest()).decode()}'" for each in page.scripts]
     assert len(hashes) == len(SCRIPTS) and allowed[1].split() == hashes
-    for tag, given in page.seen:
+    for tag, values in page.seen:
         assert tag not in ("link", "iframe", "object", "embed", "img", "base")
-        assert not {"src", "srcset", "action", "poster"} & set(given)
-        assert not [name for name in given if name.startswith("on")]
+        assert not {"src", "srcset", "action", "poster"} & set(values)
+        assert not [name for name in values if name.startswith("on")]
 
 
 def test_the_headline_has_the_summaries_figures_and_their_distance_to_the_baseline(page: Read) -> None:
@@ -69,11 +69,11 @@ def test_the_headline_has_the_summaries_figures_and_their_distance_to_the_baseli
     mine, its = (page.row(label, len(heads)) for label in ("lmetric", "round-robin"))
     assert "(baseline)" in its[0] and "(baseline)" not in mine[0]
     at = heads.index("TTFT p99, ms")
-    value, before = (found["latency"]["ttft"]["p99"] for found in (other, base))
+    value, before = (figures["latency"]["ttft"]["p99"] for figures in (other, base))
     assert mine[at] == f"{number(value)}▼ {100 * (1 - value / before):.1f} %"
     assert its[at] == number(before)
     at = heads.index("within the SLO")
-    value, before = (found["slo"]["goodput_ratio"] for found in (other, base))
+    value, before = (figures["slo"]["goodput_ratio"] for figures in (other, base))
     assert mine[at] == f"{percent(value)}▲ {100 * (value - before):.1f} pp"
 
 
@@ -93,19 +93,19 @@ def test_the_headline_has_the_summaries_figures_and_their_distance_to_the_baseli
 def test_better_and_worse_differ_in_sign_and_not_only_in_colour(
     path: str, mine: float, its: float, sign: str, word: str
 ) -> None:
-    said = delta(path, mine, its)
-    assert f">{sign}</span>" in said and f'class="delta {word}"' in said
+    markup = delta(path, mine, its)
+    assert f">{sign}</span>" in markup and f'class="delta {word}"' in markup
 
 
 def test_a_policy_has_one_colour_in_every_chart_and_the_baseline_is_grey(page: Read) -> None:
-    found: dict[str, set[str]] = {}
+    colours_of: dict[str, set[str]] = {}
 
     def look(value: Any) -> None:
         if isinstance(value, dict):
             scale = value.get("scale")
             if value.get("field") == "policy" and isinstance(scale, dict) and "range" in scale:
                 for name, colour in zip(scale["domain"], scale["range"], strict=True):
-                    found.setdefault(name, set()).add(colour)
+                    colours_of.setdefault(name, set()).add(colour)
             for inner in value.values():
                 look(inner)
         elif isinstance(value, list):
@@ -113,32 +113,32 @@ def test_a_policy_has_one_colour_in_every_chart_and_the_baseline_is_grey(page: R
                 look(inner)
 
     look(page.charts())
-    assert len(found) == len(POLICIES) and all(len(colours) == 1 for colours in found.values())
-    assert found["round-robin"] == {GREY}
-    assert {colour for name, (colour,) in found.items() if name != "round-robin"} < set(COLOURS)
-    keys = {given["style"] for tag, given in page.seen if tag == "span" and given.get("class") == "key"}
-    assert keys == {f"background:{colour}" for (colour,) in found.values()}
+    assert len(colours_of) == len(POLICIES) and all(len(colours) == 1 for colours in colours_of.values())
+    assert colours_of["round-robin"] == {GREY}
+    assert {colour for name, (colour,) in colours_of.items() if name != "round-robin"} < set(COLOURS)
+    keys = {values["style"] for tag, values in page.seen if tag == "span" and values.get("class") == "key"}
+    assert keys == {f"background:{colour}" for (colour,) in colours_of.values()}
 
 
 def test_every_chart_says_what_it_shows_and_has_a_box(page: Read) -> None:
-    boxes = [given["id"] for tag, given in page.seen if given.get("class") == "chart"]
-    sources = [given["data-chart"] for tag, given in page.seen if tag == "script" and "data-chart" in given]
+    boxes = [values["id"] for tag, values in page.seen if values.get("class") == "chart"]
+    sources = [values["data-chart"] for tag, values in page.seen if tag == "script" and "data-chart" in values]
     assert boxes == sources and len(set(boxes)) == len(boxes) >= 15
     assert all(chart["description"] for chart in page.charts())
-    shown = {chart["description"].partition(":")[0].partition(",")[0] for chart in page.charts()}
-    assert len(shown) >= 8, shown
+    printed = {chart["description"].partition(":")[0].partition(",")[0] for chart in page.charts()}
+    assert len(printed) >= 8, printed
 
 
 def test_names_from_outside_are_escaped_wherever_they_stand(tmp_path: Path) -> None:
     tenants = {HOSTILE.replace("/", ""): {"weight": 5, "priority": "batch"}, "plain": {"weight": 5}}
     scenario = {**SCENARIO, "name": HOSTILE, "workload": {**SCENARIO["workload"], "requests": 60, "tenants": tenants}}
-    results = [simulate(scenario, routing=one, trace="decisions") for one in ("lmetric", "round-robin")]
+    results = [simulate(scenario, routing=each, trace="decisions") for each in ("lmetric", "round-robin")]
     for result in results:
         assert result.decisions is not None
         result.scenario["policies"]["routing"]["name"] += HOSTILE
         result._findings = [finding(HOSTILE)]
-        for one in result.summary()["instances"]:
-            one["id"] += HOSTILE
+        for each in result.summary()["instances"]:
+            each["id"] += HOSTILE
     plain, hostile = read(report(compared(), tmp_path / "plain.html")), read(report(results, tmp_path / "page.html"))
     assert hostile.scripts == plain.scripts
     assert {tag for tag, _ in hostile.seen} <= {tag for tag, _ in plain.seen}
@@ -154,10 +154,10 @@ def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
 def test_findings_are_told_with_their_evidence(tmp_path: Path) -> None:
     result = example()
     result._findings = [finding()]
-    found = read(report(result, tmp_path / "page.html"))
-    assert "12 requests waited long." in found.text
-    assert "starvation, severity 0.70; from 1 s to 3 s; on instance-0" in found.text
-    assert ["share", "0.04"] in found.cells and ["example requests", "1, 2"] in found.cells
+    page = read(report(result, tmp_path / "page.html"))
+    assert "12 requests waited long." in page.text
+    assert "starvation, severity 0.70; from 1 s to 3 s; on instance-0" in page.text
+    assert ["share", "0.04"] in page.cells and ["example requests", "1, 2"] in page.cells
 
 
 def test_no_target_is_called_everybodys_where_tenants_have_their_own(tmp_path: Path) -> None:
@@ -165,10 +165,10 @@ def test_no_target_is_called_everybodys_where_tenants_have_their_own(tmp_path: P
     workload = {**SCENARIO["workload"], "tenants": tenants}
     result = simulate({**SCENARIO, "workload": workload, "slo": {"ttft": "10s"}}, routing="lmetric")
     met = percent(result.summary()["slo"]["ttft_attainment"])
-    found = read(report(result, tmp_path / "page.html"))
-    assert f"TTFT by tenant {met}" in found.text and f"≤ 10s {met}" not in found.text
-    assert not any('"target: ' in one for one in found.data)
-    assert any('"target: ' in one for one in read(report(example(), tmp_path / "page.html")).data)
+    page = read(report(result, tmp_path / "page.html"))
+    assert f"TTFT by tenant {met}" in page.text and f"≤ 10s {met}" not in page.text
+    assert not any('"target: ' in each for each in page.data)
+    assert any('"target: ' in each for each in read(report(example(), tmp_path / "page.html")).data)
 
 
 def test_a_run_without_findings_says_so(tmp_path: Path) -> None:
@@ -178,38 +178,38 @@ def test_a_run_without_findings_says_so(tmp_path: Path) -> None:
 
 
 def test_what_a_run_lacks_is_told_with_the_command_that_gets_it(tmp_path: Path) -> None:
-    found = read(report(example(), tmp_path / "page.html"))
-    assert "run with --trace decisions -o FOLDER" in found.text
-    assert "regret" not in found.text.partition("Parameters")[0]
-    found = read(report(compared()[0], tmp_path / "page.html"))
-    assert "--trace decisions" not in found.text
-    assert "headway run --counterfactuals 50 -o FOLDER" in found.text
+    page = read(report(example(), tmp_path / "page.html"))
+    assert "run with --trace decisions -o FOLDER" in page.text
+    assert "regret" not in page.text.partition("Parameters")[0]
+    page = read(report(compared()[0], tmp_path / "page.html"))
+    assert "--trace decisions" not in page.text
+    assert "headway run --counterfactuals 50 -o FOLDER" in page.text
 
 
 def test_true_regret_is_drawn_and_told_where_it_is_known(tmp_path: Path) -> None:
     result = example(routing="round-robin", trace="decisions")
     second = 10**12
     result.counterfactuals = [counterfactual(result, 5, 1000 * second), counterfactual(result, 7, -second // 200)]
-    found = read(report(result, tmp_path / "page.html"))
-    chart = next(chart for chart in found.charts() if chart["description"].startswith("True regret"))
+    page = read(report(result, tmp_path / "page.html"))
+    chart = next(chart for chart in page.charts() if chart["description"].startswith("True regret"))
     counts = {row["regret"]: row["decisions"] for row in chart["data"]["values"] if row["decisions"]}
     assert counts == {"above 1,000": 1, "-10 to -3": 1}
-    heads = next(row for row in found.cells if row[0] == "request")
+    heads = next(row for row in page.cells if row[0] == "request")
     assert result.decisions is not None
-    worst = found.cells[found.cells.index(heads) + 1]
+    worst = page.cells[page.cells.index(heads) + 1]
     assert worst[0] == str(result.decisions[5].request) and worst[heads.index("true regret, ms")] == "1,000,000"
 
 
 def test_runs_in_folders_are_compared_with_the_first(headway: Run, tmp_path: Path) -> None:
     for name in ("round-robin", "lmetric"):
         example(routing=name).save(tmp_path / name)
-    done = headway("report", "round-robin", "lmetric", cwd=tmp_path)
-    assert done.returncode == 0 and done.stdout == "Open report.html in a browser.\n", done.stderr
-    assert "wrote report.html" in done.stderr
-    found = read(tmp_path / "report.html")
-    assert found.row("round-robin", len(found.cells[0]))[0].endswith("(baseline)")
-    done = headway("report", "lmetric", "--json", cwd=tmp_path)
-    assert (tmp_path / "lmetric" / "report.html").is_file() and '"report": "lmetric/report.html"' in done.stdout
+    completed = headway("report", "round-robin", "lmetric", cwd=tmp_path)
+    assert completed.returncode == 0 and completed.stdout == "Open report.html in a browser.\n", completed.stderr
+    assert "wrote report.html" in completed.stderr
+    page = read(tmp_path / "report.html")
+    assert page.row("round-robin", len(page.cells[0]))[0].endswith("(baseline)")
+    completed = headway("report", "lmetric", "--json", cwd=tmp_path)
+    assert (tmp_path / "lmetric" / "report.html").is_file() and '"report": "lmetric/report.html"' in completed.stdout
 
 
 def test_the_command_that_a_page_shows_gives_the_same_again(headway: Run, tmp_path: Path) -> None:
@@ -217,14 +217,14 @@ def test_the_command_that_a_page_shows_gives_the_same_again(headway: Run, tmp_pa
     results = {"a": example(routing="round-robin"), "b": example(routing=scorers)}
     for name, result in results.items():
         result.save(tmp_path / name)
-    for given, verb in ((["a"], "run"), (["a", "b"], "compare")):
-        text = report([tmp_path / name for name in given], tmp_path / "page.html").read_text(encoding="utf-8")
+    for values, verb in ((["a"], "run"), (["a", "b"], "compare")):
+        text = report([tmp_path / name for name in values], tmp_path / "page.html").read_text(encoding="utf-8")
         command = shlex.split(_unescaped(re.findall(r"<pre>(.*?)</pre>", text)[0]))
         assert command[:2] == ["headway", verb]
-        done = headway(*command[1:], "--json", cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        for name in given:
-            assert str(results[name].summary()["latency"]["ttft"]["p99"]) in done.stdout
+        completed = headway(*command[1:], "--json", cwd=tmp_path)
+        assert completed.returncode == 0, completed.stderr
+        for name in values:
+            assert str(results[name].summary()["latency"]["ttft"]["p99"]) in completed.stdout
 
 
 def _unescaped(text: str) -> str:
@@ -254,38 +254,38 @@ def test_a_comparison_folder_has_its_verdict_and_its_paired_differences(tmp_path
         paired("lmetric", "latency.e2e.mean", 905.0, 5.0, -9.0, 19.0, "within noise"),
     ]
     place = write_study(tmp_path / "study", "comparison", runs, baseline="round-robin", paired=rows, seeds=10)
-    found = read(report(place))
-    assert (place / "report.html").is_file() and "What came of it." in found.text
-    assert ["lmetric", "200.0▼ 100.0 ± 20.0", "905.0within noise"] in found.cells
-    assert "means over 10 seeds" in found.text and "--seeds 10" in found.text
+    page = read(report(place))
+    assert (place / "report.html").is_file() and "What came of it." in page.text
+    assert ["lmetric", "200.0▼ 100.0 ± 20.0", "905.0within noise"] in page.cells
+    assert "means over 10 seeds" in page.text and "--seeds 10" in page.text
 
 
 def test_a_sweep_over_rates_is_drawn_along_them_and_told_where_the_runs_differ_most(tmp_path: Path) -> None:
     rates, policies = ("8/s", "40/s"), ("round-robin", "lmetric")
     runs = []
     for rate, policy in product(rates, policies):
-        made = simulate(
+        built = simulate(
             {**SCENARIO, "workload": {**SCENARIO["workload"], "requests": 80, "rate": rate}}, routing=policy
         )
-        runs.append((policy, made, {"workload.rate": rate, "policies.routing": policy}))
+        runs.append((policy, built, {"workload.rate": rate, "policies.routing": policy}))
     vary = {"workload.rate": list(rates), "policies.routing": list(policies)}
-    found = read(report(write_study(tmp_path / "sweep", "sweep", runs, vary=vary)))
-    chart = next(one for one in found.charts() if one["description"].startswith("goodput, requests/s against"))
+    page = read(report(write_study(tmp_path / "sweep", "sweep", runs, vary=vary)))
+    chart = next(each for each in page.charts() if each["description"].startswith("goodput, requests/s against"))
     values = {(row["policy"], row["at"]): row["value"] for row in chart["data"]["values"]}
     assert set(values) == set(product(policies, (8.0, 40.0)))
     for policy, result, given in runs:
         exact = result.summary()["slo"]["goodput_requests_per_s"]
         assert values[policy, float(given["workload.rate"][:-2])] == pytest.approx(exact, rel=1e-4)
-    assert "except the sweep show workload.rate=40/s, where the runs differ most" in found.text
-    assert [given["id"] for tag, given in found.seen if tag == "section"][2:4] == ["latencies", "sweep"]
-    assert "headway sweep" in found.text
+    assert "except the sweep show workload.rate=40/s, where the runs differ most" in page.text
+    assert [given["id"] for tag, given in page.seen if tag == "section"][2:4] == ["latencies", "sweep"]
+    assert "headway sweep" in page.text
 
 
 def test_a_sweep_over_words_shows_what_no_other_run_beats(tmp_path: Path) -> None:
     policies = ("round-robin", "lmetric", "least-loaded")
     runs = [(name, example(routing=name), {"policies.routing": name}) for name in policies]
-    found = read(report(write_study(tmp_path / "s", "sweep", runs, vary={"policies.routing": list(policies)})))
-    chart = next(one for one in found.charts() if "with the Pareto front" in one["description"])
+    page = read(report(write_study(tmp_path / "s", "sweep", runs, vary={"policies.routing": list(policies)})))
+    chart = next(each for each in page.charts() if "with the Pareto front" in each["description"])
     points = {row["label"]: (row["x"], row["y"], row["front"]) for row in chart["data"]["values"]}
     assert set(points) == set(policies)
     for name, (x, y, front) in points.items():
@@ -306,11 +306,11 @@ def test_more_runs_than_colours_are_all_in_the_tables(tmp_path: Path) -> None:
         "prefix-overlap",
     ]
     results = [example(30, routing=name) for name in names]
-    found = read(report(results, tmp_path / "page.html"))
-    assert "Charts show 7 of 9 runs" in found.text
-    heads = next(row for row in found.cells if row[0] == "run")
-    assert all(found.row(name, len(heads)) for name in names)
-    drawn = {row["policy"] for row in found.charts()[0]["data"]["values"]}
+    page = read(report(results, tmp_path / "page.html"))
+    assert "Charts show 7 of 9 runs" in page.text
+    heads = next(row for row in page.cells if row[0] == "run")
+    assert all(page.row(name, len(heads)) for name in names)
+    drawn = {row["policy"] for row in page.charts()[0]["data"]["values"]}
     assert len(drawn) == 7 and "round-robin" in drawn
 
 
@@ -321,8 +321,8 @@ def test_runs_that_differ_in_more_than_their_policy_are_told_apart_by_it(tmp_pat
     harder = simulate({**SCENARIO, "workload": {**SCENARIO["workload"], "requests": 20}})
     text = read(report([fast, harder], tmp_path / "page.html")).text
     assert "so they are not ranked: they differ in workload.requests." in text and "serves this best" not in text
-    found = read(report([slow, again], tmp_path / "page.html"))
-    assert "round-robin, run 1" in found.text and "round-robin, run 2" in found.text
+    page = read(report([slow, again], tmp_path / "page.html"))
+    assert "round-robin, run 1" in page.text and "round-robin, run 2" in page.text
 
 
 @pytest.mark.parametrize(
@@ -341,8 +341,8 @@ def test_wrong_wishes_are_told_in_a_sentence(
     result = example(5)
     result.save(tmp_path / "run")
     write_study(tmp_path / "study", "comparison", [("round-robin", result, {})])
-    done = headway("report", *arguments, cwd=tmp_path)
-    assert done.returncode == 2 and words in done.stderr and len(done.stderr.strip().splitlines()) == 1
+    completed = headway("report", *arguments, cwd=tmp_path)
+    assert completed.returncode == 2 and words in completed.stderr and len(completed.stderr.strip().splitlines()) == 1
 
 
 def test_nothing_to_report_is_an_error_from_python_too() -> None:
@@ -356,5 +356,5 @@ def test_a_run_that_gave_nothing_makes_a_page_all_the_same(horizon: str, words: 
     result = simulate(scenario, trace="decisions")
     result.save(tmp_path / "run")
     for source in (result, tmp_path / "run"):
-        found = read(report(source, tmp_path / "page.html"))
-        assert words in found.text and "Parameters" in found.text
+        page = read(report(source, tmp_path / "page.html"))
+        assert words in page.text and "Parameters" in page.text

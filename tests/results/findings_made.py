@@ -43,11 +43,11 @@ def seen(rows: list[Json], **more: Any) -> Observed:
 
 
 def of_kind(run: Result, kind: str) -> list[Finding]:
-    return [one for one in find(run) if one.kind == kind]
+    return [finding for finding in find(run) if finding.kind == kind]
 
 
 def kinds(run: Result) -> set[str]:
-    return {one.kind for one in find(run)}
+    return {finding.kind for finding in find(run)}
 
 
 def drawn(rng: Random, count: int, instances: int = 3) -> list[Json]:

@@ -17,31 +17,31 @@ WORDS = ("tenant", "slo_class", "kind", "model", "session", "turn")
 def record(rows: list[dict[str, Any]]) -> Recorder:
     """A recorder with these rows; each is completed unless it says otherwise."""
     recorder = Recorder()
-    for row, given in enumerate(rows):
-        tokens = given.get("prompt_tokens", 32)
-        words = {name: given[name] for name in WORDS if name in given}
-        recorder.record_arrival(given["arrival_ps"], Request(row, given["arrival_ps"], tokens, Path((), ()), **words))
-        if given.get("started_ps", -1) >= 0:  # at once, unless it says otherwise
-            given = {**dict.fromkeys(("admitted_ps", "routed_ps", "enqueued_ps"), given["arrival_ps"]), **given}
-        for name, value in given.items():
+    for row, values in enumerate(rows):
+        tokens = values.get("prompt_tokens", 32)
+        words = {name: values[name] for name in WORDS if name in values}
+        recorder.record_arrival(values["arrival_ps"], Request(row, values["arrival_ps"], tokens, Path((), ()), **words))
+        if values.get("started_ps", -1) >= 0:  # at once, unless it says otherwise
+            values = {**dict.fromkeys(("admitted_ps", "routed_ps", "enqueued_ps"), values["arrival_ps"]), **values}
+        for name, value in values.items():
             if name == "reason":
                 recorder.reasons[row] = value
             elif name != "gaps" and name not in WORDS:
                 getattr(recorder, name)[row] = OUTCOMES.index(value) if name == "outcome" else value
-        for run in given.get("gaps", ()):
+        for run in values.get("gaps", ()):
             recorder.gaps.extend(run)
     return recorder
 
 
 def facts(**changes: Any) -> RunFacts:
-    given: dict[str, Any] = {
+    values: dict[str, Any] = {
         "started_ps": 0,
         "ended_ps": 10 * SECOND,
         "block_tokens": 16,
         "warmup": 0,
         "policy_metrics": {},
     }
-    return RunFacts(**{**given, **changes})
+    return RunFacts(**{**values, **changes})
 
 
 def fleet(count: int, **figures: int) -> list[InstanceStats]:
@@ -51,7 +51,7 @@ def fleet(count: int, **figures: int) -> list[InstanceStats]:
 @st.composite
 def rows(draw: st.DrawFn, instances: int = 3) -> list[dict[str, Any]]:
     """Possible rows in order of arrival, of every outcome, at any time up to 10 s."""
-    made = []
+    built = []
     duration = st.integers(0, SECOND)
     for arrival in sorted(draw(st.lists(st.integers(0, 5 * SECOND), max_size=40))):
         row: dict[str, Any] = {
@@ -71,5 +71,5 @@ def rows(draw: st.DrawFn, instances: int = 3) -> list[dict[str, Any]]:
             steps, first, increment = row["output_tokens"] - 1, draw(duration), draw(st.integers(0, MS))
             row["gaps"] = [(first, increment, steps, 1)] if steps else []
             row["finished_ps"] = row["first_token_ps"] + steps * first + increment * steps * (steps - 1) // 2
-        made.append(row)
-    return made
+        built.append(row)
+    return built

@@ -27,9 +27,9 @@ def percentile(values: list[float], percent: int) -> float:
 
 
 def duration(text: str) -> int:
-    found = re.fullmatch(r"([\d.]+)(ps|ns|us|ms|s)", text)
-    assert found, text
-    return round(float(found[1]) * TIMES[found[2]])
+    match = re.fullmatch(r"([\d.]+)(ps|ns|us|ms|s)", text)
+    assert match, text
+    return round(float(match[1]) * TIMES[match[2]])
 
 
 class Recount:

@@ -49,22 +49,26 @@ def test_a_quiet_run_has_no_findings() -> None:
 
 
 def test_the_worst_comes_first_and_each_has_all_that_a_reader_needs(crowded: Result) -> None:
-    found = find(crowded)
-    assert {"priority_inversion", "slo_violation", "hot_spot", "herding", "saturation"} <= {one.kind for one in found}
-    assert [one.severity for one in found] == sorted((one.severity for one in found), reverse=True)
+    findings = find(crowded)
+    assert {"priority_inversion", "slo_violation", "hot_spot", "herding", "saturation"} <= {
+        finding.kind for finding in findings
+    }
+    assert [finding.severity for finding in findings] == sorted(
+        (finding.severity for finding in findings), reverse=True
+    )
     last = max(crowded.requests["finished_ps"])
-    for one in found:
-        assert one.kind in KINDS
-        assert 0 <= one.at_ps <= one.until_ps <= last
-        assert 0 <= one.severity <= 1
-        assert one.count > 0
-        assert one.title[0] == one.title[0].upper() or one.title.startswith("instance-")
-        assert one.title.endswith(".")
-        assert 0 < len(one.requests) <= EXAMPLES and len(set(one.requests)) == len(one.requests)
-        assert all(0 <= row < 600 for row in one.requests)
-        assert set(one.instances) <= {0, 1}
-        assert one.evidence
-        assert msgspec.json.decode(msgspec.json.encode(one), type=Finding) == one
+    for finding in findings:
+        assert finding.kind in KINDS
+        assert 0 <= finding.at_ps <= finding.until_ps <= last
+        assert 0 <= finding.severity <= 1
+        assert finding.count > 0
+        assert finding.title[0] == finding.title[0].upper() or finding.title.startswith("instance-")
+        assert finding.title.endswith(".")
+        assert 0 < len(finding.requests) <= EXAMPLES and len(set(finding.requests)) == len(finding.requests)
+        assert all(0 <= row < 600 for row in finding.requests)
+        assert set(finding.instances) <= {0, 1}
+        assert finding.evidence
+        assert msgspec.json.decode(msgspec.json.encode(finding), type=Finding) == finding
 
 
 def test_a_run_read_from_its_folder_has_the_same_findings(crowded: Result, tmp_path: Path) -> None:
@@ -92,7 +96,7 @@ def test_any_run_that_can_be_written_down_is_looked_through(seed: int) -> None:
         scenario={"slo": {"ttft": "3ps"}, "warmup": rng.randrange(5)}, summary={"shadow": {}},
     )  # fmt: skip
     assert {"slo_violation", "preemption_storm", "cache_thrashing", "shadow_divergence"} <= kinds(run)
-    assert all(0 <= one.severity <= 1 for one in find(run))
+    assert all(0 <= finding.severity <= 1 for finding in find(run))
 
 
 def at(record: Preemption | Thrash | ScaleRecord) -> int:
@@ -122,13 +126,13 @@ def busy(count: int, instances: int = 4) -> Result:
         tokens = rng.choice((100, 200, 8000))
         start = max(now, free[where])
         free[where] = first = start + tokens * 10**7
-        given = {
+        values = {
             **dict.fromkeys(("arrival_ps", "admitted_ps", "routed_ps", "enqueued_ps"), now), "started_ps": start,
             "first_token_ps": first, "finished_ps": first + 10**12, "instance": where, "prompt_tokens": tokens,
             "output_tokens": 10, "outcome": 0, "tenant": rng.randrange(2), "slo_class": rng.randrange(3),
             "predicted_tokens": rng.choice((0, 50)), "priority": rng.random(),
         }  # fmt: skip
-        for name, value in given.items():
+        for name, value in values.items():
             columns[name][row] = value
     columns |= {name: Coded(columns[name], words) for name, words in names.items()}
     columns["outcome"] = Coded(columns["outcome"], OUTCOMES)
@@ -158,7 +162,7 @@ def lines_run(work: Callable[[], object]) -> int:
 @pytest.mark.full
 def test_the_work_grows_with_the_requests_and_not_with_their_square() -> None:
     small, large = busy(1000), busy(8000)
-    wanted = {"priority_inversion", "slo_violation", "shadow_divergence", "herding", "head_of_line_blocking"}
-    assert wanted <= kinds(large)
+    expected = {"priority_inversion", "slo_violation", "shadow_divergence", "herding", "head_of_line_blocking"}
+    assert expected <= kinds(large)
     assert len(find(large)) <= 25
     assert lines_run(lambda: find(large)) < 8 * 1.25 * lines_run(lambda: find(small))

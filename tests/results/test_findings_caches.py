@@ -29,12 +29,12 @@ def shared(groups: int, blocks: int | None, *, tiers: bool = False, **more: Any)
 
 def test_a_gpu_too_small_for_its_prompts_thrashes() -> None:
     run = headway.simulate(shared(30, 600, tiers=True, kind="chat"), routing="round-robin")
-    found = of_kind(run, "cache_thrashing")[0]
-    assert found.evidence["tier"] == "cpu"
-    assert found.evidence["loaded_blocks"] == run.summary()["tiers"]["cpu"]["loaded_blocks"]
+    finding = of_kind(run, "cache_thrashing")[0]
+    assert finding.evidence["tier"] == "cpu"
+    assert finding.evidence["loaded_blocks"] == run.summary()["tiers"]["cpu"]["loaded_blocks"]
     blocks = run.summary()["tiers"]["cpu"]["thrashed_blocks"]
-    assert found.evidence["blocks"] <= blocks == sum(one.blocks for one in run.thrashes)
-    assert found.severity == found.evidence["blocks"] / found.evidence["loaded_blocks"]
+    assert finding.evidence["blocks"] <= blocks == sum(each.blocks for each in run.thrashes)
+    assert finding.severity == finding.evidence["blocks"] / finding.evidence["loaded_blocks"]
 
 
 def test_a_gpu_that_holds_them_does_not() -> None:
@@ -51,10 +51,10 @@ def test_an_episode_of_thrashing_needs_ten_loads_with_little_time_between() -> N
     rows = [request(0, start=0, first=1, end=99)]
     loads = thrashed(*range(9), 18, 30, 31, 32, 50)  # ten, the last of them ten seconds after the ninth
     summary = {"tiers": {"cpu": {"loaded_blocks": 200}}}
-    (found,) = cache_thrashing.find(seen(rows, thrashes=loads, summary=summary))
-    assert (found.at_ps, found.until_ps, found.count, found.requests) == (0, 18 * SECOND, 10, [0])
-    assert (found.severity, found.evidence["blocks"]) == (50 / 200, 50)
-    assert found.title == (
+    (finding,) = cache_thrashing.find(seen(rows, thrashes=loads, summary=summary))
+    assert (finding.at_ps, finding.until_ps, finding.count, finding.requests) == (0, 18 * SECOND, 10, [0])
+    assert (finding.severity, finding.evidence["blocks"]) == (50 / 200, 50)
+    assert finding.title == (
         "10 loads on i0 from 0.0 s to 18.0 s fetched 50 blocks from the cpu tier less than one second after storing "
         "them there: 25.0 % of all blocks loaded from that tier."
     )
@@ -68,11 +68,11 @@ def test_an_episode_of_thrashing_needs_ten_loads_with_little_time_between() -> N
 
 def test_an_index_that_remembers_more_than_the_gpus_hold_is_wrong() -> None:
     run = headway.simulate(shared(40, 600), routing="prefix-affinity")
-    (found,) = of_kind(run, "shadow_divergence")
-    assert found.count == run.summary()["shadow"]["unexpected_misses"] > 100
-    assert found.severity == found.count / found.evidence["of"]
+    (finding,) = of_kind(run, "shadow_divergence")
+    assert finding.count == run.summary()["shadow"]["unexpected_misses"] > 100
+    assert finding.severity == finding.count / finding.evidence["of"]
     assert all(
-        run.requests["cached_tokens"][row] == 0 < run.requests["predicted_tokens"][row] for row in found.requests
+        run.requests["cached_tokens"][row] == 0 < run.requests["predicted_tokens"][row] for row in finding.requests
     )
 
 
@@ -91,8 +91,8 @@ def test_who_believes_nothing_is_never_wrong() -> None:
 def test_the_two_directions_are_two_findings() -> None:
     believed = [(64, 64)] * 6 + [(64, 0)] * 2 + [(0, 32)] * 3 + [(0, 0)] * 9
     rows = [
-        request(k, start=k, first=k, end=k, predicted_tokens=one, cached_tokens=other)
-        for k, (one, other) in enumerate(believed)
+        request(k, start=k, first=k, end=k, predicted_tokens=each, cached_tokens=other)
+        for k, (each, other) in enumerate(believed)
     ]
     misses, hits = shadow_divergence.find(seen(rows, summary={"shadow": {}}))
     assert (misses.count, misses.severity, misses.requests) == (2, 2 / 8, [6, 7])
@@ -115,11 +115,11 @@ def crowded(blocks: int) -> Json:
 
 def test_too_few_blocks_make_a_storm() -> None:
     run = headway.simulate(crowded(500))
-    found = of_kind(run, "preemption_storm")[0]
-    assert found.count <= run.summary()["preemptions"] == len(run.preemptions)
-    assert found.count >= 100
-    assert found.evidence["most_of_one_request"] <= max(run.requests["preemptions"])
-    assert all(run.requests["preemptions"][row] > 0 for row in found.requests)
+    finding = of_kind(run, "preemption_storm")[0]
+    assert finding.count <= run.summary()["preemptions"] == len(run.preemptions)
+    assert finding.count >= 100
+    assert finding.evidence["most_of_one_request"] <= max(run.requests["preemptions"])
+    assert all(run.requests["preemptions"][row] > 0 for row in finding.requests)
 
 
 def test_enough_blocks_make_none() -> None:
@@ -131,26 +131,26 @@ def test_enough_blocks_make_none() -> None:
 def test_the_figures_of_a_storm_are_exact() -> None:
     rows = [request(k, start=k, first=k + 1, end=60) for k in range(6)] + [request(50, start=50, first=51, end=60)]
     times = [0, *range(10, 20), 20.5, 40]  # eleven of which any ten are within ten seconds
-    done = [Preemption(round(time * SECOND), 0, place % 3) for place, time in enumerate(times)]
-    (found,) = preemption_storm.find(seen(rows, preemptions=done))
-    assert (found.at_ps, found.until_ps, found.count) == (10 * SECOND, round(20.5 * SECOND), 11)
-    assert found.evidence["requests"] == 3 and found.evidence["requests_there"] == 6
-    assert found.severity == 3 / 6
-    assert found.requests == [1, 2, 0]  # four times, four times, three times
-    assert found.title == (
+    events = [Preemption(round(time * SECOND), 0, place % 3) for place, time in enumerate(times)]
+    (finding,) = preemption_storm.find(seen(rows, preemptions=events))
+    assert (finding.at_ps, finding.until_ps, finding.count) == (10 * SECOND, round(20.5 * SECOND), 11)
+    assert finding.evidence["requests"] == 3 and finding.evidence["requests_there"] == 6
+    assert finding.severity == 3 / 6
+    assert finding.requests == [1, 2, 0]  # four times, four times, three times
+    assert finding.title == (
         "i0 preempted requests 11 times from 10.0 s to 20.5 s: 3 of its 6 requests, one of them 4 times."
     )
 
 
 def test_two_storms_far_apart_are_two_findings() -> None:
     rows = [request(0, start=0, first=1, end=200)]
-    done = [Preemption((base + k) * SECOND, 0, 0) for base in (0, 100) for k in range(10)]
-    assert [one.count for one in preemption_storm.find(seen(rows, preemptions=done))] == [10, 10]
+    events = [Preemption((base + k) * SECOND, 0, 0) for base in (0, 100) for k in range(10)]
+    assert [finding.count for finding in preemption_storm.find(seen(rows, preemptions=events))] == [10, 10]
 
 
 @pytest.mark.parametrize("instances", [2, 3])
 def test_a_storm_is_one_instances(instances: int) -> None:
     rows = [request(0, start=0, first=1, end=20)]
-    done = [Preemption(k * SECOND // 2, k % instances, 0) for k in range(2 * preemption_storm.MANY - 1)]
-    found = preemption_storm.find(seen(rows, preemptions=done, instances=instances))
-    assert [one.instances for one in found] == ([[0]] if instances == 2 else [])
+    events = [Preemption(k * SECOND // 2, k % instances, 0) for k in range(2 * preemption_storm.MANY - 1)]
+    findings = preemption_storm.find(seen(rows, preemptions=events, instances=instances))
+    assert [finding.instances for finding in findings] == ([[0]] if instances == 2 else [])

@@ -24,11 +24,11 @@ FOUR: Json = {"workload": {"requests": 1500, "rate": "100/s"}, "cluster": {"inst
 
 def test_old_reports_make_herds() -> None:
     run = headway.simulate(FOUR | {"signals": {"poll_interval": "1s"}, "policies": {"routing": "least-kv"}})
-    (found,) = of_kind(run, "herding")
-    assert found.evidence["herds"] > 5
-    assert found.evidence["longest"] > 50
-    assert found.count == found.evidence["late_decisions"] and found.severity == found.count / 1500
-    assert found.instances and run.instance_ids()[found.instances[0]] in {f"instance-{k}" for k in range(4)}
+    (finding,) = of_kind(run, "herding")
+    assert finding.evidence["herds"] > 5
+    assert finding.evidence["longest"] > 50
+    assert finding.count == finding.evidence["late_decisions"] and finding.severity == finding.count / 1500
+    assert finding.instances and run.instance_ids()[finding.instances[0]] in {f"instance-{k}" for k in range(4)}
 
 
 @pytest.mark.parametrize("routing", ["least-loaded", "round-robin", "random", "power-of-two"])
@@ -52,14 +52,14 @@ def herd(count: int, spacing: float = 0.1) -> list[Json]:
 
 def test_the_figures_of_a_herd_are_exact() -> None:
     rows = herd(20)
-    (found,) = herding.find(seen(rows, instances=2))
+    (finding,) = herding.find(seen(rows, instances=2))
     # With two peers and 20 decisions a herd has 12, and the first four find fewer than four there.
-    assert found.evidence == {
+    assert finding.evidence == {
         "herds": 1, "late_decisions": 16, "decisions": 20, "limit": 12, "longest": 16, "longest_from_s": 0.4,
         "longest_until_s": 1.9, "longest_had": 19, "longest_fewest": 0, "of_this_kind": 1,
     }  # fmt: skip
-    assert (found.at_ps, found.until_ps, found.instances) == (4 * SECOND // 10, 19 * SECOND // 10, [1])
-    assert found.title == (
+    assert (finding.at_ps, finding.until_ps, finding.instances) == (4 * SECOND // 10, 19 * SECOND // 10, [1])
+    assert finding.title == (
         "1 herd of at least 12 requests went to one instance although another had at least 4 fewer; the longest sent "
         "16 requests to i1 from 0.4 s to 1.9 s, which then had 19 while another had 0."
     )
@@ -85,7 +85,7 @@ def test_an_instance_that_is_not_there_is_nobodys_better_choice() -> None:
 def test_only_instances_of_the_same_model_and_part_are_peers() -> None:
     apart = [{"id": "a", "model": "small"}, {"id": "b", "model": "large"}]
     assert herding.find(seen(herd(20), instances=apart)) == []
-    assert herding.find(seen(herd(20), instances=[one | {"model": "same"} for one in apart])) != []
+    assert herding.find(seen(herd(20), instances=[each | {"model": "same"} for each in apart])) != []
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -113,9 +113,9 @@ def test_late_decisions_are_those_that_counting_anew_finds(seed: int, monkeypatc
         free = [loads[k] for k in range(2) if not seed % 2 or now_in[k] in ("ready", "warming")]
         if loads[rows[place]["instance"]] - min(free) >= 2:
             late.add(place)
-    found = herding.find(run)
-    assert sum(one.count for one in found) == len(late)
-    assert not late or set(found[0].requests) == set(sorted(late, key=lambda p: (-_waited(rows[p], ended), p))[:20])
+    findings = herding.find(run)
+    assert sum(finding.count for finding in findings) == len(late)
+    assert not late or set(findings[0].requests) == set(sorted(late, key=lambda p: (-_waited(rows[p], ended), p))[:20])
 
 
 def _waited(row: Json, ended: int) -> int:
@@ -127,10 +127,10 @@ def _waited(row: Json, ended: int) -> int:
 
 def test_sending_to_the_busiest_makes_a_hot_spot() -> None:
     run = headway.simulate(FOUR | {"policies": {"routing": "always-busiest"}})
-    found = of_kind(run, "hot_spot")[0]
-    assert found.instances == [0]
-    assert found.severity > 0.9
-    assert found.evidence["mean_requests"] > 50 and found.evidence["mean_requests_of_peers"] == 0
+    finding = of_kind(run, "hot_spot")[0]
+    assert finding.instances == [0]
+    assert finding.severity > 0.9
+    assert finding.evidence["mean_requests"] > 50 and finding.evidence["mean_requests_of_peers"] == 0
 
 
 @pytest.mark.parametrize("routing", ["least-loaded", "round-robin", "random"])
@@ -144,11 +144,11 @@ def spot(count: int, until: float, instance: int = 0) -> list[Json]:
 
 def test_the_figures_of_a_hot_spot_are_exact() -> None:
     # i0 has 12 for ten seconds, i1 has 2 for twenty.
-    (found,) = hot_spot.find(seen(spot(12, 10) + spot(2, 20, instance=1), instances=2))
-    assert (found.at_ps, found.until_ps, found.instances, found.count) == (0, 10 * SECOND, [0], 12)
-    assert found.evidence["mean_requests"] == 12 and found.evidence["mean_requests_of_peers"] == 2
-    assert found.severity == (120 - 20) / (120 + 40)
-    assert found.title == (
+    (finding,) = hot_spot.find(seen(spot(12, 10) + spot(2, 20, instance=1), instances=2))
+    assert (finding.at_ps, finding.until_ps, finding.instances, finding.count) == (0, 10 * SECOND, [0], 12)
+    assert finding.evidence["mean_requests"] == 12 and finding.evidence["mean_requests_of_peers"] == 2
+    assert finding.severity == (120 - 20) / (120 + 40)
+    assert finding.title == (
         "i0 had 12.0 requests on average from 0.0 s to 10.0 s while its peers had 2.0 each; 12 requests were there in "
         "total."
     )
@@ -167,8 +167,8 @@ def test_a_little_more_or_for_a_moment_is_no_hot_spot(rows: list[Json]) -> None:
 
 
 def test_three_slices_are_enough() -> None:
-    (found,) = hot_spot.find(seen(spot(12, 3) + spot(2, 20, instance=1), instances=2))
-    assert (found.at_ps, found.until_ps) == (0, 3 * SECOND)
+    (finding,) = hot_spot.find(seen(spot(12, 3) + spot(2, 20, instance=1), instances=2))
+    assert (finding.at_ps, finding.until_ps) == (0, 3 * SECOND)
 
 
 def test_peers_that_are_not_there_do_not_make_an_instance_hot() -> None:
@@ -184,9 +184,9 @@ def test_the_time_in_each_slice_adds_up(seed: int) -> None:
     rng = Random(seed)
     grid = hot_spot.Grid(100, 7, 9)
     spans = [sorted((rng.randrange(100, 163), rng.randrange(100, 163))) for _ in range(30)]
-    found = hot_spot.sum_by_slice(grid, ((begin, end) for begin, end in spans))
+    findings = hot_spot.sum_by_slice(grid, ((begin, end) for begin, end in spans))
     instants = [[at for begin, end in spans for at in range(begin, end) if (at - 100) // 7 == k] for k in range(9)]
-    assert found == [len(one) for one in instants]
+    assert findings == [len(each) for each in instants]
 
 
 # --- P/D backpressure ------------------------------------------------------------------------------------------------
@@ -207,16 +207,16 @@ def split(decodes: int, blocks: int | None = None, **transfer: Any) -> Json:
 
 def test_prompts_pile_up_before_an_instance_that_cannot_take_them() -> None:
     run = headway.simulate(split(1, blocks=2000))
-    found = of_kind(run, "pd_backpressure")[0]
-    assert run.instance_ids()[found.instances[0]] == "decode-0"
-    assert found.evidence["limit"] == pd_backpressure.PILE and found.evidence["peak"] > 50
-    assert found.evidence["longest_wait_s"] == run.summary()["transfer"]["wait"]["max"] / 1000
+    finding = of_kind(run, "pd_backpressure")[0]
+    assert run.instance_ids()[finding.instances[0]] == "decode-0"
+    assert finding.evidence["limit"] == pd_backpressure.PILE and finding.evidence["peak"] > 50
+    assert finding.evidence["longest_wait_s"] == run.summary()["transfer"]["wait"]["max"] / 1000
     assert saturation(run) == "overloaded"  # though every first token comes at once
 
 
 def test_with_a_limit_of_incoming_requests_that_many_are_too_many() -> None:
-    found = of_kind(headway.simulate(split(1, blocks=2000, max_incoming=4)), "pd_backpressure")[0]
-    assert found.evidence["limit"] == 4 and found.evidence["peak"] >= 4
+    finding = of_kind(headway.simulate(split(1, blocks=2000, max_incoming=4)), "pd_backpressure")[0]
+    assert finding.evidence["limit"] == 4 and finding.evidence["peak"] >= 4
 
 
 @pytest.mark.parametrize("limit", [{}, {"max_incoming": 64}])
@@ -235,16 +235,16 @@ PAIR = [{"id": "decode", "role": "decode"}, {"id": "prefill", "role": "prefill"}
 
 def test_the_figures_of_a_pile_are_exact() -> None:
     rows = [handed(1, 5) for _ in range(7)] + [handed(2, 4), handed(2.5, 6), handed(10, 11)]
-    (found,) = pd_backpressure.find(seen(rows, instances=PAIR))
+    (finding,) = pd_backpressure.find(seen(rows, instances=PAIR))
     # Eight wait from 2 s on, nine from 2.5 s to 4 s, eight to 5 s.
-    assert (found.at_ps, found.until_ps, found.count, found.instances) == (2 * SECOND, 5 * SECOND, 9, [0])
-    assert found.evidence["peak"] == 9 and found.evidence["high_s"] == 3.0
-    assert found.evidence["longest_wait_s"] == 4.0
-    assert found.severity == (7 * 4 + 2 + 3.5) / (9 * 20)
+    assert (finding.at_ps, finding.until_ps, finding.count, finding.instances) == (2 * SECOND, 5 * SECOND, 9, [0])
+    assert finding.evidence["peak"] == 9 and finding.evidence["high_s"] == 3.0
+    assert finding.evidence["longest_wait_s"] == 4.0
+    assert finding.severity == (7 * 4 + 2 + 3.5) / (9 * 20)
     limited = {"cluster": {"transfer": {"max_incoming": 9}}}
-    (found,) = pd_backpressure.find(seen(rows, instances=PAIR, scenario=limited))
-    assert (found.at_ps, found.until_ps) == (5 * SECOND // 2, 5 * SECOND)  # those on their way count as well
-    assert found.evidence["limit"] == 9
+    (finding,) = pd_backpressure.find(seen(rows, instances=PAIR, scenario=limited))
+    assert (finding.at_ps, finding.until_ps) == (5 * SECOND // 2, 5 * SECOND)  # those on their way count as well
+    assert finding.evidence["limit"] == 9
 
 
 def test_a_pile_that_is_gone_within_a_second_is_not_told() -> None:
@@ -269,10 +269,10 @@ def test_the_word_for_a_cluster_is_stable_backlogged_or_overloaded() -> None:
     assert {word: saturation(run) for word, run in runs.items()} == {word: word for word in runs}
     assert of_kind(runs["stable"], "saturation") == []
     for word in ("overloaded", "backlogged"):
-        (found,) = of_kind(runs[word], "saturation")
-        assert found.evidence["word"] == word
-        peak = found.evidence["highest"]
-        assert found.title.startswith(f"The cluster is {word}: the backlog peaked at {peak} requests of 800")
+        (finding,) = of_kind(runs[word], "saturation")
+        assert finding.evidence["word"] == word
+        peak = finding.evidence["highest"]
+        assert finding.title.startswith(f"The cluster is {word}: the backlog peaked at {peak} requests of 800")
     assert (
         of_kind(runs["overloaded"], "saturation")[0].severity
         > 0.5
@@ -302,10 +302,10 @@ def at_once(arrival: float) -> Json:
 def test_the_backlog_is_read_at_a_hundred_instants() -> None:
     # One a second from 0 s to 99 s; the first half is served at once, of the others nobody is.
     rows = [at_once(k) if k < 50 else request(k) for k in range(100)]
-    found = backlog.backlog(Columns(result(rows).requests))
-    assert found.limit == 20
-    assert [found.samples[place] for place in (0, 49, 99)] == [0, 0, 50]
-    assert found.word == "overloaded"
+    findings = backlog.backlog(Columns(result(rows).requests))
+    assert findings.limit == 20
+    assert [findings.samples[place] for place in (0, 49, 99)] == [0, 0, 50]
+    assert findings.word == "overloaded"
 
 
 def test_a_backlog_that_is_worked_off_before_the_last_arrival_is_none_that_grows() -> None:
@@ -319,18 +319,18 @@ def test_a_backlog_that_was_higher_before_and_is_nearly_gone_does_not_grow() -> 
     # 40 come within the 51st second, and all but ten of them have been served by the end.
     rows = [at_once(k) for k in range(50)] + [request(50 + k / 40, start=76, first=76, end=76) for k in range(30)]
     rows += [request(51) for _ in range(10)] + [at_once(52 + k) for k in range(48)]
-    found = backlog.backlog(Columns(result(rows).requests))
-    second, fourth = (sum(found.samples[at : at + 25]) for at in (25, 75))
-    assert fourth > 2 * second and max(found.samples) == 40
-    assert found.word == "backlogged"
+    findings = backlog.backlog(Columns(result(rows).requests))
+    second, fourth = (sum(findings.samples[at : at + 25]) for at in (25, 75))
+    assert fourth > 2 * second and max(findings.samples) == 40
+    assert findings.word == "backlogged"
 
 
 def test_what_a_random_walk_may_leave_is_no_backlog() -> None:
     rows = [at_once(k) if k < 81 else request(k) for k in range(100)]  # 19 wait in the end, less than 2·√100
     assert backlog.backlog(Columns(result(rows).requests)).word == "stable"
     rows = [at_once(k) if k < 100 else request(k) for k in range(120)]  # 20 wait, and 2·√120 is 21.9
-    found = backlog.backlog(Columns(result(rows).requests))
-    assert (found.limit, found.word) == (22, "stable")
+    findings = backlog.backlog(Columns(result(rows).requests))
+    assert (findings.limit, findings.word) == (22, "stable")
     rows = [at_once(k) if k < 98 else request(k) for k in range(120)]  # 22 wait
     assert backlog.backlog(Columns(result(rows).requests)).word != "stable"
 

@@ -29,8 +29,8 @@ def test_misses_are_told_by_class_and_add_up_to_what_the_summary_says() -> None:
     workload = {"requests": 1500, "rate": "60/s", "tenants": TENANTS}
     scenario = {"workload": workload, "cluster": {"instances": 2}, "slo": {"ttft": "1s"}, "warmup": 100}
     run = headway.simulate(scenario)
-    found = of_kind(run, "slo_violation")
-    by_class = {one.evidence["slo_class"]: one for one in found}
+    findings = of_kind(run, "slo_violation")
+    by_class = {finding.evidence["slo_class"]: finding for finding in findings}
     for group in run.summary()["classes"]:
         share = group["slo"]["goodput_ratio"]
         missed = by_class[group["id"]].count if group["id"] in by_class else 0
@@ -38,15 +38,15 @@ def test_misses_are_told_by_class_and_add_up_to_what_the_summary_says() -> None:
         assert missed == round(len(counted) * (1 - share))
     assert by_class["realtime"].count > 100
     assert by_class["realtime"].evidence["tenant"] == "shop"
-    assert len(found) <= 3
+    assert len(findings) <= 3
 
 
 def test_ten_thousand_misses_make_a_handful_of_findings() -> None:
     workload = {"requests": 10_500, "rate": "200/s", "prompt_tokens": 500, "output_tokens": 10, "tenants": TENANTS}
     run = headway.simulate({"workload": workload, "cluster": {"instances": 2}, "slo": {"e2e": "10ms"}})
-    found = of_kind(run, "slo_violation")
-    assert len(found) <= 3
-    assert sum(one.count for one in found) > 5000
+    findings = of_kind(run, "slo_violation")
+    assert len(findings) <= 3
+    assert sum(finding.count for finding in findings) > 5000
 
 
 @pytest.mark.parametrize("slo", [{}, {"ttft": "1h", "tpot": "10s", "e2e": "5h"}])
@@ -59,8 +59,8 @@ def test_without_targets_or_with_wide_ones_there_is_no_violation(slo: Json) -> N
 
 def test_the_only_tenants_own_targets_hold() -> None:
     workload = {"requests": 50, "rate": "5/s", "slo": {"e2e": "1ms"}}
-    (found,) = of_kind(headway.simulate({"workload": workload, "slo": {"e2e": "1h"}}), "slo_violation")
-    assert found.count == 50 and found.severity == 1.0
+    (finding,) = of_kind(headway.simulate({"workload": workload, "slo": {"e2e": "1h"}}), "slo_violation")
+    assert finding.count == 50 and finding.severity == 1.0
 
 
 def test_the_figures_of_a_violation_are_exact() -> None:
@@ -68,15 +68,15 @@ def test_the_figures_of_a_violation_are_exact() -> None:
     rows = [request(k, start=k, first=k + late, end=k + 4) for k, late in enumerate(ttfts)]
     rows.append(request(11, slo_class="batch", outcome="rejected", instance=-1))
     rows.append(request(12, outcome="timed_out"))
-    (found,) = slo_violation.find(seen(rows, scenario={"slo": {"ttft": "500ms", "tpot": "4s"}}))
-    assert (found.count, found.severity) == (4, 0.4)
-    assert (found.at_ps, found.until_ps) == (2 * SECOND, 12 * SECOND)
-    assert found.requests == [2, 3, 5, 8]  # the first three six times too late, the last four times
-    assert found.evidence == {
+    (finding,) = slo_violation.find(seen(rows, scenario={"slo": {"ttft": "500ms", "tpot": "4s"}}))
+    assert (finding.count, finding.severity) == (4, 0.4)
+    assert (finding.at_ps, finding.until_ps) == (2 * SECOND, 12 * SECOND)
+    assert finding.requests == [2, 3, 5, 8]  # the first three six times too late, the last four times
+    assert finding.evidence == {
         "slo_class": "standard", "requests": 10, "missed": 4, "missed_ttft": 4, "missed_tpot": 0, "worst_from_s": 2.0,
         "worst_until_s": 3.0, "worst_requests": 2, "worst_missed": 2, "not_completed": 1, "of_this_kind": 1,
     }  # fmt: skip
-    assert found.title == (
+    assert finding.title == (
         "4 of 10 standard requests (40.0 %) missed a target: 4 TTFT; the worst stretch is arrivals from 2.0 s to 3.0 "
         "s, of which 2 of 2 missed."
     )
@@ -110,10 +110,11 @@ def test_misses_agree_with_an_independent_count(seed: int) -> None:
         steps = row["output_tokens"] - 1
         late = e2e > 12 if row["tenant"] == "a" else ttft > 9 or (steps and (e2e - ttft) / steps > 2)
         missed[row["slo_class"]] = missed.get(row["slo_class"], 0) + bool(late)
-    found = {
-        one.evidence["slo_class"]: one.count for one in slo_violation.find(seen(rows, instances=3, scenario=scenario))
+    findings = {
+        finding.evidence["slo_class"]: finding.count
+        for finding in slo_violation.find(seen(rows, instances=3, scenario=scenario))
     }
-    assert found == {name: count for name, count in missed.items() if count}
+    assert findings == {name: count for name, count in missed.items() if count}
 
 
 # --- scale oscillation -----------------------------------------------------------------------------------------------
@@ -142,10 +143,10 @@ LIVING: Json = {
 
 def test_an_autoscaler_that_changes_its_mind_at_every_check_oscillates() -> None:
     run = headway.simulate(LIVING, scaling=UpAndDown())
-    (found,) = of_kind(run, "scale_oscillation")
-    assert found.count == run.summary()["scaling"]["oscillations"] >= 5
-    assert found.evidence["changes"] == len(run.scaling_events) == found.count + 1
-    assert found.title.startswith("Pool default changed direction")
+    (finding,) = of_kind(run, "scale_oscillation")
+    assert finding.count == run.summary()["scaling"]["oscillations"] >= 5
+    assert finding.evidence["changes"] == len(run.scaling_events) == finding.count + 1
+    assert finding.title.startswith("Pool default changed direction")
 
 
 @pytest.mark.parametrize("policy", [Up, "static"])
@@ -160,18 +161,18 @@ def scaled(*changes: tuple[float, int, int], pool: str = "chat") -> list[ScaleRe
 
 def test_the_figures_of_an_oscillation_are_exact() -> None:
     rows = [request(15, start=15, first=18, end=20), request(16, start=16, first=17, end=20)]
-    done = scaled((1, 1, 2), (10, 2, 4), (40, 4, 3), (50, 3, 5), (500, 5, 4), (510, 4, 5))
-    (found,) = scale_oscillation.find(seen(rows, scaling_events=done))
-    assert (found.at_ps, found.until_ps, found.count) == (10 * SECOND, 50 * SECOND, 2)
-    assert found.requests == [0, 1]  # the slowest of those that came meanwhile
-    assert found.severity == 2 / scale_oscillation.MANY
-    assert found.title == (
+    events = scaled((1, 1, 2), (10, 2, 4), (40, 4, 3), (50, 3, 5), (500, 5, 4), (510, 4, 5))
+    (finding,) = scale_oscillation.find(seen(rows, scaling_events=events))
+    assert (finding.at_ps, finding.until_ps, finding.count) == (10 * SECOND, 50 * SECOND, 2)
+    assert finding.requests == [0, 1]  # the slowest of those that came meanwhile
+    assert finding.severity == 2 / scale_oscillation.MANY
+    assert finding.title == (
         "Pool chat changed direction 2 times from 10.0 s to 50.0 s, on average every 20.0 s: it scaled up 2 times and "
         "down 1 time, between 2 and 5 replicas."
     )
 
 
 def test_pools_do_not_oscillate_against_each_other() -> None:
-    done = scaled((1, 1, 2), (3, 2, 3)) + scaled((2, 3, 2), (4, 2, 1), pool="code")
-    done.sort(key=lambda one: one.at_ps)
-    assert scale_oscillation.find(seen([request(0)], scaling_events=done)) == []
+    events = scaled((1, 1, 2), (3, 2, 3)) + scaled((2, 3, 2), (4, 2, 1), pool="code")
+    events.sort(key=lambda one: one.at_ps)
+    assert scale_oscillation.find(seen([request(0)], scaling_events=events)) == []

@@ -34,13 +34,13 @@ def mixed(**policies: Any) -> Json:
 
 def test_first_come_first_served_inverts_priorities() -> None:
     run = headway.simulate(mixed(scheduler="fcfs"))
-    (found,) = of_kind(run, "priority_inversion")
-    assert found.evidence["slo_class"] == "realtime"
-    assert found.count == found.evidence["passed"] == run.summary()["pathology"]["priority_inversions"] > 100
-    assert found.evidence["passed_by_a_lower_class"] == found.count
-    assert found.instances == [0]
-    assert found.title.startswith(f"{found.count} of {found.evidence['requests']} realtime requests waited while")
-    assert "mostly one of class batch" in found.title
+    (finding,) = of_kind(run, "priority_inversion")
+    assert finding.evidence["slo_class"] == "realtime"
+    assert finding.count == finding.evidence["passed"] == run.summary()["pathology"]["priority_inversions"] > 100
+    assert finding.evidence["passed_by_a_lower_class"] == finding.count
+    assert finding.instances == [0]
+    assert finding.title.startswith(f"{finding.count} of {finding.evidence['requests']} realtime requests waited while")
+    assert "mostly one of class batch" in finding.title
 
 
 def test_a_strict_priority_scheduler_inverts_none() -> None:
@@ -67,11 +67,11 @@ class EveryThird:
 def test_between_equal_classes_the_score_decides() -> None:
     workload = {"requests": 300, "rate": "60/s", "prompt_tokens": 2000, "output_tokens": 50}
     scenario = {"workload": workload, "cluster": {"instances": 1}}
-    (found,) = of_kind(headway.simulate(scenario, priority=EveryThird(), scheduler="fcfs"), "priority_inversion")
-    assert found.evidence["slo_class"] == "standard"
-    assert found.evidence["passed_by_a_lower_score"] == found.count > 50
-    assert all(row % 3 == 0 for row in found.requests)
-    assert "mostly one with a lower score" in found.title
+    (finding,) = of_kind(headway.simulate(scenario, priority=EveryThird(), scheduler="fcfs"), "priority_inversion")
+    assert finding.evidence["slo_class"] == "standard"
+    assert finding.evidence["passed_by_a_lower_score"] == finding.count > 50
+    assert all(row % 3 == 0 for row in finding.requests)
+    assert "mostly one with a lower score" in finding.title
     strict = {"name": "priority", "aging": 0}
     assert "priority_inversion" not in kinds(headway.simulate(scenario, priority=EveryThird(), scheduler=strict))
 
@@ -84,11 +84,11 @@ def test_the_figures_of_an_inversion_are_exact() -> None:
         request(2.5, start=5, first=6, end=7, slo_class="batch"),
         request(6, start=8, first=9, end=10, slo_class="realtime"),  # passed by nobody
     ]
-    (found,) = priority_inversion.find(seen(rows))
-    assert (found.count, found.severity, found.requests) == (1, 0.5, [1])
-    assert (found.at_ps, found.until_ps) == (5 * SECOND, 9 * SECOND)
-    assert found.evidence["longest_wait_after_s"] == found.evidence["mean_wait_after_s"] == 4.0
-    assert found.title == (
+    (finding,) = priority_inversion.find(seen(rows))
+    assert (finding.count, finding.severity, finding.requests) == (1, 0.5, [1])
+    assert (finding.at_ps, finding.until_ps) == (5 * SECOND, 9 * SECOND)
+    assert finding.evidence["longest_wait_after_s"] == finding.evidence["mean_wait_after_s"] == 4.0
+    assert finding.title == (
         "1 of 2 realtime requests waited while their instance started a less important one, mostly one of class batch; "
         "they then waited up to 4.0 s longer."
     )
@@ -99,8 +99,8 @@ def test_who_gives_up_while_others_are_started_was_passed_too() -> None:
         request(0, slo_class="realtime", finished_ps=4 * SECOND, outcome="timed_out"),
         request(1, start=2, first=3, end=5, slo_class="batch"),
     ]
-    (found,) = priority_inversion.find(seen(rows))
-    assert found.requests == [0]
+    (finding,) = priority_inversion.find(seen(rows))
+    assert finding.requests == [0]
 
 
 def test_another_instance_or_the_same_instant_is_no_inversion() -> None:
@@ -148,8 +148,8 @@ def test_inversions_are_those_that_looking_at_all_pairs_finds(seed: int) -> None
         ]
         if passers:
             expected[i] = min(passers)[1]  # when the least important, of equals the first, was started
-    found = waits.inversions()
-    assert {row: rows[other]["started_ps"] for row, other in found.items()} == expected
+    findings = waits.inversions()
+    assert {row: rows[other]["started_ps"] for row, other in findings.items()} == expected
 
 
 # --- head-of-line blocking -------------------------------------------------------------------------------------------
@@ -162,10 +162,10 @@ def test_short_prompts_wait_for_long_ones() -> None:
     }
     workload = {"tenants": tenants, "requests": 300, "rate": "10/s"}
     run = headway.simulate({"workload": workload, "cluster": {"instances": 1}, "policies": {"scheduler": "fcfs"}})
-    (found,) = of_kind(run, "head_of_line_blocking")
-    assert found.count == found.evidence["blocked"] > 30
-    assert found.evidence["share_of_wait"] == run.summary()["pathology"]["head_of_line_blocking"] > 0.3
-    assert all(run.requests["tenant"][row] == "chat" for row in found.requests)
+    (finding,) = of_kind(run, "head_of_line_blocking")
+    assert finding.count == finding.evidence["blocked"] > 30
+    assert finding.evidence["share_of_wait"] == run.summary()["pathology"]["head_of_line_blocking"] > 0.3
+    assert all(run.requests["tenant"][row] == "chat" for row in finding.requests)
 
 
 def test_prompts_of_one_length_block_nobody() -> None:
@@ -182,13 +182,13 @@ def test_the_figures_of_blocking_are_exact() -> None:
         request(2, start=5, first=6, end=7, prompt_tokens=100),  # waits for 3 s, 2 of them blocked
         request(2, start=6, first=7, end=8, prompt_tokens=2049),  # of a prompt that is not four times as long
     ]
-    (found,) = head_of_line_blocking.find(seen(rows))
-    assert (found.count, found.requests) == (1, [1])
-    assert found.evidence["blocked_s"] == 2.0
-    assert found.evidence["waited_s"] == 1 + 3 + 4
-    assert found.evidence["share_of_wait"] == 2 / 8
-    assert found.severity == 2 / (4 + 4 + 5)
-    assert "up to 2.0 s each; such blocking is 25.0 % of all waiting time" in found.title
+    (finding,) = head_of_line_blocking.find(seen(rows))
+    assert (finding.count, finding.requests) == (1, [1])
+    assert finding.evidence["blocked_s"] == 2.0
+    assert finding.evidence["waited_s"] == 1 + 3 + 4
+    assert finding.evidence["share_of_wait"] == 2 / 8
+    assert finding.severity == 2 / (4 + 4 + 5)
+    assert "up to 2.0 s each; such blocking is 25.0 % of all waiting time" in finding.title
 
 
 def test_what_was_found_in_the_cache_is_not_computed_and_blocks_nobody() -> None:
@@ -220,7 +220,7 @@ def test_blocked_time_is_what_counting_instant_by_instant_finds(seed: int) -> No
             and other["prompt_tokens"] - other["cached_tokens"] >= wanted
         ]
         instants = range(row["enqueued_ps"], until) if not row.get("redirects") else ()
-        blocked = sum(any(one["started_ps"] <= at < one["first_token_ps"] for one in longer) for at in instants)
+        blocked = sum(any(each["started_ps"] <= at < each["first_token_ps"] for each in longer) for at in instants)
         if blocked:
             expected[i] = blocked
     assert waits.blocked_ps() == expected
@@ -231,10 +231,10 @@ def test_blocked_time_is_what_counting_instant_by_instant_finds(seed: int) -> No
 
 def test_strict_priorities_starve_the_low_class() -> None:
     run = headway.simulate(mixed(priority="by-class", scheduler={"name": "priority", "aging": 0}))
-    (found,) = of_kind(run, "starvation")
-    assert found.evidence["slo_class"] == "batch"
-    assert found.evidence["shortest_wait_s"] >= 5
-    assert found.evidence["tenant"] == "later" and found.evidence["tenant_starved"] == found.count
+    (finding,) = of_kind(run, "starvation")
+    assert finding.evidence["slo_class"] == "batch"
+    assert finding.evidence["shortest_wait_s"] >= 5
+    assert finding.evidence["tenant"] == "later" and finding.evidence["tenant_starved"] == finding.count
 
 
 def test_nobody_starves_where_first_come_is_first_served() -> None:
@@ -246,22 +246,22 @@ def test_nobody_starves_where_first_come_is_first_served() -> None:
 def test_the_figures_of_starvation_are_exact() -> None:
     rows = [request(0, start=0, first=1, end=2), request(0.5, start=20, first=21, end=22, tenant="slow")]
     rows += [request(1 + k, start=1 + k + 0.25, first=2 + k, end=3 + k) for k in range(12)]
-    (found,) = starvation.find(seen(rows))
-    assert (found.count, found.requests, found.severity) == (1, [1], starvation.SLIGHTEST)
-    assert (found.at_ps, found.until_ps) == (SECOND // 2, 20 * SECOND)
+    (finding,) = starvation.find(seen(rows))
+    assert (finding.count, finding.requests, finding.severity) == (1, [1], starvation.SLIGHTEST)
+    assert (finding.at_ps, finding.until_ps) == (SECOND // 2, 20 * SECOND)
     # Thirteen were started before it, and one of them had come before it.
-    assert found.evidence["longest_lost_places"] == 12
-    assert found.evidence["median_wait_s"] == 0.25
-    assert found.evidence["longest_wait_s"] == 19.5
-    assert found.evidence["tenant"] == "slow"
+    assert finding.evidence["longest_lost_places"] == 12
+    assert finding.evidence["median_wait_s"] == 0.25
+    assert finding.evidence["longest_wait_s"] == 19.5
+    assert finding.evidence["tenant"] == "slow"
 
 
 def test_the_usual_wait_counts_requests_that_start_at_the_first_instant() -> None:
     rows = [request(0, start=0, first=1, end=2) for _ in range(13)]
     rows += [request(0.5, start=20, first=21, end=22)]
     rows += [request(1 + k, start=1 + k + 0.25, first=2 + k, end=3 + k) for k in range(12)]
-    (found,) = starvation.find(seen(rows))
-    assert found.evidence["median_wait_s"] == 0
+    (finding,) = starvation.find(seen(rows))
+    assert finding.evidence["median_wait_s"] == 0
 
 
 def test_who_waits_as_long_as_most_does_not_starve() -> None:

@@ -60,12 +60,12 @@ def test_order_statistics_equal_those_of_the_gaps_written_out(runs: list[Run]) -
 
 @given(RUNS, st.data())
 def test_what_is_taken_back_was_never_there(runs: list[Run], data: st.DataObject) -> None:
-    gone = data.draw(st.lists(st.sampled_from(runs), max_size=5, unique=True))
-    taken = [(first, increment, steps, -weight) for first, increment, steps, weight in gone]
+    removed = data.draw(st.lists(st.sampled_from(runs), max_size=5, unique=True))
+    subtracted = [(first, increment, steps, -weight) for first, increment, steps, weight in removed]
     left = list(runs)
-    for run in gone:
+    for run in removed:
         left.remove(run)
-    counts = GapCounts(flat(data.draw(st.permutations(runs + taken))))
+    counts = GapCounts(flat(data.draw(st.permutations(runs + subtracted))))
     if left:
         check(counts, written_out(left))
     else:

@@ -35,7 +35,7 @@ def test_a_run_of_one_tenant_and_one_kind_without_sessions_has_no_groups() -> No
 
 
 def test_each_tenant_has_its_own_figures() -> None:
-    got = summary(
+    actual = summary(
         [
             done(0, wait=10, tenant="zoo", prompt_tokens=40, cached_tokens=10),
             done(1, wait=20, tenant="acme"),
@@ -43,7 +43,7 @@ def test_each_tenant_has_its_own_figures() -> None:
             done(3, wait=30, tenant="zoo", prompt_tokens=60),
         ]
     )
-    acme, zoo = got["tenants"]
+    acme, zoo = actual["tenants"]
     assert (acme["id"], zoo["id"]) == ("acme", "zoo")
     assert zoo["requests"] == {
         "arrived": 3, "completed": 2, "rejected": 1, "timed_out": 0, "failed": 0, "in_flight": 0
@@ -55,26 +55,26 @@ def test_each_tenant_has_its_own_figures() -> None:
 
 
 def test_each_class_has_its_own_figures_and_only_those_that_came_are_classes() -> None:
-    made = [
+    rows = [
         done(0, wait=10, slo_class="realtime"),
         done(1, wait=20, slo_class="batch"),
         lost(2, slo_class="batch"),
         done(3, wait=40, slo_class="batch"),
     ]
-    batch, realtime = summary(made)["classes"]  # nobody is standard
+    batch, realtime = summary(rows)["classes"]  # nobody is standard
     assert (batch["id"], realtime["id"]) == ("batch", "realtime")
     assert (batch["requests"]["arrived"], batch["requests"]["rejected"]) == (3, 1)
     assert (batch["latency"]["ttft"]["mean"], realtime["latency"]["ttft"]["mean"]) == (30, 10)
     assert batch["slo"]["goodput_ratio"] == pytest.approx(2 / 3)
-    both = summary([*made, done(4)])["classes"]
-    assert [one["id"] for one in both] == ["batch", "realtime", "standard"]
+    both = summary([*rows, done(4)])["classes"]
+    assert [each["id"] for each in both] == ["batch", "realtime", "standard"]
 
 
 def test_fairness_is_jains_index_of_what_tenants_got() -> None:
     """a: 2 of 2 good, 100 + 100 tokens; b: 1 of 4 good, 40 tokens; c: 0 of 1."""
     a = {"tenant": "a", "prompt_tokens": 90, "output_tokens": 10}
     b = {"tenant": "b", "prompt_tokens": 15, "output_tokens": 5}
-    made = [
+    rows = [
         done(0, **a),
         done(1, **a),
         done(2, wait=10, **b),
@@ -83,10 +83,10 @@ def test_fairness_is_jains_index_of_what_tenants_got() -> None:
         {"arrival_ps": 5 * MS, "outcome": "timed_out", "tenant": "b"},
         lost(6, tenant="c"),
     ]
-    got = summary(made, slo=Targets(ttft_ps=50 * MS))["fairness"]
-    assert got["jain_tokens"] == pytest.approx(240**2 / (3 * (200**2 + 40**2)))
-    assert got["jain_goodput"] == pytest.approx((1 + 0.25 + 0) ** 2 / (3 * (1 + 0.25**2)))
-    without = summary(made)["fairness"]  # every completed request is good
+    actual = summary(rows, slo=Targets(ttft_ps=50 * MS))["fairness"]
+    assert actual["jain_tokens"] == pytest.approx(240**2 / (3 * (200**2 + 40**2)))
+    assert actual["jain_goodput"] == pytest.approx((1 + 0.25 + 0) ** 2 / (3 * (1 + 0.25**2)))
+    without = summary(rows)["fairness"]  # every completed request is good
     assert without["jain_goodput"] == pytest.approx((1 + 0.5 + 0) ** 2 / (3 * (1 + 0.5**2)))
 
 
@@ -94,48 +94,48 @@ def test_equal_tenants_are_served_fairly_one_alone_is_not_and_nobody_is_no_sampl
     thirds = [done(0, tenant=name) for name in "abc"] + [lost(1, tenant=name) for name in "abcabc"]
     assert summary(thirds)["fairness"] == {"jain_tokens": 1.0, "jain_goodput": 1.0}
     assert summary([done(0, tenant="a"), lost(1, tenant="b")])["fairness"] == {"jain_tokens": 0.5, "jain_goodput": 0.5}
-    nobody = summary([lost(0, tenant="a"), lost(1, tenant="b")])["fairness"]
-    assert nobody == {"jain_tokens": None, "jain_goodput": None}
+    empty = summary([lost(0, tenant="a"), lost(1, tenant="b")])["fairness"]
+    assert empty == {"jain_tokens": None, "jain_goodput": None}
 
 
 def test_a_tenant_whose_requests_are_all_warm_up_is_no_sample_of_fairness() -> None:
-    made = [lost(0, tenant="early"), done(1, tenant="a"), done(2, tenant="b"), lost(3, tenant="b")]
-    assert summary(made, warmup=1)["fairness"]["jain_goodput"] == pytest.approx(1.5**2 / (2 * 1.25))
+    rows = [lost(0, tenant="early"), done(1, tenant="a"), done(2, tenant="b"), lost(3, tenant="b")]
+    assert summary(rows, warmup=1)["fairness"]["jain_goodput"] == pytest.approx(1.5**2 / (2 * 1.25))
 
 
 def test_a_tenants_own_targets_hold_for_it_instead_of_the_runs() -> None:
-    made = [
+    rows = [
         done(0, wait=10, decode=100, tenant="gold"),
         done(0, wait=30, tenant="gold"),
         done(0, wait=30),
         done(0, wait=60),
     ]
     own = {"gold": Targets(ttft_ps=20 * MS, tpot_ps=40 * MS)}
-    got = summary(made, slo=Targets(ttft_ps=50 * MS, e2e_ps=10 * MS), tenant_slos=own)
-    assert got["slo"]["ttft_attainment"] == 0.5  # one of two each
-    assert got["slo"]["tpot_attainment"] == 0.5  # of gold's two
-    assert got["slo"]["e2e_attainment"] == 0.0  # of the others
-    assert got["slo"]["goodput_ratio"] == 0.0
-    default, gold = got["tenants"]
+    actual = summary(rows, slo=Targets(ttft_ps=50 * MS, e2e_ps=10 * MS), tenant_slos=own)
+    assert actual["slo"]["ttft_attainment"] == 0.5  # one of two each
+    assert actual["slo"]["tpot_attainment"] == 0.5  # of gold's two
+    assert actual["slo"]["e2e_attainment"] == 0.0  # of the others
+    assert actual["slo"]["goodput_ratio"] == 0.0
+    default, gold = actual["tenants"]
     assert gold["slo"]["e2e_attainment"] is default["slo"]["tpot_attainment"] is None
     assert (default["slo"]["ttft_attainment"], gold["slo"]["ttft_attainment"]) == (0.5, 0.5)
 
 
 def test_targets_that_only_one_tenant_has_leave_the_others_good() -> None:
-    got = summary([done(0, wait=30), done(0, wait=30, tenant="gold")], tenant_slos={"gold": Targets(20 * MS)})
-    assert (got["slo"]["ttft_attainment"], got["slo"]["goodput_ratio"]) == (0.0, 0.5)
+    actual = summary([done(0, wait=30), done(0, wait=30, tenant="gold")], tenant_slos={"gold": Targets(20 * MS)})
+    assert (actual["slo"]["ttft_attainment"], actual["slo"]["goodput_ratio"]) == (0.0, 0.5)
 
 
 def test_turns_given_up_after_a_refusal_count_against_goodput() -> None:
     recorder = record([done(0), lost(1)])
     recorder.not_issued, recorder.abandoned = 5, 2
-    got = summarise(recorder, fleet(1), facts())
-    assert (got["requests"]["not_issued"], got["requests"]["abandoned"]) == (5, 2)
-    assert got["slo"]["goodput_ratio"] == 0.25
+    actual = summarise(recorder, fleet(1), facts())
+    assert (actual["requests"]["not_issued"], actual["requests"]["abandoned"]) == (5, 2)
+    assert actual["slo"]["goodput_ratio"] == 0.25
 
 
 def test_sessions_are_counted_from_their_first_request_to_the_end_of_their_last() -> None:
-    got = summary(
+    actual = summary(
         [
             done(0, wait=5, session="a", turn=0),
             lost(1, session="b", turn=0),
@@ -146,15 +146,15 @@ def test_sessions_are_counted_from_their_first_request_to_the_end_of_their_last(
             done(6, wait=9, session="c", turn=1),
         ]
     )["sessions"]
-    assert (got["count"], got["turns"], got["completed"]) == (3, 5 / 3, 2)  # c's second turn was sent again
-    assert (got["duration"]["min"], got["duration"]["max"]) == (13, 15)
+    assert (actual["count"], actual["turns"], actual["completed"]) == (3, 5 / 3, 2)  # c's second turn was sent again
+    assert (actual["duration"]["min"], actual["duration"]["max"]) == (13, 15)
 
 
 def test_a_session_that_began_in_the_warm_up_does_not_count() -> None:
-    made = [done(0, session="a"), done(1, session="b"), done(2, session="a", turn=1), done(3, session="c")]
-    assert summary(made, warmup=1)["sessions"]["count"] == 2
-    assert summary(made, warmup=4)["sessions"] == {
-        "count": 0, "turns": None, "completed": 0, "duration": dict.fromkeys(summary(made)["latency"]["ttft"])
+    rows = [done(0, session="a"), done(1, session="b"), done(2, session="a", turn=1), done(3, session="c")]
+    assert summary(rows, warmup=1)["sessions"]["count"] == 2
+    assert summary(rows, warmup=4)["sessions"] == {
+        "count": 0, "turns": None, "completed": 0, "duration": dict.fromkeys(summary(rows)["latency"]["ttft"])
     }  # fmt: skip
 
 
@@ -167,22 +167,22 @@ def test_a_group_has_the_figures_of_a_run_of_its_requests_alone(
         row["tenant"] = data.draw(st.sampled_from(["a", "b", "c"]))
         row["kind"] = data.draw(st.sampled_from(["chat", "agentic"]))
         row["slo_class"] = data.draw(st.sampled_from(["standard", "batch"]))
-    given = {"slo": Targets(SECOND // 2), "tenant_slos": {"b": Targets(e2e_ps=SECOND)}, "ended_ps": 20 * SECOND}
-    got = summary(made, warmup=warmup, **given)
+    values = {"slo": Targets(SECOND // 2), "tenant_slos": {"b": Targets(e2e_ps=SECOND)}, "ended_ps": 20 * SECOND}
+    actual = summary(made, warmup=warmup, **values)
     for group, column in (("tenants", "tenant"), ("classes", "slo_class"), ("kinds", "kind")):
         names = sorted({row[column] for row in made})
-        assert [one["id"] for one in got.get(group, [])] == (names if len(names) > 1 else [])
-        for one in got.get(group, []):
-            mine = [(row, number < warmup) for number, row in enumerate(made) if row[column] == one["id"]]
-            alone = summary([row for row, _ in mine], warmup=len([1 for _, early in mine if early]), **given)
-            assert one["requests"] == {name: alone["requests"][name] for name in ("arrived", *OUTCOMES)}
-            assert one["latency"] == {name: spread for name, spread in alone["latency"].items() if name != "itl"}
-            assert one["cache"]["token_hit_ratio"] == alone["cache"]["token_hit_ratio"]
+        assert [each["id"] for each in actual.get(group, [])] == (names if len(names) > 1 else [])
+        for each in actual.get(group, []):
+            mine = [(row, number < warmup) for number, row in enumerate(made) if row[column] == each["id"]]
+            alone = summary([row for row, _ in mine], warmup=len([1 for _, early in mine if early]), **values)
+            assert each["requests"] == {name: alone["requests"][name] for name in ("arrived", *OUTCOMES)}
+            assert each["latency"] == {name: spread for name, spread in alone["latency"].items() if name != "itl"}
+            assert each["cache"]["token_hit_ratio"] == alone["cache"]["token_hit_ratio"]
             shares = ("ttft_attainment", "tpot_attainment", "e2e_attainment", "goodput_ratio")
-            assert [one["slo"][name] for name in shares] == [alone["slo"][name] for name in shares]
+            assert [each["slo"][name] for name in shares] == [alone["slo"][name] for name in shares]
 
 
 def test_a_thousand_tenants_take_no_thousand_passes() -> None:
     many = summary([done(number, tenant=f"t{number % 1000}") for number in range(20_000)])
     assert len(many["tenants"]) == 1000
-    assert {one["requests"]["arrived"] for one in many["tenants"]} == {20}
+    assert {each["requests"]["arrived"] for each in many["tenants"]} == {20}

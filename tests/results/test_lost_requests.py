@@ -52,9 +52,9 @@ def test_the_lost_are_in_no_percentile_and_are_misses(change: dict[str, Any]) ->
     ttft = [(row["first_token_ps"] - row["arrival_ps"]) / MS for row in rows]
     e2e = [(row["finished_ps"] - row["arrival_ps"]) / MS for row in rows]
     for name, values in (("ttft", ttft), ("e2e", e2e)):
-        found = summary["latency"][name]
-        assert found["mean"] == pytest.approx(fmean(values))
-        assert (found["min"], found["max"]) == (pytest.approx(min(values)), pytest.approx(max(values)))
+        figures = summary["latency"][name]
+        assert figures["mean"] == pytest.approx(fmean(values))
+        assert (figures["min"], figures["max"]) == (pytest.approx(min(values)), pytest.approx(max(values)))
     good = sum(value <= 1000 for value in ttft)
     assert summary["slo"]["goodput_ratio"] == good / 300
     assert summary["slo"]["ttft_attainment"] == good / len(rows)
@@ -65,8 +65,8 @@ def test_one_that_times_out_amid_its_tokens_is_lost_with_all_it_had() -> None:
     result = headway.simulate({**LOAD, "workload": {**LOAD["workload"], "timeout": "900ms"}})
     cut = [row for row in result.requests.rows() if row["outcome"] == "timed_out" and row["first_token_ps"] >= 0]
     assert cut and any(row["first_token_ps"] - row["arrival_ps"] <= PS_PER_SECOND for row in cut)
-    done = result.requests["outcome"].count("completed")
-    assert result.summary()["slo"]["goodput_ratio"] <= done / 300
+    events = result.requests["outcome"].count("completed")
+    assert result.summary()["slo"]["goodput_ratio"] <= events / 300
     tokens = sum(row["output_tokens"] for row in result.requests.rows() if row["outcome"] == "completed")
     rates, window = result.summary()["throughput"], result.summary()["duration_s"]
     assert rates["output_tokens_per_s"] == pytest.approx(tokens / window)

@@ -45,83 +45,83 @@ def test_a_run_worked_out_by_hand() -> None:
     instances = fleet(2, busy_ps=SECOND, requests=1, preemptions=2, gpus=2)
     instances[0].requests = 3
     instances[0].peak_kv_blocks = 25
-    got = summarise(record(REQUESTS), instances, facts(started_ps=SECOND, ended_ps=5 * SECOND, **TARGETS))
-    assert got["requests"] == {
+    actual = summarise(record(REQUESTS), instances, facts(started_ps=SECOND, ended_ps=5 * SECOND, **TARGETS))
+    assert actual["requests"] == {
         "arrived": 4, "completed": 2, "rejected": 1, "timed_out": 0, "failed": 0, "in_flight": 1,
         "retried": 0, "not_issued": 0, "abandoned": 0,
     }  # fmt: skip
-    assert got["duration_s"] == 4.0
-    assert got["latency"]["ttft"] == {
+    assert actual["duration_s"] == 4.0
+    assert actual["latency"]["ttft"] == {
         "mean": 200.0, "p50": 200.0, "p75": 250.0, "p90": 280.0, "p95": 290.0, "p99": 298.0, "min": 100.0, "max": 300.0
     }  # fmt: skip
-    assert got["latency"]["tpot"] == dict.fromkeys(NAMES, 100.0)
-    assert got["latency"]["itl"] == {
+    assert actual["latency"]["tpot"] == dict.fromkeys(NAMES, 100.0)
+    assert actual["latency"]["itl"] == {
         "mean": 100.0, "p50": 100.0, "p75": 125.0, "p90": 140.0, "p95": 145.0, "p99": 149.0, "min": 50.0, "max": 150.0
     }  # fmt: skip
-    assert (got["latency"]["e2e"]["mean"], got["latency"]["queue_wait"]["mean"]) == (350.0, 5.0)
-    assert got["throughput"] == {"requests_per_s": 0.5, "input_tokens_per_s": 25.0, "output_tokens_per_s": 1.25}
-    assert got["cache"] == {"token_hit_ratio": 0.32, "block_hit_ratio": 4 / 11, "request_hit_ratio": 2 / 3}
-    assert got["balance"] == {"cv": pytest.approx(1 / 3), "jain": 0.9}
-    assert got["slo"] == {
+    assert (actual["latency"]["e2e"]["mean"], actual["latency"]["queue_wait"]["mean"]) == (350.0, 5.0)
+    assert actual["throughput"] == {"requests_per_s": 0.5, "input_tokens_per_s": 25.0, "output_tokens_per_s": 1.25}
+    assert actual["cache"] == {"token_hit_ratio": 0.32, "block_hit_ratio": 4 / 11, "request_hit_ratio": 2 / 3}
+    assert actual["balance"] == {"cv": pytest.approx(1 / 3), "jain": 0.9}
+    assert actual["slo"] == {
         "ttft_attainment": 0.5, "tpot_attainment": 1.0, "e2e_attainment": None,
         "goodput_requests_per_s": 0.25, "goodput_ratio": 0.25,
     }  # fmt: skip
-    assert got["cost"] == {
+    assert actual["cost"] == {
         "gpu_seconds_per_request": 2.0,
         "gpu_held_seconds": 16.0,
         "usd": pytest.approx(16 / 3600 * 2),
         "usd_per_1k_tokens": pytest.approx(16 / 3600 * 2 / 0.105),
         "usd_per_1m_tokens": pytest.approx(16 / 3600 * 2 / 0.000105),
     }
-    assert got["preemptions"] == 4
-    first = got["instances"][0]
+    assert actual["preemptions"] == 4
+    first = actual["instances"][0]
     assert (first["id"], first["requests"], first["share"], first["busy_s"]) == ("i0", 3, 0.75, 1.0)
     assert (first["utilization"], first["peak_kv_utilization"], first["kv_blocks"]) == (0.25, 0.25, 100)
 
 
 def test_warmup_leaves_the_statistics_but_not_the_counts() -> None:
     rest = [{**row, "gaps": []} for row in REQUESTS]
-    got = summarise(record(rest), fleet(2), facts(started_ps=SECOND, ended_ps=5 * SECOND, warmup=1, **TARGETS))
-    assert (got["requests"]["arrived"], got["requests"]["completed"]) == (4, 2)
-    assert got["latency"]["ttft"]["min"] == 300.0
-    assert got["throughput"]["requests_per_s"] == pytest.approx(1 / 3)
-    assert got["balance"] == {"cv": 0.0, "jain": 1.0}
-    assert got["slo"]["goodput_ratio"] == 0.0
-    assert got["cost"]["gpu_held_seconds"] == 8.0
+    actual = summarise(record(rest), fleet(2), facts(started_ps=SECOND, ended_ps=5 * SECOND, warmup=1, **TARGETS))
+    assert (actual["requests"]["arrived"], actual["requests"]["completed"]) == (4, 2)
+    assert actual["latency"]["ttft"]["min"] == 300.0
+    assert actual["throughput"]["requests_per_s"] == pytest.approx(1 / 3)
+    assert actual["balance"] == {"cv": 0.0, "jain": 1.0}
+    assert actual["slo"]["goodput_ratio"] == 0.0
+    assert actual["cost"]["gpu_held_seconds"] == 8.0
 
 
 @pytest.mark.parametrize("warmup", [0, 4, 9])
 def test_figures_without_a_sample_are_null(warmup: int) -> None:
     none = [{"arrival_ps": row["arrival_ps"], "outcome": "rejected"} for row in REQUESTS]
-    got = summarise(record(none), fleet(2), facts(warmup=warmup))
-    assert all(got["latency"][name] == dict.fromkeys(NAMES) for name in ("ttft", "tpot", "itl", "e2e", "queue_wait"))
-    assert set(got["cache"].values()) == set(got["balance"].values()) == {None}
-    assert got["slo"]["ttft_attainment"] is None
-    assert got["cost"]["usd_per_1k_tokens"] is None
-    assert set(got["throughput"].values()) == {0.0 if warmup == 0 else None}
+    actual = summarise(record(none), fleet(2), facts(warmup=warmup))
+    assert all(actual["latency"][name] == dict.fromkeys(NAMES) for name in ("ttft", "tpot", "itl", "e2e", "queue_wait"))
+    assert set(actual["cache"].values()) == set(actual["balance"].values()) == {None}
+    assert actual["slo"]["ttft_attainment"] is None
+    assert actual["cost"]["usd_per_1k_tokens"] is None
+    assert set(actual["throughput"].values()) == {0.0 if warmup == 0 else None}
 
 
 def test_a_run_without_requests_has_a_summary() -> None:
-    got = summarise(record([]), fleet(1), facts(ended_ps=0))
-    assert got["requests"]["arrived"] == 0
-    assert got["instances"][0]["utilization"] is None
+    actual = summarise(record([]), fleet(1), facts(ended_ps=0))
+    assert actual["requests"]["arrived"] == 0
+    assert actual["instances"][0]["utilization"] is None
 
 
 @given(st.lists(st.integers(0, 10**14), min_size=2, max_size=300))
 def test_percentiles_lie_linearly_between_order_statistics(values: list[int]) -> None:
     cuts = statistics.quantiles(values, n=100, method="inclusive")
-    got = spread_of(values)
+    actual = spread_of(values)
     for percent in (50, 75, 90, 95, 99):
-        assert got[f"p{percent}"] == pytest.approx(cuts[percent - 1] / MS, rel=1e-12)
-    assert got["mean"] == pytest.approx(statistics.fmean(values) / MS)
-    assert (got["min"], got["max"]) == (min(values) / MS, max(values) / MS)
+        assert actual[f"p{percent}"] == pytest.approx(cuts[percent - 1] / MS, rel=1e-12)
+    assert actual["mean"] == pytest.approx(statistics.fmean(values) / MS)
+    assert (actual["min"], actual["max"]) == (min(values) / MS, max(values) / MS)
 
 
 def plain(values: list[float]) -> dict[str, Any]:
     """Spread of a sample, the short way."""
     cuts = statistics.quantiles(values, n=100, method="inclusive") if len(values) > 1 else values * 99
-    found = {f"p{percent}": cuts[percent - 1] / MS for percent in (50, 75, 90, 95, 99)}
-    return {"mean": statistics.fmean(values) / MS, **found, "min": min(values) / MS, "max": max(values) / MS}
+    figures = {f"p{percent}": cuts[percent - 1] / MS for percent in (50, 75, 90, 95, 99)}
+    return {"mean": statistics.fmean(values) / MS, **figures, "min": min(values) / MS, "max": max(values) / MS}
 
 
 def share(part: float, whole: float) -> Any:
@@ -135,38 +135,40 @@ def test_the_summary_equals_a_plain_computation(
     ttft, tpot, e2e = slo
     for row in made[:warmup]:
         row["gaps"] = []
-    got = summarise(record(made), fleet(3), facts(warmup=warmup, slo=Targets(*slo), ended_ps=20 * SECOND))
+    actual = summarise(record(made), fleet(3), facts(warmup=warmup, slo=Targets(*slo), ended_ps=20 * SECOND))
     counted = made[warmup:]
-    done = [row for row in counted if row["outcome"] == "completed"]
+    events = [row for row in counted if row["outcome"] == "completed"]
     window = 20 - counted[0]["arrival_ps"] / SECOND if counted else 0.0
     samples = {
-        "ttft": [row["first_token_ps"] - row["arrival_ps"] for row in done],
+        "ttft": [row["first_token_ps"] - row["arrival_ps"] for row in events],
         "tpot": [
             (row["finished_ps"] - row["first_token_ps"]) / (row["output_tokens"] - 1)
-            for row in done
+            for row in events
             if row["output_tokens"] > 1
         ],
-        "itl": [first + step * rise for row in done for first, rise, steps, _ in row["gaps"] for step in range(steps)],
-        "e2e": [row["finished_ps"] - row["arrival_ps"] for row in done],
-        "queue_wait": [row["started_ps"] - row["arrival_ps"] for row in done],
+        "itl": [
+            first + step * rise for row in events for first, rise, steps, _ in row["gaps"] for step in range(steps)
+        ],
+        "e2e": [row["finished_ps"] - row["arrival_ps"] for row in events],
+        "queue_wait": [row["started_ps"] - row["arrival_ps"] for row in events],
     }
     for name, sample in samples.items():
-        assert got["latency"][name] == (pytest.approx(plain(sample), rel=1e-9) if sample else dict.fromkeys(NAMES))
-    outputs = sum(row["output_tokens"] for row in done)
-    assert got["throughput"]["output_tokens_per_s"] == share(outputs, window)
-    fast = [row["first_token_ps"] - row["arrival_ps"] <= ttft for row in done]
-    smooth = [row["finished_ps"] - row["first_token_ps"] <= tpot * (row["output_tokens"] - 1) for row in done]
-    short = [row["finished_ps"] - row["arrival_ps"] <= e2e for row in done]
+        assert actual["latency"][name] == (pytest.approx(plain(sample), rel=1e-9) if sample else dict.fromkeys(NAMES))
+    outputs = sum(row["output_tokens"] for row in events)
+    assert actual["throughput"]["output_tokens_per_s"] == share(outputs, window)
+    fast = [row["first_token_ps"] - row["arrival_ps"] <= ttft for row in events]
+    smooth = [row["finished_ps"] - row["first_token_ps"] <= tpot * (row["output_tokens"] - 1) for row in events]
+    short = [row["finished_ps"] - row["arrival_ps"] <= e2e for row in events]
     good = list(map(all, zip(fast, smooth, short, strict=True))).count(True)
-    assert got["slo"] == {
-        "ttft_attainment": share(fast.count(True), len(done)),
-        "tpot_attainment": share(smooth.count(True), len(done)),
-        "e2e_attainment": share(short.count(True), len(done)),
+    assert actual["slo"] == {
+        "ttft_attainment": share(fast.count(True), len(events)),
+        "tpot_attainment": share(smooth.count(True), len(events)),
+        "e2e_attainment": share(short.count(True), len(events)),
         "goodput_requests_per_s": share(good, window),
         "goodput_ratio": share(good, len(counted)),
     }
     begun = [row for row in counted if "started_ps" in row]
-    assert got["cache"] == {
+    assert actual["cache"] == {
         "token_hit_ratio": share(sum(r["cached_tokens"] for r in begun), sum(r["prompt_tokens"] for r in begun)),
         "block_hit_ratio": share(
             sum(r["cached_tokens"] // 16 for r in begun), sum(r["prompt_tokens"] // 16 for r in begun)
@@ -175,5 +177,5 @@ def test_the_summary_equals_a_plain_computation(
     }
     loads = [len([row for row in counted if row.get("instance") == index]) for index in range(3)]
     mean = statistics.fmean(loads)
-    assert got["balance"]["cv"] == share(statistics.pstdev(loads), mean)
-    assert got["balance"]["jain"] == share(sum(loads) ** 2, 3 * sum(load**2 for load in loads))
+    assert actual["balance"]["cv"] == share(statistics.pstdev(loads), mean)
+    assert actual["balance"]["jain"] == share(sum(loads) ** 2, 3 * sum(load**2 for load in loads))

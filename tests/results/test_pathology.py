@@ -56,11 +56,11 @@ def test_what_moves_between_tiers_is_told_per_second_and_a_shared_store_once() -
 
 def test_a_blowup_is_the_99th_percentile_over_the_median() -> None:
     rows = [request(0, start=0, first=1 + k, end=10 + k) for k in range(5)]
-    found = summary(rows)
+    figures = summary(rows)
     for name in ("ttft", "e2e"):
-        spread = found["latency"][name]
-        assert found["pathology"]["tail_latency_blowup"][name] == spread["p99"] / spread["p50"]
-    assert found["pathology"]["tail_latency_blowup"]["ttft"] == pytest.approx(4.96 / 3)
+        spread = figures["latency"][name]
+        assert figures["pathology"]["tail_latency_blowup"][name] == spread["p99"] / spread["p50"]
+    assert figures["pathology"]["tail_latency_blowup"]["ttft"] == pytest.approx(4.96 / 3)
     nothing = summary([request(0, start=0, first=0, end=0)])["pathology"]["tail_latency_blowup"]
     assert nothing == {"ttft": None, "e2e": None}
 
@@ -70,9 +70,9 @@ def test_inversions_and_blocking_are_exact() -> None:
         request(0, start=1, first=4, end=9, prompt_tokens=8192, slo_class="batch"),
         request(0.5, start=5, first=6, end=7, prompt_tokens=100),  # waits for 4.5 s, blocked for 3 of them, and passed
     ]
-    found = summary(rows)["pathology"]
-    assert found["priority_inversions"] == 1
-    assert found["head_of_line_blocking"] == 3 / 5.5
+    figures = summary(rows)["pathology"]
+    assert figures["priority_inversions"] == 1
+    assert figures["head_of_line_blocking"] == 3 / 5.5
     assert summary([])["pathology"]["head_of_line_blocking"] is None
 
 
@@ -80,16 +80,16 @@ def test_inversions_and_blocking_are_exact() -> None:
 def test_the_parts_of_groups_add_up_to_the_whole(seed: int) -> None:
     rows = drawn(Random(seed), 50)
     recorder, known = record(rows), facts(ended_ps=80, warmup=seed % 3)
-    found = summarise(recorder, fleet(3), known)
+    figures = summarise(recorder, fleet(3), known)
     waits = Waits(recorder, 80)
     waited = sum(waits.waited_ps()[known.warmup :])
     counted = range(known.warmup, 50)
     blocked = sum(time for row, time in waits.blocked_ps().items() if row in counted)
-    whole = found["pathology"]
+    whole = figures["pathology"]
     assert whole["head_of_line_blocking"] == blocked / waited
     assert whole["priority_inversions"] == sum(row in counted for row in waits.inversions())
     for name in ("tenants", "classes"):
-        groups = found[name]
+        groups = figures[name]
         assert sum(group["pathology"]["priority_inversions"] for group in groups) == whole["priority_inversions"]
         for group in groups:
             own = [row for row in counted if rows[row]["tenant" if name == "tenants" else "slo_class"] == group["id"]]
@@ -103,12 +103,12 @@ def test_a_simulated_run_has_them_for_every_class_and_tenant() -> None:
     tenants = {"a": {"weight": 1, "priority": "realtime"}, "b": {"weight": 1, "priority": "batch"}}
     scenario = {"workload": {"requests": 200, "rate": "80/s", "tenants": tenants}, "cluster": {"instances": 1}}
     admission = {"name": "token-bucket", "per": "tenant", "rate": 20, "burst": 20}
-    found = headway.simulate(scenario, admission=admission).summary()
-    rejected = found["requests"]["rejected"]
+    figures = headway.simulate(scenario, admission=admission).summary()
+    rejected = figures["requests"]["rejected"]
     assert rejected > 0
-    assert found["rates"]["admission"] == (200 - rejected) / 200
+    assert figures["rates"]["admission"] == (200 - rejected) / 200
     for name in ("tenants", "classes"):
-        for group in found[name]:
+        for group in figures[name]:
             counts = group["requests"]
             assert group["rates"]["admission"] == (counts["arrived"] - counts["rejected"]) / counts["arrived"]
             assert group["pathology"]["tail_latency_blowup"]["e2e"] >= 1
@@ -116,5 +116,5 @@ def test_a_simulated_run_has_them_for_every_class_and_tenant() -> None:
 
 def test_the_run_ends_waits_that_never_ended() -> None:
     rows = [request(0, start=0, first=20, end=30, prompt_tokens=4096), request(5, prompt_tokens=50)]
-    found = summary(rows, ended_ps=10 * SECOND)["pathology"]
-    assert found["head_of_line_blocking"] == 1.0
+    figures = summary(rows, ended_ps=10 * SECOND)["pathology"]
+    assert figures["head_of_line_blocking"] == 1.0

@@ -14,11 +14,11 @@ Named = tuple[str, dict[str, Any]]
 
 
 def run(name: str, ttft_ms: int, e2e_ms: int, lost: int = 0, **slo: Targets) -> Named:
-    done = {
+    events = {
         "arrival_ps": 0, "started_ps": 0, "first_token_ps": ttft_ms * MS, "finished_ps": e2e_ms * MS,
         "instance": 0, "outcome": "completed", "output_tokens": 2,
     }  # fmt: skip
-    rows = [done] + [{"arrival_ps": 0, "outcome": "rejected"}] * lost
+    rows = [events] + [{"arrival_ps": 0, "outcome": "rejected"}] * lost
     return name, summarise(record(rows), fleet(1), facts(policy_metrics={"spills": float(ttft_ms)}, **slo))
 
 

@@ -28,11 +28,11 @@ def result() -> Result:
 
 
 def test_a_saved_run_reads_back_equal(tmp_path: Path) -> None:
-    made = result()
-    made.save(tmp_path / "deep" / "run")
+    built = result()
+    built.save(tmp_path / "deep" / "run")
     again = Result.load(tmp_path / "deep" / "run")
-    assert again == made
-    assert again.to_json() == made.to_json()
+    assert again == built
+    assert again.to_json() == built.to_json()
 
 
 def test_a_run_of_a_relative_trace_reads_back_equal_from_anywhere(
@@ -42,16 +42,16 @@ def test_a_run_of_a_relative_trace_reads_back_equal_from_anywhere(
     (tmp_path / "s.yaml").write_text("workload: {trace: {path: t.csv}}\ncluster: {instances: 1}\n")
     monkeypatch.chdir(tmp_path)
     for scenario in ("s.yaml", {"workload": {"trace": {"path": "t.csv"}}, "cluster": {"instances": 1}}):
-        made = simulate(scenario)
-        made.save("run")
-        assert Result.load("run") == made
+        built = simulate(scenario)
+        built.save("run")
+        assert Result.load("run") == built
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     Path("run").rename(elsewhere / "moved")
     monkeypatch.chdir(elsewhere)
     moved = Result.load("moved")
-    assert moved == made
-    assert simulate(moved.scenario).to_json() == simulate("moved/scenario.yaml").to_json() == made.to_json()
+    assert moved == built
+    assert simulate(moved.scenario).to_json() == simulate("moved/scenario.yaml").to_json() == built.to_json()
 
 
 def test_the_folder_is_plain_and_has_the_same_bytes_each_time(tmp_path: Path) -> None:
@@ -166,17 +166,17 @@ def test_the_folder_above_runs_names_one_of_them(tmp_path: Path, headway: Run, a
     """As a gateway's records lie: a folder a process, and in it one a stretch."""
     run = tmp_path / "0001" / "000000000"
     simulate({"workload": {"requests": 2, "rate": "9/s"}}).save(run)
-    done = headway("report", str(tmp_path / above))
-    assert done.returncode == 2 and f"name one of them, such as {run}." in " ".join(done.stderr.split())
+    completed = headway("report", str(tmp_path / above))
+    assert completed.returncode == 2 and f"name one of them, such as {run}." in " ".join(completed.stderr.split())
 
 
 def test_a_run_that_is_read_has_the_same_findings(tmp_path: Path) -> None:
     workload = {"requests": 300, "rate": "60/s", "prompt_tokens": 3000, "output_tokens": 200}
     early = {"workload": workload, "cluster": {"instances": 1}, "slo": {"ttft": "100ms"}, "horizon": "3s"}
     for horizon in ("3s", "1us"):  # nothing is done yet, nobody has come yet
-        made = simulate({**early, "horizon": horizon})
-        made.save(tmp_path)
-        assert find(Result.load(tmp_path)) == made.findings()
+        built = simulate({**early, "horizon": horizon})
+        built.save(tmp_path)
+        assert find(Result.load(tmp_path)) == built.findings()
 
 
 def test_a_run_that_breaks_an_invariant_gives_no_result() -> None:

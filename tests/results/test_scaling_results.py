@@ -49,18 +49,18 @@ def recorded(
 
 
 def instances(held: tuple[int, ...] = (10, 6, 0, 0), **more: Any) -> list[InstanceStats]:
-    given = {"kv_blocks": 100, "gpus": 2, "usd_per_gpu_hour": 3.0, "idle_watts": 100.0, "busy_watts": 400.0} | more
-    made = [InstanceStats(f"i{index}", held_ps=time * SECOND, **given) for index, time in enumerate(held)]
-    made[0].busy_ps, made[1].busy_ps = 4 * SECOND, 3 * SECOND
-    return made
+    values = {"kv_blocks": 100, "gpus": 2, "usd_per_gpu_hour": 3.0, "idle_watts": 100.0, "busy_watts": 400.0} | more
+    built = [InstanceStats(f"i{index}", held_ps=time * SECOND, **values) for index, time in enumerate(held)]
+    built[0].busy_ps, built[1].busy_ps = 4 * SECOND, 3 * SECOND
+    return built
 
 
 def summary(recorder: Recorder | None = None, made: list[InstanceStats] | None = None, **more: Any) -> Json:
-    found = recorded() if recorder is None else recorder
+    figures = recorded() if recorder is None else recorder
     stats = instances() if made is None else made
     known = facts(pools=POOLS, **more)
-    verify(found, stats, known)
-    return summarise(found, stats, known)
+    verify(figures, stats, known)
+    return summarise(figures, stats, known)
 
 
 def test_an_instance_costs_from_provisioning_until_it_is_stopped() -> None:
@@ -86,12 +86,12 @@ def test_energy_is_unknown_where_a_gpu_does_not_say_what_it_draws() -> None:
 
 
 def test_replicas_are_counted_over_time() -> None:
-    found = summary()["scaling"]
-    assert found["replica_seconds"] == 16.0
-    assert (found["mean_replicas"], found["mean_serving"]) == (1.6, 1.3)  # the second serves from 4 to 7
-    assert found["slo_per_replica"] == 1 / 1.6
-    assert (found["scale_ups"], found["scale_downs"], found["oscillations"]) == (1, 1, 1)
-    chat, code = found["pools"]
+    figures = summary()["scaling"]
+    assert figures["replica_seconds"] == 16.0
+    assert (figures["mean_replicas"], figures["mean_serving"]) == (1.6, 1.3)  # the second serves from 4 to 7
+    assert figures["slo_per_replica"] == 1 / 1.6
+    assert (figures["scale_ups"], figures["scale_downs"], figures["oscillations"]) == (1, 1, 1)
+    chat, code = figures["pools"]
     assert (chat["id"], chat["replica_seconds"], chat["mean_replicas"]) == ("chat", 16.0, 1.6)
     assert (chat["min_replicas"], chat["max_replicas"]) == (1, 2)
     assert (chat["time_to_serve"]["mean"], chat["time_to_ready"]["max"]) == (2000.0, 3000.0)
@@ -105,10 +105,10 @@ def test_the_same_instant_counts_once() -> None:
     empty = [(0, index, "stopped") for index in (1, 2, 3)]
     recorder = recorded(changes[:1] + empty + changes[1:], [], [DONE])
     recorder.struck = [FaultRecord(3 * SECOND, 0, "crash")]
-    found = summary(recorder, instances((10, 0, 0, 0))[:1] + quiet(3))
-    assert found["scaling"]["faults"] == {"crash": 1, "slow": 0, "unreachable": 0}
-    assert found["scaling"]["pools"][0]["min_replicas"] == found["scaling"]["pools"][0]["max_replicas"] == 1
-    assert found["scaling"]["mean_serving"] == 0.8
+    figures = summary(recorder, instances((10, 0, 0, 0))[:1] + quiet(3))
+    assert figures["scaling"]["faults"] == {"crash": 1, "slow": 0, "unreachable": 0}
+    assert figures["scaling"]["pools"][0]["min_replicas"] == figures["scaling"]["pools"][0]["max_replicas"] == 1
+    assert figures["scaling"]["mean_serving"] == 0.8
 
 
 def quiet(count: int) -> list[InstanceStats]:
@@ -124,31 +124,34 @@ def test_an_oscillation_is_a_change_of_direction_within_five_minutes(apart: int,
     recorder.states = [StateChange(0, 0, "ready")]
     recorder.scaled = [ScaleRecord(0, "chat", 3, 4), ScaleRecord(apart, "chat", 4, 4 + second)]
     recorder.scaled.append(ScaleRecord(apart, "code", 5, 4))  # of another pool
-    found = summarise(recorder, instances(), facts(pools=POOLS, ended_ps=2 * OSCILLATION_PS))["scaling"]
-    assert (found["oscillations"], found["scale_ups"] + found["scale_downs"]) == (counted, 3)
-    assert [pool["oscillations"] for pool in found["pools"]] == [counted, 0]
+    figures = summarise(recorder, instances(), facts(pools=POOLS, ended_ps=2 * OSCILLATION_PS))["scaling"]
+    assert (figures["oscillations"], figures["scale_ups"] + figures["scale_downs"]) == (counted, 3)
+    assert [pool["oscillations"] for pool in figures["pools"]] == [counted, 0]
 
 
 def test_a_place_that_was_never_used_is_no_instance() -> None:
-    found = summary()
-    assert [(one["id"], one["index"], one["held_s"]) for one in found["instances"]] == [("i0", 0, 10.0), ("i1", 1, 6.0)]
-    assert [one["utilization"] for one in found["instances"]] == [0.4, 0.5]
-    assert found["balance"]["jain"] == 9 / (2 * 5)
+    figures = summary()
+    assert [(each["id"], each["index"], each["held_s"]) for each in figures["instances"]] == [
+        ("i0", 0, 10.0),
+        ("i1", 1, 6.0),
+    ]
+    assert [each["utilization"] for each in figures["instances"]] == [0.4, 0.5]
+    assert figures["balance"]["jain"] == 9 / (2 * 5)
 
 
 def test_lost_requests_are_counted() -> None:
     rows = [{**DONE, "retries": 2}, {**DONE, "redirects": 1}, DONE, {"arrival_ps": 0, "outcome": "failed"}]
     recorder = recorded(rows=rows)
     recorder.lost = 1
-    found = summary(recorder, retries=2)["scaling"]
-    assert (found["failed"], found["retried"], found["redirected"]) == (1, 1, 1)
+    figures = summary(recorder, retries=2)["scaling"]
+    assert (figures["failed"], figures["retried"], figures["redirected"]) == (1, 1, 1)
 
 
 def test_instances_that_stay_have_no_such_section() -> None:
     fixed = [InstanceStats("i0", kv_blocks=100, usd_per_gpu_hour=2.0)]
-    found = summarise(record([DONE]), fixed, facts())
-    assert "scaling" not in found and "held_s" not in found["instances"][0]
-    assert found["cost"]["gpu_held_seconds"] == 10.0
+    figures = summarise(record([DONE]), fixed, facts())
+    assert "scaling" not in figures and "held_s" not in figures["instances"][0]
+    assert figures["cost"]["gpu_held_seconds"] == 10.0
 
 
 @pytest.mark.parametrize(
@@ -168,21 +171,21 @@ def test_instances_that_stay_have_no_such_section() -> None:
 def test_what_cannot_have_happened_is_refused(
     changes: list[tuple[int, int, str]], scaled: list[tuple[int, str, int, int]], held: tuple[int, ...], said: str
 ) -> None:
-    made = instances(held)
-    for stats in made:
+    built = instances(held)
+    for stats in built:
         stats.busy_ps = 0
     with pytest.raises(InvariantError, match=said):
-        verify(recorded(changes, scaled), made, facts(pools=POOLS))
+        verify(recorded(changes, scaled), built, facts(pools=POOLS))
 
 
 def test_a_crash_may_leave_fewer_than_there_must_be() -> None:
     recorder = recorded([(0, 0, "ready"), (9, 0, "stopped")], [])
-    made = instances((9, 0, 0, 0))
-    made[1].busy_ps = 0
+    built = instances((9, 0, 0, 0))
+    built[1].busy_ps = 0
     with pytest.raises(InvariantError, match="Pool chat had 0 replicas"):
-        verify(recorder, made, facts(pools=POOLS))
+        verify(recorder, built, facts(pools=POOLS))
     recorder.struck = [FaultRecord(9 * SECOND, 0, "crash")]
-    verify(recorder, made, facts(pools=POOLS))
+    verify(recorder, built, facts(pools=POOLS))
 
 
 @pytest.mark.parametrize(
@@ -191,10 +194,10 @@ def test_a_crash_may_leave_fewer_than_there_must_be() -> None:
 )
 def test_no_request_moves_without_a_cause(row: Json, said: str) -> None:
     recorder = recorded([(0, 0, "ready")], [], [{**DONE, **row}])
-    made = instances((10, 0, 0, 0))
-    made[1].busy_ps = 0
+    built = instances((10, 0, 0, 0))
+    built[1].busy_ps = 0
     with pytest.raises(InvariantError, match=said):
-        verify(recorder, made, facts(pools=POOLS, retries=1))
+        verify(recorder, built, facts(pools=POOLS, retries=1))
 
 
 def test_more_failed_than_were_lost_but_never_fewer() -> None:
@@ -205,10 +208,10 @@ def test_more_failed_than_were_lost_but_never_fewer() -> None:
 
 
 def test_an_instance_is_not_busy_while_nobody_pays_for_it() -> None:
-    made = instances()
-    made[1].busy_ps = 7 * SECOND
+    built = instances()
+    built[1].busy_ps = 7 * SECOND
     with pytest.raises(InvariantError, match="busy for 7000000000000 ps and held for 6000000000000 ps"):
-        verify(recorded(), made, facts(pools=POOLS))
+        verify(recorded(), built, facts(pools=POOLS))
 
 
 def test_states_without_pools_are_refused() -> None:
@@ -248,23 +251,23 @@ def living() -> Result:
 
 
 def test_replica_seconds_are_the_area_under_the_states(living: Result) -> None:
-    found = living.summary()
-    end = living.states[0].at_ps + round(found["duration_s"] * SECOND)
+    figures = living.summary()
+    end = living.states[0].at_ps + round(figures["duration_s"] * SECOND)
     state: dict[int, tuple[int, str]] = {}
     held = 0
     for change in [*living.states, *(StateChange(end, index, "stopped") for index in range(4))]:
         since, was = state.get(change.instance, (0, "stopped"))
         held += change.at_ps - since if was != "stopped" else 0
         state[change.instance] = change.at_ps, change.state
-    assert held / SECOND == found["scaling"]["replica_seconds"] == found["cost"]["gpu_held_seconds"]
-    assert found["scaling"]["mean_replicas"] < 4
+    assert held / SECOND == figures["scaling"]["replica_seconds"] == figures["cost"]["gpu_held_seconds"]
+    assert figures["scaling"]["mean_replicas"] < 4
     ups = [event for event in living.scaling_events if event.after > event.before]
-    assert len(ups) == found["scaling"]["scale_ups"] > 0
+    assert len(ups) == figures["scaling"]["scale_ups"] > 0
     assert {event.reason for event in living.scaling_events} == {"as it goes"}
-    assert found["scaling"]["oscillations"] == len(living.scaling_events) - 1
-    assert found["scaling"]["pools"][0]["time_to_ready"]["min"] == 400.0
-    assert found["scaling"]["retried"] == sum(map(bool, living.requests["retries"])) > 0
-    assert found["scaling"]["redirected"] == sum(map(bool, living.requests["redirects"])) > 0
+    assert figures["scaling"]["oscillations"] == len(living.scaling_events) - 1
+    assert figures["scaling"]["pools"][0]["time_to_ready"]["min"] == 400.0
+    assert figures["scaling"]["retried"] == sum(map(bool, living.requests["retries"])) > 0
+    assert figures["scaling"]["redirected"] == sum(map(bool, living.requests["redirects"])) > 0
 
 
 def test_a_run_folder_keeps_what_happened(living: Result, tmp_path: Path) -> None:
@@ -312,19 +315,21 @@ def scenario(tmp_path: Path) -> str:
 
 
 def test_a_run_says_what_came_and_went_in_80_columns(headway: Run, scenario: str, tmp_path: Path) -> None:
-    done = headway("run", scenario, "-o", str(tmp_path / "out"))
-    assert done.returncode == 0, done.stderr
-    assert "1 to 4 instances of" in done.stdout and "(1 to 4 GPUs)" in done.stdout
+    completed = headway("run", scenario, "-o", str(tmp_path / "out"))
+    assert completed.returncode == 0, completed.stderr
+    assert "1 to 4 instances of" in completed.stdout and "(1 to 4 GPUs)" in completed.stdout
     for word in ("replicas", "on average (", "replica-hours", "× up", "oscillation", "1 crash", "retried", "kWh"):
-        assert word in " ".join(done.stdout.split()), word
-    assert max(map(len, done.stdout.splitlines()[:-1])) <= 80
-    assert "scaling.jsonl, scenario.yaml, states.jsonl" in done.stderr
+        assert word in " ".join(completed.stdout.split()), word
+    assert max(map(len, completed.stdout.splitlines()[:-1])) <= 80
+    assert "scaling.jsonl, scenario.yaml, states.jsonl" in completed.stderr
 
 
 def test_a_comparison_of_autoscalers_shows_replica_hours_attainment_and_cost(headway: Run, scenario: str) -> None:
-    done = headway("compare", scenario, "--stage", "scaling", "--policies", "static,concurrency", "--by", "cost.usd")
-    assert done.returncode == 0, done.stderr
-    _, heads = done.stdout.split("\n\n")[:2]
+    completed = headway(
+        "compare", scenario, "--stage", "scaling", "--policies", "static,concurrency", "--by", "cost.usd"
+    )
+    assert completed.returncode == 0, completed.stderr
+    _, heads = completed.stdout.split("\n\n")[:2]
     assert heads.splitlines()[0].split()[:3] == ["goodput", "replica", "cost"]
     assert heads.splitlines()[1].split()[:4] == ["scaling", "share", "hours", "USD"]
-    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert max(map(len, completed.stdout.splitlines())) <= 80

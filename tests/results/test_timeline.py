@@ -39,8 +39,8 @@ def events(result: Result) -> list[Event]:
     document = json.loads(text, parse_float=Decimal, object_pairs_hook=_unique, parse_constant=_never)
     assert list(document) == ["displayTimeUnit", "otherData", "traceEvents"]
     assert document["displayTimeUnit"] in ("ms", "ns")
-    found: list[Event] = document["traceEvents"]
-    return found
+    traced: list[Event] = document["traceEvents"]
+    return traced
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -94,19 +94,19 @@ def validate(found: list[Event]) -> None:
 def _validate_pairs(found: list[Event]) -> None:
     """Async slices and arrows have two ends, the first before the second."""
     for first, second in ("be", "sf"):
-        begun = {(one["cat"], one["id"], one["name"]): one for one in found if one["ph"] == first}
-        ended = {(one["cat"], one["id"], one["name"]): one for one in found if one["ph"] == second}
-        assert len(begun) == sum(one["ph"] == first for one in found)
-        assert len(ended) == sum(one["ph"] == second for one in found)
+        begun = {(event["cat"], event["id"], event["name"]): event for event in found if event["ph"] == first}
+        ended = {(event["cat"], event["id"], event["name"]): event for event in found if event["ph"] == second}
+        assert len(begun) == sum(event["ph"] == first for event in found)
+        assert len(ended) == sum(event["ph"] == second for event in found)
         assert set(begun) == set(ended)
         assert all(begun[key]["ts"] < ended[key]["ts"] or first == "s" for key in begun), "a slice takes some time"
 
 
 def slices(found: list[Event]) -> dict[tuple[int, str], Event]:
     """By request and name."""
-    given = [one for one in found if one["ph"] == "X"]
-    by_request = {(one["args"]["request"], one["name"]): one for one in given}
-    assert len(by_request) == len(given)
+    values = [event for event in found if event["ph"] == "X"]
+    by_request = {(event["args"]["request"], event["name"]): event for event in values}
+    assert len(by_request) == len(values)
     return by_request
 
 
@@ -118,14 +118,14 @@ def test_the_file_keeps_to_the_trace_event_format(name: str) -> None:
 @pytest.mark.parametrize("name", RUNS)
 def test_every_completed_request_has_its_slices_with_exact_times(name: str) -> None:
     result = told_run(name)
-    found = events(result)
-    shown = slices(found)
-    waits = {(one["id"], one["ph"]): one for one in found if one["ph"] in "be" and one["cat"] == "queue"}
+    traced = events(result)
+    printed = slices(traced)
+    waits = {(event["id"], event["ph"]): event for event in traced if event["ph"] in "be" and event["cat"] == "queue"}
     for row in result.requests.rows():
         if row["outcome"] != "completed":
             continue
         number, apart = row["request"], row["prefill_instance"] >= 0
-        prefill = shown[number, "prefill"]
+        prefill = printed[number, "prefill"]
         first = row["handed_ps"] if apart else row["first_token_ps"]
         assert (ps(prefill["ts"]), ps(prefill["dur"])) == (row["started_ps"], first - row["started_ps"])
         assert prefill["pid"] == (row["prefill_instance"] if apart else row["instance"]) + 2
@@ -137,7 +137,7 @@ def test_every_completed_request_has_its_slices_with_exact_times(name: str) -> N
         }
         begun = row["transferred_ps"] if apart else first
         if row["finished_ps"] > begun:
-            decode = shown[number, "decode"]
+            decode = printed[number, "decode"]
             assert (ps(decode["ts"]), ps(decode["dur"])) == (begun, row["finished_ps"] - begun)
             assert decode["pid"] == row["instance"] + 2
             assert decode["args"]["output_tokens"] == row["output_tokens"]
@@ -149,9 +149,9 @@ def test_every_completed_request_has_its_slices_with_exact_times(name: str) -> N
 @pytest.mark.parametrize("name", RUNS)
 def test_slices_of_a_track_never_overlap_even_in_the_nanoseconds_of_a_viewer(name: str) -> None:
     tracks: dict[int, list[tuple[Decimal, Decimal]]] = defaultdict(list)
-    for one in events(told_run(name)):
-        if one["ph"] == "X":
-            tracks[one["tid"]].append((one["ts"], one["dur"]))
+    for event in events(told_run(name)):
+        if event["ph"] == "X":
+            tracks[event["tid"]].append((event["ts"], event["dur"]))
     for track in tracks.values():
         for (ts, dur), (after, _) in pairwise(sorted(track)):
             assert ts + dur <= after
@@ -161,43 +161,45 @@ def test_slices_of_a_track_never_overlap_even_in_the_nanoseconds_of_a_viewer(nam
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_request_takes_the_lowest_free_slot(name: str) -> None:
-    found = events(told_run(name))
-    order = {one["tid"]: one["args"]["sort_index"] for one in found if one["name"] == "thread_sort_index"}
+    traced = events(told_run(name))
+    order = {event["tid"]: event["args"]["sort_index"] for event in traced if event["name"] == "thread_sort_index"}
     stays: dict[tuple[int, int], list[Event]] = defaultdict(list)
-    for one in found:
-        if one["ph"] == "X":
-            stays[one["pid"], one["args"]["request"]].append(one)
+    for event in traced:
+        if event["ph"] == "X":
+            stays[event["pid"], event["args"]["request"]].append(event)
     by_process: dict[int, list[tuple[Decimal, Decimal, int]]] = defaultdict(list)
     for (pid, _), parts in stays.items():
-        assert len({one["tid"] for one in parts}) == 1
+        assert len({event["tid"] for event in parts}) == 1
         slot = order[parts[0]["tid"]]
-        by_process[pid].append((min(one["ts"] for one in parts), max(one["ts"] + one["dur"] for one in parts), slot))
-    for given in by_process.values():
-        for begun, _, slot in given:
-            taken = {other for start, end, other in given if start < begun < end}
-            taken |= {other for start, end, other in given if start == begun and other < slot}
-            assert set(range(1, slot)) <= taken
+        by_process[pid].append(
+            (min(event["ts"] for event in parts), max(event["ts"] + event["dur"] for event in parts), slot)
+        )
+    for values in by_process.values():
+        for begun, _, slot in values:
+            used = {other for start, end, other in values if start < begun < end}
+            used |= {other for start, end, other in values if start == begun and other < slot}
+            assert set(range(1, slot)) <= used
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_counters_equal_a_sweep_over_the_requests(name: str) -> None:
     result = told_run(name)
-    shown: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
-    for one in events(result):
-        if one["ph"] == "C" and one["name"] == "requests":
-            shown[one["pid"] - 2][ps(one["ts"])] = (one["args"]["running"], one["args"]["waiting"])
+    printed: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
+    for event in events(result):
+        if event["ph"] == "C" and event["name"] == "requests":
+            printed[event["pid"] - 2][ps(event["ts"])] = (event["args"]["running"], event["args"]["waiting"])
     spans = _spans(result)
     for instance, (running, waiting) in spans.items():
         times = sorted({at for span in running + waiting for at in span})
-        assert list(shown[instance]) == times
+        assert list(printed[instance]) == times
         for at in times:
-            assert shown[instance][at] == tuple(sum(a <= at < b for a, b in given) for given in (running, waiting))
-    assert set(shown) == set(spans)
+            assert printed[instance][at] == tuple(sum(a <= at < b for a, b in values) for values in (running, waiting))
+    assert set(printed) == set(spans)
 
 
 def _spans(result: Result) -> dict[int, tuple[list[tuple[int, int]], list[tuple[int, int]]]]:
     """Of each instance from when to when requests ran there, and waited."""
-    found: dict[int, tuple[list[tuple[int, int]], list[tuple[int, int]]]] = {}
+    traced: dict[int, tuple[list[tuple[int, int]], list[tuple[int, int]]]] = {}
     ended = max((max(row["finished_ps"], row["arrival_ps"]) for row in result.requests.rows()), default=0)
     first = next((row["arrival_ps"] for row in result.requests.rows()), 0)
     ended = max(ended, first + round(result.summary()["duration_s"] * 10**12))
@@ -206,31 +208,35 @@ def _spans(result: Result) -> dict[int, tuple[list[tuple[int, int]], list[tuple[
             continue
         end = row["finished_ps"] if row["finished_ps"] >= 0 else ended
         apart = row["prefill_instance"] >= 0
-        running, waiting = found.setdefault(row["prefill_instance"] if apart else row["instance"], ([], []))
+        running, waiting = traced.setdefault(row["prefill_instance"] if apart else row["instance"], ([], []))
         started = row["started_ps"]
         if (started if started >= 0 else end) > row["enqueued_ps"]:
             waiting.append((row["enqueued_ps"], started if started >= 0 else end))
         if started >= 0:
             running.append((started, row["handed_ps"] if apart and row["handed_ps"] >= 0 else end))
         if row["transferred_ps"] >= 0:
-            found.setdefault(row["instance"], ([], []))[0].append((row["transferred_ps"], end))
-    return {instance: spans for instance, spans in found.items() if spans[0] or spans[1]}
+            traced.setdefault(row["instance"], ([], []))[0].append((row["transferred_ps"], end))
+    return {instance: spans for instance, spans in traced.items() if spans[0] or spans[1]}
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_what_happened_to_instances_is_shown_when_it_happened(name: str) -> None:
     result = told_run(name)
-    found = [one for one in events(result) if one["ph"] == "i"]
+    traced = [event for event in events(result) if event["ph"] == "i"]
 
     def shown(category: str) -> Counter[Any]:
-        return Counter((one["pid"], one["name"], ps(one["ts"])) for one in found if one["cat"] == category)
+        return Counter((event["pid"], event["name"], ps(event["ts"])) for event in traced if event["cat"] == category)
 
-    assert shown("state") == Counter((one.instance + 2, one.state, one.at_ps) for one in result.states)
-    assert shown("preemption") == Counter((one.instance + 2, "preempted", one.at_ps) for one in result.preemptions)
-    assert shown("thrash") == Counter((one.instance + 2, "thrash", one.at_ps) for one in result.thrashes)
-    assert shown("finding") == Counter((1, one.kind, one.at_ps) for one in result.findings())
+    assert shown("state") == Counter((event.instance + 2, event.state, event.at_ps) for event in result.states)
+    assert shown("preemption") == Counter(
+        (event.instance + 2, "preempted", event.at_ps) for event in result.preemptions
+    )
+    assert shown("thrash") == Counter((event.instance + 2, "thrash", event.at_ps) for event in result.thrashes)
+    assert shown("finding") == Counter((1, event.kind, event.at_ps) for event in result.findings())
     ways = {True: "scale up", False: "scale down"}
-    assert shown("scaling") == Counter((1, ways[one.after > one.before], one.at_ps) for one in result.scaling_events)
+    assert shown("scaling") == Counter(
+        (1, ways[event.after > event.before], event.at_ps) for event in result.scaling_events
+    )
     faults = result.summary().get("scaling", {}).get("faults", {})
     assert Counter(name for _, name, _ in shown("fault").elements()) == +Counter(
         {f"fault: {kind}": times for kind, times in faults.items()}
@@ -239,14 +245,14 @@ def test_what_happened_to_instances_is_shown_when_it_happened(name: str) -> None
 
 def test_memory_and_replicas_are_counted_over_time() -> None:
     result = told_run("autoscaled")
-    found = [one for one in events(result) if one["ph"] == "C"]
+    traced = [event for event in events(result) if event["ph"] == "C"]
     for series in result.series:
-        shown = [one for one in found if one["name"] == "kv_used" and one["pid"] == series.instance + 2]
-        assert [one["args"]["blocks"] for one in shown] == series.values
-        assert [ps(one["ts"]) for one in shown] == [
+        printed = [event for event in traced if event["name"] == "kv_used" and event["pid"] == series.instance + 2]
+        assert [event["args"]["blocks"] for event in printed] == series.values
+        assert [ps(event["ts"]) for event in printed] == [
             series.start_ps + turn * series.interval_ps for turn in range(len(series.values))
         ]
-    replicas = {ps(one["ts"]): one["args"] for one in found if one["name"] == "replicas"}
+    replicas = {ps(event["ts"]): event["args"] for event in traced if event["name"] == "replicas"}
     for at, args in replicas.items():
         states: dict[int, str] = {}
         for change in result.states:
@@ -259,19 +265,21 @@ def test_memory_and_replicas_are_counted_over_time() -> None:
 
 def test_a_handover_is_an_arrow_from_the_prompt_to_the_answer_with_the_transfer_between() -> None:
     result = told_run("disaggregated")
-    found = events(result)
-    shown = slices(found)
-    arrows = {(one["id"], one["ph"]): one for one in found if one["ph"] in "sf"}
-    moves = {(one["id"], one["ph"]): one for one in found if one["ph"] in "be" and one["cat"] == "transfer"}
+    traced = events(result)
+    printed = slices(traced)
+    arrows = {(event["id"], event["ph"]): event for event in traced if event["ph"] in "sf"}
+    moves = {
+        (event["id"], event["ph"]): event for event in traced if event["ph"] in "be" and event["cat"] == "transfer"
+    }
     moved = [row for row in result.requests.rows() if row["transferred_ps"] >= 0]
     assert len(moved) > 100
     for row in moved:
         number = row["request"]
-        prefill, begun = shown[number, "prefill"], arrows[number, "s"]
+        prefill, begun = printed[number, "prefill"], arrows[number, "s"]
         assert begun["tid"] == prefill["tid"]
         assert int(float(prefill["ts"]) * 1000) <= int(float(begun["ts"]) * 1000)
         assert int(float(begun["ts"]) * 1000) < int(float(prefill["ts"]) * 1000) + int(float(prefill["dur"]) * 1000)
-        decode, ended = shown[number, "decode"], arrows[number, "f"]
+        decode, ended = printed[number, "decode"], arrows[number, "f"]
         assert (ended["tid"], ended["ts"]) == (decode["tid"], decode["ts"])
         assert ps(moves[number, "b"]["ts"]) == row["transfer_ps"]
         assert ps(moves[number, "e"]["ts"]) == row["transferred_ps"]
@@ -281,34 +289,40 @@ def test_a_handover_is_an_arrow_from_the_prompt_to_the_answer_with_the_transfer_
 def test_what_waits_at_the_router_and_what_is_turned_away_is_shown_there() -> None:
     flow = {"name": "bands", "saturation": "concurrency", "max_inflight": 4}
     result = simulate(PREFIXES, flow=flow)
-    found = events(result)
-    shown = {(one["id"], one["ph"]): ps(one["ts"]) for one in found if one["ph"] in "be" and one["cat"] == "router"}
+    traced = events(result)
+    printed = {
+        (event["id"], event["ph"]): ps(event["ts"])
+        for event in traced
+        if event["ph"] in "be" and event["cat"] == "router"
+    }
     waited = [row for row in result.requests.rows() if row["routed_ps"] > row["admitted_ps"]]
     assert len(waited) > 50
     for row in waited:
-        assert shown[row["request"], "b"] == row["admitted_ps"]
-        assert shown[row["request"], "e"] == row["routed_ps"]
-    deepest = max(one["args"]["waiting"] for one in found if one["ph"] == "C" and one["name"] == "router queue")
+        assert printed[row["request"], "b"] == row["admitted_ps"]
+        assert printed[row["request"], "e"] == row["routed_ps"]
+    deepest = max(
+        event["args"]["waiting"] for event in traced if event["ph"] == "C" and event["name"] == "router queue"
+    )
     times = [row["admitted_ps"] for row in waited]
     assert deepest == max(sum(row["admitted_ps"] <= at < row["routed_ps"] for row in waited) for at in times)
     admission = {"name": "token-bucket", "rate": 8, "burst": 5, "on_empty": "delay", "max_wait_s": 4}
     late = simulate(PREFIXES, admission=admission)
-    held = {(one["id"], one["ph"]): ps(one["ts"]) for one in events(late) if one.get("cat") == "admission"}
+    held = {(event["id"], event["ph"]): ps(event["ts"]) for event in events(late) if event.get("cat") == "admission"}
     put_off = [row for row in late.requests.rows() if row["admitted_ps"] > row["arrival_ps"]]
     assert len(put_off) > 20 and len(held) == 2 * len(put_off)
     for row in put_off:
         assert (held[row["request"], "b"], held[row["request"], "e"]) == (row["arrival_ps"], row["admitted_ps"])
     refused = told_run("all rejected")
-    turned = [one["args"]["request"] for one in events(refused) if one.get("cat") == "refused"]
+    turned = [event["args"]["request"] for event in events(refused) if event.get("cat") == "refused"]
     assert turned == [row["request"] for row in refused.requests.rows() if row["outcome"] == "rejected"]
 
 
 def test_names_with_odd_signs_stay_valid() -> None:
     tenants = {'a"b\\c': {}, "tab\there": {}, "Zürich": {}}
     scenario = PREFIXES | {"workload": PREFIXES["workload"] | {"requests": 30, "tenants": tenants}}
-    found = events(simulate(scenario))
-    validate(found)
-    assert {one["args"]["tenant"] for one in found if one["ph"] == "X"} == {'a"b\\c', "tab here", "Zürich"}
+    traced = events(simulate(scenario))
+    validate(traced)
+    assert {event["args"]["tenant"] for event in traced if event["ph"] == "X"} == {'a"b\\c', "tab here", "Zürich"}
 
 
 def test_the_same_run_gives_the_same_bytes_also_from_its_folder(tmp_path: Path) -> None:
@@ -326,8 +340,8 @@ def simulate_again(name: str) -> Result:
 def test_the_verb_writes_the_file_and_says_where(tmp_path: Path, headway: Run) -> None:
     result = told_run("prefixes")
     result.save(tmp_path / "run")
-    done = headway("timeline", str(tmp_path / "run"), "-o", str(tmp_path / "t.json"))
-    assert done.returncode == 0, done.stderr
+    completed = headway("timeline", str(tmp_path / "run"), "-o", str(tmp_path / "t.json"))
+    assert completed.returncode == 0, completed.stderr
     assert (tmp_path / "t.json").read_bytes() == b"".join(timeline(result))
     beside = headway("timeline", str(tmp_path / "run"), "--json")
     assert json.loads(beside.stdout) == {"timeline": str(tmp_path / "run" / "timeline.json")}

@@ -66,8 +66,8 @@ def test_every_number_in_the_text_is_a_fact_and_every_fact_is_as_the_records_hav
             assert fact.value == value, fact
             continue
         assert isclose(fact.value, value, rel_tol=1e-9, abs_tol=1e-12), (fact, value)
-        shown, last = written(fact.text)
-        assert abs(shown - value) <= 0.5000001 * last, (fact, value)
+        printed, last = written(fact.text)
+        assert abs(printed - value) <= 0.5000001 * last, (fact, value)
 
 
 def test_the_share_that_met_the_slo_is_one_of_the_requests_that_are_named() -> None:
@@ -85,8 +85,8 @@ def test_the_share_that_met_the_slo_is_one_of_the_requests_that_are_named() -> N
         if row["request"] >= 20
     )
     planned = requests["arrived"] - 20 + requests["abandoned"]
-    said = f"{100 * good / planned:.1f} % of {planned:,} planned requests after the warm-up met their SLO"
-    assert said in compose(result).text
+    message = f"{100 * good / planned:.1f} % of {planned:,} planned requests after the warm-up met their SLO"
+    assert message in compose(result).text
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -102,7 +102,7 @@ def test_the_facts_stand_in_the_text_in_their_order(name: str) -> None:
 def test_figures_in_the_title_of_a_finding_are_quoted_as_they_are(name: str) -> None:
     summary = told(name, "issue-focused")
     quoted = [fact for fact in summary.facts if re.fullmatch(r"finding\.\d+\.title", fact.source)]
-    kinds = {one.kind for one in told_run(name).findings()}
+    kinds = {each.kind for each in told_run(name).findings()}
     assert len(quoted) == len(kinds)
     assert all(fact.text == str(fact.value).rstrip(".") for fact in quoted)
 
@@ -164,10 +164,10 @@ def test_lines_go_by_weight_and_what_belongs_to_a_line_goes_with_it() -> None:
         "- something heavy.",
     ]
     without = [fit(everything, limit) for limit in range(full[1] - 1, 0, -1)]
-    shown = list(dict.fromkeys("".join(map(str, parts)) for parts, _ in without))
-    assert [text.count("\n") for text in shown] == [4, 3, 2, 1]
-    assert "light" not in shown[0] and "detail" not in shown[1] and "head" not in shown[2]
-    assert shown[3] == "something heavy.\n"
+    printed = list(dict.fromkeys("".join(map(str, parts)) for parts, _ in without))
+    assert [text.count("\n") for text in printed] == [4, 3, 2, 1]
+    assert "light" not in printed[0] and "detail" not in printed[1] and "head" not in printed[2]
+    assert printed[3] == "something heavy.\n"
     bound = section(heavy, Line(("an example.",), 1, bound=1), Line(("with its result.",), 1, 1))
     whole = fit(bound, 1000)[1]
     assert "example" not in "".join(map(str, fit(bound, whole - 1)[0]))
@@ -263,9 +263,11 @@ def test_an_audit_takes_decisions_at_even_distances() -> None:
 def test_patterns_are_above_the_base_rate_and_the_most_telling_first() -> None:
     mined = mine(Material(told_run("tenants")))
     assert mined.patterns
-    assert all(one.lift >= 1.2 and one.support >= 20 for one in mined.patterns)
-    assert [one.excess for one in mined.patterns] == sorted((one.excess for one in mined.patterns), reverse=True)
-    assert any(dict(one.conditions).get("queue at target") == "20+" for one in mined.patterns)
+    assert all(pattern.lift >= 1.2 and pattern.support >= 20 for pattern in mined.patterns)
+    assert [pattern.excess for pattern in mined.patterns] == sorted(
+        (pattern.excess for pattern in mined.patterns), reverse=True
+    )
+    assert any(dict(pattern.conditions).get("queue at target") == "20+" for pattern in mined.patterns)
 
 
 def test_a_focus_leaves_only_its_own_areas() -> None:
@@ -311,11 +313,11 @@ def test_suggestions_name_only_policies_that_exist() -> None:
 
 
 def test_findings_may_be_given_from_elsewhere_and_those_of_a_kind_are_told_once() -> None:
-    given = [
+    values = [
         Finding("hot_spot", 5 * 10**12, 9 * 10**12, 0.9, 12, "12 requests waited on instance-0.", [3, 5], [0]),
         Finding("hot_spot", 10**12, 10**12, 0.1, 4, "4 requests waited on instance-1.", [], [1]),
     ]
-    text = told("prefixes", "issue-focused", findings=given).text
+    text = told("prefixes", "issue-focused", findings=values).text
     assert "1. ROUTING: 12 requests waited on instance-0.\n" in text
     assert "From t=5.000 s to t=9.000 s, on instance-0; for example requests 3, 5.\n" in text
     assert "1 more of this kind; 16 requests or events in total." in text
@@ -372,46 +374,46 @@ def decision(request: int, target: int, believed: list[int], queued: list[int], 
 
 def test_what_decisions_come_to_is_as_counted_by_hand() -> None:
     source = told_run("prefixes")
-    made = [
+    built = [
         decision(0, 0, [0, 64, 128], [0, 0, 4], [5 * 10**9, 3 * 10**9, 4 * 10**9]),  # away from 2, which has 4 queued
         decision(1, 0, [0, 64, 0], [0, 5, 0], [2 * 10**9, 2 * 10**9, 2 * 10**9]),  # away from 1, which has 5
         decision(2, 1, [0, 64, 64], [0, 0, 0], [1, 9 * 10**9, -1]),  # where most is, and not where it is soonest
         decision(3, 2, [512, 0, 0], [0, 0, 0], [-1, -1, -1]),  # nobody computes prompts
     ]
-    result = Result(source.scenario, source.requests, source.summary(), decisions=Decisions(made))
-    found = survey(result, array("b", [0]) * len(source.requests))
-    assert (found.count, found.estimated, found.regretted, found.candidates) == (4, 3, 2, 12)
-    assert found.regret_ps == 2 * 10**9 + 9 * 10**9 - 1
-    assert [place for _, place in found.worst] == [2, 0]
-    away = found.away
+    result = Result(source.scenario, source.requests, source.summary(), decisions=Decisions(built))
+    totals = survey(result, array("b", [0]) * len(source.requests))
+    assert (totals.count, totals.estimated, totals.regretted, totals.candidates) == (4, 3, 2, 12)
+    assert totals.regret_ps == 2 * 10**9 + 9 * 10**9 - 1
+    assert [place for _, place in totals.worst] == [2, 0]
+    away = totals.away
     assert (away.count, away.tokens, away.short_queue) == (2, 128 + 64, 1)
     assert away.deciders == {"idle": 1}
-    assert list(found.queued[:4]) == [0, 0, 0, 0] and list(found.believed[:4]) == [0, 0, 64, 0]
+    assert list(totals.queued[:4]) == [0, 0, 0, 0] and list(totals.believed[:4]) == [0, 0, 64, 0]
 
 
 def test_of_a_pair_the_half_is_named_that_would_have_been_another() -> None:
     source = told_run("disaggregated")
     ids = source.instance_ids()
     assert source.decisions is not None
-    one = next(one for one in source.decisions if one.prefill >= 0 and one.ttft_ps > 0)
-    other = next(index for index in one.candidates if ids[index].startswith("decode") and index != one.target)
-    made = Counterfactual(
-        request=one.request,
-        at_ps=one.at_ps,
-        chosen=one.target,
+    each = next(each for each in source.decisions if each.prefill >= 0 and each.ttft_ps > 0)
+    other = next(index for index in each.candidates if ids[index].startswith("decode") and index != each.target)
+    built = Counterfactual(
+        request=each.request,
+        at_ps=each.at_ps,
+        chosen=each.target,
         alternative=other,
-        ttft_ps=one.ttft_ps,
-        alternative_ttft_ps=one.ttft_ps // 2,
-        e2e_ps=one.e2e_ps,
-        alternative_e2e_ps=one.e2e_ps,
+        ttft_ps=each.ttft_ps,
+        alternative_ttft_ps=each.ttft_ps // 2,
+        e2e_ps=each.e2e_ps,
+        alternative_e2e_ps=each.e2e_ps,
         objective="slo.goodput_ratio",
         value=1.0,
         alternative_value=1.0,
-        chosen_prefill=one.prefill,
-        alternative_prefill=one.prefill,
+        chosen_prefill=each.prefill,
+        alternative_prefill=each.prefill,
     )
     requests, summary = source.requests, source.summary()
-    result = Result(source.scenario, requests, summary, decisions=source.decisions, counterfactuals=[made])
+    result = Result(source.scenario, requests, summary, decisions=source.decisions, counterfactuals=[built])
     assert f"Regret: simulated again, {ids[other]} gave a TTFT of" in summarize(result, max_tokens=4000)
 
 
@@ -428,17 +430,27 @@ def test_the_verb_prints_the_text_or_one_document(tmp_path: Path, headway: Run) 
     result = told_run("tenants")
     result.save(tmp_path / "run")
     folder = str(tmp_path / "run")
-    done = headway("summarize", folder)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == summarize(result)
-    asked = ("--max-tokens", "700", "--focus", "admission", "--focus", "scheduling", "--examples", "1", "--no-counters")
+    completed = headway("summarize", folder)
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout == summarize(result)
+    options_given = (
+        "--max-tokens",
+        "700",
+        "--focus",
+        "admission",
+        "--focus",
+        "scheduling",
+        "--examples",
+        "1",
+        "--no-counters",
+    )
     options: dict[str, Any] = {
         "max_tokens": 700,
         "focus": ("admission", "scheduling"),
         "examples": 1,
         "counters": False,
     }
-    document = json.loads(headway("summarize", folder, *asked, "--strategy", "pattern-mining", "--json").stdout)
+    document = json.loads(headway("summarize", folder, *options_given, "--strategy", "pattern-mining", "--json").stdout)
     assert list(document) == ["text", "tokens", "facts", "scores", "findings"]
     assert document["text"] == summarize(result, strategy="pattern-mining", **options)
     assert document["scores"]["slo.goodput_ratio"] == result.summary()["slo"]["goodput_ratio"]
@@ -447,12 +459,12 @@ def test_the_verb_prints_the_text_or_one_document(tmp_path: Path, headway: Run) 
 
 def test_the_verb_refuses_what_it_does_not_know(tmp_path: Path, headway: Run) -> None:
     told_run("empty").save(tmp_path / "run")
-    done = headway("summarize", str(tmp_path / "run"), "--focus", "rooting")
-    assert done.returncode == 2 and "Did you mean 'routing'?" in done.stderr and not done.stdout
+    completed = headway("summarize", str(tmp_path / "run"), "--focus", "rooting")
+    assert completed.returncode == 2 and "Did you mean 'routing'?" in completed.stderr and not completed.stdout
     assert headway("summarize", str(tmp_path / "nothing")).returncode == 2
 
 
 def test_signs_that_a_terminal_cannot_show_are_replaced(tmp_path: Path, headway: Run) -> None:
     told_run("round-robin").save(tmp_path / "run")
-    done = headway("summarize", str(tmp_path / "run"), PYTHONIOENCODING="ascii")
-    assert done.returncode == 0 and "x missed: " in done.stdout and "?" not in done.stdout
+    completed = headway("summarize", str(tmp_path / "run"), PYTHONIOENCODING="ascii")
+    assert completed.returncode == 0 and "x missed: " in completed.stdout and "?" not in completed.stdout
