@@ -81,7 +81,7 @@ def figure_columns(*paths: str) -> list[Column]:
 
 
 def any_column(path: str) -> Column:
-    """Return the column of any figure of a summary, with its path as heading where it has none of its own."""
+    """Return the column of any figure of a summary; its path is the heading if there is no other."""
     heading, write = FIGURE_COLUMNS.get(path, ("\n", format_gap))
     if heading.startswith("\n"):
         section, _, name = path.removeprefix("latency.").rpartition(".")

@@ -185,5 +185,5 @@ def _check_order(recorder: Recorder, instances: int, facts: RunFacts) -> None:
 def _causal_so_far(times: tuple[int, ...]) -> bool:
     """Return whether the times of an incomplete request are in order, with no first token before a start."""
     started, first = times[5:7]
-    came = [at for at in times if at != -1]
-    return came == sorted(came) and (first == -1 or started != -1)
+    known = [at for at in times if at != -1]
+    return known == sorted(known) and (first == -1 or started != -1)

@@ -150,14 +150,14 @@ class DecisionLog:
         if self.requests is None:
             return {}
         at = {name: self.requests.column(name)[row] for name in ENDS}
-        came, first, ended = at["arrival_ps"], at["first_token_ps"], at["finished_ps"]
+        arrival, first, ended = at["arrival_ps"], at["first_token_ps"], at["finished_ps"]
         return {
             "predicted_tokens": at["predicted_tokens"],
             "cached_tokens": at["cached_tokens"],
             "tier": at["loaded_from"] or ("gpu" if at["cached_tokens"] else ""),
             "outcome": at["outcome"],
-            "ttft_ps": first - came if first >= 0 else -1,
-            "e2e_ps": ended - came if at["outcome"] == "completed" else -1,
+            "ttft_ps": first - arrival if first >= 0 else -1,
+            "e2e_ps": ended - arrival if at["outcome"] == "completed" else -1,
         }
 
     def _card(self, place: int, count: int) -> tuple[dict[str, list[float | None]], list[float | None]]:

@@ -53,8 +53,8 @@ def check_transfers(recorder: Recorder, instances: Sequence[InstanceStats], leng
         else:
             # A request that had to leave its decode instance may continue on an instance that does both.
             possible = roles[prefill] == "prefill" and (roles[decode] == "decode" or recorder.redirects[row] > 0)
-            came = [at for at in (started, handed, arrived, finished) if at != -1]
-            possible = possible and came == sorted(came) and (arrived == -1 or started <= begun <= arrived)
+            known = [at for at in (started, handed, arrived, finished) if at != -1]
+            possible = possible and known == sorted(known) and (arrived == -1 or started <= begun <= arrived)
         if not possible:
             raise InvariantError(
                 f"Request {row} is inconsistent: prefill on instance {prefill}, decode on instance {decode}, start "

@@ -27,9 +27,9 @@ MANY: Final = 10
 def find(run: Observed) -> list[Finding]:
     findings = []
     for instance, preemptions in sorted(group_by(run.result.preemptions, lambda each: each.instance).items()):
-        came, went = sorted(run.stays[instance].begin_ps), sorted(run.stays[instance].end_ps)
+        begins, ends = sorted(run.stays[instance].begin_ps), sorted(run.stays[instance].end_ps)
         for begin, end in _storms([preemption.at_ps for preemption in preemptions]):
-            there = bisect_right(came, preemptions[end - 1].at_ps) - bisect_left(went, preemptions[begin].at_ps)
+            there = bisect_right(begins, preemptions[end - 1].at_ps) - bisect_left(ends, preemptions[begin].at_ps)
             findings.append(_finding(run, instance, preemptions[begin:end], there))
     return worst(findings)
 

@@ -28,14 +28,14 @@ def find(run: Observed) -> list[Finding]:
     warmup = run.warmup
     misses: dict[int, int] = {}
     hits: dict[int, int] = {}
-    started = expected = came = 0
+    started = expected = actual = 0
     rows = run.requests.select("started_ps", "predicted_tokens", "cached_tokens", start=warmup)
     for row, (began, believed, cached) in enumerate(rows, warmup):
         if began < 0:
             continue
         started += 1
         expected += believed > 0
-        came += cached > 0
+        actual += cached > 0
         if believed and not cached:
             misses[row] = believed
         elif cached and not believed:
@@ -44,7 +44,7 @@ def find(run: Observed) -> list[Finding]:
     if misses and len(misses) >= LEAST_SHARE * started:
         findings.append(_finding(run, "unexpected_misses", misses, expected, started, 1.0))
     if hits and len(hits) >= LEAST_SHARE * started:
-        findings.append(_finding(run, "unexpected_hits", hits, came, started, 0.5))
+        findings.append(_finding(run, "unexpected_hits", hits, actual, started, 0.5))
     return findings
 
 
