@@ -125,10 +125,6 @@ def write(path: Path, plan: Plan) -> None:
     html.write(path, WRITERS[path.suffix](plan), "--output")
 
 
-def _json(plan: Plan) -> str:
-    return store.pretty(plan.summary())
-
-
 def _page(plan: Plan) -> str:
     title = _title(plan)
     parts = [html.heading(title, plan.verdict, *plan.notes), html.facts(_facts(plan))]
@@ -196,4 +192,7 @@ def _chart(plan: Plan, name: str, lines: Mapping[str, str], unit: str, limits: S
     return html.section(f"{name} against the load", figure(f"{name.lower()}-chart", "", drawn), legend(colours))
 
 
-WRITERS: Final[dict[str, Callable[[Plan], str]]] = {".html": _page, ".json": _json}
+WRITERS: Final[dict[str, Callable[[Plan], str]]] = {
+    ".html": _page,
+    ".json": lambda plan: store.pretty(plan.summary()),
+}
