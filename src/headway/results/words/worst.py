@@ -37,9 +37,8 @@ class Case(Struct, frozen=True):
 
     @property
     def regret_ps(self) -> int:
-        """How much earlier the best candidate would have given the first token, according to the latency model."""
-        estimates = self.decision.estimated_ttft_ps
-        return estimates[self.chosen_seat] - estimates[best_estimate(self.decision)]
+        """The estimated regret, if the latency model has one."""
+        return self.decision.estimated_regret_ps() or 0
 
 
 def write_worst(run: Material, examples: int) -> Section | None:
