@@ -116,7 +116,7 @@ def run_facts(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> list[t
     if "scaling" in summary:
         rows += _scaling(summary["scaling"])
     busy, held = number(cost["gpu_seconds_per_request"], 3), count(cost["gpu_held_seconds"])
-    rows.append(("cost", f"{busy} GPU-seconds per request, {held} held, ${usd} per million tokens"))
+    rows.append(("cost", f"{busy} GPU-seconds per request, {held} held, ${usd} per 1M tokens"))
     rows.append(("spent", _spent(cost["usd"], summary["energy"])))
     own = [
         f"{name}={number(value, 0 if value == int(value) else 3)}"
