@@ -1,4 +1,4 @@
-"""A real Ray cluster of two machines, both of them this one, for tests."""
+"""A real Ray cluster for tests, with two machines that are both this one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEAD, OTHER = ("127.0.0.2", "127.0.0.3") if sys.platform == "linux" else ("127.0
 
 @contextmanager
 def two_machines() -> Iterator[Any]:
-    """Two machines of a core each; `cluster.address` is where, `lose(cluster)` ends the second."""
+    """Start two machines with one core each at `cluster.address`; `lose(cluster)` ends the second."""
     pytest.importorskip("ray", reason="Ray is not installed")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     cluster = _start()
@@ -46,12 +46,12 @@ def _start() -> Any:
 
 
 def lose(cluster: Any) -> None:
-    """The second machine ends, as if somebody had pulled the plug."""
+    """End the second machine without a shutdown."""
     cluster.remove_node(cluster.other, allow_graceful=False)
 
 
 def when(condition: Any, act: Any) -> threading.Thread:
-    """Does something in a thread once a condition holds."""
+    """Call `act` in a thread once a condition holds."""
 
     def watch() -> None:
         while not condition():

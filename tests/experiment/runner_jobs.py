@@ -37,7 +37,7 @@ def ends(number: int) -> None:
 
 
 def ends_once(mark: str, number: int) -> int:
-    """Brings its process down, but only once; a file keeps the count."""
+    """Kill its process the first time only; a file marks that."""
     try:
         os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -47,7 +47,7 @@ def ends_once(mark: str, number: int) -> int:
 
 
 def counted(folder: str, number: int) -> int:
-    """Says that it has begun, and goes on when it may."""
+    """Write a file at its start, and wait for the file that lets it continue."""
     (Path(folder) / f"begun-{number}").touch()
     while not (Path(folder) / "go").exists():
         time.sleep(0.02)
@@ -55,7 +55,7 @@ def counted(folder: str, number: int) -> int:
 
 
 def at_machine(folder: str, number: int) -> int:
-    """As `counted`, and says at which machine of the cluster, and in which process."""
+    """Do the same as `counted`, and write the machine and the process as well."""
     import ray
 
     (Path(folder) / f"at-{ray.util.get_node_ip_address()}-{os.getpid()}").touch()

@@ -1,4 +1,4 @@
-"""What admission buys and costs on a burst trace: goodput up, rejects up, told per class and per tenant."""
+"""Admission on a burst trace: more goodput and more rejects, per class and per tenant."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import headway
 from conftest import ROOT
 
-pytestmark = pytest.mark.full  # the comparison that all of them look at takes nine seconds
+pytestmark = pytest.mark.full  # their common comparison takes nine seconds
 
 AZURE = ROOT.parent / "shared" / "traces" / "azure-llm-2023" / "AzureLLMInferenceTrace_code.csv"
 TENANTS = {
@@ -47,7 +47,7 @@ def test_shedding_lifts_goodput_and_costs_rejects(comparison: headway.Comparison
         summary = comparison[name]
         assert summary["requests"]["rejected"] > 0.05 * 8819
         assert summary["requests"]["completed"] + summary["requests"]["rejected"] == 8819
-        # per planned request: those that were turned away are misses
+        # per planned request: rejected requests are misses
         assert summary["slo"]["goodput_ratio"] > plain["slo"]["goodput_ratio"] + 0.1
         assert summary["latency"]["ttft"]["p99"] < plain["latency"]["ttft"]["p99"]
     assert comparison.best.startswith("deadline")
@@ -78,7 +78,7 @@ def test_low_classes_pay_for_the_high_ones_where_classes_are_shed(comparison: he
         assert turned_away == {"batch"}
     after = shares("deadline", "tenant")
     assert list(after) == ["ide", "index", "review"]
-    assert max(after.values()) - min(after.values()) < 0.05  # a deadline asks nobody's class here
+    assert max(after.values()) - min(after.values()) < 0.05  # a deadline ignores classes
 
 
 def test_fairness_among_tenants_is_told(comparison: headway.Comparison) -> None:

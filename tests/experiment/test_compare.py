@@ -1,4 +1,4 @@
-"""Comparing from Python: whatever names a policy is taken, and the verdict claims no more than the figures."""
+"""Comparing from Python: every form of a policy, and verdicts that claim only what the figures show."""
 
 from __future__ import annotations
 
@@ -277,7 +277,7 @@ def _compared() -> int:
 
 def test_a_daemon_which_may_have_no_processes_compares_by_itself() -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.apply_async(_compared).get(timeout=300) == 2  # a worker that breaks would be waited for forever
+        assert pool.apply_async(_compared).get(timeout=300) == 2  # a broken worker would block forever
 
 
 # --- the verdict ------------------------------------------------------------------------------------------------------
@@ -375,7 +375,7 @@ def test_an_oracle_is_marked_and_never_best_unless_all_are() -> None:
 
 def test_policies_that_decide_alike_all_stay() -> None:
     names = [name for name, _ in headway.compare(SCENARIO, "all").ranked]
-    pairs = ["least-loaded-pair", "pair", "prefix-pair"]  # of which there are none to choose
+    pairs = ["least-loaded-pair", "pair", "prefix-pair"]  # the cluster has no pairs
     assert sorted([*names, *pairs]) == sorted(registry.names("routing"))
 
 

@@ -1,4 +1,4 @@
-"""Policies of any stage are compared by the same rules, and the figures of each tenant and class can be had beside."""
+"""Comparing policies of every stage, with the figures of each tenant and class."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_admission_policies_are_compared_under_labels_of_their_own() -> None:
 @pytest.mark.parametrize("stage", STAGES)
 def test_all_policies_of_a_stage_run_where_all_are_asked_for(stage: str) -> None:
     result = headway.compare(SCENARIO, "all", stage=stage, workers=1, overrides="workload.requests=20")
-    known = [name for name in registry.names(stage) if not name.endswith("pair")]  # which take a cluster that is split
+    known = [name for name in registry.names(stage) if not name.endswith("pair")]  # pairs need a split cluster
     assert [name.partition("(")[0] for name, _ in sorted(result.ranked)] == sorted(known)
     for _, summary in result.ranked:
         assert summary["requests"]["arrived"] == 20
@@ -123,7 +123,7 @@ def test_there_is_a_row_for_each_policy_and_tenant_or_class() -> None:
 @pytest.fixture
 def scenario(tmp_path: Any) -> str:
     file = tmp_path / "small.yaml"
-    file.write_text(json.dumps(SCENARIO))  # which is YAML too
+    file.write_text(json.dumps(SCENARIO))  # JSON is YAML too
     return str(file)
 
 
@@ -198,7 +198,7 @@ def test_a_comparison_of_autoscalers_says_who_serves_as_many_for_less() -> None:
     assert "Of the policies that meet the SLO as often, concurrency(" in result.verdict
     assert result.verdict.endswith(less)
     fixed = headway.compare(POOL, f"static,{KNATIVE}", stage="scaling", overrides="cluster.min_replicas=4", workers=1)
-    assert "USD" not in fixed.verdict  # nobody costs less
+    assert "USD" not in fixed.verdict  # no policy costs less
     assert "USD" not in headway.compare(POOL, f"static,{KNATIVE}", stage="scaling", by="cost.usd", workers=1).verdict
 
 

@@ -19,8 +19,8 @@ CLUSTER = {"instances": 3, "latency": {"model": "fixed", "prefill_tokens_per_s":
 
 
 def heavy(folder: Path) -> Json:
-    """A Mooncake trace with session ids: two sessions of 30 turns and twenty of 2, each turn growing out of the one
-    before and coming 100 ms after its end."""
+    """Write a Mooncake trace with session ids: two sessions of 30 turns and twenty of 2. Each turn extends the one
+    before and arrives 100 ms after its end."""
     rows: list[Json] = []
     fresh = 0
     for session in range(22):

@@ -1,4 +1,4 @@
-"""True regret: the same run with one decision forced is worth what a hand computation says."""
+"""True regret: a run with one forced decision agrees with a computation by hand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MS = 10**9
 
 
 class Badly:
-    """Sends everybody to the first instance."""
+    """Routes every request to the first instance."""
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
         return Route(cluster.instances[0].id)
@@ -87,7 +87,7 @@ def test_by_hand_the_better_choice_is_found_and_worth_what_it_is(tmp_path: Path)
     outcome = explain(result, 1, workers=1)["decision"]
     assert outcome["best_alternative"]["id"] == "instance-1"
     assert outcome["true_regret_ms"] == 910
-    assert outcome["estimated_regret_ms"] == pytest.approx(1110 - 100)  # it does not know that 100 ms of that are over
+    assert outcome["estimated_regret_ms"] == pytest.approx(1110 - 100)  # the estimate ignores that 100 ms have passed
 
 
 def test_the_decision_taken_again_has_no_regret() -> None:
@@ -189,7 +189,7 @@ def test_explain_tells_what_every_alternative_gives() -> None:
 
 
 def lossy(retries: int) -> dict[str, Any]:
-    """Three instances, of which the second crashes for good after a second."""
+    """Return three instances; the second crashes after one second and does not restart."""
     fault = {"at": "1s", "instance": "instance-1", "kind": "crash", "duration": "1h"}
     workload = {"requests": 40, "rate": "20/s", "prompt_tokens": 800, "output_tokens": 100}
     scenario = {"workload": workload, "cluster": {"instances": 3}, "policies": {"routing": "round-robin"}}

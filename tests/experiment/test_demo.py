@@ -23,7 +23,7 @@ from headway.results.ranking import value
 from headway.scenario.scenario import DEFAULT, STAGES, Scenario
 
 FEW = "workload.requests=150"
-ALIKE = 0.001  # of a figure, below which two rows look the same
+ALIKE = 0.001  # relative difference below which two rows are alike
 FIGURES = ("latency.ttft.mean", "latency.ttft.p99", "latency.tpot.p99", "latency.e2e.mean", "cache.token_hit_ratio")
 
 

@@ -1,4 +1,4 @@
-"""A profile matched with the recorded run of an engine."""
+"""Fitting a profile to the recorded run of an engine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCENARIO: dict[str, Any] = {
 
 
 def engine(file: Path, host: str, requests: int | None = None) -> Path:
-    """What an engine beside a slower host would have done with these requests."""
+    """Return the run of an engine with a slower host."""
     cluster = {**SCENARIO["cluster"], "latency": {"model": "hardware", "host": host}}
     table = package.simulate({**SCENARIO, "cluster": cluster}).requests
     names = ("arrival_ps", "first_token_ps", "finished_ps", "prompt_tokens", "output_tokens")

@@ -1,4 +1,4 @@
-"""`headway hardware`: what is told of the profiles."""
+"""`headway hardware`: the descriptions of profiles."""
 
 from __future__ import annotations
 

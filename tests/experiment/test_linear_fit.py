@@ -1,4 +1,4 @@
-"""The durations of the latency model `linear`, fitted to the recorded run of an engine."""
+"""Fitting the durations of the latency model `linear` to the recorded run of an engine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def scenario(
 
 
 def run(folder: Path, what: dict[str, Any]) -> Path:
-    """What an engine of these durations did."""
+    """Return the run of an engine with these durations."""
     package.simulate(what).save(folder)
     return folder
 
@@ -61,7 +61,7 @@ def test_the_file_is_a_scenarios_section_and_says_how_far_off_it_is(tmp_path: Pa
     text = (tmp_path / "mine.yaml").read_text()
     assert text == result.document and "# TTFT of held-out requests: mean " in text
     section = yaml.safe_load(text)["cluster"]["latency"]
-    assert section == result.latency and section["context_token"] == "0s"  # which was none, and stays so
+    assert section == result.latency and section["context_token"] == "0s"  # a duration of zero stays zero
     package.simulate(scenario({key: value for key, value in section.items() if key != "model"}))
 
 

@@ -1,4 +1,4 @@
-"""Looking at workloads and traces from Python gives what the commands print with `--json`."""
+"""Previews and inspections from Python return what the commands print with `--json`."""
 
 from __future__ import annotations
 

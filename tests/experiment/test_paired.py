@@ -1,4 +1,4 @@
-"""Comparing honestly: paired seeds, intervals that an independent computation gives too, and no winner within noise."""
+"""Paired seeds: intervals agree with an independent computation, and noise makes no winner."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def rows(found: headway.Comparison) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def single(policy: str, number: int) -> dict[str, Any]:
-    """One run alone, its seeds counted up by hand."""
+    """Return a single run with its seeds increased by hand."""
     seeds = {name: seed + number for name, seed in SCENARIO["seed"].items()}
     return headway.simulate({**SCENARIO, "seed": seeds}, routing=policy).summary()
 

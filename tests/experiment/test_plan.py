@@ -1,4 +1,4 @@
-"""Capacity planning: a plan agrees with brute force, says how sure it is, and refuses nonsense in a sentence."""
+"""Capacity planning: a plan agrees with brute force, gives its intervals, and rejects wrong input with an error."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ MIXED: Json = {
 
 
 def keeps(scenario: Json, slo: str | None, seeds: int = SEEDS) -> bool:
-    """Whether a scenario keeps an SLO under each seed, worked out from whole runs by hand."""
+    """Return whether a scenario meets an SLO with each seed, computed from whole runs."""
     for seed in range(seeds):
         result = headway.simulate({**scenario, "seed": seed}).summary()
         requests = result["requests"]
@@ -79,7 +79,7 @@ def keeps(scenario: Json, slo: str | None, seeds: int = SEEDS) -> bool:
 
 
 def with_counts(scenario: Json, counts: dict[str, int]) -> Json:
-    """The scenario with so many instances of each deployment, written anew."""
+    """Return the scenario with these instances of each deployment."""
     settings = scenario["cluster"]["deployments"]
     deployments = {name: {**settings[name], "instances": count} for name, count in counts.items() if count}
     return {**scenario, "cluster": {**scenario["cluster"], "deployments": deployments}}
@@ -91,7 +91,7 @@ def test_the_fewest_replicas_are_those_of_brute_force(name: str) -> None:
     scenario = {**COMMON, "workload": workload}
     enough = [count for count in range(1, MOST + 1) if keeps({**scenario, "cluster": {"instances": count}}, slo)]
     result = plan(scenario, slo, seeds=SEEDS, max_replicas=MOST, points=0, workers=1)
-    assert 1 < enough[0] < MOST  # else the case says nothing
+    assert 1 < enough[0] < MOST  # otherwise the case proves nothing
     assert result.replicas == {"default": enough[0]}
     sure = plan(scenario, slo, seeds=SEEDS, max_replicas=MOST, points=0, every=True, workers=1)
     assert sure.counts == (enough[0],)
@@ -111,7 +111,7 @@ def test_the_cheapest_mix_is_that_of_an_exhaustive_search(slo: str) -> None:
     assert result.replicas == best
     assert result.summary()["answer"]["usd_per_hour"] == sum(prices[name] * best[name] for name in best)
     assert len(result.tried) < len(ways)
-    assert any("--every" in note for note in result.notes)  # it says what it took on trust
+    assert any("--every" in note for note in result.notes)  # the note names the assumption
     assert not any(each.meets() for each in result.less)
 
 
@@ -309,7 +309,7 @@ KINDS: dict[str, tuple[Json, str, float]] = {
 @pytest.mark.parametrize("name", KINDS)
 def test_twice_the_load_brings_twice_the_requests(name: str) -> None:
     keys, unit, base = KINDS[name]
-    # so little that answers come at once and users only think
+    # answers take so little time that users only think
     scenario = Scenario.load({"workload": {"requests": 200, "prompt_tokens": 8, "output_tokens": 1, **keys}})
     load = load_of(scenario)
     assert (load.unit, float(load.base)) == (unit, base)

@@ -1,4 +1,4 @@
-"""Jobs on a Ray cluster: a real one of two machines on this one's loopback, of which one is lost."""
+"""Jobs on a real Ray cluster of two machines on this machine's loopback; one machine is lost."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_all_results_arrive_though_a_machine_is_lost(
     def plug() -> None:
         lose(cluster)
         for mark in there():
-            os.kill(int(mark.name.rpartition("-")[2]), signal.SIGKILL)  # which may outlive its machine for a moment
+            os.kill(int(mark.name.rpartition("-")[2]), signal.SIGKILL)  # it may outlive its machine for a moment
         (tmp_path / "go").touch()
 
     def there() -> list[Path]:

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(
 
 @cache
 def raw(name: str) -> list[tuple[int, int, list[int]]]:
-    """Prompt tokens, output tokens and block ids of each row, straight from the file."""
+    """Read the prompt tokens, output tokens and block ids of each row from the file."""
     content = (TRACES / name).read_bytes()
     text = (gzip.decompress(content) if name.endswith(".gz") else content).decode("utf-8-sig")
     if name.endswith(".csv"):
@@ -59,7 +59,7 @@ def run(name: str, routing: Any, limit: int | None = None, **cluster: Any) -> ap
 
 
 def check_conservation(result: api.Result, name: str, most: int | None = None) -> None:
-    """Everybody who came is accounted for once, with the lengths that the file gives, on an instance that counted."""
+    """Check that every request ends once, with the lengths of the file, on an instance that counted it."""
     rows, columns, summary = raw(name)[:most], result.requests, result.summary()
     assert len(columns) == len(rows)
     assert columns["prompt_tokens"] == [prompt for prompt, _, _ in rows]
@@ -161,7 +161,7 @@ def test_leaping_and_walking_agree_on_a_real_trace_in_a_tight_cache(routing: str
 
 
 def brute_force(prompts: list[list[int]], caches: int, capacity: int | None) -> float:
-    """One block at a time: a hit is the leading run resident before the request; then every block is touched."""
+    """Count hits block by block: the leading blocks that are resident before the request. Then touch every block."""
     resident: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(caches)]
     hits = 0
     for number, blocks in enumerate(prompts):
@@ -223,7 +223,7 @@ GPU = 3300  # blocks; the longest prompt has 3,181
 
 @pytest.fixture(scope="module")
 def weka(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sessions that overlap, each answer one token: that token is never computed, so no answer is cached."""
+    """Write overlapping sessions with answers of one token, which is never computed, so no answer is cached."""
     path = tmp_path_factory.mktemp("weka") / "short.headway.jsonl.gz"
     changes = [{"starts": {"rate": "1/s", "seed": 3}}, {"scale": {"output_tokens": 0.00001}}]
     api.convert_trace(TRACES / "agentic-coding-weka" / "raw-sample", path, transforms=changes)
@@ -236,7 +236,7 @@ def curve(path: Path, capacity: int, order: Any) -> float:
 
 
 def tiered(trace: Json, offload: str, cpu: int, **cluster: Any) -> api.Result:
-    """On one instance. At level 1 the GPU is full before anything moves."""
+    """Run a trace on one instance with a tier. At level 1 the GPU is full before blocks move."""
     tiers = {"cpu": {"blocks": cpu, "bandwidth": "1000GB/s", "latency": "0s"}}
     kv = {"block_tokens": 64, "gpu_blocks": GPU, "tiers": tiers, "offload": offload, "offload_level": 1.0}
     return api.simulate(
@@ -249,8 +249,8 @@ def tiered(trace: Json, offload: str, cpu: int, **cluster: Any) -> api.Result:
 
 
 def combined(offload: str, cpu: int) -> int:
-    """What all stores hold together, or the larger where copies stay above and below. A block of the GPU has the tokens
-    after a prompt's last whole one, which are never content."""
+    """Return the capacity of all stores together, or of the larger if each keeps copies. One GPU block has the tokens
+    after a prompt's last whole block, which are never cached."""
     return max(GPU - 1, cpu) if offload == "eager" else GPU - 1 + cpu
 
 

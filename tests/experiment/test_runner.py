@@ -1,4 +1,4 @@
-"""Where independent jobs run: on the processes of this machine."""
+"""Runners: independent jobs in the processes of this machine."""
 
 from __future__ import annotations
 

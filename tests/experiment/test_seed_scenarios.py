@@ -19,7 +19,7 @@ PREFIX = [(1000, 8)]  # the blocks of prefix "0xABC123": 128 tokens
 
 
 class Arrivals:
-    """A trace, request by request."""
+    """Builds a trace, request by request."""
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / "requests.jsonl"
@@ -100,7 +100,7 @@ def test_scenario_realtime_requests_scheduled_before_batch(arrivals: Arrivals) -
     assert realtime < batch
     batch, realtime = started("slo-slack")
     assert realtime < batch
-    batch, realtime = started("fcfs")  # which is not aware of it
+    batch, realtime = started("fcfs")  # ignores classes
     assert batch < realtime
 
 
@@ -108,7 +108,7 @@ def test_scenario_deterministic_replay(tmp_path: Path) -> None:
     # Given a simulation with key (policy_1, seed_42, seed_99, seed_7)
     scenario = {
         "seed": {"workload": 42, "simulation": 99, "jitter": 7},
-        "leap": "random-cuts",  # which the jitter seed decides on
+        "leap": "random-cuts",  # the jitter seed sets the cuts
         "workload": {"preset": "mixed-tenants-2026-11", "requests": 300, "timeout": "20s"},
         "cluster": {"instances": 3},
         "policies": {
@@ -137,7 +137,7 @@ def test_scenario_shadow_divergence_tracking(arrivals: Arrivals, policy: str) ->
     # Given router's shadow model predicts prefix "0xABC" is on instance 0
     arrivals.request(0, PREFIX)
     # And actual cache state shows prefix was evicted
-    arrivals.request(1000, [(5000, 20)])  # all the blocks that there are
+    arrivals.request(1000, [(5000, 20)])  # all blocks of the cache
     # When request with prefix "0xABC" is routed to instance 0
     arrivals.request(2000, PREFIX)
     routing = {"name": policy} if policy == "weighted" else {"name": policy, "block_tokens": BLOCK}
@@ -154,13 +154,13 @@ def test_scenario_shadow_divergence_tracking(arrivals: Arrivals, policy: str) ->
 
 
 def waiting(requests: Any, at_s: int) -> int:
-    """Requests that had come by then and had not been started."""
+    """Count the requests that have arrived by then and have not started."""
     at = at_s * PS_PER_SECOND
     return sum(came <= at < start for came, start in zip(requests["arrival_ps"], requests["started_ps"], strict=True))
 
 
 def scaled(arrivals: Arrivals, **scaling: Any) -> dict[str, Any]:
-    """Two replicas that compute one request at a time, each for 5 s and a little; there may be a third."""
+    """Return a scenario with two replicas, at most three, that compute one request at a time for a little over 5 s."""
     single = {"instances": 2, "max_replicas": 3, "max_batch_size": 1}
     scenario = arrivals.scenario(deployments={"llama-70b-v1": single})
     scenario["scaling"] = {"interval": "10s", **scaling}
@@ -185,7 +185,7 @@ def test_scenario_auto_scale_up_on_sustained_high_load(arrivals: Arrivals, count
         assert result.scaling_events == []
         return
     decision = result.scaling_events[0]
-    assert decision.at_ps == checks[-1] * PS_PER_SECOND  # it has been seen for 60 seconds then, and not before
+    assert decision.at_ps == checks[-1] * PS_PER_SECOND  # the load has lasted 60 s only then
     assert (decision.pool, decision.before, decision.after) == ("llama-70b-v1", 2, 3)
     assert decision.trigger == "interval"
 

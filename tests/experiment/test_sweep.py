@@ -1,4 +1,4 @@
-"""Sweeps: the grid that was asked for, mistakes told before anything runs, and nothing run twice."""
+"""Sweeps: the grid, errors before the first run, and no run twice."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def values(*vary: str, **changed: Any) -> list[Any]:
 
 
 class Counted:
-    """Counts the simulations of a sweep, and ends it at one of them where asked to."""
+    """Counts the simulations of a sweep, and can end it at one of them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, last: int | None = None) -> None:
         self.runs: list[dict[str, Any]] = []
@@ -170,7 +170,7 @@ def test_rows_make_a_table(swept: headway.Sweep) -> None:
 
 
 def verdict_of(shares: list[float], vary: list[str], monkeypatch: pytest.MonkeyPatch, **changed: Any) -> str:
-    """The verdict of a sweep whose points have these shares within the SLO."""
+    """Return the verdict of a sweep whose points have these shares within the SLO."""
     summary = headway.simulate(SCENARIO).summary()
     settings = iter(shares)
 
@@ -310,7 +310,7 @@ def test_ctrl_c_leaves_whole_folders_only(tmp_path: Path) -> None:
     out = tmp_path / "out"
     while process.poll() is None and len(list(out.glob("seed=*"))) < 5:
         time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to all of them
+    os.killpg(process.pid, signal.SIGINT)  # to all processes, as a terminal does
     _, sentence = process.communicate()
     assert process.returncode == 130
     assert re.search(rb"interrupted; \d+/400 runs.*\. Finished runs are in out; the same command continues\.", sentence)

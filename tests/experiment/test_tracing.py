@@ -1,4 +1,4 @@
-"""What is written down of decisions is what the policy saw, costs the run nothing else, and comes back from files."""
+"""Traced decisions: they have what the policy saw, do not change the run, and can be read from files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLUSTERS = {"plain": BASE["cluster"], "tiered": TIERED, "apart": APART}
 
 
 class Watching:
-    """Goes round, and writes down what it sees."""
+    """Routes round-robin and records what it sees."""
 
     def __init__(self) -> None:
         self.turn = 0

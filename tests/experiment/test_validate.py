@@ -1,4 +1,4 @@
-"""`headway validate`: a simulated run beside a recorded one."""
+"""`headway validate`: the errors of a simulated run against a recorded one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run() -> package.Result:
 
 
 def rows(result: package.Result, slower: float = 1.0) -> list[Row]:
-    """A run as an engine's log would have it, with every time after the arrival so much longer."""
+    """Return a run as rows of an engine's log, with every latency multiplied by a factor."""
     names = ("arrival_ps", "first_token_ps", "finished_ps", "prompt_tokens", "output_tokens")
     outcome = []
     for arrival, first, last, prompt, output in zip(*map(result.requests.column, names), strict=True):
