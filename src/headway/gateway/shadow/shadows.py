@@ -29,7 +29,7 @@ MOST: Final = 16  # candidates
 TURN_S: Final = 0.002  # of work, before other tasks of the event loop run
 BEHIND: Final = 2000  # most decisions and events that wait for the candidates
 KEPT: Final = 512  # decisions whose opinions are kept
-EXPLAINED: Final = 16  # a candidate writes a scorecard for one decision in so many
+EXPLAINED: Final = 16  # a candidate writes a scorecard for each 16th decision
 log = logging.getLogger("headway.gateway")
 
 
