@@ -207,15 +207,12 @@ class Bands:
         entry = lane.pop()
         if self.fairness == "weighted":
             band.clock = rank
-            lane.rank = rank + self.price(entry.request)
+            cost = entry.request.prompt_tokens if self.share == "tokens" else 1
+            lane.rank = rank + cost * self.prices.get(entry.request.tenant, self.unit)
         self.forget(entry)
         if lane.live:
             self.give_turn(band, lane)
         return entry
-
-    def price(self, request: Request) -> int:
-        cost = request.prompt_tokens if self.share == "tokens" else 1
-        return cost * self.prices.get(request.tenant, self.unit)
 
     def forget(self, entry: Waiting) -> None:
         entry.left = True

@@ -217,13 +217,14 @@ class PrefixIndex:
                 elif end > near:
                     moved[key] = (end, max(end, far))
 
-    def remove(self, instance: int, key: int, end: int) -> None:
-        """Record that an instance has evicted the blocks of a run from `end` on."""
+    def remove(self, instance: int, key: int, end: int, *, hole: bool = True) -> None:
+        """Record that an instance has evicted the blocks of a run from `end` on; `hole` is False if it holds nothing
+        after them."""
         holders = self._holders.get(key)
         held = None if holders is None else holders.get(instance)
         if holders is None or held is None or held <= end:
             return
-        self._holes = True
+        self._holes |= hole
         pieces, fronts = self._pieces[instance], self._fronts[instance]
         ends = fronts.get(key, [])
         left = held  # new end of the held blocks
@@ -262,12 +263,6 @@ class PrefixIndex:
         pieces.move_to_end(key, last=False)
         self._sizes[instance] = size
         return True
-
-    def drop(self, instance: int, key: int, end: int) -> None:
-        """Do the same as `remove` for blocks after which the instance holds nothing, so that no hole is left."""
-        holes = self._holes
-        self.remove(instance, key, end)
-        self._holes = holes
 
     def evict(self, instance: int, blocks: int) -> None:
         """Drop this number of an instance's blocks, the least recently used first."""

@@ -54,8 +54,13 @@ class Weighted:
         derived = [] if type(self) is Weighted else [type(self)]  # a derived class may read more signals
         self.entry = combine_entries(type(self), [*self._parts, *derived])
         self._combine = combiner([float(weight) for weight in self.weights])
-        self._score = [score_of(scorer) for scorer in self._scorers]
-        self._keep = [keep_of(part) for part in self._filters]
+        self._score: list[Score] = [
+            partial(clamped_score, scorer) if registry.outside(type(scorer)) else scorer.score
+            for scorer in self._scorers
+        ]
+        self._keep: list[Keep] = [
+            partial(checked_keep, part) if registry.outside(type(part)) else part.keep for part in self._filters
+        ]
         self._scorer_names = number_duplicates([part_name(part) for part in self._scorers])
         self._filter_names = number_duplicates([part_name(part) for part in self._filters])
         self._pick = None if part_name(self._picker) == "max-score" else partial(checked_pick, self._picker)
@@ -125,12 +130,8 @@ def part_name(part: Any) -> str:
     return str(part.entry.name)
 
 
-def score_of(scorer: Any) -> Score:
-    """Return a scorer's method, wrapped to check and clamp the values of a user's scorer."""
-    return partial(clamp_scores, scorer) if registry.outside(type(scorer)) else scorer.score
-
-
-def clamp_scores(scorer: Any, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
+def clamped_score(scorer: Any, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
+    """Call a user's scorer, and check and clamp its values."""
     return clamp(scorer, scorer.score(request, candidates, cluster), request, len(candidates))
 
 
@@ -150,19 +151,15 @@ def clamp(scorer: Any, values: Any, request: Request, count: int) -> list[float]
     return scores + [0.0] * (count - len(scores))
 
 
-def keep_of(part: Any) -> Keep:
-    """Return a filter's method, wrapped to check the answer of a user's filter and to restore the order."""
-
-    def keep(request: Request, candidates: Candidates, cluster: ClusterView) -> Candidates:
-        answer = part.keep(request, candidates, cluster)
-        if not isinstance(answer, list | tuple) or not all(isinstance(view, InstanceView) for view in answer):
-            place = f"policies.routing.filters.{part_name(part)}"
-            right = "keep must return a list of candidates"
-            raise HeadwayError(f"{place}: {right}, got {shown(answer)}, at request {request.id}.")
-        left = {view.index for view in answer}
-        return [view for view in candidates if view.index in left]
-
-    return keep if registry.outside(type(part)) else part.keep
+def checked_keep(part: Any, request: Request, candidates: Candidates, cluster: ClusterView) -> Candidates:
+    """Call a user's filter, check its answer, and restore the order of the candidates."""
+    answer = part.keep(request, candidates, cluster)
+    if not isinstance(answer, list | tuple) or not all(isinstance(view, InstanceView) for view in answer):
+        place = f"policies.routing.filters.{part_name(part)}"
+        right = "keep must return a list of candidates"
+        raise HeadwayError(f"{place}: {right}, got {shown(answer)}, at request {request.id}.")
+    left = {view.index for view in answer}
+    return [view for view in candidates if view.index in left]
 
 
 def checked_pick(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from headway.control.plane import ControlPlane
 from headway.policies import registry
-from headway.policies.weighted import clamp, keep_of
+from headway.policies.weighted import checked_keep, clamp
 from headway.testing.bench import Bench, requests
 from headway.testing.suite import RouterSuite
 from headway.types import Request, Route
@@ -35,14 +36,14 @@ class _Asking:
 class _PartSuite(RouterSuite):
     ties: bool = True
 
-    def ask(self, part: Any) -> Ask:
-        """Return a function that calls the part, checks its answer and returns it in plain values."""
+    def ask(self, part: Any, request: Request, candidates: Sequence[InstanceView], cluster: ClusterView) -> list[Any]:
+        """Call the part, check its answer and return it in plain values."""
         raise NotImplementedError
 
     def start(self, bench: Bench) -> tuple[Any, ControlPlane]:
         part = self.make()
         bench.guard(part, "bind", "observe", registry.METHODS[self.stage])
-        return part, bench.plane(routing=_Asking(part, self.ask(part), bench.transcript))
+        return part, bench.plane(routing=_Asking(part, partial(self.ask, part), bench.transcript))
 
     def first_answer(self) -> list[Any]:
         """Return the answer for equal and idle instances."""
@@ -57,17 +58,14 @@ class ScorerSuite(_PartSuite):
 
     stage = "scorer"
 
-    def ask(self, part: Any) -> Ask:
-        def score(request: Request, candidates: Sequence[InstanceView], cluster: ClusterView) -> list[float]:
-            before = list(candidates)
-            values = part.score(request, candidates, cluster)
-            assert list(candidates) == before, "score changes the list of candidates."
-            assert len(list(values)) == len(before), f"score returns {len(values)} values for {len(before)} candidates."
-            scores = clamp(part, values, request, len(before))
-            assert scores == [float(value) for value in values], f"scores must be from 0 to 1, got {values}."
-            return scores
-
-        return score
+    def ask(self, part: Any, request: Request, candidates: Sequence[InstanceView], cluster: ClusterView) -> list[Any]:
+        before = list(candidates)
+        values = part.score(request, candidates, cluster)
+        assert list(candidates) == before, "score changes the list of candidates."
+        assert len(list(values)) == len(before), f"score returns {len(values)} values for {len(before)} candidates."
+        scores = clamp(part, values, request, len(before))
+        assert scores == [float(value) for value in values], f"scores must be from 0 to 1, got {values}."
+        return scores
 
     def test_equal_instances_have_equal_scores(self) -> None:
         scores = self.first_answer()
@@ -79,16 +77,13 @@ class FilterSuite(_PartSuite):
 
     stage = "filter"
 
-    def ask(self, part: Any) -> Ask:
-        def keep(request: Request, candidates: Sequence[InstanceView], cluster: ClusterView) -> list[int]:
-            before = list(candidates)
-            left = list(keep_of(part)(request, candidates, cluster))
-            assert list(candidates) == before, "keep changes the list of candidates."
-            places = [before.index(view) for view in left]
-            assert places == sorted(set(places)), "keep must return candidates, each once, in their order."
-            return places
-
-        return keep
+    def ask(self, part: Any, request: Request, candidates: Sequence[InstanceView], cluster: ClusterView) -> list[Any]:
+        before = list(candidates)
+        left = list(checked_keep(part, request, candidates, cluster))
+        assert list(candidates) == before, "keep changes the list of candidates."
+        places = [before.index(view) for view in left]
+        assert places == sorted(set(places)), "keep must return candidates, each once, in their order."
+        return places
 
     def test_equal_instances_are_kept_or_dropped_together(self) -> None:
         left = self.first_answer()

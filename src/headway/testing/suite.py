@@ -1,8 +1,7 @@
 """The base classes of suites: making the policy under test, and the tests of every stage of the control plane."""
 
 import random
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final
 
 import headway.policies  # noqa: F401  (declares the policies)
@@ -120,21 +119,15 @@ def check_policy(suite: type[PolicySuite], policy: Any, *, ties: bool = True, **
 
 def same_twice(play: Callable[[], Any], what: str) -> None:
     """Run a script twice with different seeds of the global random generator, and compare the results."""
-    with _seed_random(1):
+    state = random.getstate()
+    try:
+        random.seed(1)
         first = play()
-    with _seed_random(2):
+        random.seed(2)
         second = play()
+    finally:
+        random.setstate(state)
     assert first == second, (
         f"The same inputs gave different {what} the second time. Draw from context.rng(name), create all state in "
         "`bind`, and do not use clocks, `hash` of strings or the order of sets."
     )
-
-
-@contextmanager
-def _seed_random(seed: int) -> Iterator[None]:
-    state = random.getstate()
-    random.seed(seed)
-    try:
-        yield
-    finally:
-        random.setstate(state)

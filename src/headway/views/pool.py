@@ -130,8 +130,6 @@ class PoolView:
         self.latencies = Window(window_ps)  # and to the end
         self.recount(now_ps)
 
-    # --- events ------------------------------------------------------------------------------------------------
-
     def on_sent(self, now_ps: int, tokens: int) -> None:
         self.arrivals.add(now_ps)
         self.inflight += 1
@@ -195,8 +193,6 @@ class PoolView:
         mean = (now_area - area) / elapsed if elapsed else float(self.load.level)
         self.samples.append(LoadSample(now_ps, self.replicas, rate, mean, self.queued))
         self.sampled = (now_ps, self.arrivals.total, now_area)
-
-    # --- replicas ----------------------------------------------------------------------------------------------
 
     @property
     def now(self) -> float:

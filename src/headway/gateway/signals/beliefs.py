@@ -154,7 +154,7 @@ class Beliefs:
                 key = runs[at][0]
                 if key in publisher.blocks or key in keep:
                     break
-                index.drop(instance, key, runs[at - 1][1] if at else 0)
+                index.remove(instance, key, runs[at - 1][1] if at else 0, hole=False)
 
     # --- reported blocks ---------------------------------------------------------------------------------------------
 
@@ -196,7 +196,7 @@ class Beliefs:
                 for index in self.indexes:
                     first = block[1] // index.block_tokens
                     if block[2] // index.block_tokens > first:
-                        index.drop(instance, key, first)
+                        index.remove(instance, key, first, hole=False)
 
     def _cut(self, instance: int, publisher: Publisher, cut: Sequence[int]) -> None:
         """Drop the pending prompts that continue removed blocks: they cannot be cached either."""

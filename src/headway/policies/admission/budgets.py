@@ -21,13 +21,10 @@ OVER_SHARE = Reject("429: the limit of work in flight is reached, and the tenant
 class MaxConcurrency:
     """Rejects requests at once while `max_queue` requests of their model are in flight, on all instances together.
 
-    Each (model, role) has `max_queue` permits. A request takes one when it is routed and returns it when it ends, with
-    any outcome. If the candidates have several roles or models, each of them needs a free permit. With prefill/decode
-    disaggregation a request holds one permit of each role until it ends. Aliases of a model share its limit, and all
-    names share the limit of instances that serve any name.
-
-    A request in the router's queue (flow control) holds no permit. If none is free when it is dispatched, it is
-    rejected then. It reads no signal: it counts routed and ended requests itself.
+    Each (model, role) has `max_queue` permits. A request takes one when it is routed and returns it when it ends. If
+    the candidates have several roles or models, each of them needs a free permit. A disaggregated request holds one
+    permit of each role until it ends. All names of a model share its limit. A request in the router's queue (flow
+    control) holds no permit; if none is free when it is dispatched, it is rejected then. It reads no signal.
     """
 
     max_queue: Annotated[int, Bounds(1, 1_000_000, log=True)] = 512  # requests in flight of a model and role
@@ -88,8 +85,7 @@ class TenantFair:
     others have 1. If `total` is null, it is the sum of the batch limits of the serving instances, or for tokens the
     capacity of their KV caches.
 
-    A new tenant gets its share at once, so the total work may exceed `total` until older requests end. Decisions use
-    exact integers. It reads no signal: it counts routed and ended requests itself.
+    A new tenant gets its share at once, so the work may exceed `total` until older requests end. It reads no signal.
     """
 
     total: Annotated[int | None, Bounds(1, 1_000_000_000_000, log=True)] = None

@@ -10,7 +10,6 @@ from headway.policies.context import Context
 from headway.policies.registry import Bounds, policy
 from headway.types import ADMIT, PS_PER_SECOND, Admit, Reject, Request
 from headway.views.cluster import ClusterView
-from headway.views.instance import InstanceView
 
 SHEDDABLE = CLASSES[2:]  # batch and best-effort
 
@@ -32,10 +31,8 @@ class Deadline:
     earlier. A request with neither is admitted. An instance is in time if now + `margin` × its `estimated_ttft` for the
     whole prompt is at or before that instant. The estimate is the time to compute this prompt and the prefill tokens
     pending there, in steps of the batch's token limit, each with the running sequences. It assumes that nothing of the
-    prompt is cached, so it is too high for warm prompts. Decode instances never count as in time.
-
-    The latency estimator gives the step times. Pending tokens and decode context are the router's exact counts; the
-    running sequences are reported.
+    prompt is cached, so it is too high for warm prompts. Decode instances never count as in time. Pending tokens and
+    decode context are the router's exact counts; the running sequences are reported.
     """
 
     targets: dict[str, Any] = dataclasses.field(default_factory=lambda: dict(TTFT))  # TTFT by class
@@ -157,7 +154,7 @@ class Probabilistic:
     def probability(self, cluster: ClusterView) -> float:
         total = 0.0
         for view in cluster.instances:
-            total += self.pressure(view)
+            total += max(view.queued / self.queue_threshold, view.kv_used / view.kv_blocks / self.kv_threshold)
         saturation = total / len(cluster.instances) if cluster.instances else self.high
         if saturation <= self.low:
             return 0.0
@@ -168,6 +165,3 @@ class Probabilistic:
         for _ in range(self.power - 1):  # pow() may differ between machines, products do not
             chance *= part
         return chance
-
-    def pressure(self, view: InstanceView) -> float:
-        return max(view.queued / self.queue_threshold, view.kv_used / view.kv_blocks / self.kv_threshold)

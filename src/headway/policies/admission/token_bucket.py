@@ -26,14 +26,12 @@ class TokenBucket:
     """Admits requests at a steady `rate`, with bursts of up to `burst`: a token bucket.
 
     The allowance starts at `burst`, which is also its maximum, and refills by `rate` a second. A request costs 1 (`by:
-    requests`) or its prompt tokens (`by: tokens`). `per: tenant` gives each tenant its own allowance. The balance is
-    exact to the picosecond.
+    requests`) or its prompt tokens (`by: tokens`). `per: tenant` gives each tenant its own allowance.
 
     If the allowance is too low, `on_empty: reject` rejects the request; `on_empty: delay` delays it to the first
     picosecond at which it and all earlier requests are paid for, in order of arrival. A request that would wait longer
     than `max_wait_s`, or that costs more than `burst`, is rejected. Rejected requests pay nothing; a client that gives
-    up while it waits is not refunded. A request pays once, even if a later policy of an `all-of` delays it. It reads no
-    signal.
+    up is not refunded. A request pays once, even if a later policy of an `all-of` delays it. It reads no signal.
     """
 
     by: Literal["requests", "tokens"] = "requests"

@@ -57,13 +57,7 @@ def kind_kept(kind: int) -> int:
 
 
 def of_value(value: object) -> int:
-    if isinstance(value, int):
-        return INT
-    if isinstance(value, float):
-        return FLOAT
-    if isinstance(value, str):
-        return STR
-    return TUPLE if isinstance(value, tuple) else NONE
+    return {bool: INT, int: INT, float: FLOAT, str: STR, tuple: TUPLE}.get(type(value), NONE)
 
 
 def arithmetic(left: int, right: int) -> int:

@@ -112,7 +112,8 @@ class Program:
             ):
                 wrong = f"must be a number between {parameter.low:g} and {parameter.high:g}, got {shown(value)}"
                 raise CodeError(f"{self.name}: {name}: {wrong}.")
-        return {name: _plain(values.get(name, parameter.default)) for name, parameter in known.items()}
+        chosen = {name: values.get(name, parameter.default) for name, parameter in known.items()}
+        return {name: int(value) if isinstance(value, int) else float(value) for name, value in chosen.items()}
 
     def start(self) -> Running:
         return Running(self)
@@ -138,10 +139,6 @@ class Running:
         )
         self.functions: dict[str, Callable[..., Any]] = dict(zip(program.functions, functions, strict=True))
         self.entrance = self.functions[program.entrance]
-
-
-def _plain(value: float) -> float:
-    return int(value) if isinstance(value, int) else float(value)
 
 
 def _over() -> None:

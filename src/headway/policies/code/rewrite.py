@@ -224,7 +224,8 @@ class _Rewrite(ast.NodeTransformer):
 
     def _clauses(self, node: ast.ListComp | ast.GeneratorExp | ast.DictComp) -> list[ast.comprehension]:
         clause = node.generators[0]
-        over = self._each(clause.iter, cost(*repeated_parts(node)))
+        results = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+        over = self._each(clause.iter, cost(*results, *clause.ifs))
         return [ast.comprehension(clause.target, over, [self._within(clause.target, test) for test in clause.ifs], 0)]
 
     def _within(self, target: ast.AST, node: ast.expr) -> ast.expr:
@@ -330,12 +331,6 @@ def cost(*parts: ast.AST) -> int:
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 dear += DEAR.get(node.func.id, 0)
     return 1 + count // NODES_A_STEP + dear
-
-
-def repeated_parts(node: ast.ListComp | ast.GeneratorExp | ast.DictComp) -> list[ast.AST]:
-    """Return the parts of a comprehension that run for each element."""
-    results = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-    return [*results, *node.generators[0].ifs]
 
 
 def _once(part: ast.AST) -> Iterator[ast.AST]:

@@ -20,8 +20,7 @@ READS: Final = {  # by metric: exact signals, reported signals
     "queue": (("pending",), ("queued",)),
     "concurrency": (("concurrency",), ()),
 }
-Percent = Annotated[int | None, Bounds(1, 1000, log=True)]
-Pods = Annotated[int | None, Bounds(1, 1000, log=True)]
+Limit = Annotated[int | None, Bounds(1, 1000, log=True)]
 Period = Annotated[float, Bounds(1, 1800, log=True)]
 Choice = Callable[[list[int]], int]
 Select = Literal["max", "min", "disabled"]
@@ -49,12 +48,12 @@ class Hpa:
     window_s: Annotated[float, Bounds(1, 3600, log=True)] = 60.0
     up_window_s: Seconds = 0.0
     down_window_s: Seconds = 300.0
-    up_percent: Percent = 100
-    up_pods: Pods = 4
+    up_percent: Limit = 100
+    up_pods: Limit = 4
     up_period_s: Period = 15.0
     up_select: Select = "max"
-    down_percent: Percent = 100
-    down_pods: Pods = None
+    down_percent: Limit = 100
+    down_pods: Limit = None
     down_period_s: Period = 15.0
     down_select: Select = "max"
 
