@@ -81,8 +81,7 @@ class ModelGroups:
         return self.by_name.get(model) if self.by_name else self._groups[0]
 
     def regroup(self, views: Sequence[InstanceView], now_ps: int) -> list[Group]:
-        """Group again after instances have joined, left or changed their models. A group of the same names continues;
-        return the groups whose names are gone."""
+        """Group again after instances have changed; return the groups whose names are gone. The others continue."""
         before = {group.names: group for group in self._groups}
         number = max(group.number for group in self._groups)
         self._groups = _group(views)

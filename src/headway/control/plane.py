@@ -303,8 +303,7 @@ class ControlPlane:
         return None
 
     def take_over(self, now_ps: int, flights: Mapping[int, Flight]) -> None:
-        """Take over requests in flight from another control plane. The views count them already; the policies receive
-        their events as if routed now."""
+        """Take over requests in flight, which the views count already; policies get their events as if routed now."""
         self.flights.by_id.update(flights)
         for flight in flights.values():
             self.audience.on_taken_over(now_ps, flight)
@@ -324,8 +323,7 @@ class ControlPlane:
         self.audience.on_changed(now_ps, view, was)
 
     def regroup(self, now_ps: int) -> list[Request]:
-        """Group again after instances have joined, left or changed their models. Return the requests that waited for
-        models whose group is gone: they must arrive again."""
+        """Group again after instances have changed; return the waiting requests that must arrive again."""
         self.views = {view.id: view for view in self.ordered if view.id}
         return self.waiting.regroup(now_ps)
 

@@ -22,12 +22,7 @@ class WaitingRoom:
     """`next_ps` is the next time at which a delay ends or a request has waited too long."""
 
     def __init__(
-        self,
-        context: Context,
-        groups: ModelGroups,
-        flow: Any,
-        patience_ps: int,
-        on_dequeued: Callable[[Request], None],
+        self, context: Context, groups: ModelGroups, flow: Any, patience_ps: int, on_dequeued: Callable[[Request], None]
     ) -> None:
         """`flow` is the policy of the queues, or None. `on_dequeued` is called for requests removed from a queue."""
         self.context = context
@@ -133,8 +128,7 @@ class WaitingRoom:
         return False
 
     def regroup(self, now_ps: int) -> list[Request]:
-        """Group again after instances have joined, left or changed their models. Return the requests of groups that are
-        gone, which must arrive again; the others continue to wait."""
+        """Group again, and return the requests of groups that are gone, which must arrive again."""
         dissolved = self.groups.regroup(self.context.instances, now_ps)
         for queue in self._add_queues():
             queue.bind(self.context)

@@ -81,6 +81,3 @@ class Recent:
     @property
     def tokens_per_second(self) -> float:
         return self._output.per_second(self._clock.now_ps)
-
-    def __repr__(self) -> str:
-        return f"Recent(ttft={self.ttft}, tpot={self.tpot}, tokens_per_second={self.tokens_per_second:g})"

@@ -68,8 +68,7 @@ def arithmetic(left: int, right: int) -> int:
 
 
 def needs_guard(op: ast.operator, left: int, right: int) -> bool:
-    """Return whether the result of an operator could grow without bound. Adding small values grows too slowly to
-    matter, but adding a value to itself doubles it."""
+    """Return whether the result could grow without bound: adding small values is too slow, but doubling is not."""
     if isinstance(op, ast.Add | ast.Sub) and left & BIG and right & BIG:
         return True
     if isinstance(op, ast.Add):
