@@ -110,10 +110,10 @@ class WaitingRoom:
 
     def give_up(self, request_id: int) -> bool:
         """Remove a request whose client has disconnected. False if it does not wait here."""
-        if not self._remove(request_id):
-            return False
-        self.set_next()
-        return True
+        removed = self._remove(request_id)
+        if removed:
+            self.set_next()
+        return removed
 
     def _remove(self, request_id: int) -> bool:
         if self.delayed_until.pop(request_id, None) is not None:

@@ -53,13 +53,10 @@ class Context:
         for name, value in (("block_tokens", block_tokens), ("capacity", capacity)):
             if type(value) is not int or value < 1:
                 raise HeadwayError(f"prefix_index: {name} must be a whole number of at least 1, got {shown(value)}.")
-        index = self._indexes.get((block_tokens, capacity))
-        if index is None:
-            index = self._former.get((block_tokens, capacity))
-            if index is None:
-                index = PrefixIndex(len(self.instances), capacity, block_tokens)
-            self._indexes[(block_tokens, capacity)] = index
-        return index
+        key = (block_tokens, capacity)
+        if key not in self._indexes:
+            self._indexes[key] = self._former.get(key) or PrefixIndex(len(self.instances), capacity, block_tokens)
+        return self._indexes[key]
 
     def with_streams(self, form: str) -> Context:
         """Return a copy whose stream names have this form, as in `prefill.{}`."""

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 from difflib import get_close_matches
+from graphlib import CycleError, TopologicalSorter
 from math import isfinite
 
 from msgspec import Struct
@@ -166,13 +167,11 @@ class Names:
             ]
             for name, function in self.functions.items()
         }
-        reached = {name: set(callees) for name, callees in calls.items()}
-        for _ in calls:
-            for callees in reached.values():
-                callees |= {further for callee in callees for further in calls[callee]}
-        for name, function in self.functions.items():
-            if name in reached[name]:
-                self._reject(function, name, "calls itself, directly or through others; use a loop")
+        try:
+            TopologicalSorter(calls).prepare()
+        except CycleError as error:
+            for name in dict.fromkeys(error.args[1]):
+                self._reject(self.functions[name], name, "calls itself, directly or through others; use a loop")
 
 
 def _locals(function: ast.FunctionDef) -> list[str]:
