@@ -97,7 +97,7 @@ def test_the_command_matches_a_run_and_refuses_what_the_scenario_says(tmp_path: 
     line = ("calibrate", "engine.csv", "--scenario", "s.yaml", "-o", "mine.yaml")
     process = headway(*line, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
-    assert "TTFT" in process.stdout and "Furthest off" in process.stdout and (tmp_path / "mine.yaml").exists()
+    assert "TTFT" in process.stdout and "Largest error" in process.stdout and (tmp_path / "mine.yaml").exists()
     document = json.loads(headway(*line, "--json", cwd=tmp_path).stdout)
     assert set(document["held_out"]) == {"before", "after"}
     wrong = headway(*line, "--gpu", "h200", cwd=tmp_path)

@@ -89,5 +89,5 @@ def test_the_command_prints_the_durations(tmp_path: Path, headway: Run) -> None:
     line = ("calibrate", "run", "--scenario", "s.yaml", "-o", "mine.yaml")
     process = headway(*line, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
-    assert "step 12ms" in process.stdout and "chunk 20ms" in process.stdout and "Furthest off" in process.stdout
+    assert "step 12ms" in process.stdout and "chunk 20ms" in process.stdout and "Largest error" in process.stdout
     assert json.loads(headway(*line, "--json", cwd=tmp_path).stdout)["latency"]["prefill_token"] == "150us"
