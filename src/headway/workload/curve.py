@@ -21,18 +21,6 @@ class Piece(NamedTuple):
     last: Fraction
 
 
-class Place(NamedTuple):
-    """A piece in one repetition, which contains the targets (see `Curve.change`) from `base` up to `limit`."""
-
-    base: int
-    limit: float  # a whole number, or inf
-    start: int  # microseconds
-    latest: float  # limit that keeps a rounded arrival out of a following period without arrivals
-    length: int  # 1 for the final level
-    first: int
-    slope: int  # last - first
-
-
 class Curve:
     """Contiguous pieces from time 0, then a constant level; if `level` is None, the pieces repeat.
 
@@ -103,8 +91,12 @@ class Curve:
                 at = start + (target - base + half) // whole
             yield at if at <= latest else int(latest)
 
-    def _place(self, target: int, parts: int) -> Place | None:
-        """Return the piece in which the target is reached, or None if it never is."""
+    def _place(self, target: int, parts: int) -> tuple[int, float, int, float, int, int, int] | None:
+        """Return the piece that contains the targets from `base` up to `limit`, this one among them, or None.
+
+        Returns (base, limit, start, latest, length, first, slope). `latest` keeps a rounded arrival out of a following
+        period without arrivals.
+        """
         area, turns = target // parts, 0
         if self.level is None:
             if not self.areas[-1]:
@@ -123,6 +115,5 @@ class Curve:
             _, then, change = self._piece(following)
             if not then and not change:
                 latest = turns * self.times[-1] + self.times[index + 1] - 1
-        return Place(
-            (before + self.areas[index]) * parts, limit, turns * self.times[-1] + start, latest, length, first, slope
-        )
+        base = (before + self.areas[index]) * parts
+        return base, limit, turns * self.times[-1] + start, latest, length, first, slope

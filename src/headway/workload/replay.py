@@ -241,12 +241,12 @@ class Replay:
         plans = waits(self._trace, self._session, rows)
         scale = self._clock.scale
         if not any(row in self._trace.after for row in rows):  # each waits for the previous one
-            return Chain(*sender, (self._turn(wait.row, scale(wait.delay_ps)) for wait in plans), len(rows))
+            return Chain(*sender, (self._turn(row, scale(delay_ps)) for row, _, delay_ps in plans), len(rows))
         number = {row: place for place, row in enumerate(rows)}
         turns, after = [], []
-        for wait in plans:
-            turns.append(self._turn(wait.row, scale(wait.delay_ps)))
-            after.append([number[row] for row in wait.after])
+        for row, awaited, delay_ps in plans:
+            turns.append(self._turn(row, scale(delay_ps)))
+            after.append([number[other] for other in awaited])
         return Graph(*sender, turns, after)
 
     # --- both ----------------------------------------------------------------------------------------------------

@@ -88,15 +88,6 @@ class Maker(Struct):
         )
 
 
-class Wait(Struct, gc=False):
-    """A row, the rows that it waits for, and its delay after the end of the last of them, or after the start of the
-    group if it waits for none."""
-
-    row: int
-    after: list[int]
-    delay_ps: int
-
-
 def groups(trace: Trace, session: Sequence[int]) -> list[list[int]]:
     """Return the rows of each session in file order, sessions by their first row.
 
@@ -136,8 +127,11 @@ def _join_sessions(trace: Trace, session: Sequence[int]) -> dict[int, int]:
     return leaders
 
 
-def waits(trace: Trace, session: Sequence[int], rows: list[int]) -> Iterator[Wait]:
-    """Yield what the rows of a group wait for; by default that is the previous row of the session."""
+def waits(trace: Trace, session: Sequence[int], rows: list[int]) -> Iterator[tuple[int, list[int], int]]:
+    """Yield each row of a group, the rows that it waits for, and its delay after the last of them in picoseconds.
+
+    By default a row waits for the previous row of its session. A row that waits for none has a delay after the start.
+    """
     stamps = trace.arrival_ps
     latest: dict[int, int] = {}  # latest row of each session
     for row in rows:
@@ -151,4 +145,4 @@ def waits(trace: Trace, session: Sequence[int], rows: list[int]) -> Iterator[Wai
         if not after or delay_ps == NONE:
             known = stamps[row] != NONE and before != NONE
             delay_ps = max(0, stamps[row] - before) if known else 0
-        yield Wait(row, after, delay_ps)
+        yield row, after, delay_ps

@@ -146,13 +146,12 @@ def _join(record: Record, lane: Lane, start_ns: int, call: Call, context: Contex
     """Set the waits and the delay of a request within its session."""
     record.kind = "agentic"
     record.id = record.id or f"{context.session_id}/{record.turn}"
-    wait = lane.add(record.id, start_ns, call.end_ns)
-    record.after = wait.after
-    if wait.until is None:
+    record.after, until, _ = lane.add(record.id, start_ns, call.end_ns)
+    if until is None:
         record.delay_ps = 0
     else:
-        record.delay_ps = max(0, start_ns - wait.until) * PS_PER_NS
-        if tools_ns := _overlap(call.tools, wait.until, start_ns):
+        record.delay_ps = max(0, start_ns - until) * PS_PER_NS
+        if tools_ns := _overlap(call.tools, until, start_ns):
             record.extra["tool_ms"] = tools_ns / NS_PER_MS
     if context.session_id != record.session:
         record.extra["agent"] = context.session_id

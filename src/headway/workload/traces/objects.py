@@ -11,7 +11,6 @@ from heapq import heappop, heappush
 from typing import Final, TypeVar
 
 import msgspec
-from msgspec import Struct, field
 
 from headway.config.wording import one_line
 from headway.errors import HeadwayError
@@ -140,22 +139,20 @@ def in_order(starts: array[int], items: Iterable[tuple[int, T]]) -> Iterator[tup
 # that branch. Requests are added in order of their start.
 
 
-class Lane(Struct, eq=False):
+class Lane:
     """A sequence of requests, of which `left` are still to come."""
 
-    left: int
-    parent: Lane | None = None
-    branches: list[Lane] = field(default_factory=list)  # branches that no request has waited for yet
-    last: str | None = None  # id of the latest request
-    end: int = 0  # latest end so far
-    latest: str | None = None  # in a root: id of the latest request of the whole session
+    def __init__(self, left: int, parent: Lane | None = None) -> None:
+        self.left, self.parent = left, parent
+        self.root: Lane = self if parent is None else parent.root
+        self.branches: list[Lane] = []  # branches that no request has waited for yet
+        self.last: str | None = None  # id of the latest request
+        self.end = 0  # latest end so far
+        self.latest: str | None = None  # in a root: id of the latest request of the whole session
 
-    @property
-    def root(self) -> Lane:
-        return self if self.parent is None else self.parent.root
-
-    def add(self, id: str, start: int, end: int) -> Wait:
-        """Add the next request of the lane and return what it waited for."""
+    def add(self, id: str, start: int, end: int) -> tuple[tuple[str, ...], int | None, bool]:
+        """Add the next request of the lane. Return the requests that it waited for, the end of the last of them (None
+        if it waited for none), and whether that was the lane's own previous request."""
         after: tuple[str, ...] = ()
         until: int | None = None
         goes_on = self.last is not None
@@ -176,13 +173,4 @@ class Lane(Struct, eq=False):
         self.left -= 1
         self.last = root.latest = id
         self.end = max(self.end, end)
-        return Wait(after, until, goes_on)
-
-
-class Wait(Struct):
-    """The requests that a request waited for. `until` is the end of the last of them, None if it waited for none.
-    `goes_on` is whether that was the lane's own previous request."""
-
-    after: tuple[str, ...]
-    until: int | None
-    goes_on: bool
+        return after, until, goes_on

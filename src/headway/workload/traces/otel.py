@@ -64,17 +64,14 @@ class Counts(Struct):
     passed_over: int = 0  # other operations
 
 
-class Call(Struct):
-    record: Record
-    end_ns: int
-    place: str
+Call = tuple[Record, int, str]  # with its end in ns since 1970, and its place
 
 
 def read(path: pathlib.Path, options: Options) -> Reader:
     counts, starts, sessions = Counts(), array("q"), False
-    for start_ns, call in _calls(path, counts):
+    for start_ns, (record, _, _) in _calls(path, counts):
         starts.append(start_ns)
-        sessions = sessions or call.record.session is not None
+        sessions = sessions or record.session is not None
     if not starts:
         raise HeadwayError(f"{path.name}: none of the {counts.spans} spans is a model call with {INPUT[0]}.")
     info = Info("otel", sessions=sessions, extra=msgspec.to_builtins(counts))
@@ -94,16 +91,15 @@ def _records(path: pathlib.Path, starts: array[int]) -> Iterator[Record]:
     """Yield the requests by arrival, with their turns and delays."""
     first_ns: int | None = None
     sessions: dict[str, tuple[int, int]] = {}  # turns so far, latest end
-    for start_ns, call in in_order(starts, _calls(path, Counts())):
+    for start_ns, (record, end_ns, place) in in_order(starts, _calls(path, Counts())):
         first_ns = start_ns if first_ns is None else first_ns
-        record = call.record
         record.at_ps = (start_ns - first_ns) * PS_PER_NS
-        check_order(record.at_ps, 0, "the start", start_ns, call.place)
+        check_order(record.at_ps, 0, "the start", start_ns, place)
         if record.session is not None:
-            turns, end_ns = sessions.get(record.session, (0, start_ns))
+            turns, last_ns = sessions.get(record.session, (0, start_ns))
             record.turn = turns
-            record.delay_ps = min(LAST_PS, max(0, start_ns - end_ns) * PS_PER_NS)
-            sessions[record.session] = (turns + 1, max(end_ns, call.end_ns))
+            record.delay_ps = min(LAST_PS, max(0, start_ns - last_ns) * PS_PER_NS)
+            sessions[record.session] = (turns + 1, max(last_ns, end_ns))
         yield record
 
 
@@ -125,7 +121,7 @@ def _calls(path: pathlib.Path, counts: Counts) -> Iterator[tuple[int, Call]]:
         if end_ns is not None and end_ns >= start_ns:
             record.extra["duration"] = (end_ns - start_ns) / 1e9
         counts.requests += 1
-        yield start_ns, Call(record, max(start_ns, end_ns or 0), place)
+        yield start_ns, (record, max(start_ns, end_ns or 0), place)
 
 
 def _request(attributes: Json, failed: bool, counts: Counts, place: str) -> Record | None:

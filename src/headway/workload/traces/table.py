@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Hashable
+from operator import attrgetter
 from typing import Final, TypeVar
 
 from msgspec import Struct
@@ -29,6 +30,9 @@ class Labels(Struct, frozen=True):
     max_tokens: int | None = None
     shared_prefix_tokens: int = 0
     adapter: str | None = None
+
+
+label_values: Final = attrgetter(*Labels.__struct_fields__)  # of a record
 
 
 class Trace:
@@ -75,16 +79,7 @@ class Trace:
         tools, system = record.extra.get("tool_tokens"), record.extra.get("system_tokens")
         prefix = (tools, system) if isinstance(tools, int) and isinstance(system, int) and tools + system > 0 else None
         self.system.append(self._number(prefix, self._system_of, self.systems))
-        labels = Labels(
-            record.model,
-            record.tenant,
-            record.slo_class,
-            record.kind,
-            record.max_tokens,
-            record.shared_prefix_tokens,
-            record.adapter,
-        )
-        self.label.append(self._number(labels, self._label_of, self.labels))
+        self.label.append(self._number(Labels(*label_values(record)), self._label_of, self.labels))
         if record.after:
             self.after[row] = self._rows(record, whole)
         if record.id is not None:

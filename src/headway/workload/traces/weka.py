@@ -157,11 +157,11 @@ def _records(session: Session, place: str) -> Iterator[Record]:
     for turn, step in enumerate(steps):
         request, agent = step.request, step.agent
         name = f"{session.id}/{turn}"
-        wait = step.lane.add(name, step.start_ps, step.end_ps)
+        after, until, goes_on = step.lane.add(name, step.start_ps, step.end_ps)
         extra = _extra(request, session, agent)
         delay_ps = _think(step)
-        if wait.until is not None and not wait.goes_on:
-            delay_ps = max(0, step.start_ps - wait.until)
+        if until is not None and not goes_on:
+            delay_ps = max(0, step.start_ps - until)
         if request.think_time is not None and delay_ps != _seconds(request.think_time, "think_time", step.place):
             extra["think_time"] = request.think_time  # because it differs from the delay
         yield Record(
@@ -172,7 +172,7 @@ def _records(session: Session, place: str) -> Iterator[Record]:
             session=session.id,
             turn=turn,
             id=name if branches else None,
-            after=wait.after,
+            after=after,
             delay_ps=delay_ps,
             model=request.model,
             kind="agentic",

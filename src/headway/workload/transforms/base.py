@@ -5,7 +5,6 @@ from fractions import Fraction
 from typing import Final
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from headway.config import units
@@ -48,11 +47,7 @@ def need_clock(info: Info, where: str) -> None:
         )
 
 
-class Place(Struct, gc=False):
-    """The place of a request in its session: the ids that it waits for, and whether it is the session's first."""
-
-    waits_for: tuple[str, ...]
-    first: bool
+Place = tuple[tuple[str, ...], bool]  # the ids that a request waits for, and whether it is the first of its session
 
 
 class Waits:
@@ -69,16 +64,17 @@ class Waits:
         """Return the place of a request; call this for every request, in order."""
         session = record.session
         if session is None:
-            return Place(record.after, False)
+            return record.after, False
         first = session not in self._last
         last = self._last.get(session)
         self._last[session] = record.id
-        return Place(record.after or (() if last is None else (last,)), first)
+        return record.after or (() if last is None else (last,)), first
 
     def drop(self, record: Record, place: Place) -> None:
+        waits_for, first = place
         if record.id is not None:
-            self._dropped[record.id] = self._follow(place.waits_for)
-        if place.first and record.session is not None:
+            self._dropped[record.id] = self._follow(waits_for)
+        if first and record.session is not None:
             self._beheaded[record.session] = None
 
     def mend(self, record: Record) -> Record:
