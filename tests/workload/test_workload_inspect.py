@@ -220,7 +220,7 @@ def test_without_a_common_clock_there_is_no_rate() -> None:
     trace = records(Record(100, 1, 5, session="a"), Record(100, 1, 0, session="b"), clock="session", sessions=True)
     figures = describe(trace, [None], [1])
     assert figures["arrivals"] is None and figures["span_s"] is None and figures["rate_per_s"] is None
-    assert "No clock" in table_text(figures)
+    assert "The sessions of this trace have no common clock" in table_text(figures)
     assert "starts: {rate: 0.2/s" in snippet(figures, "x.jsonl")
 
 
