@@ -220,3 +220,39 @@ def test_inspect_takes_the_order_in_which_a_prompt_is_used(capsys: pytest.Captur
     assert code == 2 and not said and "tail-first" in error
     with pytest.raises(HeadwayError, match="there is no order 'tail_last'"):
         inspect_trace(source, order="tail_last")  # type: ignore[arg-type]
+
+
+TABLE = "ts_ms,in_tok,out_tok,conv\n" + "".join(f"{1000 * at},{100 + at},9,c{at % 3}\n" for at in range(12))
+MAP = "arrival=ts_ms:ms,prompt=in_tok,output=out_tok,session=conv"
+
+
+def test_a_table_is_converted_by_its_mapping_and_compared(headway: Run, tmp_path: Path) -> None:
+    (tmp_path / "my.csv").write_text(TABLE)
+    done = headway("trace", "convert", "my.csv", "mine.jsonl", "--map", MAP, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "wrote 12 requests to mine.jsonl in headway format\n")
+    compared = headway("compare", "mine.jsonl", "--policies", "random,lmetric", "--json", cwd=tmp_path)
+    document = json.loads(compared.stdout)
+    assert document["scenario"] == "mine.jsonl"
+    assert [each["summary"]["requests"]["completed"] for each in document["policies"]] == [12, 12]
+
+
+def test_a_guess_is_shown_and_used_only_if_the_user_agrees(headway: Run, tmp_path: Path) -> None:
+    (tmp_path / "my.csv").write_text(TABLE)
+    unasked = headway("trace", "convert", "my.csv", "mine.jsonl", cwd=tmp_path)
+    assert unasked.returncode == 2 and not (tmp_path / "mine.jsonl").exists()
+    assert unasked.stderr.splitlines() == [
+        f"headway: my.csv: columns guessed: {MAP}",
+        f"headway: not a terminal: pass --yes, or --map {MAP}.",
+    ]
+    agreed = headway("trace", "convert", "my.csv", "mine.jsonl", "--yes", cwd=tmp_path)
+    assert agreed.returncode == 0 and (tmp_path / "mine.jsonl").exists()
+    looked = headway("trace", "inspect", "my.csv", "--yes", cwd=tmp_path)
+    assert looked.stdout.splitlines()[-1] == f'workload: {{trace: {{format: columns, path: my.csv, columns: "{MAP}"}}}}'
+
+
+def test_bad_rows_of_a_table_are_skipped_if_asked(headway: Run, tmp_path: Path) -> None:
+    (tmp_path / "my.csv").write_text(TABLE + "99,-1,5,x\n")
+    refused = headway("trace", "convert", "my.csv", "mine.jsonl", "--map", MAP, cwd=tmp_path)
+    assert refused.returncode == 2 and "1 of 13 rows is bad: line 14: prompt (in_tok) '-1' is not" in refused.stderr
+    skipped = headway("trace", "convert", "my.csv", "mine.jsonl", "--map", MAP, "--skip-bad", cwd=tmp_path)
+    assert skipped.returncode == 0 and "bad rows are skipped: 1 (line 14: prompt" in skipped.stderr

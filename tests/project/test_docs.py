@@ -60,7 +60,7 @@ INLINE = re.compile(r"`([^`\n]+)`")
 NAME = re.compile(r"@?\.?([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*)(?:\.\*|\[\])?(?:\(.*\))?")
 # What the pages call an object of a class.
 VARIABLES = {"Result": "result", "ClusterView": "cluster", "InstanceView": "view", "Context": "context"}
-FOREIGN = {"PYTHONHASHSEED", "hash", "null", "random", "from", "auto", "FewestTokens", "SpareMemory", "k_max", "graph"}
+FOREIGN = {"PYTHONHASHSEED", "given", "hash", "null", "random", "from", "auto", "FewestTokens", "SpareMemory", "k_max", "graph"}
 TINY: dict[str, Any] = {
     "workload": {"requests": 5, "rate": "10/s", "prompt_tokens": 64, "output_tokens": 8},
     "cluster": {"instances": 2, "latency": {"model": "fixed"}, "adapters": {"slots": 2, "load_time": "50ms"}},
@@ -216,7 +216,8 @@ def _steps() -> str:
 def test_a_command_that_is_shown_runs(where: str, words: list[str], place: Path, headway: Run) -> None:
     arguments = ["examples/05_trace.jsonl" if word == "FILE" else word for word in words[1:]]
     if arguments[0] in ("run", "compare", "sweep", "plan"):
-        key = "workload.trace.limit" if "examples/05_trace.yaml" in arguments else "workload.requests"
+        traces = {"examples/05_trace.yaml", "mine.headway.jsonl.gz"}
+        key = "workload.trace.limit" if traces & set(arguments) else "workload.requests"
         arguments += ["--set", f"{key}=5"]
     done = headway(*arguments, cwd=place)
     assert done.returncode == 0, f"{where}: {done.stderr}"

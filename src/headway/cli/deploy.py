@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from headway.cli.options import EtcdChoice, flag, needs
-from headway.cli.page import AsJson, Page, Verdict, say
+from headway.cli.page import AsJson, Page, Verdict, confirm, say
 from headway.errors import HeadwayError
 from headway.types import Json
 
@@ -66,11 +66,11 @@ def deploy(
     document: Json = {"where": change.where, "diff": change.diff, "deployed": False, "said": None}
     if not change.diff:
         document["said"] = "nothing would change" if dry_run else "nothing changes"
-    elif not dry_run and (yes or confirm(change.diff)):
+    elif not dry_run and (yes or agrees(change.diff)):
         document |= {"deployed": True, "said": target.carry_out(change, wait_s)}
     if as_json:
         return document
-    diff = change.diff.rstrip("\n") if yes or dry_run else ""  # otherwise `confirm` has printed it
+    diff = change.diff.rstrip("\n") if yes or dry_run else ""  # otherwise `agrees` has printed it
     return Page([], "\n".join(filter(None, (diff, document["said"]))) or None)
 
 
@@ -100,9 +100,7 @@ def share_of(text: str) -> float:
     return share
 
 
-def confirm(diff: str) -> bool:
-    if not sys.stdin.isatty():
-        raise HeadwayError("deploy: not a terminal: pass --yes to deploy, or --dry-run to see the difference.")
-    say(diff)
-    print("Deploy this? [y/N] ", end="", file=sys.stderr, flush=True)  # stdout is for the result
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+def agrees(diff: str) -> bool:
+    if sys.stdin.isatty():
+        say(diff)
+    return confirm("Deploy this?", "--yes to deploy, or --dry-run to see the difference")

@@ -29,7 +29,9 @@ def output_to(help: str) -> Parameter:
 
 
 Trace = Literal["minimal", "decisions", "full"]
-ScenarioFile = Annotated[str | None, Parameter(help="A YAML file or a preset's name. Default: the embedded scenario.")]
+ScenarioFile = Annotated[
+    str | None, Parameter(help="A YAML file, a preset's name, or a trace. Default: the embedded scenario.")
+]
 RunFolder = Annotated[Path, Parameter(help="A run folder, written by `headway run -o`.")]
 RunOutput = Annotated[Path | None, output_to("Write the run to this folder.")]
 StudyTrace = Annotated[Trace, Parameter(help="What to record of these runs beside the requests.")]
@@ -77,7 +79,9 @@ class Choice:
         from headway.scenario.scenario import DEFAULT, load_data
 
         allow_policies(self.policy_timeout)
-        data = load_data(DEFAULT if scenario is None else scenario)
+        data = load_data(DEFAULT if scenario is None or is_trace(scenario) else scenario)
+        if scenario is not None and is_trace(scenario):
+            data |= {"name": Path(scenario).name, "workload": {"trace": {"path": str(Path(scenario).absolute())}}}
         data = overrides.choose_policies(data, self.routing_policy, self.routing_scorers, self.policy_file)
         return overrides.apply(data, self.changes or ())
 
@@ -92,6 +96,12 @@ class Choice:
 
 
 AS_IT_IS = Choice()
+
+
+def is_trace(scenario: str) -> bool:
+    """Return whether a path names a trace instead of a scenario."""
+    path = Path(scenario)
+    return path.suffix not in (".yaml", ".yml", ".json") and path.exists()
 
 
 def allow_policies(timeout: str | None) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 from cyclopts import Parameter
 
+from headway.errors import HeadwayError
 from headway.types import Json
 
 if TYPE_CHECKING:
@@ -70,6 +71,14 @@ def say(*messages: str | None) -> None:
         if message is not None and sys.stderr is not None:
             with contextlib.suppress(OSError):  # the exit status still reports it
                 print(f"headway: {message}", file=sys.stderr)
+
+
+def confirm(question: str, instead: str) -> bool:
+    """Ask a question on stderr, since stdout is for the result; `instead` names the options that answer it."""
+    if not sys.stdin.isatty():
+        raise HeadwayError(f"not a terminal: pass {instead}.")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def log_to_stderr() -> None:

@@ -8,7 +8,7 @@ from cyclopts import App, Parameter
 
 from headway.cli.options import flag
 from headway.cli.page import AsJson, Page
-from headway.cli.trace_files import AS_IT_COMES, AS_THEY_ARE, Drawn, Files, In, Out, at_least_one
+from headway.cli.trace_files import AS_IT_COMES, AS_THEY_ARE, NO_TABLE, Drawn, Files, In, Out, Table, at_least_one
 from headway.config.wording import join_words, shown
 from headway.errors import HeadwayError
 from headway.types import Json
@@ -42,16 +42,19 @@ def inspect(
     block_tokens: Annotated[int | None, Parameter(help="Tokens per block, if the file does not say.")] = None,
     limit: Annotated[int | None, Parameter(help="Read only the first so many requests.")] = None,
     drawn: Drawn = AS_IT_COMES,
+    table: Table = NO_TABLE,
     as_json: AsJson = False,
 ) -> Page | Json:
     """Print a trace's rate, lengths, burstiness and sessions, and how much a cache could reuse."""
     from headway.experiment.look import inspect_trace
     from headway.report.progress import Bar
     from headway.report.workload_tables import report, snippet
+    from headway.workload.traces.columns import write_columns
 
     sizes = [_blocks(part) for part in capacity.split(",")]
     counts = [_whole(part, "--instances", 100_000) for part in instances.split(",")]
     at_least_one(("--block-tokens", block_tokens), ("--limit", limit))
+    columns = table.columns(file, format)
     with Bar(None, "requests") as bar:
         figures = inspect_trace(
             file,
@@ -62,9 +65,13 @@ def inspect(
             block_tokens=block_tokens,
             limit=limit,
             **asdict(drawn),
+            columns=columns,
+            skip_bad=table.skip_bad,
             progress=bar.update,
         )
-    return figures if as_json else Page([report(figures, file.name)], snippet(figures, str(file), block_tokens, limit))
+    mapping = None if columns is None else write_columns(columns)
+    example = snippet(figures, str(file), block_tokens, limit, mapping)
+    return figures if as_json else Page([report(figures, file.name)], example)
 
 
 def _blocks(text: str) -> int | None:

@@ -1,15 +1,22 @@
 """Options that the `headway trace` commands share: which trace to read and how to write another."""
 
+from __future__ import annotations
+
+import contextlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from headway.cli.page import AsJson, Page, say
+from headway.cli.options import flag
+from headway.cli.page import AsJson, Page, confirm, say
 from headway.errors import HeadwayError
 from headway.types import Json
+
+if TYPE_CHECKING:
+    from headway.workload.traces.record import Column
 
 In = Annotated[Path, Parameter(name="IN", help="The trace to read.")]
 Out = Annotated[Path, Parameter(name="OUT", help="The file to write.")]
@@ -30,6 +37,44 @@ AS_IT_COMES = Drawn()
 
 @Parameter(name="*")
 @dataclass(frozen=True)
+class Table:
+    """How to read a table of the user's own."""
+
+    map: Annotated[
+        str | None,
+        Parameter(help="For your own table: fields and columns, as in arrival=ts_ms:ms,prompt=in_tok,output=out_tok."),
+    ] = None
+    skip_bad: Annotated[bool, flag("For your own table: skip rows that are wrong.")] = False
+    yes: Annotated[bool, flag("Use the guessed mapping of columns without asking.", "--yes", "-y")] = False
+
+    def columns(self, source: Path, read_format: str | None) -> dict[str, Column] | None:
+        """Return the mapping of columns: as given, or guessed if the format is unknown and the user agrees."""
+        from headway.workload.traces import detect
+        from headway.workload.traces.columns import NAME, guess_columns, parse_columns, write_columns
+
+        if self.map is not None:
+            return parse_columns(self.map, "--map")
+        if read_format not in (None, NAME):
+            return None
+        if read_format is None:
+            with contextlib.suppress(HeadwayError):
+                detect(source)
+                return None
+        guess = None if source.is_dir() else guess_columns(source)
+        if guess is None:
+            return None  # reading explains what is missing
+        text = write_columns(guess)
+        say(f"{source.name}: columns guessed: {text}")
+        if self.yes or confirm("Use this mapping?", f"--yes, or --map {text}"):
+            return guess
+        raise HeadwayError(f"{source.name}: no mapping of columns. Pass --map FIELD=COLUMN,...")
+
+
+NO_TABLE = Table()
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
 class Files:
     """How to read one trace and write another."""
 
@@ -42,6 +87,7 @@ class Files:
     ] = None
     block_tokens: Annotated[int | None, Parameter(help="Tokens per block of IN, if the file does not say.")] = None
     limit: Annotated[int | None, Parameter(help="Read only the first so many requests.")] = None
+    table: Table = NO_TABLE
     as_json: AsJson = False
 
     def rewrite(
@@ -62,13 +108,21 @@ class Files:
 
         at_least_one(("--block-tokens", self.block_tokens), ("--limit", self.limit))
         transforms = [make(name, keys, name) for step in steps for name, keys in step.items()]
-        options = Options(block_tokens=self.block_tokens, limit=self.limit, **asdict(drawn))
+        reads = read_format or self.read_format
+        columns = self.table.columns(source, reads)
+        options = Options(
+            block_tokens=self.block_tokens,
+            limit=self.limit,
+            columns=columns,
+            skip_bad=self.table.skip_bad,
+            **asdict(drawn),
+        )
         with Bar(None, "requests") as bar:
             counts = rewrite(
                 source,
                 target,
                 transforms,
-                read_format=read_format or self.read_format,
+                read_format=reads,
                 format=self.format,
                 options=options,
                 progress=bar.update,

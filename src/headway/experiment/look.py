@@ -15,6 +15,7 @@ from headway.workload.preview import REQUESTS
 from headway.workload.preview import preview as look
 from headway.workload.reuse import ORDERS, Order
 from headway.workload.traces import open_trace
+from headway.workload.traces.columns import parse_columns
 from headway.workload.traces.record import Options
 from headway.workload.traces.table import Trace
 from headway.workload.transforms import parse
@@ -48,12 +49,15 @@ def inspect_trace(
     seed: int = 0,
     start: str | None = None,
     duration: str | None = None,
+    columns: Any = None,
+    skip_bad: bool = False,
     progress: Progress | None = None,
 ) -> Json:
     """Return the figures of a trace file: its shape, its sessions, and its reuse in LRU caches of these `capacities`
     (in blocks of the trace, None without limit) on so many `instances`. A cache uses a prompt's blocks in the `order`
     first-to-last, or tail-first, as an engine releases them. `seed`, `start` and `duration` are for a format that draws
-    its requests."""
+    its requests. `columns` maps fields to the columns of a table of your own, as in
+    {"arrival": "ts_ms:ms", "prompt": "in_tok", "output": "out_tok"}; `skip_bad` skips its wrong rows."""
     if order not in ORDERS:
         raise HeadwayError(f"order: there is no order {shown(order)}.{suggest(str(order), ORDERS)}")
     for name, values in (("capacities", capacities), ("instances", instances)):
@@ -61,7 +65,9 @@ def inspect_trace(
             if value is not None and value < 1:
                 raise HeadwayError(f"{name}: must be at least 1, got {value}.")
     source = pathlib.Path(path)
-    reader = open_trace(source, format, _options(block_tokens, limit, seed, start, duration), "--format")
+    reader = open_trace(
+        source, format, _options(block_tokens, limit, seed, start, duration, columns, skip_bad), "--format"
+    )
     reader.records = Count(progress).over(reader.records)
     trace = Trace.load(reader)
     if not len(trace):
@@ -81,26 +87,36 @@ def convert_trace(
     seed: int = 0,
     start: str | None = None,
     duration: str | None = None,
+    columns: Any = None,
+    skip_bad: bool = False,
     progress: Progress | None = None,
 ) -> Json:
     """Rewrite a trace with `transforms` (as in a scenario: `[{"cap": {"max_turns": 8}}]`) in the format `to`, by
-    default that of the target's name, and return the number of requests and what was lost."""
+    default that of the target's name, and return the number of requests and what was lost. `columns` and `skip_bad`
+    are for a table of your own, as in `inspect_trace`."""
     counts = rewrite(
         pathlib.Path(source),
         pathlib.Path(target),
         parse(transforms, "transforms"),
         read_format=format,
         format=to,
-        options=_options(block_tokens, limit, seed, start, duration),
+        options=_options(block_tokens, limit, seed, start, duration, columns, skip_bad),
         progress=progress,
     )
     return {"in": str(source), "out": str(target), **to_builtins(counts)}
 
 
 def _options(
-    block_tokens: int | None, limit: int | None, seed: int, start: str | None, duration: str | None
+    block_tokens: int | None,
+    limit: int | None,
+    seed: int,
+    start: str | None,
+    duration: str | None,
+    columns: Any,
+    skip_bad: bool,
 ) -> Options:
     for name, value in (("block_tokens", block_tokens), ("limit", limit)):
         if value is not None and value < 1:
             raise HeadwayError(f"{name}: must be at least 1, got {value}.")
-    return Options(block_tokens=block_tokens, limit=limit, seed=seed, start=start, duration=duration)
+    parsed = None if columns is None else parse_columns(columns, "columns")
+    return Options(block_tokens, limit, start, duration, seed, parsed, skip_bad)

@@ -161,11 +161,18 @@ def _hits(caches: Sequence[Mapping[str, Any]], block: int) -> Table:
     return table("caches", "blocks each", "tokens each", "block hits", "", rows=rows, left=(0, 4))
 
 
-def snippet(trace: Mapping[str, Any], path: str, block_tokens: int | None = None, limit: int | None = None) -> str:
+def snippet(
+    trace: Mapping[str, Any],
+    path: str,
+    block_tokens: int | None = None,
+    limit: int | None = None,
+    columns: str | None = None,
+) -> str:
     """Return the section of a scenario that replays this trace; sessions without a common clock need `starts`."""
     where = path if re.fullmatch(r"[\w./-]+", path) else json.dumps(path)
     starts = ", starts: {rate: 0.2/s, arrival: poisson}" if trace.get("clock") == "session" else ""
-    options = {"block_tokens": block_tokens, "limit": limit}
+    mapping = None if columns is None else json.dumps(columns)
+    options = {"block_tokens": block_tokens, "limit": limit, "columns": mapping}
     keys = "".join(f", {name}: {value}" for name, value in options.items() if value is not None)
     return f"workload: {{trace: {{format: {trace['format']}, path: {where}{keys}{starts}}}}}"
 

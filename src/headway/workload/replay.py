@@ -23,6 +23,7 @@ from headway.workload.sessions import Chain, Graph, Session, Turn
 from headway.workload.trace_spec import BOTH_STARTS, PLACE, TraceSpec, read_starts
 from headway.workload.trace_turns import Clock, Maker, check_stamp, groups, sender_of, waits
 from headway.workload.traces import open_trace, paths
+from headway.workload.traces.columns import parse_columns
 from headway.workload.traces.record import Info, Options, Reader
 from headway.workload.traces.source import check_ordinary, reason
 from headway.workload.traces.table import NONE, Labels, Trace
@@ -70,7 +71,13 @@ def _open(spec: TraceSpec, seed: int) -> Reader:
             path.open("rb").close()
     except (OSError, ValueError) as error:
         raise HeadwayError(f"{PLACE}.path: cannot open {str(path)!r} ({reason(error)}).") from None
-    options = Options(block_tokens=spec.block_tokens, limit=spec.limit, seed=seed)
+    options = Options(
+        block_tokens=spec.block_tokens,
+        limit=spec.limit,
+        seed=seed,
+        columns=None if spec.columns is None else parse_columns(spec.columns, f"{PLACE}.columns"),
+        skip_bad=bool(spec.skip_bad),
+    )
     reader = open_trace(path, spec.format, options, f"{PLACE}.format")
     if spec.transforms:
         reader = transforms.apply(reader, transforms.parse(spec.transforms, f"{PLACE}.transforms"))

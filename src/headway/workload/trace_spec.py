@@ -11,12 +11,21 @@ from headway.errors import HeadwayError
 from headway.types import Json
 from headway.workload import arrivals, transforms
 from headway.workload.traces import find_format
+from headway.workload.traces.columns import parse_columns
 from headway.workload.traces.limits import MAX_BLOCK
 
 PLACE: Final = "workload.trace"
 MAX_USERS: Final = 1_000_000
 BOTH_STARTS: Final = "{rate: 0.2/s, arrival: poisson} or {users: 16, pause: 1s}"
-GIVEN: Final = ("transforms", "replay", "sessions", "starts", "share_system")  # in a resolved copy only if set
+GIVEN: Final = (
+    "transforms",
+    "replay",
+    "sessions",
+    "starts",
+    "share_system",
+    "columns",
+    "skip_bad",
+)  # in a resolved copy only if set
 
 
 class TraceSpec(Struct, frozen=True):
@@ -32,6 +41,8 @@ class TraceSpec(Struct, frozen=True):
     sessions: Literal["recorded", "derived", "none"] | None = None  # default: recorded if the file has them, or derived
     starts: Any = None  # when sessions begin
     share_system: bool | None = None  # sessions with equally long tool and system prompts share them
+    columns: Any = None  # a table of your own: field to column, as in {arrival: "ts_ms:ms", prompt: in_tok, ...}
+    skip_bad: bool | None = None  # a table: skip rows that are wrong instead of refusing the file
 
 
 class Starts(Struct, frozen=True):
@@ -50,6 +61,8 @@ def parse(data: object) -> TraceSpec:
         format = find_format(spec.format, f"{PLACE}.format")
         if spec.block_tokens is not None and not format.blocks:
             raise HeadwayError(f"{PLACE}.block_tokens: the {spec.format} format has no blocks. Remove this key.")
+    if spec.columns is not None:
+        parse_columns(spec.columns, f"{PLACE}.columns")
     if not 1e-6 <= spec.speed <= 1e6:
         raise HeadwayError(f"{PLACE}.speed: must lie between 1e-6 and 1e6, got {spec.speed:g}.")
     if spec.limit is not None and spec.limit < 1:

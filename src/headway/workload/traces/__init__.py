@@ -11,13 +11,15 @@ from typing import Final
 
 from headway.config.wording import shown, suggest
 from headway.errors import HeadwayError
+from headway.workload.traces.columns import EXAMPLE, guess_columns, write_columns
+from headway.workload.traces.columns import NAME as TABLE
 from headway.workload.traces.record import Format, Options, Reader
 from headway.workload.traces.source import check_ordinary, check_text, head
 from headway.workload.traces.table import Trace
 
 FIRST: Final = (  # modules whose formats are listed first, in this order
     *("own", "mooncake", "azure", "burstgpt", "bailian", "weka", "servegen", "dynamo", "tracelab", "routesim"),
-    *("blis", "otel", "records"),
+    *("blis", "otel", "records", "columns"),
 )
 DEFAULTS: Final = Options()
 
@@ -48,7 +50,12 @@ def detect(path: pathlib.Path, ask: str = "--format") -> str:
     if first:
         check_text(first[0], path)
     what = "folder" if path.is_dir() else "file"
-    remedy = f"Set {ask} to one of {', '.join(names or FORMATS)}"
+    guess = None if path.is_dir() else guess_columns(path)
+    if guess is not None:
+        text = write_columns(guess)
+        remedy = f"Convert it with headway trace convert --map {text}, or set the trace's columns to that in a scenario"
+    else:
+        remedy = f"Set {ask} to one of {', '.join(names or FORMATS)}, or map its columns with --map ({EXAMPLE})"
     raise HeadwayError(f"{path.name or path}: cannot detect the format of this {what}. {remedy}.")
 
 
@@ -57,7 +64,11 @@ def open_trace(
 ) -> Reader:
     """Open a trace for reading; if `format` is None, detect it from the content."""
     check_ordinary(path)
-    known = find_format(detect(path, ask) if format is None else format, ask)
+    if format is None:
+        format = TABLE if options.columns is not None else detect(path, ask)
+    known = find_format(format, ask)
+    if options.columns is not None and known.name != TABLE:
+        raise HeadwayError(f"{path.name}: a {known.name} trace has its own columns. Remove the mapping of columns.")
     if not known.drawn and (options.start is not None or options.duration is not None):
         wrong = f"start and duration do not apply to a {known.name} trace"
         raise HeadwayError(f"{path.name}: {wrong}. Use the transform slice to take a part of it.")

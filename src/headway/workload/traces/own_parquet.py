@@ -77,6 +77,17 @@ def _record(values: dict[str, Any], place: str) -> Record:
         raise HeadwayError(f"{place}: {one_line(error, kind=False)}; a row is one request.") from None
 
 
+def column_names(path: pathlib.Path) -> list[str]:
+    """Return the names of the columns of any Parquet file."""
+    return _backend(path).names(path)
+
+
+def rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of any Parquet file, with the values of these columns."""
+    for columns in _backend(path).any_groups(path, names):
+        yield from zip(*columns, strict=True)
+
+
 def write(path: pathlib.Path, mark: str, head: bytes, records: Iterable[Record]) -> None:
     def groups() -> Iterator[list[Column]]:
         source = iter(records)
@@ -131,12 +142,20 @@ class _Polars:
         with _failing_as(UNREADABLE, path, self._errors):
             return dict(self._pl.read_parquet_metadata(path))
 
+    def names(self, path: pathlib.Path) -> list[str]:
+        with _failing_as(UNREADABLE, path, self._errors):
+            return list(self._pl.read_parquet_schema(path))
+
     def groups(self, path: pathlib.Path) -> Iterator[list[Column]]:
+        return self.any_groups(path, COLUMNS, self._schema)
+
+    def any_groups(self, path: pathlib.Path, names: Sequence[str], schema: Any = None) -> Iterator[list[Column]]:
         at = 0
         while True:
             with _failing_as(UNREADABLE, path, self._errors):
-                frame = self._pl.scan_parquet(path).slice(at, ROWS).select(COLUMNS).cast(self._schema).collect()
-                columns = [frame[name].to_list() for name in COLUMNS]
+                piece = self._pl.scan_parquet(path).slice(at, ROWS).select(list(dict.fromkeys(names)))
+                frame = (piece if schema is None else piece.cast(schema)).collect()
+                columns = [frame[name].to_list() for name in names]
             if not columns[0]:
                 return
             yield columns
@@ -174,10 +193,20 @@ class _Arrow:
             metadata = self._parquet.read_schema(path).metadata or {}
             return {name.decode(): value.decode() for name, value in metadata.items()}
 
+    def names(self, path: pathlib.Path) -> list[str]:
+        with _failing_as(UNREADABLE, path, (Exception,)):
+            return list(self._parquet.read_schema(path).names)
+
     def groups(self, path: pathlib.Path) -> Iterator[list[Column]]:
+        return self.any_groups(path, COLUMNS, self._schema)
+
+    def any_groups(self, path: pathlib.Path, names: Sequence[str], schema: Any = None) -> Iterator[list[Column]]:
         with _failing_as(UNREADABLE, path, (Exception,)), self._parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(ROWS, columns=list(COLUMNS)):
-                yield [batch.column(name).cast(self._schema.field(name).type).to_pylist() for name in COLUMNS]
+            for batch in file.iter_batches(ROWS, columns=list(dict.fromkeys(names))):
+                columns = {name: batch.column(name) for name in names}
+                if schema is not None:
+                    columns = {name: column.cast(schema.field(name).type) for name, column in columns.items()}
+                yield [columns[name].to_pylist() for name in names]
 
     def write(self, path: pathlib.Path, metadata: dict[str, str], groups: Iterator[list[Column]]) -> None:
         schema = self._schema.with_metadata(metadata)

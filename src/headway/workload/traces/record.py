@@ -68,6 +68,13 @@ class Reader(Struct):
     records: Iterator[Record]
 
 
+class Column(Struct, frozen=True):
+    """A column of a table, and the unit of its numbers where one was given."""
+
+    name: str
+    unit: str | None = None
+
+
 class Options(Struct, frozen=True):
     """Options for reading a file; None uses the file's own value."""
 
@@ -76,6 +83,8 @@ class Options(Struct, frozen=True):
     start: Any = None  # servegen, whose requests are drawn: begin of the drawn period, as in 10h or in seconds
     duration: Any = None  # servegen: length of the drawn period
     seed: int = 0  # servegen
+    columns: dict[str, Column] | None = None  # a table of the user's own: the column of each field
+    skip_bad: bool = False  # a table: skip rows that are wrong
 
 
 class Format(Struct, frozen=True):

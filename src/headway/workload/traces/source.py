@@ -1,16 +1,20 @@
-"""Reads a trace file as numbered lines, and decompresses gzip by content; errors name the line."""
+"""Reads a trace file as numbered lines, and decompresses gzip and zstd by content; errors name the line."""
 
 import gzip
+import io
 import pathlib
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from typing import IO, Final, cast
 
 from headway.errors import HeadwayError
 
 Numbered = tuple[int, bytes]  # a line with its number
 GZIP: Final = b"\x1f\x8b"
+ZSTD: Final = b"\x28\xb5\x2f\xfd"
 BOM: Final = b"\xef\xbb\xbf"
 HEAD: Final = 65536  # decompressed bytes by which a format is detected
 MAX_LINE: Final = 1 << 26  # bytes; a longer line is not a request and could fill the memory
@@ -28,47 +32,59 @@ def check_ordinary(path: pathlib.Path) -> None:
 
 def lines(path: pathlib.Path) -> Iterator[Numbered]:
     """Yield the lines that are not blank, stripped, with their numbers from 1."""
-    check_ordinary(path)
     number = 0
-    try:
-        with path.open("rb") as raw:
-            source = _unpack(raw)
-            while line := source.readline(MAX_LINE):
-                number += 1
-                if number == 1:
-                    line = line.removeprefix(BOM)
-                    check_text(line, path)
-                if len(line) == MAX_LINE:
-                    raise HeadwayError(f"{path.name} line {number}: is longer than {MAX_LINE >> 20} MiB.")
-                line = line.strip()
-                if line:
-                    yield number, line
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise HeadwayError(f"{path.name} line {number + 1}: the gzip data is damaged or cut short ({error}).") from None
-    except (OSError, ValueError) as error:
-        raise HeadwayError(f"{path}: the file cannot be read ({reason(error)}).") from None
+    with open_unpacked(path, lambda: f"{path.name} line {number + 1}") as source:
+        while line := source.readline(MAX_LINE):
+            number += 1
+            if number == 1:
+                line = line.removeprefix(BOM)
+                check_text(line, path)
+            if len(line) == MAX_LINE:
+                raise HeadwayError(f"{path.name} line {number}: is longer than {MAX_LINE >> 20} MiB.")
+            line = line.strip()
+            if line:
+                yield number, line
 
 
 def head(path: pathlib.Path) -> list[bytes]:
     """Return the first lines that are not blank, stripped; the last may be incomplete. A folder has none."""
     if path.is_dir():
         return []
-    check_ordinary(path)
-    try:
-        with path.open("rb") as raw:
-            start = _unpack(raw).read(HEAD)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise HeadwayError(f"{path.name} line 1: the gzip data is damaged or cut short ({error}).") from None
-    except (OSError, ValueError) as error:
-        raise HeadwayError(f"{path}: the file cannot be read ({reason(error)}).") from None
+    with open_unpacked(path) as source:
+        start = source.read(HEAD)
     stripped = (line.strip() for line in start.removeprefix(BOM).split(b"\n"))
     return [line for line in stripped if line]
 
 
-def _unpack(raw: IO[bytes]) -> IO[bytes]:
-    packed = raw.read(2) == GZIP
+@contextmanager
+def open_unpacked(path: pathlib.Path, place: Callable[[], str] | None = None) -> Iterator[IO[bytes]]:
+    """Open a file for reading, decompressed; errors of reading become a HeadwayError with the `place`."""
+    check_ordinary(path)
+    where = place or (lambda: f"{path.name} line 1")
+    try:
+        with path.open("rb") as raw, _unpack(raw, path) as source:
+            yield source
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise HeadwayError(f"{where()}: the gzip data is damaged or cut short ({error}).") from None
+    except (OSError, ValueError) as error:
+        raise HeadwayError(f"{path}: the file cannot be read ({reason(error)}).") from None
+
+
+def _unpack(raw: IO[bytes], path: pathlib.Path) -> IO[bytes]:
+    start = raw.read(len(ZSTD))
     raw.seek(0)
-    return cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if packed else raw
+    if start.startswith(GZIP):
+        return cast(IO[bytes], gzip.GzipFile(fileobj=raw))
+    return _unpack_zstd(raw, path) if start == ZSTD else raw
+
+
+def _unpack_zstd(raw: IO[bytes], path: pathlib.Path) -> IO[bytes]:
+    try:
+        zstandard = import_module("zstandard")
+    except ImportError:
+        wrong = "zstd needs the package zstandard. Run: pip install 'headway[data]'; or use .gz"
+        raise HeadwayError(f"{path.name}: {wrong}.") from None
+    return cast(IO[bytes], io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)))
 
 
 def reason(error: OSError | ValueError) -> str:

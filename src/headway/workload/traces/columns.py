@@ -1,0 +1,503 @@
+"""A user's own table of requests: CSV, TSV, JSONL or Parquet, with a mapping from fields of a request to columns.
+
+The mapping is written `arrival=ts_ms:ms,prompt=in_tok,output=out_tok,session=conv`: a field, a column, and where the
+field needs it a unit. The file is read twice: first to check every row, to find the first arrival and the order, then
+to give the records. Rows that are not in order are sorted with temporary files, so memory stays bounded.
+
+What the table does not say is assumed: a prompt that is as long as its session's previous prompt and answer begins
+with them, and prompts with the same `prefix` share as many tokens as the shortest of them has.
+"""
+
+from __future__ import annotations
+
+import csv
+import heapq
+import io
+import pathlib
+import pickle
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
+from itertools import count, islice
+from typing import IO, Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from headway.config.wording import cut, join_words, shown, suggest
+from headway.errors import HeadwayError
+from headway.types import PS_PER_SECOND
+from headway.workload.traces import own_parquet
+from headway.workload.traces.blocks import Run, add_run, beginning
+from headway.workload.traces.limits import LAST_PS, MAX_LENGTH, too_late
+from headway.workload.traces.objects import stamp_ps
+from headway.workload.traces.record import Column, Format, Info, Options, Reader, Record
+from headway.workload.traces.source import head, lines, open_unpacked
+
+NAME: Final = "columns"
+FIELDS: Final = {  # each with the usual names of its column, in lower case without separators
+    "arrival": ("arrival", "arrivaltime", "arrivedat", "timestamp", "time", "ts", "datetime", "date", "createdat",
+                "created", "starttime", "startedat", "requesttime", "receivedat"),
+    "prompt": ("prompttokens", "inputtokens", "intokens", "contexttokens", "inputlength", "promptlength", "promptlen",
+               "inputlen", "numprompttokens", "numinputtokens", "requesttokens", "intok", "tokensin"),
+    "output": ("outputtokens", "completiontokens", "generatedtokens", "outtokens", "responsetokens", "outputlength",
+               "outputlen", "numoutputtokens", "numcompletiontokens", "outtok", "tokensout"),
+    "session": ("session", "sessionid", "conversation", "conversationid", "conv", "convid", "chatid", "threadid"),
+    "turn": ("turn", "turnindex", "turnid", "round"),
+    "tenant": ("tenant", "tenantid", "org", "orgid", "organization", "organizationid", "customer", "customerid",
+               "user", "userid", "account", "team"),
+    "class": ("class", "sloclass", "tier", "priorityclass"),
+    "model": ("model", "modelname", "modelid"),
+    "prefix": ("prefix", "prefixid", "systemid", "systempromptid", "templateid", "prompttemplate"),
+    "prefix_tokens": ("prefixtokens", "sharedprefixtokens", "systemtokens"),
+    "max_tokens": ("maxtokens", "maxcompletiontokens", "maxnewtokens"),
+    "id": ("id", "requestid", "reqid"),
+}  # fmt: skip
+REQUIRED: Final = ("arrival", "prompt", "output")
+EXAMPLE: Final = "arrival=ts_ms:ms,prompt=in_tokens,output=out_tokens"
+UNITS: Final = {"s": PS_PER_SECOND, "ms": 10**9, "us": 10**6, "ns": 10**3, "ps": 1}
+EPOCHS: Final = ((10**17, "ns"), (10**14, "us"), (10**11, "ms"), (10**8, "s"))  # a number as large is a date in a unit
+DELIMITERS: Final = ",;\t|"
+BLOCK_TOKENS: Final = 16
+SHOWN: Final = 5  # bad rows in an error
+SORTED_ROWS: Final = 200_000  # rows of one sorted temporary file
+REMEMBERED: Final = 200_000  # sessions whose history is known
+PREFIXES: Final = 1 << 62  # ids of prefixes begin here, those of other blocks at 0
+EMPTY: Final = ("", "null", "none", "nan", "na", "n/a", "-")
+
+
+Columns = dict[str, Column]
+
+
+# --- the mapping ------------------------------------------------------------------------------------------------------
+
+
+def parse_columns(mapping: object, where: str) -> Columns:
+    """Read a mapping from its text, or from a mapping of fields to columns."""
+    if isinstance(mapping, str):
+        pairs = [part.partition("=")[::2] for part in mapping.split(",") if part.strip()]
+        if not pairs or not all(name.strip() and column.strip() for name, column in pairs):
+            raise HeadwayError(f"{where}: write field=column, separated by commas, as in {EXAMPLE}.")
+    elif isinstance(mapping, Mapping):
+        pairs = [(str(name), _column_text(column)) for name, column in mapping.items()]
+    else:
+        raise HeadwayError(f"{where}: expected a mapping of fields to columns, as in {EXAMPLE}, got {shown(mapping)}.")
+    columns: Columns = {}
+    for name, text in pairs:
+        field = name.strip().replace("-", "_")
+        if field not in FIELDS:
+            raise HeadwayError(f"{where}: no field is called {shown(field)}.{suggest(field, FIELDS)}")
+        if field in columns:
+            raise HeadwayError(f"{where}: {field} is mapped twice.")
+        columns[field] = _column(field, text.strip(), where)
+    for field in REQUIRED:
+        if field not in columns:
+            raise HeadwayError(f"{where}: {field} has no column. Add {field}=COLUMN.")
+    return columns
+
+
+def _column(field: str, text: str, where: str) -> Column:
+    name, colon, unit = text.rpartition(":")
+    if field == "arrival" and colon:
+        if unit not in UNITS:
+            raise HeadwayError(f"{where}: {shown(unit)} is not a unit of arrival. Use {join_words(list(UNITS), 'or')}.")
+        return Column(name, unit)
+    return Column(text)
+
+
+def write_columns(columns: Columns) -> str:
+    """Write a mapping as `parse_columns` reads it."""
+    return ",".join(f"{field}={_column_text(column)}" for field, column in columns.items())
+
+
+def _column_text(column: object) -> str:
+    if not isinstance(column, Column):
+        return str(column)
+    return f"{column.name}:{column.unit}" if column.unit else column.name
+
+
+def guess_columns(path: pathlib.Path) -> Columns | None:
+    """Guess the mapping of a table from the names of its columns; None if a required field is missing."""
+    try:
+        names = _names(path)
+    except HeadwayError:
+        return None
+    plain = {re.sub(r"[\W_]+", "", name.lower()): name for name in reversed(names)}
+    columns: Columns = {}
+    for field, usual in FIELDS.items():
+        match = next((plain[name] for name in usual if name in plain), None)
+        if match is not None:
+            columns[field] = Column(match)
+        elif field == "arrival":
+            with_unit = {f"{name}{unit}": unit for name in usual for unit in UNITS}
+            match = next((name for name in with_unit if name in plain), None)
+            if match is not None:
+                columns[field] = Column(plain[match], with_unit[match])
+    return columns if all(field in columns for field in REQUIRED) else None
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+Row = Mapping[str, Any]
+
+
+def _is_json(first: list[bytes]) -> bool:
+    return bool(first) and first[0].startswith(b"{")
+
+
+def _names(path: pathlib.Path) -> list[str]:
+    """Return the names of a table's columns; those of nested JSON objects have dots."""
+    if own_parquet.is_parquet(path):
+        return own_parquet.column_names(path)
+    first = head(path)
+    if _is_json(first):
+        return list(_flatten(_decode(first[0], f"{path.name} line 1")))
+    with open_unpacked(path) as source:
+        return _header(source, path)[1]
+
+
+def _rows(path: pathlib.Path, names: list[str]) -> Iterator[tuple[str, Row | str]]:
+    """Yield the rows of a table, each with its place: values by column, or what is wrong with the row."""
+    if own_parquet.is_parquet(path):
+        for number, values in enumerate(own_parquet.rows(path, names), 1):
+            yield f"row {number}", dict(zip(names, values, strict=True))
+    elif _is_json(head(path)):
+        for number, line in lines(path):
+            place = f"line {number}"
+            try:
+                yield place, _flatten(_decode(line, place))
+            except HeadwayError as error:
+                yield place, str(error).removeprefix(f"{place}: ").rstrip(".")
+    else:
+        with open_unpacked(path) as source:
+            yield from _csv_rows(source, path)
+
+
+def _decode(line: bytes, place: str) -> Any:
+    try:
+        value = msgspec.json.decode(line)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        raise HeadwayError(f"{place}: is not JSON.") from None
+    if not isinstance(value, dict):
+        raise HeadwayError(f"{place}: is not a JSON object.")
+    return value
+
+
+def _flatten(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, inner in value.items():
+        if isinstance(inner, dict):
+            flat |= _flatten(inner, f"{before}{name}.")
+        else:
+            flat[f"{before}{name}"] = inner
+    return flat
+
+
+def _header(source: IO[bytes], path: pathlib.Path) -> tuple[Any, list[str]]:
+    """Return a CSV reader below the header, and the names in the header."""
+    text = io.TextIOWrapper(source, encoding="utf-8-sig", newline="")
+    first = text.readline()
+    delimiter = max(DELIMITERS, key=first.count)
+    rows = csv.reader(_and_rest(first, text), delimiter=delimiter, skipinitialspace=True)
+    names = [name.strip() for name in next(rows, [])]
+    if len(names) < 2:
+        raise HeadwayError(f"{path.name} line 1: expected a header with columns, got {shown(first.strip())}.")
+    return rows, names
+
+
+def _and_rest(first: str, text: Iterable[str]) -> Iterator[str]:
+    yield first
+    yield from text
+
+
+def _csv_rows(source: IO[bytes], path: pathlib.Path) -> Iterator[tuple[str, Row | str]]:
+    try:
+        rows, names = _header(source, path)
+        for values in rows:
+            place = f"line {rows.line_num}"
+            if len(values) == len(names):
+                yield place, dict(zip(names, values, strict=True))
+            elif any(value.strip() for value in values):
+                yield place, f"has {len(values)} values, but the header has {len(names)} columns"
+    except UnicodeDecodeError:
+        raise HeadwayError(f"{path.name}: is not text in UTF-8. Convert it, for example with iconv.") from None
+    except csv.Error as error:
+        raise HeadwayError(f"{path.name} line {rows.line_num}: {error}.") from None
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+class BadRow(Exception):
+    """What is wrong with a row."""
+
+
+def _text(value: Any) -> str | None:
+    """Return a cell as text; None if it is empty."""
+    if value is None:
+        return None
+    text = str(value).strip()
+    return None if text.lower() in EMPTY else text
+
+
+def _number(value: Any) -> Decimal | None:
+    """Return a cell as a number; a decimal comma is allowed. None if it is not a number."""
+    if isinstance(value, bool):
+        return None
+    text = str(value).strip()
+    if "," in text and "." not in text and text.count(",") == 1:
+        text = text.replace(",", ".")
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        return None
+    return number if number.is_finite() else None
+
+
+def _tokens(row: Row, column: Column, field: str, least: int) -> int:
+    value = row[column.name]
+    number = _number(value)
+    if number is None or number != int(number) or not least <= number <= MAX_LENGTH:
+        problem = "is empty" if _text(value) is None else f"{shown(value)} is not a whole number of {least} or more"
+        raise BadRow(f"{field} ({column.name}) {problem}")
+    return int(number)
+
+
+def _arrival(value: Any, column: Column) -> tuple[int, bool]:
+    """Return a time in picoseconds, and whether it counts from 1970."""
+    if isinstance(value, datetime):
+        aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        at = aware.astimezone(UTC)
+        return stamp_ps(f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond:06d}") or 0, True
+    if isinstance(value, date):
+        return stamp_ps(f"{value:%Y-%m-%d} 00:00:00") or 0, True
+    text = _text(value)
+    if text is None:
+        raise BadRow(f"arrival ({column.name}) is empty")
+    number = _number(text)
+    if number is not None:
+        epoch = next((unit for least, unit in EPOCHS if number >= least), None) if column.unit is None else None
+        at_ps = int(number * UNITS[epoch or column.unit or "s"])
+        return at_ps, at_ps >= 10**8 * PS_PER_SECOND
+    at_ps = stamp_ps(text.replace(",", ".").replace(" UTC", "Z"))
+    if at_ps is None:
+        raise BadRow(f"arrival ({column.name}) {shown(cut(text, 40))} is neither a number nor a date and time")
+    return at_ps, True
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+class Survey(Struct):
+    """What the first pass over a table finds."""
+
+    rows: int = 0
+    first_ps: int | None = None
+    last_ps: int = 0
+    ordered: bool = True
+    dated: bool | None = None  # whether times count from 1970
+    bad: int = 0
+    examples: list[str] = []
+    shortest: dict[str, int] = {}  # the shortest prompt by prefix
+
+
+def read(path: pathlib.Path, options: Options) -> Reader:
+    if options.columns is None:
+        raise HeadwayError(f"{path.name}: the format {NAME} needs a mapping of columns, as in {EXAMPLE}.")
+    return _Table(path, options.columns, options.block_tokens or BLOCK_TOKENS, options.skip_bad).reader()
+
+
+class _Table:
+    def __init__(self, path: pathlib.Path, columns: Columns, block_tokens: int, skip_bad: bool) -> None:
+        self.path, self.columns, self.size, self.skip_bad = path, columns, block_tokens, skip_bad
+        known = _names(path)
+        for field, column in columns.items():
+            if column.name not in known and not _is_json(head(path)):
+                hint = suggest(column.name, known) or f" It has {join_words(known[:20])}."
+                raise HeadwayError(f"{path.name}: no column is called {shown(column.name)} (for {field}).{hint}")
+        self.survey = Survey()
+
+    def reader(self) -> Reader:
+        survey = self._survey()
+        if survey.bad and not self.skip_bad:
+            listed = "; ".join(survey.examples)
+            more = f"; and {survey.bad - SHOWN:,} more" if survey.bad > SHOWN else ""
+            rows = f"{survey.bad:,} of {survey.rows:,} rows {'is' if survey.bad == 1 else 'are'} bad"
+            raise HeadwayError(f"{self.path.name}: {rows}: {listed}{more}. Mend them, or skip them with --skip-bad.")
+        content = bool({"session", "prefix"} & self.columns.keys())
+        info = Info(
+            NAME,
+            block_tokens=self.size if content else None,
+            whole_blocks=content,
+            sessions="session" in self.columns,
+            extra={"columns": write_columns(self.columns), **self._notes()},
+        )
+        rows = self._parsed(survey)
+        return Reader(info, self._records(rows if survey.ordered else _sort(rows), content))
+
+    def _notes(self) -> dict[str, Any]:
+        survey = self.survey
+        notes = []
+        if survey.bad:
+            notes.append(f"bad rows are skipped: {survey.bad:,} ({'; '.join(survey.examples)})")
+        if not survey.ordered:
+            notes.append("rows are not in order of arrival; they are sorted")
+        if survey.shortest and "prefix_tokens" not in self.columns:
+            notes.append("assumed: prompts with the same prefix share as many tokens as the shortest of them has")
+        if "session" in self.columns:
+            notes.append("assumed: a prompt begins with its session's previous prompt and answer if it is long enough")
+        return {"notes": notes} if notes else {}
+
+    def _survey(self) -> Survey:
+        """Check every row, and find the first arrival, the order and the shortest prompt of each prefix."""
+        survey = self.survey = Survey(examples=[], shortest={})
+        shares = "prefix" in self.columns and "prefix_tokens" not in self.columns
+        for place, row in _rows(self.path, self._names()):
+            survey.rows += 1
+            try:
+                at_ps, record, prefix, _ = self._parse(row)
+                self._check_time(at_ps)
+            except BadRow as problem:
+                survey.bad += 1
+                if len(survey.examples) < SHOWN:
+                    survey.examples.append(f"{place}: {problem}")
+                continue
+            survey.ordered = survey.ordered and (survey.first_ps is None or at_ps >= survey.last_ps)
+            survey.last_ps = max(survey.last_ps, at_ps)
+            survey.first_ps = at_ps if survey.first_ps is None else min(survey.first_ps, at_ps)
+            if shares and prefix is not None:
+                survey.shortest[prefix] = min(record.prompt_tokens, survey.shortest.get(prefix, MAX_LENGTH))
+        if survey.first_ps is not None and survey.last_ps - survey.first_ps > LAST_PS:
+            late = too_late(survey.last_ps - survey.first_ps)
+            raise HeadwayError(f"{self.path.name}: the last arrival is {late}. Check the unit of arrival.")
+        return survey
+
+    def _check_time(self, at_ps: int) -> None:
+        """Refuse a time from 0 in a table of dates, and a date in a table of times from 0."""
+        dated = at_ps >= 10**8 * PS_PER_SECOND
+        if self.survey.dated is None:
+            self.survey.dated = dated
+        elif self.survey.dated != dated:
+            raise BadRow("arrival is a date in some rows, and a time from 0 in others")
+
+    def _names(self) -> list[str]:
+        return [column.name for column in self.columns.values()]
+
+    def _parse(self, row: Row | str) -> tuple[int, Record, str | None, int | None]:
+        """Return the arrival, the record without it, the prefix, and the prefix's length where a column has it."""
+        if isinstance(row, str):
+            raise BadRow(row)
+        columns = self.columns
+        missing = next((field for field in REQUIRED if columns[field].name not in row), None)
+        if missing is not None:
+            raise BadRow(f"{missing} ({columns[missing].name}) is missing")
+        at_ps, _ = _arrival(row[columns["arrival"].name], columns["arrival"])
+        if at_ps < 0:
+            raise BadRow(f"arrival ({columns['arrival'].name}) is negative")
+        texts = {
+            field: _text(row.get(columns[field].name)) if field in columns else None
+            for field in ("session", "tenant", "class", "model", "prefix", "id")
+        }
+        numbers = {
+            field: _tokens(row, columns[field], field, least)
+            for field, least in (("turn", 0), ("prefix_tokens", 0), ("max_tokens", 1))
+            if field in columns and _text(row.get(columns[field].name)) is not None
+        }
+        record = Record(
+            _tokens(row, columns["prompt"], "prompt", 1),
+            _tokens(row, columns["output"], "output", 1),
+            session=texts["session"],
+            turn=numbers.get("turn"),
+            id=texts["id"],
+            model=texts["model"],
+            tenant=texts["tenant"],
+            slo_class=texts["class"],
+            max_tokens=numbers.get("max_tokens"),
+        )
+        return at_ps, record, texts["prefix"], numbers.get("prefix_tokens")
+
+    def _parsed(self, survey: Survey) -> Iterator[tuple[int, int, Record, str | None, int | None]]:
+        """Yield the good rows with their arrival since the first."""
+        for number, (_, row) in enumerate(_rows(self.path, self._names())):
+            try:
+                at_ps, record, prefix, length = self._parse(row)
+                if (at_ps >= 10**8 * PS_PER_SECOND) != survey.dated:
+                    continue
+            except BadRow:
+                continue
+            yield at_ps - (survey.first_ps or 0), number, record, prefix, length
+
+    def _records(
+        self, rows: Iterable[tuple[int, int, Record, str | None, int | None]], content: bool
+    ) -> Iterator[Record]:
+        contents = _Contents(self.size)
+        for at_ps, _, record, prefix, length in rows:
+            record.at_ps = at_ps
+            if content:
+                shared = self.survey.shortest.get(prefix or "", 0) if length is None else length
+                contents.add(record, prefix, min(shared, record.prompt_tokens))
+            yield record
+
+
+def _sort(rows: Iterator[Any]) -> Iterator[Any]:
+    """Sort rows by arrival, then by their place in the file, through temporary files."""
+    with tempfile.TemporaryDirectory(prefix="headway-") as folder:
+        parts = []
+        for number in count():
+            part = sorted(islice(rows, SORTED_ROWS), key=lambda row: row[:2])
+            if not part:
+                break
+            parts.append(pathlib.Path(folder) / str(number))
+            with parts[-1].open("wb") as file:
+                for row in part:
+                    pickle.dump(row, file, pickle.HIGHEST_PROTOCOL)
+        yield from heapq.merge(*map(_load, parts), key=lambda row: row[:2])
+
+
+def _load(part: pathlib.Path) -> Iterator[Any]:
+    with part.open("rb") as file:
+        while True:
+            try:
+                yield pickle.load(file)
+            except EOFError:
+                return
+
+
+class _Contents:
+    """Block ids of prompts: those of shared prefixes and of the history of sessions are equal."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.next_id = 0
+        self.prefixes: dict[str, int] = {}  # the first id of each
+        self.sessions: dict[str, tuple[int, list[Run]]] = {}  # tokens and blocks so far, oldest session first
+
+    def add(self, record: Record, prefix: str | None, shared: int) -> None:
+        tokens, runs = 0, []
+        known = self.sessions.pop(record.session, None) if record.session is not None else None
+        if known is not None and record.prompt_tokens >= known[0]:
+            tokens, runs = known
+        elif prefix is not None and shared >= self.size:
+            first = self.prefixes.setdefault(prefix, PREFIXES + len(self.prefixes) * MAX_LENGTH)
+            runs, tokens = [(first, shared // self.size)], shared
+        runs = beginning(runs, tokens // self.size)
+        end = record.prompt_tokens + record.output_tokens
+        if new := end // self.size - tokens // self.size:
+            add_run(runs, *self._take(new))
+        record.blocks = beginning(runs, record.prompt_tokens // self.size)
+        if record.session is not None:
+            self.sessions[record.session] = end, runs
+            if len(self.sessions) > REMEMBERED:
+                del self.sessions[next(iter(self.sessions))]
+
+    def _take(self, blocks: int) -> tuple[int, int]:
+        first = self.next_id
+        self.next_id += blocks
+        return first, blocks
+
+
+FORMAT: Final = Format(
+    NAME, "a table of your own, with a mapping of columns: CSV, TSV, JSONL or Parquet", lambda path, first: False, read
+)
