@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headway.experiment.engine_fit import calibrate_run
     from headway.experiment.explain import explain
     from headway.experiment.hardware import hardware
-    from headway.experiment.look import convert_trace, inspect_trace, preview
+    from headway.experiment.look import convert_trace, inspect_trace, preview, write_workload
     from headway.experiment.plan import Plan, plan
     from headway.experiment.run import simulate
     from headway.experiment.sweep import Sweep, sweep
@@ -55,7 +55,7 @@ _NAMES_BY_MODULE = {
     "experiment.engine_fit": "calibrate_run",
     "experiment.explain": "explain",
     "experiment.hardware": "hardware",
-    "experiment.look": "convert_trace inspect_trace preview",
+    "experiment.look": "convert_trace inspect_trace preview write_workload",
     "experiment.plan": "Plan plan",
     "experiment.run": "simulate",
     "experiment.sweep": "Sweep sweep",
@@ -80,7 +80,8 @@ __all__ = ["__version__", "evolve", "latency"]
 __all__ += ["HeadwayError", "InvariantError"]
 __all__ += ["Comparison", "Controls", "Plan", "Sweep", "Validation", "compare", "controls", "plan", "simulate", "sweep"]
 __all__ += ["calibrate", "calibrate_run", "check_policy", "counterfactuals", "explain", "hardware", "validate"]
-__all__ += ["Calibration", "Result", "Scenario", "convert_trace", "inspect_trace", "preview", "summarize"]
+__all__ += ["Calibration", "Result", "Scenario", "summarize"]
+__all__ += ["convert_trace", "inspect_trace", "preview", "write_workload"]
 __all__ += ["Bounds", "Bundle", "Context", "Ticket", "policy"]
 __all__ += ["ADMIT", "Admit", "Delay", "Path", "Priority", "Reject", "Request", "Route", "Scale", "Scorecard"]
 __all__ += ["ClusterView", "Event", "Finished", "FirstToken", "InstanceView", "LoadSample", "PoolView", "Routed"]

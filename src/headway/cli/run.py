@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from headway.results.result import Result
     from headway.scenario.scenario import Scenario
 
-workload = App(name="workload", help="Preview the workload of a scenario.", help_format="plaintext")
+workload = App(
+    name="workload", help="Preview the workload of a scenario, or write it as a trace.", help_format="plaintext"
+)
 
 
 @workload.command
@@ -45,6 +47,32 @@ def preview(
         write(html, tables.preview_page(document))
         say(f"wrote {html}")
     return document if as_json else Page([tables.preview_report(document)])
+
+
+@workload.command
+def write(
+    scenario: Annotated[str, Parameter(help="A scenario's YAML file, a preset's name, or a run folder.")],
+    target: Annotated[Path, Parameter(name="OUT", help="The trace to write.")],
+    /,
+    *,
+    requests: Annotated[int | None, Parameter(help="Write only the first so many requests.")] = None,
+    to: Annotated[str | None, Parameter(help="Format of OUT. Default: from its name, else headway.")] = None,
+    changes: Annotated[list[str] | None, flag("Set a key of the scenario; repeat for more.", "--set")] = None,
+    as_json: AsJson = False,
+) -> Page | Json:
+    """Write the requests that a workload plans as a trace."""
+    from headway.experiment.look import write_workload
+    from headway.report.progress import Bar
+
+    if requests is not None and requests < 1:
+        raise HeadwayError(f"--requests: must be at least 1, got {requests}.")
+    with Bar(None, "requests") as bar:
+        document = write_workload(
+            scenario, target, overrides=changes or (), to=to, requests=requests, progress=bar.update
+        )
+    say(*(f"{target.name}: the {document['format']} format cannot express {phrase}." for phrase in document["lost"]))
+    line = f"wrote {document['written']:,} requests to {target} in {document['format']} format"
+    return document if as_json else Page([], line)
 
 
 def run(

@@ -2,6 +2,7 @@
 
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from msgspec import to_builtins
@@ -11,6 +12,7 @@ from headway.errors import HeadwayError
 from headway.scenario.scenario import DEFAULT, Scenario, Source
 from headway.types import Json
 from headway.workload import inspect as traces
+from headway.workload.planned_trace import planned_trace
 from headway.workload.preview import REQUESTS
 from headway.workload.preview import preview as look
 from headway.workload.reuse import ORDERS, Order
@@ -19,7 +21,7 @@ from headway.workload.traces.columns import parse_columns
 from headway.workload.traces.record import Options
 from headway.workload.traces.table import Trace
 from headway.workload.transforms import parse
-from headway.workload.transforms.rewrite import Count, rewrite
+from headway.workload.transforms.rewrite import Count, rewrite, write_trace
 
 Progress = Callable[[int], None]  # requests that were read
 
@@ -104,6 +106,29 @@ def convert_trace(
         progress=progress,
     )
     return {"in": str(source), "out": str(target), **to_builtins(counts)}
+
+
+def write_workload(
+    scenario: Source = DEFAULT,
+    target: str | pathlib.Path = "workload.jsonl",
+    *,
+    overrides: str | Iterable[str] = (),
+    to: str | None = None,
+    requests: int | None = None,
+    progress: Progress | None = None,
+) -> Json:
+    """Write the requests that a scenario's workload plans as a trace, all or the first `requests`.
+
+    `to` is the format, by default that of the target's name. The scenario may be a run folder: its workload is drawn
+    again, which gives the same requests.
+    """
+    folder = isinstance(scenario, str | pathlib.Path) and pathlib.Path(scenario).is_dir()
+    loaded = Scenario.load(pathlib.Path(scenario) / "scenario.yaml" if folder else scenario, overrides)  # type: ignore[arg-type]
+    reader = planned_trace(loaded.workload.plan(loaded.seed.workload, loaded.cluster.default_model()), loaded.name)
+    if requests is not None:
+        reader.records = islice(reader.records, requests)
+    counts = write_trace(reader, pathlib.Path(target), source=loaded.name, format=to, progress=progress)
+    return {"scenario": loaded.name, "out": str(target), **to_builtins(counts)}
 
 
 def _options(

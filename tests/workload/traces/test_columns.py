@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headway import HeadwayError, simulate
-from headway.workload.traces import columns, open_trace
+from headway.workload.traces import open_trace, sorting
 from headway.workload.traces.columns import guess_columns, parse_columns, write_columns
 from headway.workload.traces.record import Options, Record
 
@@ -171,7 +171,7 @@ def test_a_file_of_unknown_format_is_told_what_its_columns_look_like(tmp_path: P
 
 
 def test_large_files_in_any_order_are_sorted_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "SORTED_ROWS", 7)
+    monkeypatch.setattr(sorting, "ROWS", 7)
     numbers = [(7 * place) % 100 for place in range(100)]
     file = write(tmp_path, "ts,in,out\n" + "".join(f"{at},{at + 1},1\n" for at in numbers))
     assert rows(file) == [(at * S, at + 1, 1) for at in range(100)]

@@ -19,7 +19,7 @@ from headway.workload.traces.table import Trace
 
 FIRST: Final = (  # modules whose formats are listed first, in this order
     *("own", "mooncake", "azure", "burstgpt", "bailian", "weka", "servegen", "dynamo", "tracelab", "routesim"),
-    *("blis", "otel", "records", "columns"),
+    *("blis", "otel", "records", "vllm_log", "columns"),
 )
 DEFAULTS: Final = Options()
 

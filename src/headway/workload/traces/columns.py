@@ -11,16 +11,12 @@ with them, and prompts with the same `prefix` share as many tokens as the shorte
 from __future__ import annotations
 
 import csv
-import heapq
 import io
 import pathlib
-import pickle
 import re
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
-from itertools import count, islice
 from typing import IO, Any, Final
 
 import msgspec
@@ -34,6 +30,7 @@ from headway.workload.traces.blocks import Run, add_run, beginning
 from headway.workload.traces.limits import LAST_PS, MAX_LENGTH, too_late
 from headway.workload.traces.objects import stamp_ps
 from headway.workload.traces.record import Column, Format, Info, Options, Reader, Record
+from headway.workload.traces.sorting import sort_rows
 from headway.workload.traces.source import head, lines, open_unpacked
 
 NAME: Final = "columns"
@@ -62,7 +59,6 @@ EPOCHS: Final = ((10**17, "ns"), (10**14, "us"), (10**11, "ms"), (10**8, "s"))  
 DELIMITERS: Final = ",;\t|"
 BLOCK_TOKENS: Final = 16
 SHOWN: Final = 5  # bad rows in an error
-SORTED_ROWS: Final = 200_000  # rows of one sorted temporary file
 REMEMBERED: Final = 200_000  # sessions whose history is known
 PREFIXES: Final = 1 << 62  # ids of prefixes begin here, those of other blocks at 0
 EMPTY: Final = ("", "null", "none", "nan", "na", "n/a", "-")
@@ -335,7 +331,7 @@ class _Table:
             extra={"columns": write_columns(self.columns), **self._notes()},
         )
         rows = self._parsed(survey)
-        return Reader(info, self._records(rows if survey.ordered else _sort(rows), content))
+        return Reader(info, self._records(rows if survey.ordered else sort_rows(rows), content))
 
     def _notes(self) -> dict[str, Any]:
         survey = self.survey
@@ -439,30 +435,6 @@ class _Table:
                 shared = self.survey.shortest.get(prefix or "", 0) if length is None else length
                 contents.add(record, prefix, min(shared, record.prompt_tokens))
             yield record
-
-
-def _sort(rows: Iterator[Any]) -> Iterator[Any]:
-    """Sort rows by arrival, then by their place in the file, through temporary files."""
-    with tempfile.TemporaryDirectory(prefix="headway-") as folder:
-        parts = []
-        for number in count():
-            part = sorted(islice(rows, SORTED_ROWS), key=lambda row: row[:2])
-            if not part:
-                break
-            parts.append(pathlib.Path(folder) / str(number))
-            with parts[-1].open("wb") as file:
-                for row in part:
-                    pickle.dump(row, file, pickle.HIGHEST_PROTOCOL)
-        yield from heapq.merge(*map(_load, parts), key=lambda row: row[:2])
-
-
-def _load(part: pathlib.Path) -> Iterator[Any]:
-    with part.open("rb") as file:
-        while True:
-            try:
-                yield pickle.load(file)
-            except EOFError:
-                return
 
 
 class _Contents:

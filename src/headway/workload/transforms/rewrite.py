@@ -11,7 +11,7 @@ from msgspec import Struct
 from headway.config.wording import join_words
 from headway.errors import HeadwayError
 from headway.workload.traces import FORMATS, find_format, open_trace
-from headway.workload.traces.record import Options, Record
+from headway.workload.traces.record import Options, Reader, Record
 from headway.workload.traces.source import reason
 from headway.workload.transforms.base import Transform
 
@@ -43,11 +43,24 @@ def rewrite(
 ) -> Rewritten:
     """Rewrite a trace; `target` appears only if everything succeeds."""
     check_target(target, source)
+    reader = open_trace(source, read_format, options or Options(), "--from")
+    return write_trace(reader, target, transforms, source=source.name, format=format, progress=progress)
+
+
+def write_trace(
+    reader: Reader,
+    target: pathlib.Path,
+    transforms: Sequence[Transform] = (),
+    *,
+    source: str,
+    format: str | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Rewritten:
+    """Write a trace about to be read; `target` appears only if everything succeeds."""
     writer = find_format(format, "--to") if format is not None else find_format(target_format(target), "--to")
     if writer.write is None:
         able = [name for name, known in FORMATS.items() if known.write is not None]
         raise HeadwayError(f"--to: the {writer.name} format is read-only. Choose from {join_words(able)}.")
-    reader = open_trace(source, read_format, options or Options(), "--from")
     read, written = Count(progress), Count()
     info = reader.info
     reader.records = read.over(reader.records)
@@ -59,7 +72,7 @@ def rewrite(
             draft = pathlib.Path(folder) / place.name
             lost = writer.write(draft, reader.info, written.over(reader.records))
             if not read.number:
-                raise HeadwayError(f"{source.name}: the file holds no requests.")
+                raise HeadwayError(f"{source}: there are no requests to write.")
             for file in sorted(pathlib.Path(folder).iterdir()):  # a format may have a separate header file
                 file.replace(place.parent / file.name)
     except OSError as error:

@@ -1,0 +1,59 @@
+"""The requests that a workload plans, as the records of a trace.
+
+Every answer takes no time here. So a request that waits for an answer gets the think time as its delay, which a replay
+adds to the end of the answer. Blocks have `BLOCK_TOKENS` tokens.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from headway.types import Path
+from headway.workload.traces.blocks import Run
+from headway.workload.traces.record import Info, Reader, Record, present
+from headway.workload.traffic import Traffic
+
+BLOCK_TOKENS: Final = 16
+IDS_OF_KEY: Final = 1 << 28  # block ids that each key of a prompt may use: more than a prompt has blocks
+
+
+def planned_trace(traffic: Traffic, origin: str) -> Reader:
+    """Return the requests of a traffic as a trace about to be read."""
+    info = Info("workload", BLOCK_TOKENS, whole_blocks=True, sessions=traffic.listens, extra={"origin": origin})
+    return Reader(info, _records(traffic))
+
+
+def _records(traffic: Traffic) -> Iterator[Record]:
+    numbers: dict[int, int] = {}  # of the keys of prompts, in order of appearance
+    last_ps: dict[str, int] = {}  # latest arrival by session
+    for planned in traffic:
+        request = planned.request
+        record = Record(
+            request.prompt_tokens,
+            planned.output_tokens,
+            at_ps=request.arrival_ps,
+            blocks=_blocks(request.path, numbers),
+            session=request.session,
+            turn=None if request.session is None else request.turn,
+            model=request.model or None,
+            tenant=request.tenant,
+            slo_class=request.slo_class,
+            kind=request.kind,
+            max_tokens=request.max_tokens,
+            shared_prefix_tokens=request.shared_prefix_tokens,
+            extra=present({"adapter": request.adapter}),
+        )
+        if request.session is not None:
+            before_ps = last_ps.get(request.session)
+            record.delay_ps = None if before_ps is None else request.arrival_ps - before_ps
+            last_ps[request.session] = request.arrival_ps
+        yield record
+
+
+def _blocks(path: Path, numbers: dict[int, int]) -> list[Run]:
+    """Return the full blocks of a prompt as runs of ids: equal prefixes have equal ids."""
+    runs, start = [], 0
+    for key, end in path.blocks(BLOCK_TOKENS):
+        number = numbers.setdefault(key, len(numbers))
+        runs.append((number * IDS_OF_KEY + start, end - start))
+        start = end
+    return runs
