@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import re
 import sys
 from pathlib import Path
 
@@ -11,9 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from conftest import ROOT
 from drawing import draws
 from headway.errors import HeadwayError
-from headway.workload.traces import own, own_parquet
+from headway.workload.traces import open_trace, own, own_parquet
+from headway.workload.traces.own import Header
 from headway.workload.traces.record import Info, Options, Reader, Record
 from headway.workload.traces.source import head
 
@@ -165,3 +168,16 @@ def test_any_bytes_after_a_header_give_errors_and_nothing_else(tmp_path: Path, j
         list(open_own(path).records)
     except HeadwayError as error:
         assert "junk.jsonl" in str(error)
+
+
+def test_the_page_names_every_field_and_its_example_reads() -> None:
+    page = (ROOT / "docs" / "traces.md").read_text(encoding="utf-8")
+    section = page.split("## Headway's format")[1].split("\n## ")[0]
+    named = {
+        name for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
+    }
+    assert named == {*Record.__struct_fields__, *Header.__struct_fields__}
+    example = ROOT / "examples" / "08_native.headway.jsonl"
+    records = list(open_trace(example).records)
+    assert len(records) == 9 and records[6].after == ("r6",)
+    assert example.read_text(encoding="utf-8").startswith(section.split("```json\n")[1].split("```")[0])
