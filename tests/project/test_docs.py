@@ -60,7 +60,7 @@ INLINE = re.compile(r"`([^`\n]+)`")
 NAME = re.compile(r"@?\.?([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*)(?:\.\*|\[\])?(?:\(.*\))?")
 # What the pages call an object of a class.
 VARIABLES = {"Result": "result", "ClusterView": "cluster", "InstanceView": "view", "Context": "context"}
-FOREIGN = {"PYTHONHASHSEED", "given", "hash", "null", "random", "from", "auto", "FewestTokens", "SpareMemory", "k_max", "graph"}
+FOREIGN = {"PYTHONHASHSEED", "hash", "null", "random", "from", "auto", "FewestTokens", "SpareMemory", "k_max", "graph"}
 TINY: dict[str, Any] = {
     "workload": {"requests": 5, "rate": "10/s", "prompt_tokens": 64, "output_tokens": 8},
     "cluster": {"instances": 2, "latency": {"model": "fixed"}, "adapters": {"slots": 2, "load_time": "50ms"}},

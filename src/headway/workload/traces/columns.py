@@ -277,10 +277,10 @@ def _arrival(value: Any, column: Column) -> tuple[int, bool]:
         epoch = next((unit for least, unit in EPOCHS if number >= least), None) if column.unit is None else None
         at_ps = int(number * UNITS[epoch or column.unit or "s"])
         return at_ps, at_ps >= 10**8 * PS_PER_SECOND
-    at_ps = stamp_ps(text.replace(",", ".").replace(" UTC", "Z"))
-    if at_ps is None:
+    stamp = stamp_ps(text.replace(",", ".").replace(" UTC", "Z"))
+    if stamp is None:
         raise BadRow(f"arrival ({column.name}) {shown(cut(text, 40))} is neither a number nor a date and time")
-    return at_ps, True
+    return stamp, True
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -320,8 +320,8 @@ class _Table:
         if survey.bad and not self.skip_bad:
             listed = "; ".join(survey.examples)
             more = f"; and {survey.bad - SHOWN:,} more" if survey.bad > SHOWN else ""
-            rows = f"{survey.bad:,} of {survey.rows:,} rows {'is' if survey.bad == 1 else 'are'} bad"
-            raise HeadwayError(f"{self.path.name}: {rows}: {listed}{more}. Mend them, or skip them with --skip-bad.")
+            amount = f"{survey.bad:,} of {survey.rows:,} rows {'is' if survey.bad == 1 else 'are'} bad"
+            raise HeadwayError(f"{self.path.name}: {amount}: {listed}{more}. Mend them, or skip them with --skip-bad.")
         content = bool({"session", "prefix"} & self.columns.keys())
         info = Info(
             NAME,
@@ -447,7 +447,8 @@ class _Contents:
         self.sessions: dict[str, tuple[int, list[Run]]] = {}  # tokens and blocks so far, oldest session first
 
     def add(self, record: Record, prefix: str | None, shared: int) -> None:
-        tokens, runs = 0, []
+        tokens = 0
+        runs: list[Run] = []
         known = self.sessions.pop(record.session, None) if record.session is not None else None
         if known is not None and record.prompt_tokens >= known[0]:
             tokens, runs = known
