@@ -17,6 +17,8 @@ import drawing  # noqa: F401  loads the profile of Hypothesis
 from command_line import call_headway
 from headway.experiment import jobs
 
+os.environ["HEADWAY_PROGRESS"] = "off"  # a slow machine would print lines that tests do not expect
+
 ROOT = Path(__file__).resolve().parent.parent
 # Tests start interpreters, which take three times as long without bytecode. Where none may lie beside the source, it
 # lies with pytest's own cache.

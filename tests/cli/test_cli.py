@@ -627,6 +627,7 @@ def test_progress_is_a_line_now_and_then_where_stderr_is_no_terminal(
     headway: Run, scenario: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headway.report.progress.LINE_S", 0.0)
+    monkeypatch.setenv("HEADWAY_PROGRESS", "on")
     lines = headway("run", scenario).stderr.splitlines()
     assert lines and all(re.fullmatch(r"headway: [\d,]+/60 requests, 0:00:0\d so far", line) for line in lines)
 

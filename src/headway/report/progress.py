@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 2.0
 FRAME_S = 0.2
+SWITCH = "HEADWAY_PROGRESS"  # an environment variable; "off" prints no lines
 LINE_S = 10.0  # between the lines that replace the bar where stderr is not a terminal
 
 
@@ -70,7 +72,7 @@ class Bar:
             self._drawing = False
 
     def _print(self, now: float) -> None:
-        if sys.stderr is not None:
+        if sys.stderr is not None and os.environ.get(SWITCH) != "off":
             with contextlib.suppress(OSError):
                 print(f"headway: {self._text()}, {_clock(now - self._begun_s)} so far", file=sys.stderr, flush=True)
 

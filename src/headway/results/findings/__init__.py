@@ -7,14 +7,11 @@ add a module.
 
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from headway.results.findings.backlog import saturation
-from headway.results.findings.observed import Observed
+from headway.results.findings.observed import Observed, Run
 from headway.results.records import Finding
-
-if TYPE_CHECKING:  # a result has findings
-    from headway.results.result import Result
 
 __all__ = ["DETECTORS", "KINDS", "find", "saturation"]
 
@@ -23,7 +20,7 @@ DETECTORS: Final = sorted((import_module(f"{__name__}.{name}") for name in _MODU
 KINDS: Final = tuple(detector.KIND for detector in DETECTORS)
 
 
-def find(result: "Result") -> list[Finding]:
+def find(result: Run) -> list[Finding]:
     """Return all findings of a run, most severe first; equally severe ones in order of their start."""
     run = Observed(result)
     findings = [finding for detector in DETECTORS for finding in detector.find(run)]

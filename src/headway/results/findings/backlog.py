@@ -11,15 +11,12 @@ requests that wait at the last arrival; if backlogged, the peak divided by A, at
 from bisect import bisect_right
 from collections.abc import Iterator
 from math import isqrt
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from headway.config.wording import join_words
-from headway.results.findings.observed import Observed, examples, many, moment, seconds
+from headway.results.findings.observed import Observed, Run, examples, many, moment, seconds
 from headway.results.records import Finding
 from headway.results.table import Columns
-
-if TYPE_CHECKING:  # a result has findings
-    from headway.results.result import Result
 
 KIND: Final = "saturation"
 AREA: Final = "capacity"
@@ -42,7 +39,7 @@ class Backlog(NamedTuple):
     limit: int
 
 
-def saturation(result: "Result") -> str:
+def saturation(result: Run) -> str:
     """Return stable, backlogged or overloaded."""
     return backlog(Columns(result.requests)).word
 

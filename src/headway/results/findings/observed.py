@@ -5,18 +5,34 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from heapq import nlargest
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from headway.config.wording import join_words
 from headway.results.groups import promises
-from headway.results.recorder import RunFacts
-from headway.results.records import EXAMPLES, Finding
-from headway.results.table import Columns
+from headway.results.recorder import RunFacts, ScaleRecord, StateChange
+from headway.results.records import EXAMPLES, Finding, Preemption, Thrash
+from headway.results.table import Columns, Table
 from headway.results.waits import Waits
 from headway.types import PS_PER_SECOND, Json
 
-if TYPE_CHECKING:  # a result has findings
-    from headway.results.result import Result
+
+class Run(Protocol):
+    """The parts of a run's result that findings read; the result itself imports findings."""
+
+    scenario: Json
+    requests: Table
+    preemptions: list[Preemption]
+    thrashes: list[Thrash]
+    states: list[StateChange]
+    scaling_events: list[ScaleRecord]
+
+    def summary(self) -> Json: ...
+
+    def instances(self) -> dict[int, Json]: ...
+
+    def instance_ids(self) -> dict[int, str]: ...
+
+    def span_ps(self) -> tuple[int, int]: ...
 
 
 class Stays:
@@ -115,7 +131,7 @@ def span(at_ps: int, until_ps: int) -> str:
 
 
 class Observed:
-    def __init__(self, result: "Result") -> None:
+    def __init__(self, result: Run) -> None:
         self.result = result
         self.scenario: Json = result.scenario
         self.summary: Json = result.summary()
