@@ -21,7 +21,7 @@ def agent(
     *,
     engine: Annotated[str, Parameter(help="URL of the engine as seen from this host, such as http://127.0.0.1:8000.")],
     etcd: EtcdChoice,
-    advertise: Annotated[str | None, Parameter(help="URL that gateways should use, if different.")] = None,
+    advertise: Annotated[str | None, Parameter(help="URL for gateways, if it differs from --engine.")] = None,
     id: Annotated[str | None, Parameter(help="Name of the engine. Default: host and port of its URL.")] = None,
     model: Annotated[
         list[str] | None, flag("A model that the engine serves; repeat for more. Default: ask the engine.")
@@ -35,12 +35,12 @@ def agent(
         str, Parameter(help="After SIGTERM, wait this long for the engine to finish its requests.")
     ] = "30s",
     changes: Annotated[
-        list[str] | None, flag("Set another key of the backend, as in max_batch_size=128; repeat for more.", "--set")
+        list[str] | None, flag("Set another key of the backend, such as max_batch_size=128; repeat for more.", "--set")
     ] = None,
     engine_key_env: Annotated[
         str | None, Parameter(help="Environment variable that holds the engine's API key.")
     ] = None,
-    gpus: Annotated[str | None, Parameter(help="GPUs of the engine, as in 0,1. Default: all GPUs of this machine.")] = (
+    gpus: Annotated[str | None, Parameter(help="GPUs of the engine, such as 0,1. Default: all of this machine.")] = (
         None
     ),
     readings_file: Annotated[

@@ -40,14 +40,14 @@ def deploy(
     ] = None,
     admin: Annotated[
         str | None,
-        Parameter(help="URL of the gateway's admin API, as in http://127.0.0.1:8001."),
+        Parameter(help="URL of the gateway's admin API, such as http://127.0.0.1:8001."),
     ] = None,
     key_env: Annotated[
         str, Parameter(help="Environment variable that holds the admin API's key.")
     ] = "HEADWAY_ADMIN_KEY",
     etcd: Etcd = NO_ETCD,
     canary: Annotated[
-        str | None, Parameter(help="Apply the new policies to this share of sessions only, as in 5%.")
+        str | None, Parameter(help="Apply the new policies to this share of sessions only, such as 5%.")
     ] = None,
     dry_run: Annotated[bool, flag("Show what would change, without changing it.")] = False,
     yes: Annotated[bool, flag("Deploy without asking.", "--yes", "-y")] = False,

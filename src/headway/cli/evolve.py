@@ -30,7 +30,7 @@ class Talk:
     model: Annotated[str | None, Parameter(help="For openevolve and gepa: name of the language model.")] = None
     api_base: Annotated[
         str | None,
-        Parameter(help="URL of an OpenAI-compatible endpoint, as in http://127.0.0.1:8000/v1."),
+        Parameter(help="URL of an OpenAI-compatible endpoint, such as http://127.0.0.1:8000/v1."),
     ] = None
     api_key_env: Annotated[
         str, Parameter(help="Environment variable that holds the endpoint's key; no key is sent if it is not set.")

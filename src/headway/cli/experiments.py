@@ -34,12 +34,14 @@ def compare(
     stage: Annotated[
         str, Parameter(help="Stage to compare: admission, priority, flow, routing, scheduler or scaling.")
     ] = "routing",
-    by: Annotated[str | None, Parameter(help="Rank by this figure of docs/metrics.md, as in latency.ttft.p99.")] = None,
+    by: Annotated[
+        str | None, Parameter(help="Rank by this figure of docs/metrics.md, such as latency.ttft.p99.")
+    ] = None,
     per: Annotated[
         Literal["tenant", "class"] | None, Parameter(help="Also print figures for each tenant or SLO class.")
     ] = None,
     seeds: Annotated[
-        int, Parameter(help="Run every policy with so many seeds, and mark differences that are within noise.")
+        int, Parameter(help="Run every policy with N seeds, and mark differences that are within noise.")
     ] = 1,
     baseline: Annotated[
         str | None, Parameter(help="Policy to measure the others against. Default: the stage's plain policy.")
@@ -122,12 +124,13 @@ def sweep(
     vary: Annotated[
         list[str] | None,
         flag(
-            "A key and its values, as in workload.rate=20..80:10 or policies.routing=round-robin,weighted; "
+            "A key and its values, such as workload.rate=20..80:10 or policies.routing=round-robin,weighted; "
             "repeat for a grid."
         ),
     ] = None,
     show: Annotated[
-        str | None, Parameter(help="Figures to show as columns, separated by commas, as in balance.cv,latency.itl.p99.")
+        str | None,
+        Parameter(help="Figures to show as columns, separated by commas, such as balance.cv,latency.itl.p99."),
     ] = None,
     seeds: Annotated[int, Parameter(help="Seeds per point; figures are means over them.")] = 1,
     workers: Workers = None,
@@ -176,7 +179,7 @@ def plan(
     slo: Annotated[
         str | None,
         Parameter(
-            help='Targets, as in "ttft_p99<=500ms, attainment>=0.99". '
+            help='Targets, such as "ttft_p99<=500ms, attainment>=0.99". '
             "Default: 99 % of the requests meet the scenario's SLO."
         ),
     ] = None,
@@ -186,7 +189,7 @@ def plan(
     ] = "replicas",
     seeds: Annotated[int, Parameter(help="Number of seeds; the SLO must hold with each of them.")] = 3,
     vary: Annotated[str | None, Parameter(help="Pools to size, separated by commas. Default: all.")] = None,
-    max_replicas: Annotated[int, Parameter(name="--max", help="Largest number of replicas to try for a pool.")] = 64,
+    max_replicas: Annotated[int, Parameter(name="--max", help="Maximum number of replicas to try for a pool.")] = 64,
     tolerance: Annotated[float, Parameter(help="Relative precision of the highest load.")] = 0.02,
     points: Annotated[int, Parameter(help="Number of loads on the curve; 0 omits the curve.")] = 8,
     every: Annotated[bool, flag("Try every cheaper cluster, in case more replicas serve worse.")] = False,

@@ -28,7 +28,7 @@ Address = Annotated[str, Parameter(help="Address of the daemon: unix:/run/kvd.so
 class Tls:
     """Certificate files for QUIC."""
 
-    ca: Annotated[Path | None, Parameter(help="For QUIC: certificate of the authority (PEM).")] = None
+    ca: Annotated[Path | None, Parameter(help="For QUIC: CA certificate (PEM).")] = None
     certificate: Annotated[Path | None, Parameter(help="For QUIC: certificate of this node (PEM).")] = None
     key: Annotated[Path | None, Parameter(help="For QUIC: private key of that certificate (PEM).")] = None
 
@@ -54,9 +54,9 @@ def serve(
     /,
     *,
     listen: Annotated[list[str] | None, flag("Address to listen on; repeat for more. Default: unix:kvd.sock.")] = None,
-    ram: Annotated[str | None, Parameter(help="Memory for blocks, as in 4GiB. Default: 1GiB.")] = None,
+    ram: Annotated[str | None, Parameter(help="Memory for blocks, such as 4GiB. Default: 1GiB.")] = None,
     disk: Annotated[Path | None, Parameter(help="Folder for blocks that do not fit into memory.")] = None,
-    disk_limit: Annotated[str | None, Parameter(help="Size limit of that folder, as in 100GiB.")] = None,
+    disk_limit: Annotated[str | None, Parameter(help="Size limit of that folder, such as 100GiB.")] = None,
     tls: Tls = NO_TLS,
 ) -> None:
     """Store KV blocks for engines until Ctrl-C or SIGTERM."""
@@ -104,7 +104,7 @@ def ping(address: Address, /, *, tls: Tls = NO_TLS) -> Page:
 @kvd.command
 def certs(
     folder: Annotated[
-        Path, Parameter(help="Folder for the files. An authority that is already there signs the new certificate.")
+        Path, Parameter(help="Output folder. If it already contains a CA, that CA signs the new certificate.")
     ],
     /,
     *,
@@ -112,7 +112,7 @@ def certs(
     name: Annotated[str, Parameter(help="Name of the node's files.")] = "node",
     days: Annotated[int, Parameter(help="Days until the certificates expire.")] = 365,
 ) -> Page:
-    """Make a certificate authority and a node certificate, to try QUIC."""
+    """Make a CA and a node certificate, to try QUIC."""
     with needs("kvd", "kvd", " for certificates"):
         from headway.gateway.kvd.certs import make
     if not 1 <= days <= 36_500:

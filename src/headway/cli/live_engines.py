@@ -30,7 +30,7 @@ def emulate(
     scenario: ScenarioFile = None,
     /,
     *,
-    replicas: Annotated[int | None, Parameter(help="Number of engines. Default: the scenario's.")] = None,
+    replicas: Annotated[int | None, Parameter(help="Number of engines. Default: as many as the scenario has.")] = None,
     listen: Annotated[
         str,
         Parameter(help="Address of the first engine; each further engine uses the next port. Port 0: any free ports."),
@@ -39,20 +39,20 @@ def emulate(
     model: Annotated[str | None, Parameter(help="Another name under which clients may request the model.")] = None,
     output_tokens: Annotated[int, Parameter(help="Mean answer length in tokens, if the request sets none.")] = 128,
     max_model_len: Annotated[
-        int | None, Parameter(help="Longest prompt plus answer, in tokens. Default: what the KV cache holds.")
+        int | None, Parameter(help="Maximum length of prompt plus answer, in tokens. Default: what the KV cache holds.")
     ] = None,
     events: Annotated[
         str | None,
         Parameter(
-            help="Publish KV events here, as in tcp://127.0.0.1:5557. Each engine uses two ports, one for replays."
+            help="Publish KV events here, such as tcp://127.0.0.1:5557. Each engine uses two ports, one for replays."
         ),
     ] = None,
     tick: Annotated[
         float | None,
-        Parameter(help="Refresh metrics only every so many seconds, to emulate stale metrics."),
+        Parameter(help="Refresh metrics only every N seconds, to emulate stale metrics."),
     ] = None,
     changes: Annotated[
-        list[str] | None, flag("Set a key of the scenario, as in cluster.gpu=a100; repeat for more.", "--set")
+        list[str] | None, flag("Set a key of the scenario, such as cluster.gpu=a100; repeat for more.", "--set")
     ] = None,
 ) -> None:
     """Run emulated engines that answer with simulated timing.
@@ -96,12 +96,12 @@ def _events(text: str) -> tuple[str, int]:
 
 
 def load(
-    url: Annotated[str, Parameter(help="The endpoint, as in http://127.0.0.1:8000, with or without /v1.")],
+    url: Annotated[str, Parameter(help="The endpoint, such as http://127.0.0.1:8000, with or without /v1.")],
     scenario: ScenarioFile = None,
     /,
     *,
     trace: Annotated[Path | None, Parameter(help="Send the requests of this trace instead of a scenario's.")] = None,
-    model: Annotated[str | None, Parameter(help="Model to request. Default: the workload's.")] = None,
+    model: Annotated[str | None, Parameter(help="Model to request. Default: the model of the workload.")] = None,
     api: Annotated[Literal["completions", "chat"], Parameter(help="Send prompts, or chat messages.")] = "completions",
     truth: Annotated[bool, flag("Send true answer lengths and block contents, which only an emulator reads.")] = False,
     ignore_eos: Annotated[
@@ -203,7 +203,7 @@ def conformance(
         str, Parameter(help="Address of the first engine; the others use the next ports. Port 0: any free ports.")
     ] = "127.0.0.1:0",
     engines: Annotated[int, Parameter(help="Number of engines.")] = 3,
-    model: Annotated[str | None, Parameter(help="Model to request. Default: the engines'.")] = None,
+    model: Annotated[str | None, Parameter(help="Model to request. Default: the model that the engines serve.")] = None,
     metrics: Annotated[str | None, Parameter(help="URL of the router's Prometheus metrics.")] = None,
     key_env: KeyVariable = None,
     as_json: AsJson = False,

@@ -34,7 +34,7 @@ ScenarioFile = Annotated[
 ]
 RunFolder = Annotated[Path, Parameter(help="A run folder, written by `headway run -o`.")]
 RunOutput = Annotated[Path | None, output_to("Write the run to this folder.")]
-StudyTrace = Annotated[Trace, Parameter(help="What to record of these runs beside the requests.")]
+StudyTrace = Annotated[Trace, Parameter(help="What to record of these runs in addition to the requests.")]
 Workers = Annotated[int | None, Parameter(help="Number of processes. Default: one per core.")]
 RayCluster = Annotated[
     str | None,
@@ -52,11 +52,11 @@ class Choice:
     """Changes to a scenario before it runs."""
 
     changes: Annotated[
-        list[str] | None, flag("Set a key of the scenario, as in workload.rate=60/s; repeat for more.", "--set")
+        list[str] | None, flag("Set a key of the scenario, such as workload.rate=60/s; repeat for more.", "--set")
     ] = None
     routing_policy: Annotated[str | None, Parameter(help="Name of a routing policy, or path/to/file.py:Class.")] = None
     routing_scorers: Annotated[
-        str | None, Parameter(help='Scorers of the policy "weighted", as in "prefix-affinity:3,queue-depth:2".')
+        str | None, Parameter(help='Scorers of the policy "weighted", such as "prefix-affinity:3,queue-depth:2".')
     ] = None
     policy_file: Annotated[
         Path | None,
@@ -141,13 +141,13 @@ def needs(extra: str, verb: str, purpose: str = "") -> Iterator[None]:
 class EtcdChoice:
     """How to reach etcd."""
 
-    etcd: Annotated[str, Parameter(help="Endpoints of etcd, separated by commas, as in 10.0.0.5:2379,10.0.0.6:2379.")]
+    etcd: Annotated[str, Parameter(help="Endpoints of etcd, separated by commas, such as 10.0.0.5:2379,10.0.0.6:2379.")]
     prefix: Annotated[str, Parameter(help="Prefix of Headway's keys in etcd.")] = "/headway"
     etcd_user: Annotated[str | None, Parameter(help="User name at etcd, if it requires one.")] = None
     etcd_password_env: Annotated[
         str | None, Parameter(help="Environment variable that holds that user's password.")
     ] = None
-    etcd_ca: Annotated[Path | None, Parameter(help="Certificate of the authority that signed etcd's.")] = None
+    etcd_ca: Annotated[Path | None, Parameter(help="CA certificate that signed etcd's certificate.")] = None
     etcd_cert: Annotated[Path | None, Parameter(help="Client certificate for etcd.")] = None
     etcd_key: Annotated[Path | None, Parameter(help="Private key of the client certificate.")] = None
 

@@ -55,7 +55,7 @@ def write(
     target: Annotated[Path, Parameter(name="OUT", help="The trace to write.")],
     /,
     *,
-    requests: Annotated[int | None, Parameter(help="Write only the first so many requests.")] = None,
+    requests: Annotated[int | None, Parameter(help="Write only the first N requests.")] = None,
     to: Annotated[str | None, Parameter(help="Format of OUT. Default: from its name, else headway.")] = None,
     changes: Annotated[list[str] | None, flag("Set a key of the scenario; repeat for more.", "--set")] = None,
     as_json: AsJson = False,
@@ -83,10 +83,10 @@ def run(
     output: RunOutput = None,
     trace: Annotated[
         Trace,
-        Parameter(help="What to record beside the requests: nothing, every decision, or batches and KV movements too."),
+        Parameter(help="What to record in addition to the requests: nothing, all decisions, or engine events as well."),
     ] = "minimal",
     counterfactuals: Annotated[
-        int, Parameter(help="Rerun so many requests with another target, one at a time, and record the outcome.")
+        int, Parameter(help="Rerun N requests with another target, one at a time, and record the outcome.")
     ] = 0,
     again: Annotated[bool, flag("Simulate even if the folder already has this run.")] = False,
     as_json: AsJson = False,

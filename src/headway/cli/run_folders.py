@@ -36,7 +36,7 @@ def summarize(
     run: RunFolder,
     /,
     *,
-    max_tokens: Annotated[int, Parameter(help="Longest text, in tokens of a language model; at least 50.")] = 1500,
+    max_tokens: Annotated[int, Parameter(help="Maximum length of the text, in LLM tokens; at least 50.")] = 1500,
     focus: Annotated[
         list[str] | None, flag("Show only issues of this area, such as routing, admission or cache; repeat for more.")
     ] = None,
@@ -44,7 +44,9 @@ def summarize(
     counters: Annotated[bool, Parameter(help="Show what other decisions would have achieved.")] = True,
     strategy: Annotated[
         Literal["issue-focused", "decision-audit", "counterfactual", "pattern-mining"],
-        Parameter(help="What to show first: issues, a sample of decisions, better choices, or conditions of failure."),
+        Parameter(
+            help="What to show first: issues, a sample of decisions, better choices, or conditions of failed requests."
+        ),
     ] = "issue-focused",
     as_json: AsJson = False,
 ) -> Page | Json:

@@ -40,7 +40,7 @@ def inspect(
         Parameter(help="Eviction order of the blocks of one prompt; engines release the tail first."),
     ] = "first-to-last",
     block_tokens: Annotated[int | None, Parameter(help="Tokens per block, if the file does not say.")] = None,
-    limit: Annotated[int | None, Parameter(help="Read only the first so many requests.")] = None,
+    limit: Annotated[int | None, Parameter(help="Read only the first N requests.")] = None,
     drawn: Drawn = AS_IT_COMES,
     table: Table = NO_TABLE,
     as_json: AsJson = False,
@@ -106,10 +106,10 @@ def convert(
 
 @trace.command
 def from_records(
-    source: Annotated[Path, Parameter(name="DIR", help="A folder of gateway records, as in records/0001.")],
+    source: Annotated[Path, Parameter(name="DIR", help="A folder of gateway records, such as records/0001.")],
     /,
     *,
-    output: Annotated[Path, Parameter(name=("--output", "-o"), help="The trace to write, as in live.jsonl.")],
+    output: Annotated[Path, Parameter(name=("--output", "-o"), help="The trace to write, such as live.jsonl.")],
     files: Files = AS_THEY_ARE,
 ) -> Page | Json:
     """Make a trace from a gateway's records: times, lengths and block hashes, never text."""
@@ -154,13 +154,13 @@ def slice_(
     target: Out,
     /,
     *,
-    start: Annotated[str | None, Parameter(help="Keep requests from this time on, as in 10m.")] = None,
+    start: Annotated[str | None, Parameter(help="Keep requests from this time on, such as 10m.")] = None,
     end: Annotated[str | None, Parameter(help="Keep requests before this time.")] = None,
     requests: Annotated[
-        str | None, Parameter(help="Keep requests by number, as in 0:1000, the end not included.")
+        str | None, Parameter(help="Keep requests by index, such as 0:1000; the end is not included.")
     ] = None,
     sessions: Annotated[
-        str | None, Parameter(help="Keep sessions by number, as in 0:100, the end not included.")
+        str | None, Parameter(help="Keep sessions by index, such as 0:100; the end is not included.")
     ] = None,
     whole_sessions: Annotated[bool, flag("Keep sessions that begin inside the piece, with all their turns.")] = False,
     files: Files = AS_THEY_ARE,
@@ -185,7 +185,7 @@ def merge(
     *,
     other_from: Annotated[str | None, Parameter(help="Format of OTHER, if Headway cannot detect it.")] = None,
     other_block_tokens: Annotated[int | None, Parameter(help="Tokens per block of OTHER.")] = None,
-    offset: Annotated[str | None, Parameter(help="Delay of OTHER, as in 10m.")] = None,
+    offset: Annotated[str | None, Parameter(help="Delay of OTHER, such as 10m.")] = None,
     one_trace: Annotated[
         bool, flag("Both are pieces of one trace: equal names and block ids have the same meaning.")
     ] = False,
@@ -212,10 +212,10 @@ class Conditions:
     turn: Annotated[list[int] | None, flag("Keep this turn; repeat for more.")] = None
     min_turn: Annotated[int | None, Parameter(help="First turn to keep, counted from 0.")] = None
     max_turn: Annotated[int | None, Parameter(help="Last turn to keep, counted from 0.")] = None
-    min_prompt_tokens: Annotated[int | None, Parameter(help="Shortest prompt to keep.")] = None
-    max_prompt_tokens: Annotated[int | None, Parameter(help="Longest prompt to keep.")] = None
-    min_output_tokens: Annotated[int | None, Parameter(help="Shortest output to keep.")] = None
-    max_output_tokens: Annotated[int | None, Parameter(help="Longest output to keep.")] = None
+    min_prompt_tokens: Annotated[int | None, Parameter(help="Minimum prompt length to keep, in tokens.")] = None
+    max_prompt_tokens: Annotated[int | None, Parameter(help="Maximum prompt length to keep, in tokens.")] = None
+    min_output_tokens: Annotated[int | None, Parameter(help="Minimum output length to keep, in tokens.")] = None
+    max_output_tokens: Annotated[int | None, Parameter(help="Maximum output length to keep, in tokens.")] = None
 
 
 ALL = Conditions()
@@ -233,7 +233,7 @@ def dequantise(
     target: Out,
     /,
     *,
-    grid: Annotated[str, Parameter(help="Length of a tick, as in 3s; auto detects it from the timestamps.")] = "auto",
+    grid: Annotated[str, Parameter(help="Length of a tick, such as 3s; auto detects it from the timestamps.")] = "auto",
     seed: Annotated[int, Parameter(help="Random seed.")] = 0,
     files: Files = AS_THEY_ARE,
 ) -> Page | Json:
@@ -263,7 +263,7 @@ def starts(
     target: Out,
     /,
     *,
-    rate: Annotated[str, Parameter(help="Rate of session starts, as in 0.2/s.")],
+    rate: Annotated[str, Parameter(help="Rate of session starts, such as 0.2/s.")],
     seed: Annotated[int, Parameter(help="Random seed.")] = 0,
     files: Files = AS_THEY_ARE,
 ) -> Page | Json:
@@ -277,7 +277,7 @@ def assign(
     target: Out,
     /,
     *,
-    tenant: Annotated[list[str], flag("Tenant as name:weight:class, as in crawler:1:batch; repeat for more.")],
+    tenant: Annotated[list[str], flag("Tenant as name:weight:class, such as crawler:1:batch; repeat for more.")],
     seed: Annotated[int, Parameter(help="Random seed.")] = 0,
     files: Files = AS_THEY_ARE,
 ) -> Page | Json:

@@ -28,8 +28,8 @@ class Drawn:
     """What to draw from a format that describes distributions instead of requests."""
 
     seed: Annotated[int, Parameter(help="For formats whose requests are drawn (servegen): random seed.")] = 0
-    start: Annotated[str | None, Parameter(help="For such formats: start in the data, as in 10h.")] = None
-    duration: Annotated[str | None, Parameter(help="For such formats: length to draw, as in 5m.")] = None
+    start: Annotated[str | None, Parameter(help="For these formats: offset at which to start, such as 10h.")] = None
+    duration: Annotated[str | None, Parameter(help="For these formats: duration to draw, such as 5m.")] = None
 
 
 AS_IT_COMES = Drawn()
@@ -42,7 +42,9 @@ class Table:
 
     map: Annotated[
         str | None,
-        Parameter(help="For your own table: fields and columns, as in arrival=ts_ms:ms,prompt=in_tok,output=out_tok."),
+        Parameter(
+            help="For your own table: fields and columns, such as arrival=ts_ms:ms,prompt=in_tok,output=out_tok."
+        ),
     ] = None
     skip_bad: Annotated[bool, flag("For your own table: skip rows that are wrong.")] = False
     yes: Annotated[bool, flag("Use the guessed mapping of columns without asking.", "--yes", "-y")] = False
@@ -83,10 +85,10 @@ class Files:
     )
     format: Annotated[
         str | None,
-        Parameter(name="--to", help="Format of OUT. Default: from its name, as in x.mooncake.jsonl, else headway."),
+        Parameter(name="--to", help="Format of OUT. Default: from its name, such as x.mooncake.jsonl, else headway."),
     ] = None
     block_tokens: Annotated[int | None, Parameter(help="Tokens per block of IN, if the file does not say.")] = None
-    limit: Annotated[int | None, Parameter(help="Read only the first so many requests.")] = None
+    limit: Annotated[int | None, Parameter(help="Read only the first N requests.")] = None
     table: Table = NO_TABLE
     as_json: AsJson = False
 

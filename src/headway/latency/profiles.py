@@ -68,8 +68,8 @@ def read_profile(name: str, gpu: Gpu, where: str) -> Profile:
     if key in cards:
         return spec_sheet(cards[key])
     raise HeadwayError(
-        f"{where}: no hardware profile is called {shown(name)}; name one, or a file that ends in .yaml."
-        f"{suggest(key, measured_profiles())} Measured: {', '.join(measured_profiles())}."
+        f"{where}: no hardware profile is called {shown(name)}. Use a GPU's name or the path of a .yaml file."
+        f"{suggest(key, measured_profiles())} Measured profiles: {', '.join(measured_profiles())}."
     )
 
 
