@@ -51,11 +51,9 @@ def detect(path: pathlib.Path, ask: str = "--format") -> str:
         check_text(first[0], path)
     what = "folder" if path.is_dir() else "file"
     guess = None if path.is_dir() else guess_columns(path)
-    if guess is not None:
-        text = write_columns(guess)
-        remedy = f"Convert it with headway trace convert --map {text}, or set the trace's columns to that in a scenario"
-    else:
-        remedy = f"Set {ask} to one of {', '.join(names or FORMATS)}, or map its columns with --map ({EXAMPLE})"
+    mapping = EXAMPLE if guess is None else write_columns(guess)
+    remedy = f"Set {ask} to one of {', '.join(names or FORMATS)}; or, if it is a table of your own, convert it with "
+    remedy += f"headway trace convert --map {mapping}"
     raise HeadwayError(f"{path.name or path}: cannot detect the format of this {what}. {remedy}.")
 
 
