@@ -17,7 +17,7 @@ from headway.policies.bundle import Bundle
 from headway.scenario import references
 from headway.types import Json
 
-Progress = Callable[[], None]  # called after every run
+Progress = Callable[[], None]  # a callback that is called after every run
 # Figures that every feedback shows, whatever the objectives are.
 ALWAYS_SHOWN: Final = (
     COMPLETED,
@@ -69,7 +69,7 @@ class Bench:
         answers = self._run(list(missing.values()), left_s)
         for (key, explain), answer in zip(missing, answers, strict=True):
             record = self._record(answer)
-            if record is None:  # not cached: the run may stay within its limits on another machine or at another time
+            if record is None:  # not cached: on another machine or at another time the run may stay within limits
                 record = Record(error=answer.why if isinstance(answer, Failure) else "the run returned no figures.")
             else:
                 self.cache.keep(key, record)

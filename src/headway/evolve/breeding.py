@@ -1,4 +1,4 @@
-"""Genetic operators on rules: grow at random, mutate in one place, cross two rules. A number is replaced only by a
+"""Genetic operators on rules: grow a random rule, mutate one node, cross two rules. A number is replaced only by a
 number, a condition only by a condition."""
 
 from collections.abc import Callable
@@ -8,8 +8,8 @@ from typing import Final
 from headway.evolve import expression as tree
 from headway.evolve.expression import Node
 
-LARGEST: Final = 40  # nodes in a rule
-DEEPEST: Final = 12
+LARGEST: Final = 40  # maximum number of nodes in a rule
+DEEPEST: Final = 12  # maximum number of levels in a rule
 TRIES: Final = 20
 LEAVES: Final = tuple(tree.FEATURES)
 JOINING: Final = ("add", "add", "subtract", "subtract", "multiply", "multiply", "ratio", "min", "max", "negate", "root")
@@ -39,7 +39,7 @@ class Breeder:
         return tree.feature(self.draw.choice(LEAVES))
 
     def _condition(self, depth: int) -> Node:
-        """Grow a comparison of two values, sometimes two comparisons joined."""
+        """Grow a comparison of two values, or sometimes two comparisons joined by `and` or `or`."""
         if depth > 2 and self.draw.random() < 0.2:
             return tree.call(self.draw.choice(("and", "or")), self._condition(depth - 1), self._condition(depth - 1))
         for _ in range(TRIES):
@@ -51,7 +51,7 @@ class Breeder:
         return tree.call("less", tree.feature("inflight"), tree.feature("average"))
 
     def mutate(self, rule: Node) -> tuple[Node, str]:
-        """Return a rule that differs in one place, and the name of the change."""
+        """Return a rule with one random change, and the name of that change."""
         names = list(CHANGES)
         weights = [weight for weight, _ in CHANGES.values()]
         for _ in range(TRIES):
@@ -62,7 +62,7 @@ class Breeder:
         return rule, "no change"
 
     def cross(self, rule: Node, other: Node) -> Node:
-        """Replace a part of `rule` by a part of `other` with the same type."""
+        """Replace a subtree of `rule` by a subtree of `other` that has the same type."""
         for _ in range(TRIES):
             path = self._place(rule)
             gives = tree.at(rule, path).gives
@@ -78,7 +78,7 @@ class Breeder:
         return self.draw.choice([path for path, _ in tree.walk(rule)])
 
     def another(self, rule: Node) -> Node:
-        """Replace a part by a random one."""
+        """Replace a subtree by a random one."""
         path = self._place(rule)
         return tree.replace_part(rule, path, self.grow(tree.at(rule, path).gives, 3))
 
@@ -96,7 +96,7 @@ class Breeder:
         return tree.replace_part(rule, path, tree.call(self.draw.choice(alike), *node.arguments))
 
     def tune(self, rule: Node) -> Node:
-        """Scale a constant by a random factor, sometimes with the other sign; if there is none, weight a part."""
+        """Scale a constant randomly, sometimes with the other sign. If the rule has no constant, call `weigh`."""
         places = [path for path, node in tree.walk(rule) if node.name == tree.CONSTANT]
         if not places:
             return self.weigh(rule)
@@ -106,13 +106,13 @@ class Breeder:
         return tree.replace_part(rule, path, tree.constant(sign * value * 2 ** self.draw.gauss(0, 1)))
 
     def weigh(self, rule: Node) -> Node:
-        """Multiply a part by a random constant."""
+        """Multiply a subtree by a random constant."""
         path = self._number(rule)
         weight = tree.constant(2 ** self.draw.gauss(0, 1.5))
         return tree.replace_part(rule, path, tree.call("multiply", weight, tree.at(rule, path)))
 
     def extend(self, rule: Node) -> Node:
-        """Combine a part with a small random tree."""
+        """Combine a subtree with a small random tree."""
         path = self._number(rule)
         name = self.draw.choice(("add", "subtract", "multiply", "ratio", "max", "min"))
         extra = self.grow(tree.NUMBER, 2)
@@ -121,20 +121,20 @@ class Breeder:
         return tree.replace_part(rule, path, tree.call(name, tree.at(rule, path), extra))
 
     def branch(self, rule: Node) -> Node:
-        """Make a part conditional, with a random alternative."""
+        """Replace a subtree by a random condition that chooses between this subtree and a random one."""
         path = self._number(rule)
         condition, other = self._condition(3), self.grow(tree.NUMBER, 2)
         return tree.replace_part(rule, path, tree.call(tree.BRANCH, condition, tree.at(rule, path), other))
 
     def hoist(self, rule: Node) -> Node:
-        """Replace a part by one of its own parts."""
+        """Replace a subtree by one of its own subtrees of the same type."""
         path = self._place(rule)
         gives = tree.at(rule, path).gives
         inner = [node for way, node in tree.walk(tree.at(rule, path)) if way and node.gives == gives]
         return tree.replace_part(rule, path, self.draw.choice(inner)) if inner else rule
 
     def drop(self, rule: Node) -> Node:
-        """Replace a part by a leaf."""
+        """Replace a subtree by a random leaf."""
         path = self._number(rule)
         return tree.replace_part(rule, path, self.leaf()) if path else rule
 

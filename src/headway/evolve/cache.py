@@ -1,4 +1,4 @@
-"""Figures of earlier runs by policies, scenario and seed: in memory, and optionally in a folder.
+"""A cache of the figures of earlier runs, by policies, scenario and seed: in memory, and optionally in a folder.
 
 Each record is one file, which is replaced atomically. Any number of processes may share a folder: a reader sees a whole
 record or none, and two processes that write the same record write the same bytes.
@@ -19,12 +19,12 @@ from headway import __version__
 from headway.errors import HeadwayError
 
 FORMAT: Final = 1
-MOST: Final = 50_000  # records in memory; the oldest are evicted first
+MOST: Final = 50_000  # maximum number of records in memory; the oldest are evicted first
 
 
 class Key(Struct, frozen=True):
-    policies: str  # a bundle's id
-    scenario: str  # a case's key
+    policies: str  # the key of a bundle's policies, from `policies_key`
+    scenario: str  # the key of a case
     seed: int
 
     @property
@@ -33,20 +33,20 @@ class Key(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True, omit_defaults=True):
-    """The result of a run: its figures or the candidate's error, and the summary in words if it was requested."""
+    """The result of a run: its figures or the candidate's error. It has a summary in words if one was requested."""
 
     figures: dict[str, float | None] = {}
     error: str | None = None
-    told: str | None = None  # the summary
+    told: str | None = None  # the summary in words
 
     def has(self, figures: tuple[str, ...], words: bool) -> bool:
-        """Return whether the record has these figures, and with `words` also the summary."""
+        """Return whether the record has these figures and, if `words` is true, the summary."""
         if self.error is not None:
             return True
         return all(path in self.figures for path in figures) and (self.told is not None or not words)
 
     def merge_older(self, older: Record | None) -> Record:
-        """Return this record, completed from an older record of the same run."""
+        """Return this record, with missing entries copied from an older record of the same run."""
         if older is None or self.error is not None or older.error is not None:
             return self
         return Record({**older.figures, **self.figures}, None, self.told if self.told is not None else older.told)
@@ -73,7 +73,7 @@ class Cache:
                 raise HeadwayError(f"{self.folder}: cannot be written ({error.strerror or error}).") from None
 
     def find(self, key: Key, figures: tuple[str, ...] = (), words: bool = False) -> Record | None:
-        """Return the record if it has these figures, and with `words` also the summary; else None."""
+        """Return the record if it has these figures and, if `words` is true, the summary; otherwise None."""
         record = self._records.get(key)
         if record is None or not record.has(figures, words):
             stored = self._read(key)
@@ -101,7 +101,7 @@ class Cache:
                 del self._records[next(iter(self._records))]
 
     def _read(self, key: Key) -> Record | None:
-        """Return the record in the folder, unless another version of Headway wrote it."""
+        """Return the record in the folder; None if it is missing or if another version of Headway wrote it."""
         if self.folder is None:
             return None
         try:
@@ -112,7 +112,7 @@ class Cache:
 
 
 def replace_file(file: Path, content: bytes) -> None:
-    """Write a file atomically: a reader sees all of it or nothing."""
+    """Write a file atomically: a reader sees the old content or the new content, never a part."""
     part = file.with_name(f"{file.stem}.{os.getpid()}-{get_ident()}.part")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

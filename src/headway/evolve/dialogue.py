@@ -38,7 +38,7 @@ def asks_model(engine: str) -> bool:
 
 
 def import_framework(name: str, *modules: str) -> Any:
-    """Return the package of an engine, with some of its modules imported."""
+    """Import the package of an engine and these modules of it, and return the package."""
     try:
         for module in modules:
             import_module(f"{name}.{module}")
@@ -68,7 +68,7 @@ class Dialogue(Struct, frozen=True):
         return bundle_of(base, texts_of(base, self.stages), f"{self.engine} 0")
 
     def cost(self, suite: Suite, builtins: Sequence[str] | None = None) -> str:
-        """Describe the largest number of simulations that the search takes."""
+        """Describe the cost of the search: the maximum number of simulations."""
         train = len(suite.cases("train"))
         simulations = f"{self.evaluations:,} candidates × {train} cases = {self.evaluations * train:,} simulations"
         words = f"{self.engine}: {simulations} on train"
@@ -90,7 +90,7 @@ class WritingTask(NamedTuple):
     dialogue: Dialogue
     model: Model
     folder: Path
-    cache: Cache | None = None  # in the folder
+    cache: Cache | None = None  # the cache in the search's folder
     runner: Runner | None = None
     progress: Callable[[int], None] = lambda _: None  # called with the number of evaluated candidates
     say: Say = lambda _: None
@@ -132,7 +132,7 @@ def evolve_with_model(
     say: Say | None = None,
 ) -> Conclusion:
     """Search on a suite's train part, choose the winner on validation, and compare it on held-out. `say` receives the
-    cost first. `output` is a folder for all prompts and answers; a search in that folder resumes."""
+    cost first. `output` is a folder for all prompts and answers. If it already has a search, that search resumes."""
     dialogue = dialogue or Dialogue()
     chosen = Suite.load(DEFAULT if suite is None else suite)
     if dialogue.engine == "openevolve" and ray is not None:
@@ -175,7 +175,7 @@ def evolve_with_model(
 
 
 def judge(bundles: Sequence[Bundle], suite: Suite, cache: Cache, runner: Runner | None) -> list[Judged]:
-    """Evaluate the candidates of an engine on the whole train part, each once."""
+    """Evaluate each distinct candidate of an engine once, on the whole train part."""
     candidates = distinct(bundles)
     evaluations = evaluate_many(candidates, suite.for_search(), cache=cache, runner=runner)
     return [Judged(*pair) for pair in zip(candidates, evaluations, strict=True)]

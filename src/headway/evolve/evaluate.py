@@ -25,8 +25,8 @@ from headway.evolve.suite import DEFAULT, Suite
 from headway.experiment.runner import Runner
 from headway.policies.bundle import Bundle
 
-_MEMORY: Final = Cache()  # the default cache of this process; runs are pure, so it is never stale
-LEAST_S: Final = 0.05  # time limit of a run when less than this is left
+_MEMORY: Final = Cache()  # default cache of this process; runs are pure functions of their keys, so it is never stale
+LEAST_S: Final = 0.05  # minimum time limit of a run, even if less time is left
 Candidate = Bundle | str | Path | Mapping[str, Any]
 NOTHING: Final = Bundle("candidate", {})
 NOT_RUN: Final = "skipped, because the candidate had failed in an earlier case."
@@ -44,12 +44,12 @@ def evaluate(
     limits: Limits | None = None,
     told: bool = True,
 ) -> Evaluation:
-    """Evaluate a candidate: a `Bundle`, the file of one, or its document.
+    """Evaluate a candidate: a `Bundle`, the path of a bundle's file, or a bundle as a mapping.
 
     `part` is train, validation or held_out. `cases` selects cases instead, and turns off the cascade. `deadline_s` is a
     wall-clock limit of the whole evaluation without the baseline's runs; the suite's deadline limits each run. `cache`
-    keeps figures; a path makes it a folder. With `told` the worst case runs again with traced decisions, and the
-    summary says what went wrong there.
+    stores figures: a `Cache`, or the path of its folder. If `told` is true, the worst case runs again with traced
+    decisions, and the summary says what went wrong in it.
     """
     loaded = Suite.load(suite)
     return _evaluate([bundle], loaded, _bench(loaded, cache, runner, limits), part, cases, deadline_s, told)[0]
@@ -87,7 +87,7 @@ def _bench(
 
 @lru_cache(maxsize=64)
 def cache_in(folder: str) -> Cache:
-    """Return the cache of a folder. There is one for each folder, so that a process reads no record twice."""
+    """Return the cache of a folder. A process has one cache for each folder, so it reads no record twice."""
     return Cache(folder)
 
 
@@ -100,7 +100,7 @@ def _evaluate(
     deadline_s: float | None,
     explain: bool,
 ) -> list[Evaluation]:
-    """Run all candidates in rounds of cases. A candidate that failed or was stopped leaves after its round."""
+    """Run all candidates in rounds of cases. A candidate that failed or was stopped skips the later rounds."""
     cases = tuple(suite.cases(part) if chosen is None else chosen)
     if not cases:
         raise HeadwayError("cases: the list is empty. Pass at least one case.")
@@ -128,8 +128,9 @@ def _evaluate(
 
 
 def _rounds(cases: int, first: int, singly: bool) -> Iterator[tuple[int, int]]:
-    """Yield the first and last case of each round. A single case shows whether a candidate works at all; then come the
-    cases of the cascade, then the others. With a deadline each case is a round, so that none begins too late."""
+    """Yield the start and end index of each round. The first round is a single case, which shows whether a candidate
+    works at all. The next round has the cascade's other cases, the last one the remaining cases. If there is a
+    deadline, each case is a round, so that none begins too late."""
     ends = range(1, cases + 1) if singly else sorted({1, first, cases} - {0})
     start = 0
     for end in ends:
@@ -152,7 +153,7 @@ def _bases(suite: Suite, bench: Bench, cases: Sequence[Case]) -> list[dict[str, 
 
 
 def _words(trials: Sequence[Trial], bench: Bench, cases: Sequence[Case], until: float) -> dict[int, tuple[int, str]]:
-    """Return the worst case of each working candidate, by the candidate's place: the case's place and its summary."""
+    """Return the worst case of each working candidate by the candidate's index: the case's index and its summary."""
     left = until - time.monotonic()
     worst = {place: trial.worst() for place, trial in enumerate(trials) if trial.works}
     if left <= 0 or not worst:
@@ -217,7 +218,7 @@ class Trial:
             self.stopped = f"stopped after {len(self.results)} of {cases} cases: {reached}."
 
     def worst(self) -> int:
-        """Return the place of the case with the smallest gain."""
+        """Return the index of the case with the smallest gain."""
         return min(range(len(self.results)), key=lambda place: self.results[place].gains[PRIMARY])
 
     def evaluation(self, part: str, cases: Sequence[Case]) -> Evaluation:
@@ -241,7 +242,7 @@ def _encodable(text: str) -> str:
 
 
 def _check_plain(bundle: Bundle) -> None:
-    """Refuse values that JSON cannot hold: they can neither be stored nor sent to another process."""
+    """Raise an error if a value has no JSON form: it can neither be stored nor sent to another process."""
     for stage, spec in bundle.policies.items():
         try:
             json.dumps(spec, allow_nan=False)

@@ -15,11 +15,11 @@ from headway.scenario.scenario import Scenario
 from headway.types import Json
 
 PLAY: Final = "headway.evolve.evaluation:play"
-SUMMARY_TOKENS: Final = 1000  # for the run's summary, so that the whole feedback stays below 6 KB
+SUMMARY_TOKENS: Final = 1000  # maximum length of a run's summary, so that the whole feedback stays below 6 KB
 
 
 class Case(Struct, frozen=True):
-    """A scenario as `Scenario.load` reads it, without policies. The seed is separate: cases are paired by it."""
+    """A scenario as `Scenario.load` reads it, without policies. The seed is a separate field, to pair cases by it."""
 
     name: str
     scenario: Json
@@ -39,8 +39,8 @@ class Case(Struct, frozen=True):
 
 
 def play(scenario: Json, policies: Json, figures: Sequence[str], explain: bool = False) -> Json:
-    """Simulate a scenario under a candidate's policies, in this process. Return the figures, and with `explain` the
-    run's summary in words; or the candidate's error."""
+    """Simulate a scenario under a candidate's policies, in this process. Return the figures and, if `explain` is true,
+    the run's summary in words. If the candidate fails, return its error instead."""
     try:
         stages: dict[str, Any] = policies
         result = simulate(scenario, trace="decisions" if explain else "minimal", **stages)
@@ -67,7 +67,7 @@ class Evaluation(Struct, frozen=True):
     """A candidate's result. `fitness` has `primary`, every objective and `complexity`, all finite, even on failure."""
 
     ok: bool
-    error: str | None  # why it failed; one sentence
+    error: str | None  # one sentence that says why the candidate failed
     fitness: dict[str, float]
     cases: list[CaseResult]
     summary: str

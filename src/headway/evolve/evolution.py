@@ -37,7 +37,7 @@ class Plan(Struct, frozen=True):
 
     engine: str = "numeric"
     sampler: Sampler = "tpe"
-    template: str | Json | None = None  # for numeric: a policy, a bundle's file or a source file
+    template: str | Json | None = None  # start of a numeric search: a policy, a bundle's file or a source file
     stages: tuple[str, ...] = ("routing",)  # the stages whose numbers are searched
     seed: int = 0
     batch: int | None = None
@@ -80,7 +80,7 @@ def template_of(template: Any, suite: Suite, stage: str) -> Bundle:
 
 
 class Progress(Protocol):
-    """Receives the number of evaluated candidates, then (`final`) that of the held-out runs."""
+    """Receives the number of evaluated candidates, and then, in `final`, the number of held-out runs."""
 
     def __call__(self, completed: int, total: int, best: float | None) -> None: ...
 
@@ -99,7 +99,7 @@ def evolve(
     progress: Progress | None = None,
 ) -> Conclusion:
     """Search on a suite's train part, choose the winner on validation, and compare it on held-out. `output` is a folder
-    for every batch. A search in that folder resumes, with the same result as an uninterrupted one."""
+    for every batch. If it already has a search, that search resumes, with the result of an uninterrupted one."""
     plan = plan or Plan()
     chosen = Suite.load(DEFAULT if suite is None else suite)
     searcher = plan.searcher(chosen.for_search())

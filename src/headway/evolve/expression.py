@@ -1,7 +1,8 @@
 """Rules as trees of typed primitives, which genetic programming breeds and the policy language runs.
 
-A tree gives the score of an instance for a request: the highest wins. Its leaves are constants and features. Features
-are scaled so that their values are comparable. A condition chooses between two trees.
+A tree computes the score of an instance for a request; the instance with the highest score wins. The leaves of a tree
+are constants and features. Features are scaled so that their values are comparable. A condition chooses between two
+trees.
 """
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ from typing import Final
 from msgspec import Struct
 
 NUMBER, CONDITION = "number", "condition"
-CONSTANT, TRUTH = "constant", "truth"  # leaves with a value; a truth is simplified away at once
+CONSTANT, TRUTH = "constant", "truth"  # leaves that have a value; simplification removes every truth value
 BRANCH: Final = "if"
 DIGITS: Final = 3  # significant digits of a constant
-Path = tuple[int, ...]  # from the root: the place of an argument on each level
+Path = tuple[int, ...]  # a path from the root to a subtree: the index of the argument on each level
 
 
 class Feature(Struct, frozen=True):
     """An input of a rule, as an expression of the policy language."""
 
     text: str
-    shared: bool = False  # of all candidates together, computed once for a request
-    needs: tuple[str, ...] = ()  # shared features that the text names
+    shared: bool = False  # the value covers all candidates together and is computed once for a request
+    needs: tuple[str, ...] = ()  # the shared features that `text` uses
 
 
 FEATURES: Final = {
-    # of the instance; tokens in thousands, so that all values have a similar size
+    # features of the instance; tokens are in thousands, so that all values have a similar size
     "cached": Feature("ratio(cached_tokens(instance), request.prompt_tokens)"),
     "uncached": Feature("(request.prompt_tokens - cached_tokens(instance)) / 1000"),
     "pending": Feature("instance.pending_prefill_tokens / 1000"),
@@ -38,11 +39,11 @@ FEATURES: Final = {
     "queued": Feature("instance.queued"),
     "outstanding": Feature("instance.effective_load"),
     "kv": Feature("instance.kv_utilization"),
-    # of the instance among the candidates
+    # features of the instance relative to the other candidates
     "idle": Feature("ratio(most - instance.inflight, most - least)", needs=("most", "least")),
     "excess": Feature("instance.inflight - least", needs=("least",)),
     "backlog": Feature("(instance.pending_prefill_tokens - shortest) / 1000", needs=("shortest",)),
-    # of the request, and of all candidates
+    # features of the request, and of all candidates together
     "prompt": Feature("request.prompt_tokens / 1000"),
     "most": Feature("max(one.inflight for one in instances)", shared=True),
     "least": Feature("min(one.inflight for one in instances)", shared=True),
@@ -62,7 +63,7 @@ class Operator(Struct, frozen=True):
     takes: tuple[str, ...]
     form: str
     value: Callable[..., float]
-    binding: int = 9  # precedence; highest for a call
+    binding: int = 9  # precedence; a call has the highest
     commutes: bool = False
 
 
@@ -85,8 +86,8 @@ OPERATORS: Final = {
 
 
 class Node(Struct, frozen=True):
-    """A tree: a feature, a constant, or an operator with arguments. `constant`, `feature` and `call` make simplified
-    trees."""
+    """A tree: a feature, a constant, or an operator with arguments. Create trees with `constant`, `feature` and `call`,
+    which simplify them."""
 
     name: str
     arguments: tuple[Node, ...] = ()
@@ -116,7 +117,7 @@ ONE: Final = Node(CONSTANT, (), 1.0)
 
 
 def constant(value: float) -> Node:
-    """Return a constant rounded to few digits; 0 if the value is not finite, too large or too small."""
+    """Return a constant rounded to `DIGITS` digits; 0 if the value is not finite, too large or too small."""
     rounded = float(f"{value:.{DIGITS}g}") if math.isfinite(value) and abs(value) < 1e9 else 0.0
     return Node(CONSTANT, (), 0.0 if abs(rounded) < 1e-6 else rounded)
 
@@ -204,7 +205,7 @@ def _multiply(a: Node, b: Node) -> Node | None:
 
 
 def _outside(a: Node, negated: Node) -> Node:
-    """Move a minus out of a product."""
+    """Move a minus sign out of a product."""
     return call("negate", call("multiply", a, negated.arguments[0]))
 
 
@@ -227,7 +228,7 @@ def _branch(condition: Node, a: Node, b: Node) -> Node | None:
 
 
 def _both(deciding: float, a: Node, b: Node) -> Node | None:
-    """Simplify `and` or `or`: a side with the deciding value is the result."""
+    """Simplify `and` or `or`: if one side has the deciding value, that side is the result."""
     for side, other in ((a, b), (b, a)):
         if side.name == TRUTH:
             return side if bool(side.value) == bool(deciding) else other
@@ -251,7 +252,7 @@ _SIMPLER: Final[dict[str, Callable[..., Node | None]]] = {
 
 
 def walk(node: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
-    """Yield a tree and all its subtrees with their paths, from left to right."""
+    """Yield a tree and all its subtrees, each with its path, from left to right."""
     yield path, node
     for place, argument in enumerate(node.arguments):
         yield from walk(argument, (*path, place))

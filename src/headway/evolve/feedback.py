@@ -1,6 +1,6 @@
 """An evaluation in words, for people and for a language model that improves the policy.
 
-The text is below 6 KB. Frameworks blank long runs of letters and digits, and text that looks like a password or an
+The text is below 6 KB. Frameworks redact long runs of letters and digits, and text that looks like a password or an
 access token; the feedback contains neither.
 """
 
@@ -14,7 +14,7 @@ from headway.evolve.objectives import COMPLEXITY, PRIMARY
 from headway.evolve.suite import Suite
 
 MOST_BYTES: Final = 6000
-MOST_ROWS: Final = 12  # worst workloads in the table
+MOST_ROWS: Final = 12  # maximum number of workloads in the table, worst first
 LONG_RUN: Final = re.compile(r"[A-Za-z0-9]{32,}")
 SECRET: Final = re.compile(r"(token|password)(\s*)[=:]", re.IGNORECASE)
 COLUMNS: Final = {
@@ -79,7 +79,7 @@ def _cell(cases: Sequence[CaseResult], path: str, form: str) -> str:
 
 
 def harmless(text: str) -> str:
-    """Change text that a framework's filter would treat as a secret."""
+    """Change the parts of a text that a framework's filter would treat as a secret."""
     text = LONG_RUN.sub(lambda run: f"{run[0][:24]}...", text)
     return SECRET.sub(r"\1\2 is", text)
 

@@ -23,12 +23,12 @@ from headway.policies.bundle import Bundle
 from headway.scenario.scenario import Scenario
 from headway.types import Json
 
-TOGETHER: Final = 4  # policies that are evaluated and held in memory at once
-ALWAYS: Final = (  # in every comparison
+TOGETHER: Final = 4  # maximum number of policies that are evaluated, and kept in memory, at the same time
+ALWAYS: Final = (  # policies in every comparison
     {"name": "weighted", "scorers": {"prefix-affinity": 1, "load-balance": 1}},
     "lmetric",
     # Rules in the policy language use a prefix index with blocks of 16 tokens, LMetric one with 512. LMetric with 16
-    # separates the merit of a rule from that of its blocks.
+    # shows how much of a rule's gain comes from its smaller blocks.
     {"name": "lmetric", "block_tokens": 16, "lru_blocks": 31_250},
     {"name": "lmetric-plus-one", "block_tokens": 16, "lru_blocks": 31_250},
 )
@@ -41,7 +41,7 @@ class Contestant(Struct, frozen=True):
     kind: str  # winner, baseline, built-in, or oracle (needs signals that no live router has)
     bundle: Bundle
     evaluation: Evaluation
-    gain: Gain  # over the suite's baseline
+    gain: Gain  # the gain over the suite's baseline
     ahead: Gain | None = None
 
     def document(self) -> Json:
@@ -57,7 +57,7 @@ class Contestant(Struct, frozen=True):
 
 
 class Conclusion(Struct, frozen=True):
-    """The result of a search. `contestants` are best first; empty if the suite has no held-out part."""
+    """The result of a search. `contestants` lists the best first; it is empty if the suite has no held-out part."""
 
     suite: Suite
     candidates: int
@@ -168,13 +168,13 @@ def rivals(suite: Suite, stage: str, builtins: Sequence[str] | None = None) -> l
 
 
 def check_rivals(suite: Suite, stage: str, builtins: Sequence[str] | None) -> None:
-    """Refuse wrong names before the search starts."""
+    """Raise an error for an unknown name before the search starts."""
     if suite.parts.get(HELD_OUT):
         rivals(suite, stage, builtins)
 
 
 def points(value: float) -> str:
-    """Format a gain in hundredths of the baseline's figure."""
+    """Format a gain in percent of the baseline's figure, without the percent sign."""
     return f"{100 * value:+.1f}"
 
 

@@ -18,7 +18,7 @@ from headway.results.statistics import mean_of
 FAILED: Final = -10.0  # gain of a failed case, and the lower limit of every gain
 MOST: Final = 10.0
 COMPLETED: Final = "requests.completed"
-# Figures to maximise that already fall with every lost request; the others cover completed requests only.
+# Figures to maximise that every lost request already lowers. All other figures cover completed requests only.
 COUNT_LOSSES: Final = ("throughput.", "requests.", "rates.", "sessions.", "slo.goodput")
 Figures = Mapping[str, float | None]
 
@@ -57,8 +57,9 @@ def weighted_mean(objectives: Sequence[Objective], values: Mapping[str, float]) 
 def fitness(
     objectives: Sequence[Objective], cases: Sequence[CaseResult], complexity: int, most: float = MOST
 ) -> dict[str, float]:
-    """Return a candidate's fitness: for each objective the mean over workloads of the means over seeds, at most `most`;
-    `primary`, their weighted mean; and the complexity. The keys are always the same and the values finite."""
+    """Return a candidate's fitness: the value of each objective, `primary` (their weighted mean), and the complexity.
+    The value of an objective is the mean over workloads of the means over seeds, at most `most`. The keys are always
+    the same and the values finite."""
     workloads = by_workload(cases).values()
     values = {}
     for objective in objectives:
@@ -75,7 +76,7 @@ def share(value: float) -> str:
     return f"{100 * value:+.1f} %"
 
 
-# Comparisons over several seeds, in pairs: the k-th seeds of all workloads together are one replicate.
+# Paired comparisons over several seeds: the k-th seeds of all workloads together are one replicate.
 
 
 class Gain(Struct, frozen=True):
@@ -105,8 +106,8 @@ def over_baseline(evaluation: Evaluation) -> Gain:
 
 def over(evaluation: Evaluation, other: Evaluation, objectives: Sequence[Objective]) -> Gain | None:
     """Return the lead of one candidate over another: the mean difference of their primary gains, case by case under the
-    same seeds, because a mean of ratios is biased. The gain in a workload is a share of the other's figures. Return
-    None if either has failed."""
+    same seeds, because a mean of ratios is biased. The gain in a workload is a share of the other candidate's figures.
+    Return None if either candidate has failed."""
     if not evaluation.ok or not other.ok:
         return None
     theirs = {(case.case, case.seed): case for case in other.cases}
@@ -123,7 +124,7 @@ def varies(evaluation: Evaluation) -> bool:
 
 
 def _share(pairs: Sequence[tuple[CaseResult, CaseResult]], objectives: Sequence[Objective]) -> float:
-    """Return how much better the first's figures are, as a share of the second's: ratios of means over the seeds."""
+    """Return the lead of the first results, as a share of the second ones: ratios of means over the seeds."""
     shares = {}
     for objective in objectives:
         way = -1.0 if objective.direction == "minimize" else 1.0
@@ -136,8 +137,8 @@ def _share(pairs: Sequence[tuple[CaseResult, CaseResult]], objectives: Sequence[
 
 
 def _gain(values: Mapping[str, Sequence[float]], varied: bool) -> Gain:
-    """Return the mean over workloads of `values`, a list over the seeds for each workload. The interval is over as many
-    replicates as every workload has seeds."""
+    """Return the mean gain over workloads. `values` has a list over the seeds for each workload. The confidence
+    interval uses the replicates that every workload has."""
     workloads = {name: mean(several) for name, several in values.items()}
     whole = mean(list(workloads.values()))
     count = min(len(several) for several in values.values())

@@ -23,7 +23,7 @@ from headway.experiment.runner import Runner
 from headway.policies.bundle import Bundle
 from headway.types import Json
 
-MINIBATCH: Final = 3  # cases of the first test of a proposal
+MINIBATCH: Final = 3  # number of cases in the first test of a proposal
 PROMPT: Final = """\
 {task}
 
@@ -63,7 +63,7 @@ class Adapter:
     def evaluate(
         self, batch: list[Case], candidate: dict[str, str], capture_traces: bool = False, **kwargs: Any
     ) -> Any:
-        """Return scores (the primary gain of each case) and objective scores (the gains of each objective)."""
+        """Return the scores (the primary gain of each case) and the objective scores (the gain of each objective)."""
         bundle = bundle_of(self.base, candidate, "candidate")
         evaluation = self._evaluate(bundle, batch, explain=False)
         traces = [self._trace(bundle, case, evaluation) for case in batch] if capture_traces else None
@@ -107,8 +107,8 @@ def templates(suite: Suite, stages: Sequence[str]) -> dict[str, str]:
 
 
 class Asker:
-    """Passes prompts of GEPA to a model and returns only the code of an answer, because GEPA takes all text between the
-    first fence and the last. GEPA would retry after an error for ever, so the first error ends the search."""
+    """Passes GEPA's prompts to a model. Returns only the code of an answer, because GEPA takes all text between the
+    first fence and the last. After an error GEPA would retry for ever, so the first error ends the search."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -128,13 +128,13 @@ class Asker:
 
 
 class _Log:
-    """Discards GEPA's log, which it would print."""
+    """Discards GEPA's log, which GEPA would otherwise print."""
 
     def log(self, message: str) -> None: ...
 
 
 def search(task: WritingTask) -> list[Bundle]:
-    """Return the candidates in GEPA's pool, with the first one. `evaluations` is the budget in whole train parts."""
+    """Return the candidates in GEPA's pool, with the initial one. The unit of `evaluations` is a whole train part."""
     suite, base, dialogue = task.suite, task.start, task.dialogue
     texts = texts_of(base, dialogue.stages)
     cases = list(suite.cases("train"))

@@ -54,7 +54,7 @@ BINARY: Final[dict[type[ast.operator], str]] = {
     ast.Div: "ratio",
 }
 # The rules that a search starts from. `cached` counts blocks of 16 tokens; the built-in policies that some rules are
-# named after may use other blocks. OpenEvolve found the published rule for BLIS.
+# named after may use another block size. OpenEvolve found the published rule for BLIS.
 RULES: Final = {
     name: _tree(ast.parse(text, mode="eval").body)
     for name, text in {
@@ -81,7 +81,7 @@ SLOTS: Final = 128
 class Situation(Struct, frozen=True):
     request: SimpleNamespace
     instances: tuple[SimpleNamespace, ...]
-    cached: list[int]  # tokens of the prompt that each instance is believed to have
+    cached: list[int]  # number of prompt tokens that each instance is believed to have cached
 
 
 @cache
@@ -118,7 +118,7 @@ def _instance(draw: Random, index: int, crowd: int) -> SimpleNamespace:
 
 
 def decisions(program: Program) -> bytes | None:
-    """Return the instance that a rule chooses in each situation; None if it fails in one."""
+    """Return the instance that a rule chooses in each situation; None if the rule fails in any of them."""
     running = program.start()
     scores, entrance = program.entrance == "score", running.entrance
     choices = bytearray()
@@ -138,20 +138,20 @@ def decisions(program: Program) -> bytes | None:
 
 BATCH: Final = 20
 ISLANDS: Final = 4
-CAPACITY: Final = 12  # rules on an island
-MIGRATION: Final = 3  # generations between two exchanges
-PARSIMONY: Final = 0.0005  # penalty for a node, in primary fitness
+CAPACITY: Final = 12  # maximum number of rules on an island
+MIGRATION: Final = 3  # number of generations between two exchanges of rules
+PARSIMONY: Final = 0.0005  # penalty for each node, subtracted from the primary fitness
 CROSSING: Final = 0.35  # share of the children that have two parents
 TOURNAMENT: Final = 3
 TRIES: Final = 30
-BRANCHING: Final = (0.1, 0.4)  # for formulas, and for decision trees
+BRANCHING: Final = (0.1, 0.4)  # probability of a condition on islands of formulas, and on islands of decision trees
 
 
 class Rule(Struct, frozen=True):
     """An evaluated rule."""
 
     tree: Node
-    bundle: str  # its id
+    bundle: str  # id of the rule's bundle
     primary: float
 
     @property
@@ -160,14 +160,14 @@ class Rule(Struct, frozen=True):
 
 
 class Islands:
-    """A `Searcher`. Every child has its own random stream."""
+    """A `Searcher` that breeds rules on islands. Every child has its own random stream."""
 
     def __init__(self, suite: Suite, seed: int) -> None:
         self.seed = seed
         self.beside = {stage: spec for stage, spec in suite.baseline.items() if stage != "routing"}
         self.populations: list[list[Rule]] = [[] for _ in range(ISLANDS)]
         self.generation = 0
-        self.children: list[tuple[Node, int]] = []  # proposed rules and their islands; -1 is every island
+        self.children: list[tuple[Node, int]] = []  # proposed rules with their islands; -1 means every island
         self._proposed: set[bytes | str] = set()  # sources and decisions of all proposed rules
 
     def ask(self, count: int) -> list[Bundle]:
@@ -259,7 +259,7 @@ def describe(plan: Plan, suite: Suite) -> Json:
 
 
 def choose(population: Sequence[Rule], draw: Random) -> Rule:
-    """Return the best of a few random rules."""
+    """Return the best of `TOURNAMENT` random rules."""
     return max([draw.choice(population) for _ in range(TOURNAMENT)], key=lambda rule: rule.worth)
 
 

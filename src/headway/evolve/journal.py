@@ -6,8 +6,9 @@
     best.yaml           the winner
     result.json         the conclusion
 
-A searcher repeats itself under the same seed, so the files need not hold its state: a resumed search asks again and
-returns the stored evaluations. Batches are written atomically, so an interruption loses at most one batch.
+A searcher makes the same proposals under the same seed, so the files need not store its state: a resumed search asks
+the searcher again and passes it the stored evaluations. Batches are written atomically, so an interruption loses at
+most one batch.
 """
 
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ class Judged(NamedTuple):
 
 
 class Journal:
-    """The folder of one search. If `folder` is None, nothing is stored."""
+    """The folder of one search. If `folder` is None, the journal stores nothing."""
 
     def __init__(self, folder: Path | None, search: Json) -> None:
         self.folder = folder

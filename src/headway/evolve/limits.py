@@ -23,9 +23,9 @@ from headway.config.wording import shown
 from headway.errors import HeadwayError
 
 MB: Final = 1 << 20
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38  # of Linux's prctl
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38  # options of Linux's prctl
 
-# The calls that Python needs to compute and to read files. All others are denied, including those of future kernels.
+# System calls that Python needs to compute and to read files. All others are denied, even calls of future kernels.
 ALLOWED: Final = """
     read readv pread64 preadv write writev close lseek _llseek dup dup2 dup3 fcntl fcntl64 pipe pipe2
     poll ppoll select pselect6 _newselect epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait eventfd eventfd2
@@ -41,16 +41,16 @@ ALLOWED: Final = """
     getrandom getrusage getrlimit ugetrlimit sysinfo uname exit exit_group
 """
 WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-IOCTLS: Final = (0x5401, 0x5413, 0x541B, 0x5450, 0x5451)  # terminal state and size, bytes that wait, close on exec
-UNKNOWN: Final = ("clone3", "openat2", "faccessat2")  # ENOSYS makes the C library fall back to an older call
+IOCTLS: Final = (0x5401, 0x5413, 0x541B, 0x5450, 0x5451)  # terminal state and size, readable bytes, close-on-exec
+UNKNOWN: Final = ("clone3", "openat2", "faccessat2")  # they get ENOSYS, so that the C library falls back to older calls
 
 
 class Limits(Struct, frozen=True):
     """Limits of one call."""
 
-    memory_mb: int = 2048  # beyond the memory of the process that it is forked from
+    memory_mb: int = 2048  # limit in addition to the memory of the process that it is forked from
     cpu_s: float = 60.0  # rounded up to whole seconds
-    deadline_s: float = 60.0  # by the wall clock
+    deadline_s: float = 60.0  # limit on wall-clock time
     result_mb: int = 64
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class Limits(Struct, frozen=True):
 
 
 def confine(limits: Limits) -> None:
-    """Set the limits of this process; they cannot be raised again."""
+    """Set the limits of this process. The process cannot raise them again."""
     resource = import_module("resource")
     memory, seconds = _address_space() + int(limits.memory_mb * MB), ceil(limits.cpu_s)
     for name, soft, hard in (
@@ -77,7 +77,7 @@ def confine(limits: Limits) -> None:
     control(PR_SET_NO_NEW_PRIVS, 1)
     calls = sieve()
     if calls is not None:
-        with contextlib.suppress(OSError):  # the kernel does not support it
+        with contextlib.suppress(OSError):  # the kernel does not support the filter
             calls.load()
 
 

@@ -16,10 +16,10 @@ from headway.errors import HeadwayError
 
 Message = Mapping[str, Any]  # {"role": ..., "content": ...}
 Prompt = str | Sequence[Message]  # a string is a single user message
-KEY: Final = "OPENAI_API_KEY"  # the environment variable of the key
-RETRIED: Final = (408, 409, 429, 500, 502, 503, 504)  # HTTP statuses
-PAUSES_S: Final = (1.0, 4.0, 16.0)  # before each retry
-LONGEST_ANSWER: Final = 4 << 20  # bytes
+KEY: Final = "OPENAI_API_KEY"  # the environment variable that holds the API key
+RETRIED: Final = (408, 409, 429, 500, 502, 503, 504)  # HTTP statuses after which a request is retried
+PAUSES_S: Final = (1.0, 4.0, 16.0)  # pause before each retry
+LONGEST_ANSWER: Final = 4 << 20  # maximum size of an answer in bytes
 
 
 class Model(Protocol):
@@ -84,11 +84,11 @@ class Endpoint:
 
 
 class _Busy(Exception):
-    """No answer; a retry may succeed."""
+    """The endpoint gave no answer; a retry may succeed."""
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows no redirects: the key is only for the given address."""
+    """Follows no redirects, so that the key is sent to the given address only."""
 
     def redirect_request(self, *arguments: Any) -> None:
         return None
@@ -121,8 +121,9 @@ def _text(data: bytes, url: str) -> str:
 
 
 class Recorder:
-    """Asks a model and appends every prompt and answer to a file, as one line of JSON. With `go_on` an existing file is
-    continued, and prompts that it has an answer to are answered from it; otherwise an existing file is an error."""
+    """Asks a model and appends every prompt and answer to a file, as one line of JSON. If `go_on` is true, an existing
+    file is continued, and prompts that have an answer in it are answered from it. Otherwise an existing file is an
+    error."""
 
     def __init__(self, model: Model, file: str | os.PathLike[str], *, go_on: bool = False) -> None:
         self.model, self.file = model, os.fspath(file)
@@ -143,8 +144,8 @@ class Recorder:
 
 
 class Replay:
-    """Answers from a transcript. A repeated prompt gets its answers in turn. With `in_order` the n-th prompt gets the
-    n-th answer, whatever it says."""
+    """Answers from a transcript. A repeated prompt gets its answers in turn. If `in_order` is true, the n-th prompt
+    gets the n-th answer, whatever the prompt says."""
 
     def __init__(self, file: str | os.PathLike[str], *, in_order: bool = False) -> None:
         self.file, self.in_order = os.fspath(file), in_order
@@ -198,7 +199,7 @@ def _append(file: str, line: bytes) -> None:
 
 
 def code_in(answer: str) -> str:
-    """Return the code of an answer: its last fenced block, or all of it if there is none."""
+    """Return the code of an answer: its last fenced block, or the whole answer if it has no fenced block."""
     blocks: list[list[str]] = []
     inside = False
     for line in answer.splitlines():

@@ -21,11 +21,11 @@ from headway.streams import derive
 from headway.types import Json
 
 DIGITS: Final = 4  # significant digits of a chosen number
-FALLS, RISES = 100, 10  # a weight ranges from 1/100 to 10 times the heaviest scorer's
+FALLS, RISES = 100, 10  # a weight ranges from 1/100 of the largest weight to 10 times the largest weight
 
 
 class Dimension(Struct, frozen=True):
-    """A number to search: its place in a stage's policy, its default and its range."""
+    """A number to search: its location in a stage's policy, its default and its range."""
 
     stage: str
     keys: tuple[str, ...]
@@ -40,14 +40,14 @@ class Dimension(Struct, frozen=True):
         return f"{self.stage}.{self.keys[-1]}"
 
     def nearest(self, value: float) -> float | int:
-        """Round a value to few digits within the range."""
+        """Round a value to `DIGITS` digits, within the range."""
         rounded = round(value) if self.whole else float(f"{value:.{DIGITS}g}")
         nearest = min(max(rounded, self.low), self.high)
         return int(nearest) if self.whole else nearest
 
 
 def dimensions(bundle: Bundle, stages: Sequence[str]) -> list[Dimension]:
-    """Return the dimensions of some stages' policies. Raise an error if there are none."""
+    """Return the dimensions of the policies of these stages. Raise an error if there are no dimensions."""
     space = [dimension for stage in stages for dimension in _of(stage, bundle.policies[stage])]
     if not space:
         names = ", ".join(registry.split(bundle.policies[stage], stage)[0] for stage in stages)
@@ -91,7 +91,7 @@ def _weights(stage: str, spec: Any) -> list[Dimension]:
 
 
 def with_values(bundle: Bundle, chosen: Mapping[Dimension, float], name: str, generation: int) -> Bundle:
-    """Return the bundle with these numbers; its mutations list the changes."""
+    """Return the bundle with these numbers. The bundle's `mutations` list the changes."""
     policies = dict(bundle.policies)
     changes = []
     for dimension, value in chosen.items():
@@ -119,7 +119,7 @@ def _put(spec: Any, dimension: Dimension, value: float) -> Any:
 
 SAMPLERS: Final[tuple[Sampler, ...]] = get_args(Sampler)
 BATCH: Final = 10
-STARTUP: Final = 10  # trials that TPE draws before it has a model
+STARTUP: Final = 10  # number of random trials before TPE fits a model
 
 
 class Numeric:

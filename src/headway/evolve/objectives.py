@@ -16,8 +16,8 @@ from headway.types import Json
 
 Direction = Literal["minimize", "maximize"]
 WAYS: Final[dict[str, Direction]] = {"low": "minimize", "high": "maximize"}
-PRIMARY, COMPLEXITY = "primary", "complexity"  # keys of every fitness beside the objectives
-GROUPS: Final = ("tenants", "classes", "kinds")  # lists of a summary; `tenants.NAME.` selects a member
+PRIMARY, COMPLEXITY = "primary", "complexity"  # keys of every fitness, in addition to the objectives
+GROUPS: Final = ("tenants", "classes", "kinds")  # lists in a summary; the prefix `tenants.NAME.` selects one member
 
 
 class Objective(Struct, frozen=True):
@@ -90,7 +90,7 @@ def _figure(data: object, where: str) -> str | dict[str, float]:
 
 
 def _path(text: str, where: str) -> str:
-    """Return the full path of a figure; that of a tenant or class keeps its prefix, such as `tenants.NAME.`."""
+    """Return the full path of a figure. The figure of a tenant or class keeps its prefix, such as `tenants.NAME.`."""
     try:
         return prefix_of(text) + known_figure(plain(text))
     except HeadwayError as error:

@@ -1,4 +1,4 @@
-"""Search with OpenEvolve: a language model edits programs of policies, which live on islands.
+"""Search with OpenEvolve: a language model edits programs of policies, which are grouped on islands.
 
 An OpenEvolve search is not reproducible, even with a seed. The evaluator therefore writes every program that completed
 the train part, and the caller evaluates these again.
@@ -85,7 +85,7 @@ def prepared(
             "random_seed": seed,
         },
         "evaluator": {
-            "timeout": math.ceil(folder_task.deadline_s + 2 * GRACE_S),  # later than the evaluator's own
+            "timeout": math.ceil(folder_task.deadline_s + 2 * GRACE_S),  # longer than the evaluator's own deadline
             "max_retries": 0,
             "cascade_evaluation": True,
             "cascade_thresholds": [folder_task.threshold()],
@@ -119,8 +119,8 @@ class Client:
 
 
 def search(task: WritingTask) -> list[Bundle]:
-    """Return every program that completed the train part, in order, with the first one. Resume from a checkpoint in the
-    folder if there is one."""
+    """Return every program that completed the train part, in order, with the initial one. If the folder has a
+    checkpoint, resume from it."""
     package = framework()
     if threading.current_thread() is not threading.main_thread() or asyncio._get_running_loop() is not None:
         raise HeadwayError("--engine openevolve: must run in the main thread, outside an event loop.")
@@ -146,7 +146,7 @@ def search(task: WritingTask) -> list[Bundle]:
             client = partial(Client, answerer=task.model, folder=str(folder))
             config.llm.models = [package.config.LLMModelConfig(name="model", weight=1.0, init_client=client)]
             config.llm.evaluator_models = list(config.llm.models)
-            with contextlib.redirect_stderr(io.StringIO()):  # its folder has the same log
+            with contextlib.redirect_stderr(io.StringIO()):  # OpenEvolve writes the same log to its folder
                 files = (str(folder / evaluator.PROGRAM), str(folder / evaluator.EVALUATOR))
                 controller = package.OpenEvolve(*files, config=config, output_dir=str(folder))
             asyncio.run(controller.run(left, checkpoint_path=None if before is None else str(before)))
@@ -159,7 +159,7 @@ def search(task: WritingTask) -> list[Bundle]:
 
 
 def _replays(model: Model) -> bool:
-    """Return whether answers come from a transcript. Their order allows a single process only."""
+    """Return whether answers come from a transcript. Such answers have an order, which needs a single process."""
     while isinstance(model, Recorder):
         model = model.model
     return isinstance(model, Replay)
@@ -169,12 +169,12 @@ class Descent(Struct, frozen=True):
     """The origin of a program, from OpenEvolve's database."""
 
     generation: int = 0
-    parent: str | None = None  # its text
+    parent: str | None = None  # the text of the parent program
     changes: str = ""
 
 
 def _descents(folder: Path, programs: Mapping[str, Any]) -> dict[str, Descent]:
-    """Return descents by program text, including those of earlier parts of the search."""
+    """Return descents by program text, including programs from before the search was resumed."""
     file = folder / DESCENTS
     descents = msgspec.json.decode(file.read_bytes(), type=dict[str, Descent]) if file.is_file() else {}
     for program in programs.values():
@@ -206,7 +206,7 @@ def _bundles(folder: Path, base: Bundle, descents: Mapping[str, Descent], origin
 
 
 def errors(folder: Path) -> list[str]:
-    """Return the errors of prompts without an answer."""
+    """Return the errors of the prompts that got no answer."""
     file = folder / ERRORS
     return file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
 

@@ -85,7 +85,7 @@ def task(suite: Suite, stages: Sequence[str]) -> str:
 
 
 def _reachable(kind: int) -> list[int]:
-    """Return a record and those that its fields refer to."""
+    """Return a record, and all records that its fields refer to."""
     kind = lang.INSTANCE if kind == lang.INSTANCES else kind
     kinds = [kind]
     for field in lang.FIELDS[kind].values():

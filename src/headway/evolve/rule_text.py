@@ -6,12 +6,12 @@ from typing import Final
 from headway.evolve.expression import BRANCH, CONSTANT, FEATURES, OPERATORS, Node, walk
 
 INDENT: Final = "    "
-WIDTH: Final = 76  # of a line without its indentation
+WIDTH: Final = 76  # maximum width of a line without its indentation
 LOOSEST, SUM, PRODUCT, CALL = 0, 5, 6, 9  # precedences, as in `Operator.binding`
 
 
 def source_of(rule: Node) -> str:
-    """Return `score`, or `route` if the rule uses features of all candidates: it computes those once for a request."""
+    """Return a `score` function. If the rule uses shared features, return `route`, which computes them only once."""
     used = {node.name for _, node in walk(rule)}
     shared = _shared_features(used)
     named = [name for name, feature in FEATURES.items() if name in used and not feature.shared and not _plain(name)]
@@ -25,7 +25,7 @@ def source_of(rule: Node) -> str:
 
 
 def _shared_features(used: set[str]) -> list[str]:
-    """Return the shared features that a rule needs, each after those that it depends on."""
+    """Return the shared features that a rule needs. Each one comes after the features that it depends on."""
     needed = {name for name in used if name in FEATURES and FEATURES[name].shared}
     needed |= {need for name in used if name in FEATURES for need in FEATURES[name].needs}
     needed |= {need for name in needed for need in FEATURES[name].needs}
@@ -81,7 +81,7 @@ def text_of(node: Node, outer: int = LOOSEST) -> str:
 
 
 def _sum(term: Node, other: Node) -> str:
-    """Return a sum with the constant last, and negative terms after a minus."""
+    """Return a sum with the constant last, and negative terms after a minus sign."""
     first, second = (other, term) if term.name == CONSTANT or _negative(term) else (term, other)
     if not _negative(second):
         return f"{text_of(first, SUM)} + {text_of(second, SUM)}"

@@ -1,4 +1,4 @@
-"""The loop of a search: ask the searcher for a batch, evaluate it on the train part, report back, and store it."""
+"""The loop of a search: ask the searcher for a batch, evaluate it on train, store it, and tell the searcher."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headway.evolve.suite import Suite
 from headway.experiment.runner import Runner
 from headway.policies.bundle import Bundle
 
-Progress = Callable[[int, int, float | None], None]  # candidates evaluated, their total, and the best fitness
+Progress = Callable[[int, int, float | None], None]  # called with evaluated candidates, total, best fitness
 
 
 class Searcher(Protocol):
@@ -28,7 +28,7 @@ class Searcher(Protocol):
 
 
 class Search:
-    """One searcher on one suite. The batch size does not depend on the number of workers, so the result does not."""
+    """One searcher on one suite. The batch size, and so the result, does not depend on the number of workers."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Search:
         progress: Progress | None = None,
     ) -> None:
         self.searcher, self.batch, self.runner, self.progress = searcher, batch, runner, progress
-        self.suite = suite.for_search()  # neither searcher nor evaluation can reach the held-out part
+        self.suite = suite.for_search()  # neither the searcher nor the evaluation can reach the held-out part
         self.journal = journal or Journal(None, {})
         folder = self.journal.folder
         self.cache = Cache() if folder is None else cache_in(str(folder / "cache"))
@@ -50,8 +50,8 @@ class Search:
         self._best: float | None = None
 
     def run(self, evaluations: int) -> list[Judged]:
-        """Return this many candidates in the order of their proposal, including those of the folder. A candidate that
-        is proposed twice counts twice and runs once."""
+        """Return `evaluations` candidates in the order of their proposal, including the stored ones. A candidate that
+        is proposed twice counts twice but runs once."""
         written = self.journal.batches()
         number = 0
         while len(self.judged) < evaluations:
@@ -106,7 +106,7 @@ class Search:
 
 
 def distinct(bundles: Sequence[Bundle]) -> list[Bundle]:
-    """Return each bundle once, at its first place."""
+    """Return each bundle once, in the order of first occurrence."""
     first: dict[str, Bundle] = {}
     for bundle in bundles:
         first.setdefault(bundle.id, bundle)

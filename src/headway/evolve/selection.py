@@ -19,7 +19,7 @@ Point = Sequence[float]  # a value for each objective; higher is better
 
 
 def dominates(point: Point, other: Point) -> bool:
-    """Return whether `point` is nowhere below `other` and somewhere above."""
+    """Return whether `point` is below `other` in no objective and above it in at least one."""
     pairs = list(zip(point, other, strict=True))
     return all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)
 
@@ -39,13 +39,13 @@ def ranks(points: Sequence[Point]) -> list[int]:
 
 
 def front(points: Sequence[Point]) -> list[int]:
-    """Return the places of the points that no other dominates."""
+    """Return the indexes of the points that no other point dominates."""
     return [place for place, point in enumerate(points) if not any(dominates(other, point) for other in points)]
 
 
 def crowding(points: Sequence[Point]) -> list[float]:
     """Return the crowding distance of each point among points of one rank: the distance between its neighbours as a
-    share of the range, summed over the objectives. The points at the ends have an infinite distance."""
+    share of the range, summed over the objectives. The two extreme points of each objective have infinity."""
     distances = [0.0] * len(points)
     for axis in range(len(points[0]) if points else 0):
         order = sorted(range(len(points)), key=lambda place: points[place][axis])
@@ -65,8 +65,8 @@ def hypervolume(points: Sequence[Point], reference: Point) -> float:
 
 
 def _volume(points: list[tuple[float, ...]]) -> float:
-    """Return the volume above the origin, as a sum of slices along the last objective. A slice is as high as the gap
-    to the next lower point; its base is what the points above dominate in the other objectives."""
+    """Return the volume above the origin, as a sum of slices along the last objective. The height of a slice is the gap
+    to the next lower point. Its base is the volume that the points above dominate in the other objectives."""
     if not points:
         return 0.0
     if len(points[0]) == 1:
@@ -93,8 +93,8 @@ def _area(points: list[tuple[float, ...]]) -> float:
     return math.fsum(steps)
 
 
-FINALISTS: Final = 12  # candidates that run on the validation part
-SHOWN: Final = 12  # rows of the front in the report
+FINALISTS: Final = 12  # maximum number of candidates that run on the validation part
+SHOWN: Final = 12  # maximum number of rows of the front in the report
 
 
 class Selection(Struct, frozen=True):
@@ -110,7 +110,7 @@ class Selection(Struct, frozen=True):
 def select(
     judged: Sequence[Judged], suite: Suite, *, cache: Cache | None = None, runner: Runner | None = None
 ) -> Selection:
-    """Choose the winner: the highest primary fitness on validation, then the simplest, then the first."""
+    """Choose the winner by primary fitness on validation. A tie goes to the simplest candidate, then to the first."""
     first: dict[str, Judged] = {}
     for candidate in judged:
         first.setdefault(candidate.bundle.id, candidate)

@@ -34,19 +34,19 @@ from headway.types import Json
 DEFAULT: Final = "routing-2026-11"
 PARTS: Final = ("train", "validation", "held_out")
 HELD_OUT: Final = "held_out"
-MOST_SEEDS: Final = 1000  # of one entry
-NOT_SHARED: Final = ("workload", "seed", "policies", "name")  # sections that cases and candidates bring
+MOST_SEEDS: Final = 1000  # maximum number of seeds in one entry
+NOT_SHARED: Final = ("workload", "seed", "policies", "name")  # sections that the cases and the candidates set
 
 
 class Cascade(Struct, frozen=True):
-    """Early stopping: a candidate whose fitness on the `first` cases of train is below `threshold` runs no others."""
+    """Early stopping: a candidate runs only the `first` cases of train if its fitness on them is below `threshold`."""
 
     first: Annotated[int, Meta(ge=1)]
     threshold: Annotated[float, Meta(ge=-10, le=10)]
 
 
 class Suite(Struct, frozen=True):
-    """A validated suite; `Suite.load` makes it."""
+    """A validated suite. Create it with `Suite.load`."""
 
     name: str
     objectives: tuple[Objective, ...]
@@ -72,7 +72,7 @@ class Suite(Struct, frozen=True):
         raise HeadwayError(f"{name}: no suite file and no preset has this name.{suggest(name, known)}")
 
     def cases(self, part: str = "train") -> tuple[Case, ...]:
-        """Return the cases of a part, in order. Raise an error if there are none."""
+        """Return the cases of a part, in order. Raise an error if the part has no cases."""
         if part not in PARTS:
             raise HeadwayError(f"part: {shown(part)} is not a part of a suite.{suggest(str(part), PARTS)}")
         if not self.parts.get(part):
@@ -106,7 +106,7 @@ class _Entry(Struct):
 
 
 def _suite(data: Any, source: str, folder: Path | None) -> Suite:
-    """Read every section strictly. Errors begin with the name of the file."""
+    """Read every section, and raise an error for an unknown key. Errors begin with the name of the file."""
     try:
         if not isinstance(data, dict):
             raise HeadwayError(f"expected a mapping with 'objectives' and 'train', got {shown(data)}.")
@@ -137,7 +137,7 @@ def _check_absent(scenario: Json, sections: Iterable[str], where: str) -> None:
 
 
 def _check(suite: Suite) -> None:
-    """Check that train has cases and that no case is in two parts: a search must not see its final exam."""
+    """Check that train has cases and that no case is in two parts: a search must not see its held-out cases."""
     train = suite.cases("train")
     if suite.cascade is not None and suite.cascade.first >= len(train):
         raise HeadwayError(
@@ -154,7 +154,7 @@ def _check(suite: Suite) -> None:
 
 
 def _fixed(workload: Json) -> bool:
-    """Return whether the workload has the same requests under every seed, as a trace has that draws nothing."""
+    """Return whether the workload is a trace without random draws, which has the same requests under every seed."""
     trace = workload.get("trace")
     return trace is not None and trace.get("starts") is None and trace.get("format") != "servegen"
 

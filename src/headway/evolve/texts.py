@@ -18,7 +18,7 @@ PARAMETER: Final = r"^{name}\s*(?::[^=\n]*)?=\s*parameter\([^)]*\)"
 
 
 def readable(bundle: Bundle, stage: str = "routing") -> str:
-    """Return a stage's policy as people read it: its source with the chosen numbers, else its YAML."""
+    """Return a stage's policy in readable form: its source with the chosen numbers, or YAML if it has no source."""
     spec = bundle.policies[stage]
     name, keys = registry.split(spec, f"policies.{stage}")
     if name in WRITTEN:
@@ -30,7 +30,7 @@ def readable(bundle: Bundle, stage: str = "routing") -> str:
 
 
 def with_numbers(source: str, values: Mapping[str, float]) -> str:
-    """Replace the parameters of a source by the chosen numbers."""
+    """Replace the parameters in a source by the chosen numbers."""
     for name, value in values.items():
         source = re.sub(PARAMETER.format(name=re.escape(name)), f"{name} = {value!r}", source, flags=re.MULTILINE)
     return source
@@ -44,7 +44,7 @@ def _strip_docstring(source: str) -> str:
     return "\n".join(lines[first.end_lineno if documented else 0 :]).strip("\n") + "\n"
 
 
-# Sources that decide as the default policies do.
+# Sources that make the same decisions as the default policies.
 DEFAULTS: Final = {
     "admission": "def admit(request, cluster):\n    return True\n",
     "priority": "def prioritise(request, cluster):\n    return 0\n",
@@ -56,7 +56,8 @@ BESIDE: Final = {"block_tokens": BLOCK_TOKENS, "lru_blocks": LRU_BLOCKS, "chunk_
 
 
 def texts_of(bundle: Bundle, stages: Sequence[str]) -> dict[str, str]:
-    """Return the source of each stage. A built-in policy needs a template, a cookbook entry, or to be the default."""
+    """Return the source of each stage. A built-in policy has a source if it has a template or a cookbook entry, or if
+    it is the default policy."""
     check_stages(stages)
     return {stage: _text(bundle, stage) for stage in STAGES if stage in stages}
 

@@ -34,9 +34,9 @@ from headway.experiment.runner import Runner, runner_of
 
 Arguments = Sequence[Any] | Mapping[str, Any]  # by position or by name
 Kind = Literal["time", "memory", "cpu", "crash", "error"]
-Finished = Callable[[int, Any], None]  # called with the place of a task, and its value or its Failure
+Finished = Callable[[int, Any], None]  # called with the index of a task, and its value or its Failure
 WHERE: Final = "evaluations"
-GRACE_S: Final = 30.0  # added to a deadline, for a zygote to start, to import and to answer
+GRACE_S: Final = 30.0  # time added to a deadline, so that a zygote can start, import its modules and answer
 LIFE: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from headway.evolve.zygote import main; main({})"
 )
@@ -50,7 +50,7 @@ class Failure(Struct, frozen=True):
 
 
 class Task(NamedTuple):
-    """A call of a module's function, "module:function". JSON must be able to hold its arguments and its value."""
+    """A call of a module's function, "module:function". Its arguments and its value must be JSON values."""
 
     call: str
     arguments: Arguments = ()
@@ -70,9 +70,9 @@ def confined_many(
     limits: Limits | None = None,
     finished: Finished | None = None,
 ) -> list[Any]:
-    """Return the value or the Failure of each task, in order; `finished` receives each as soon as it is known. Tasks
-    run in as many processes of this machine as the runner has slots, or on the runner's other machines. If a process
-    is lost, its task runs again once; a second loss is a Failure."""
+    """Return the value or the Failure of each task, in order; `finished` receives each one as soon as it is known.
+    Tasks run in as many processes of this machine as the runner has slots, or on the runner's other machines. If a
+    process is lost, its task runs again once. If it is lost again, the result is a Failure."""
     if runner is None:
         with runner_of(None, None) as own:
             return confined_many(tasks, own, limits, finished)
@@ -134,7 +134,7 @@ class Zygote:
         return bytes(self._received[HEADER:]) if is_whole(self._received) else None
 
     def close(self) -> None:
-        """End the process. Closing the pipe makes it end its child first; after a second it is killed."""
+        """End the process: close its pipes, so that it ends its child and exits. After a second, kill it."""
         self._close_pipes()
         try:
             self.process.wait(1)
@@ -159,7 +159,7 @@ _LOCK = threading.Lock()
 
 @contextlib.contextmanager
 def _borrow(count: int) -> Iterator[list[Zygote]]:
-    """Yield `count` zygotes, idle ones first. Afterwards they are idle again; after an exception they are closed."""
+    """Yield `count` zygotes, idle ones first. Afterwards return them as idle; after an exception, close them."""
     with _LOCK:
         zygotes = [_IDLE.pop() for _ in range(min(count, len(_IDLE)))]
     try:
@@ -209,7 +209,7 @@ def _drive(tasks: Sequence[Task], zygotes: list[Zygote], limits: Limits, finishe
                 return
             place = waiting.popleft()
             frame = _frame(tasks[place], limits)
-            if not zygote.send(place, frame, limits.deadline_s):  # it ended while it was idle
+            if not zygote.send(place, frame, limits.deadline_s):  # the zygote ended while it was idle
                 zygote = replace(zygote)
                 zygote.send(place, frame, limits.deadline_s)
             ears.register(zygote, selectors.EVENT_READ, zygote)

@@ -1,7 +1,8 @@
-"""A process that only forks: all imports are done and it has no threads, so that a child starts in a millisecond.
+"""A process that only forks children. It has imported every module and has no threads, so a child starts in about a
+millisecond.
 
-It reads tasks from one pipe and answers on another. A frame is eight bytes of length, then JSON. Each task runs in its
-own child, with limits. The zygote waits for the child, kills it at its deadline, and reports the outcome.
+The zygote reads tasks from one pipe and answers on another. A frame is a length in eight bytes, then JSON. Each task
+runs in its own child, with limits. The zygote waits for the child, kills it at its deadline, and reports the outcome.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from headway.evolve.limits import MB, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, 
 from headway.policies import registry
 
 Arguments = list[Any] | dict[str, Any]  # by position or by name
-HEADER: Final = 8  # bytes that hold the length of a frame
+HEADER: Final = 8  # size in bytes of the length field of a frame
 CHUNK: Final = 1 << 18
 OUT_OF_MEMORY: Final = 77  # exit status of a child that has no memory left to write an answer
 LOOK_S: Final = 2.0  # interval at which a zygote checks that its parent still runs
-SWEEP_S: Final = 5.0  # limit on the time to end processes that a child left behind
+SWEEP_S: Final = 5.0  # maximum time to end the processes that a child left behind
 
 
 def frame_of(document: Any) -> bytes:
@@ -57,9 +58,9 @@ def main(parent: int) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     control(PR_SET_CHILD_SUBREAPER, 1)
     for module in ("headway.experiment.run", "headway.results.findings", "headway.results.words"):
-        import_module(module)  # so that no child has to
+        import_module(module)  # so that no child has to import it
     for entry in registry.entries():
-        _ = entry.parameters  # compiles the templates
+        _ = entry.parameters  # this property compiles the templates
     sieve()
     gc.collect()
     gc.freeze()
@@ -127,12 +128,12 @@ class Zygote:
         return frame_of(_outcome(limits, written, late, status, cpu_s))
 
     def _watch(self, child: int, reading: int, limits: Limits) -> tuple[bytearray | None, bool]:
-        """Return what a child wrote, or None if that exceeds the limit; and whether the child missed its deadline."""
+        """Return the bytes that a child wrote (None if they exceed the limit), and whether it missed its deadline."""
         written, deadline, most = bytearray(), time.monotonic() + limits.deadline_s, HEADER + limits.result_mb * MB
         poll = select.poll()
         poll.register(reading, select.POLLIN)
         poll.register(self.bell, select.POLLIN)
-        poll.register(self.tasks, 0)  # reports when the parent closes its end
+        poll.register(self.tasks, 0)  # the poll reports when the parent closes its end of the pipe
         while (left := deadline - time.monotonic()) > 0:
             ready = dict(poll.poll(min(left, LOOK_S) * 1000 + 1))
             if ready.get(self.tasks, 0) & (select.POLLHUP | select.POLLERR) or os.getppid() != self.parent:
@@ -147,8 +148,8 @@ class Zygote:
                     return written, False
             elif self.bell in ready:
                 os.read(self.bell, CHUNK)
-                if _dead(child):  # a process that it left behind may keep the pipe open
-                    written += _rest(reading, most)  # written between the poll and the end
+                if _dead(child):  # the pipe may still be open in a process that the child left behind
+                    written += _rest(reading, most)  # bytes written after the poll and before the child ended
                     return (written, False) if len(written) <= most else (None, False)
         return written, True
 
@@ -204,7 +205,7 @@ def _begin(limits: Limits, folder: str, writing: int) -> None:
         os.dup2(nothing, standard)
     for other in [int(place.name) for place in Path("/dev/fd").iterdir()]:
         if other > 2 and other != writing:
-            with contextlib.suppress(OSError):  # the listing's own file is closed already
+            with contextlib.suppress(OSError):  # the file of the directory listing is already closed
                 os.close(other)
     sys.dont_write_bytecode = True
     with contextlib.suppress(OSError):
@@ -229,7 +230,7 @@ def write_all(end: int, data: bytes) -> None:
 
 
 def _rest(reading: int, most: int) -> bytes:
-    """Return what a pipe holds now, up to a little more than `most` bytes."""
+    """Return the bytes that are in a pipe now, up to a little more than `most` bytes."""
     os.set_blocking(reading, False)
     rest = b""
     with contextlib.suppress(BlockingIOError):
@@ -250,7 +251,7 @@ def _dead(child: int) -> bool:
 
 
 def _sweep() -> None:
-    """End the children of an ended child, which the zygote has adopted."""
+    """End the processes that an ended child left behind. The zygote has become their parent."""
     until = time.monotonic() + SWEEP_S
     while time.monotonic() < until:
         try:
