@@ -12,12 +12,12 @@ from headway.emulator.tokens import WORDS, logprob, vector, word
 from headway.hashing import stable
 
 DONE: Final = b"data: [DONE]\n\n"
-VECTOR: Final = 16  # default size of an embedding
+VECTOR: Final = 16  # default number of values in an embedding
 encode: Final = msgspec.json.encode
 
 
 class Answer:
-    """The answer to one request. `head` is the JSON before the choices in each of its events."""
+    """The answer to one request. `head` is the JSON text before the choices in each event."""
 
     object = chunk = ""
 
@@ -28,7 +28,7 @@ class Answer:
         self.head = encode({"id": id, "object": self.chunk, "created": created, "model": model})[:-1] + b',"choices":'
 
     def opening(self) -> bytes:
-        """Return what precedes the first token."""
+        """Return the events that precede the first token."""
         return b""
 
     def event(self, choice: bytes, usage: dict[str, Any] | None) -> bytes:
@@ -39,7 +39,7 @@ class Answer:
         raise NotImplementedError
 
     def closing(self, usage: dict[str, Any] | None) -> bytes:
-        """Return what follows the last token."""
+        """Return the events that follow the last token."""
         final = b"" if usage is None else b"data: " + self.head + b'[],"usage":' + encode(usage) + b"}\n\n"
         return final + DONE
 
@@ -146,7 +146,7 @@ class CompletionAnswer(Answer):
 
 
 class EmbeddingAnswer(Answer):
-    """Made-up vectors, one for each input."""
+    """An answer with made-up vectors, one for each input."""
 
     def whole(self, usage: dict[str, Any], more: dict[str, Any]) -> bytes:
         body = self.request.body

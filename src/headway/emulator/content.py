@@ -2,11 +2,11 @@
 
 A request describes its prompt in one of two ways:
 
-    by tokens   text or token ids: a full block's key is a hash of its tokens and of all earlier ones
+    by tokens   text or token ids: the key of a full block is a hash of its tokens and of all earlier tokens
     by a path   the keys of a workload, as in the simulator: blocks have these keys, and their tokens are made up
 
 A generated output has one key, as in the simulator. If the prompt is known by tokens, the output's blocks also have
-hashes, and `Aliases` maps them to that key when a later prompt contains them.
+hashes. When a later prompt contains such a block, `Aliases` maps its hash to the output's key.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class TokenContent:
         self.output_key = stable("output", self.seed) if output_key is None else output_key
 
     def _chain(self, ids: array[int]) -> None:
-        """Name the full blocks that have no name yet."""
+        """Compute the hashes of the full blocks that have none yet, and append them to `names`."""
         size, digest, names = self.size, xxhash.xxh3_64_intdigest, self.names
         name = names[-1] if names else self._root
         packed = memoryview(_pack(ids))
@@ -83,7 +83,7 @@ class TokenContent:
         return self.ids[block * self.size : (block + 1) * self.size].tolist()
 
     def add_output(self, tokens: int) -> None:
-        """Name the blocks of the output, so that a later prompt finds them."""
+        """Compute the hashes of the output's blocks, so that a later prompt finds these blocks."""
         known = len(self.names)
         self.ids = self.ids[: self.prompt_tokens]
         self.ids.extend([WORD_IDS[word(self.seed, number)] for number in range(tokens)])

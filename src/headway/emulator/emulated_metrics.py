@@ -36,12 +36,12 @@ class Histogram:
 
 
 class Moment(NamedTuple):
-    """The values that change with every step."""
+    """The values of the page that change with every step."""
 
     running: int
     waiting: int
-    held: int  # blocks
-    queries: int  # tokens
+    held: int  # number of blocks that requests use
+    queries: int  # number of prompt tokens so far
     hits: int
     preemptions: int
 
@@ -72,7 +72,7 @@ class EmulatedMetrics:
         return Moment(running, queued, instance.cache.held, *tokens, stats.preemptions)
 
     def freeze(self) -> None:
-        """Make pages show this moment until the next call."""
+        """Make pages show the current values until the next call."""
         self.frozen = self.moment()
 
     def page(self) -> str:

@@ -32,7 +32,7 @@ class Flight:
         self.id = before + id
         self.answer = kind(self.id, int(time.time()), request.body.model or replica.model, request)
         self.streams = bool(request.body.stream) and request.kind != "embedding"
-        self.sent = 0  # tokens
+        self.sent = 0  # number of tokens sent to the client
         self.over = False
         self.enqueued_ps = self.first_ps = self.last_ps = -1
 
@@ -41,7 +41,7 @@ class Flight:
             return
         replica = self.replica
         tokens = self.sent + replica.grant_tokens(tokens - self.sent)
-        if tokens == self.sent:  # the engine is about to crash
+        if tokens == self.sent:  # no token may be sent, because the engine is about to crash
             return
         if self.sent == 0:
             self.first_ps = now
@@ -86,7 +86,7 @@ class Flight:
 
     def _write(self, data: bytes) -> None:
         transport = self.client.transport
-        if not transport.is_closing():  # else the client has disconnected, and `client_gone` is called next
+        if not transport.is_closing():  # otherwise the client has disconnected, and `client_gone` is called next
             transport.write(data)
 
     def usage(self, tokens: int) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class Flight:
             self.over = True
             self.replica.on_abandoned(self)
 
-    def hold(self) -> None: ...  # the rest of an answer is small and is buffered
+    def hold(self) -> None: ...  # the rest of an answer is small, so the transport buffers it
 
     def go_on(self) -> None: ...
 

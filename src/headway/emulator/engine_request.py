@@ -1,4 +1,4 @@
-"""Parse a request: its body, and a load generator's header."""
+"""Parse a request: its body, and the header that a load generator may add."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headway.errors import HeadwayError
 from headway.hashing import stable
 from headway.types import Path
 
-FIELD: Final = b"x-headway-request"  # header with the same content as the body's `headway`
+FIELD: Final = b"x-headway-request"  # header with the same content as the `headway` field of the body
 MOST_TOKENS: Final = 10_000_000
 TokenId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Count = Annotated[int, Meta(ge=1, le=MOST_TOKENS)]
@@ -28,7 +28,7 @@ class PathKeys(Struct, forbid_unknown_fields=True):
 
 
 class Truth(Struct, forbid_unknown_fields=True):
-    """What only a load generator knows: the length of the answer and the content of the prompt."""
+    """Values that only a load generator knows: the length of the answer and the content of the prompt."""
 
     output_tokens: Count | None = None
     prompt_tokens: Count | None = None
@@ -79,11 +79,11 @@ class EngineRequest(Struct):
     truth: Truth
     content: Content
     script: Script
-    logprobs: int | None = None  # candidates beside each token; None: not requested
+    logprobs: int | None = None  # number of candidates in addition to each token; None: not requested
 
     @property
     def priority(self) -> float:
-        """Higher is served earlier. In vLLM's own field, lower is."""
+        """The priority: a request with a higher value is served earlier. In vLLM's own field the lower value is."""
         if self.truth.priority is not None:
             return self.truth.priority
         return -float(self.body.priority or 0)
@@ -132,7 +132,7 @@ class Reader:
         return PathContent(Path(keys, ends), tokens, self.block_tokens, truth.output_key, number)
 
     def _script(self, kind: str, body: Body, truth: Truth, content: Content) -> Script:
-        """Return the answer. The load generator sets its length, else the client's limit, else a random draw."""
+        """Return the planned answer. Its length is that of the load generator, else the client's limit, else random."""
         call = choose_call(body.tools, body.tool_choice, content.seed) if kind == "chat" else None
         most = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
         room = self.longest - content.prompt_tokens

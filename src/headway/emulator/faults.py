@@ -1,4 +1,4 @@
-"""Faults that a replica can be given on purpose."""
+"""Faults that tests can inject into a replica."""
 
 from __future__ import annotations
 

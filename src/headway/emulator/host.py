@@ -25,14 +25,14 @@ GET, POST = b"GET", b"POST"
 
 class Settings(Struct, frozen=True):
     address: str = "127.0.0.1"
-    port: int = 9100  # of the first replica; the others follow; 0: any free ports
-    speed: float = 1.0  # simulated seconds per second
-    model: str | None = None  # another name of the model, for clients
-    mean_output: int = 128  # mean tokens of an answer whose request sets no length
-    longest: int | None = None  # most tokens of a prompt and its answer; None: the size of the KV cache
-    events: str | None = None  # host of the KV events, as in tcp://127.0.0.1; None: no events
-    events_port: int = 5557  # of the first replica; each has this port for events and the next one for replays
-    tick_s: float | None = None  # /metrics pages show the clock's last multiple of this; None: the current state
+    port: int = 9100  # port of the first replica; the others use the next ports; 0: any free ports
+    speed: float = 1.0  # simulated seconds per wall-clock second
+    model: str | None = None  # another name under which clients may request the model
+    mean_output: int = 128  # mean number of tokens in an answer if the request sets no length
+    longest: int | None = None  # maximum number of tokens in a prompt and its answer; None: the size of the KV cache
+    events: str | None = None  # address for KV events, such as tcp://127.0.0.1; None: publish no events
+    events_port: int = 5557  # port of the first replica; each replica uses one port for events and the next for replays
+    tick_s: float | None = None  # /metrics shows the state at the last multiple of it; None: the current state
 
 
 class Host:
@@ -134,7 +134,7 @@ class Host:
 
 
 class Paths:
-    """Answers the paths other than generation: models, health, metrics, faults, the cache."""
+    """Answers all paths except generation: models, health, metrics, faults and the cache."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -189,7 +189,7 @@ class Paths:
         replica.say(client, incoming, 200, page, kind="text/plain; version=0.0.4; charset=utf-8")
 
     def reset(self, replica: Replica, client: ClientConnection, incoming: Incoming) -> None:
-        """Empty the prefix cache, unless requests hold blocks of it."""
+        """Empty the prefix cache, unless requests use blocks of it."""
         if not replica.room.empty_cache(replica.index):
             replica.refuse(client, incoming, 503, "the cache was not emptied: requests in flight hold blocks of it")
             return

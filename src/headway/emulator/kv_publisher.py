@@ -1,5 +1,5 @@
 """Publishes a replica's KV events over ZMQ, in vLLM's format: stored blocks with their tokens, and removed blocks, in
-numbered batches. Listeners can ask for the last batches again.
+numbered batches. Listeners can request the last batches again.
 
 The events follow the simulator's cache: prompt blocks are published at the end of the step that computed them,
 generated blocks when their request ends, and removed blocks when they are evicted.
@@ -19,13 +19,13 @@ from headway.sim.instance import Instance
 from headway.sim.job import Job
 
 END: Final = (-1).to_bytes(8, "big", signed=True)
-KEPT: Final = 10_000  # batches that listeners can request again
+KEPT: Final = 10_000  # number of batches that listeners can request again
 LOOK_S: Final = 0.5  # interval of checks for replay requests, in case ZMQ's wake-up is missed
 pack: Final = msgspec.msgpack.Encoder().encode
 
 
 class KvPublisher:
-    """`published` has the blocks that listeners know: the hash of each block by key and place."""
+    """Publishes one replica's events. `published` has the blocks that listeners know: their hashes by key and index."""
 
     def __init__(
         self, instance: Instance, loop: asyncio.AbstractEventLoop, endpoint: str, replay: str, topic: str
@@ -83,7 +83,7 @@ class KvPublisher:
         self._send()
 
     def restart(self) -> None:
-        """Start as a new engine: publish nothing about the old one, and number batches from 0."""
+        """Start again as a new engine: publish nothing about the old engine, and number batches from 0."""
         self.log.clear()
         self.published.clear()
         self.events.clear()

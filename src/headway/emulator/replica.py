@@ -32,7 +32,7 @@ KINDS: Final = {
     b"/v1/completions": "completion",
     b"/v1/embeddings": "embedding",
 }
-VERSION: Final = "0.32.0+headway"  # the version of vLLM's API
+VERSION: Final = "0.32.0+headway"  # the version of vLLM's API that the emulator implements
 SWEEP_S: Final = 1.0
 TYPES: Final = {400: "BadRequestError", 404: "NotFoundError", 405: "MethodNotAllowedError"}
 log = logging.getLogger(__name__)
@@ -48,10 +48,10 @@ class Replica:
         self.name, self.model = self.instance.view.id, models[0]
         self.figures = EmulatedMetrics(self.instance, self.model, host.setup.block_tokens, host.setup.prefix_caching)
         self.limits = Limits()
-        self.held_bytes = 0  # of request bodies
+        self.held_bytes = 0  # size of the request bodies in memory
         self.clients: dict[ClientConnection, None] = {}
         self.draining = False
-        self.fault, self.left = NO_FAULT, 0  # `left`: requests that still fail, or tokens until a crash
+        self.fault, self.left = NO_FAULT, 0  # `left`: number of requests that still fail, or of tokens until a crash
         self.heal: asyncio.TimerHandle | None = None
         self.port = 0
         self.server: asyncio.Server | None = None
@@ -71,7 +71,7 @@ class Replica:
 
     async def start(self, address: str, port: int) -> None:
         self.server = await self.loop.create_server(lambda: ClientConnection(self), address, port, backlog=4096)
-        if not self.server.sockets:  # the loop skips addresses for which it gets no socket
+        if not self.server.sockets:  # the event loop skips an address if it gets no socket for it
             self.server.close()
             raise OSError(EMFILE, os.strerror(EMFILE))
         self.port = self.server.sockets[0].getsockname()[1]
@@ -196,7 +196,7 @@ class Replica:
         self.on_end(flight, "abandoned")
 
     def transfer_params(self, flight: Flight) -> dict[str, Any]:
-        """Return where another engine finds the KV cache of a prompt that was computed for it."""
+        """Return the parameters with which another engine finds the KV blocks of a prompt that was computed for it."""
         params = flight.request.body.kv_transfer_params or {}
         if not params.get("do_remote_decode"):
             return {}
@@ -233,7 +233,7 @@ class Replica:
         if self.heal is not None:
             self.heal.cancel()
             self.heal = None
-        self._recover(returns=fault.mode != "crash")  # a crashed replica stays down if the new fault is a crash
+        self._recover(returns=fault.mode != "crash")  # if the new fault is a crash too, a crashed replica stays down
         self.fault = fault
         self.left = fault.tokens if fault.mode == "crash-after-tokens" else fault.requests or 0
         if fault.mode == "slow":
@@ -246,7 +246,7 @@ class Replica:
             self.heal = self.loop.call_later(fault.seconds, self._recover)
 
     def _recover(self, returns: bool = True) -> None:
-        """End the fault. If the replica has crashed and `returns`, start it again."""
+        """End the fault. If the replica has crashed and `returns` is true, start it again."""
         before, self.fault = self.fault, NO_FAULT
         if before.mode in ("slow", "hang"):
             self.room.restore_speed(self.index)

@@ -1,8 +1,8 @@
 """The simulator's instances, driven by the wall clock.
 
-Every step is planned separately. After its *nominal* end, its tokens are delivered and the next step begins at that
-nominal time, however late the timer was. So nothing drifts, and a new request finds the state that the simulator would
-have at that instant.
+Every step is planned separately. After its *nominal* end, the room delivers its tokens and begins the next step at
+that nominal time, however late the timer was. So the clock does not drift, and a new request finds the state that the
+simulator would have at that time.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ from headway.sim.setup import ClusterSetup, TransferSetup
 from headway.sim.simulated_cluster import SimulatedCluster
 from headway.types import NEVER, NO_PRIORITY, PS_PER_SECOND, Request
 
-FAST: Final = 1 << 60  # bytes per second of a link whose time is negligible
-UNSEEN: Final = TransferSetup(Transfer(0, FAST), 0, 1)  # for KV blocks from an engine outside this process
-OFTEN: Final = 1024  # requests between two removals of unread records
+FAST: Final = 1 << 60  # bytes per second of a link whose transfer time is negligible
+UNSEEN: Final = TransferSetup(Transfer(0, FAST), 0, 1)  # the transfer of KV blocks from an engine outside this process
+OFTEN: Final = 1024  # number of ended requests between two removals of unread records
 USED: Final = {"started_ps": -1, "first_token_ps": -1, "cached_tokens": 0, "preemptions": 0, "loaded_tokens": 0}
 
 
@@ -99,9 +99,9 @@ class Room:
         self.rows = Rows(self.cluster.recorder, self.instances)
         self.sinks: dict[Job, Sink] = {}
         self.on_step: list[Callable[[int, int], None]] = []  # called with the instance and time of an ended step
-        self.on_settled: list[Callable[[int], None]] = []  # called after all events of an instant
-        self.on_tick: list[Callable[[], None]] = []  # called after all events that were due by the tick
-        self.stuck: set[int] = set()  # instances whose steps do not end
+        self.on_settled: list[Callable[[int], None]] = []  # called with the time after all events at that time
+        self.on_tick: list[Callable[[], None]] = []  # called at a tick, after all events that were due by then
+        self.stuck: set[int] = set()  # instances whose steps do not end because of a fault
         self.wires: dict[int, int] = {}  # links for KV blocks from other processes, by instance
         self.origin = loop.time()
         self._timer: asyncio.TimerHandle | None = None
@@ -137,7 +137,7 @@ class Room:
     def _hand_over(self, job: Job, index: int, source: int) -> None:
         """Make a request wait for the transfer of its KV blocks from the source instance."""
         instance = self.instances[index]
-        instance.loader.active = True  # from now on the instance checks whether requests wait for blocks
+        instance.loader.active = True  # makes the instance check from now on whether requests wait for blocks
         transfer = None if source < 0 else self.instances[source].transfer
         link = None if source < 0 else self.cluster.outgoing.get(source)
         if transfer is None or link is None:
@@ -148,7 +148,7 @@ class Room:
         prefill = Job(job.request, 1, job.output_key, self.cluster.block_tokens, False)
         job.awaits = Handover(prefill, job, max(source, 0), index, link, replace(transfer, spec=later), Incoming(None))
         job.awaits.computed = True
-        job.started, job.prefilled = True, job.request.prompt_tokens  # at the source
+        job.started, job.prefilled = True, job.request.prompt_tokens  # the source has computed the prompt
 
     def cancel(self, index: int, job: Job) -> None:
         """Cancel a request. A queued request leaves at once, a running one at the end of the current step."""
@@ -162,7 +162,7 @@ class Room:
         self._arm()
 
     def slow(self, index: int, factor: Fraction) -> None:
-        """Make steps longer from the next step on."""
+        """Make steps longer by this factor, from the next step on."""
         self.instances[index].slow(self.catch_up(), factor, NEVER)
 
     def restore_speed(self, index: int) -> None:
@@ -194,7 +194,7 @@ class Room:
         return sinks
 
     def empty_cache(self, index: int) -> bool:
-        """Empty an instance's cache. Return False if requests hold blocks of it."""
+        """Empty an instance's cache. Return False if requests use blocks of it."""
         now = self.catch_up()
         cache = self.instances[index].cache
         if cache.held:
@@ -202,13 +202,13 @@ class Room:
         cache.now = now
         evicted = cache.evicted
         cache.evict(cache.idle)
-        cache.evicted = evicted  # counts only evictions for lack of space
+        cache.evicted = evicted  # this counter is only for evictions for lack of space
         return True
 
     # --- time --------------------------------------------------------------------------------------------------------
 
     def catch_up(self) -> int:
-        """Process all events that are due, and return the time."""
+        """Process all events that are due, and return the current time."""
         now = self.now_ps()
         while (at := self._next_ps()) <= now:
             if at > self.tick_ps:
@@ -219,7 +219,7 @@ class Room:
         return now
 
     def _tick(self, until: int) -> None:
-        """Call the tick handlers. The last tick is at or before `until`, with no event since."""
+        """Call the tick handlers once for the last tick at or before `until`. There was no event since that tick."""
         for handler in self.on_tick:
             handler()
         self.tick_ps = self._tick_after(until)
@@ -260,7 +260,7 @@ class Room:
         self._settle(at)
 
     def _hand_out(self, instance: Instance, at: int) -> None:
-        """Deliver the tokens of an ended step to their sinks."""
+        """Deliver the tokens of an ended step to the sinks of their requests."""
         steps, sinks = instance.batch.steps, self.sinks
         for job in instance.batch.running:
             if job.ends_at_step >= 0 and (sink := sinks.get(job)) is not None:

@@ -1,5 +1,5 @@
-"""A planned answer: its tokens, why it ends, and the function that it calls, with made-up arguments that fit their
-schema."""
+"""A planned answer: its tokens, the reason of its end, and the function that it calls, with made-up arguments that
+match the function's schema."""
 
 from typing import Any, Final
 
@@ -10,13 +10,13 @@ from headway.emulator.tokens import WIDTH, WORDS, mix, word
 from headway.errors import HeadwayError
 
 DEEPEST: Final = 16
-MOST: Final = 4096  # values in the arguments of a call
+MOST: Final = 4096  # maximum number of values in the arguments of a call
 
 
 class Call(Struct):
     name: str
     id: str
-    pieces: list[str]  # its arguments, a token each
+    pieces: list[str]  # the arguments as JSON text, one piece for each token
     reason: str
 
 
@@ -54,7 +54,7 @@ class Script:
 
 
 def choose_call(tools: list[dict[str, Any]] | None, choice: str | dict[str, Any] | None, seed: int) -> Call | None:
-    """Return the call that `tool_choice` requires: of a named function, or of any; None if the engine may decide."""
+    """Return the call that `tool_choice` requires: a named function, or any function. None if no call is required."""
     functions = [function for tool in tools or [] if isinstance(function := tool.get("function") or {}, dict)]
     if isinstance(choice, dict):
         function = choice.get("function")
@@ -79,7 +79,7 @@ def choose_call(tools: list[dict[str, Any]] | None, choice: str | dict[str, Any]
 
 
 def make_up(schema: Any, seed: int, depth: int = 0, total: list[int] | None = None) -> Any:
-    """Return a value that fits a JSON schema of the usual kinds. `total` counts the values made so far."""
+    """Return a value that matches a common kind of JSON schema. `total` counts the values created so far."""
     total = [0] if total is None else total
     total[0] += 1
     if total[0] > MOST:

@@ -16,8 +16,8 @@ import msgspec
 
 from headway.hashing import stable
 
-WIDTH: Final = 4  # bytes of a token
-TOP: Final = 0xFFFFFF00  # the first special token: no text has such bytes
+WIDTH: Final = 4  # number of bytes in a token
+TOP: Final = 0xFFFFFF00  # id of the first special token: no text has these bytes
 END: Final = TOP
 ROLES: Final = {role: TOP + 1 + number for number, role in enumerate(("system", "user", "assistant", "tool"))}
 OTHER_ROLE: Final = TOP + 16
@@ -40,7 +40,7 @@ def ids_of_text(text: str | bytes) -> array[int]:
 
 
 def ids_of_chat(messages: list[dict[str, Any]], tools: Any) -> array[int]:
-    """Return the tokens of all messages, and the role token of the answer at the end."""
+    """Return the tokens of all messages, followed by the role token of the answer."""
     ids = array("I")
     if tools:
         ids.append(TOOLS)
@@ -55,7 +55,7 @@ def ids_of_chat(messages: list[dict[str, Any]], tools: Any) -> array[int]:
 
 
 def _content_of(message: dict[str, Any]) -> bytes:
-    """Return the text of a message; images, tool calls and other parts as JSON."""
+    """Return the text of a message. Images, tool calls and other parts are written as JSON."""
     content = message.get("content")
     parts: list[bytes] = []
     if isinstance(content, str):
@@ -71,7 +71,7 @@ def _content_of(message: dict[str, Any]) -> bytes:
 
 
 def mix(seed: int, number: int) -> int:
-    """Return a pseudo-random 64-bit number for a seed and a place."""
+    """Return a pseudo-random 64-bit number for a seed and an index."""
     value = (seed + (number + 1) * GOLDEN) & MASK
     value = ((value ^ value >> 30) * 0xBF58476D1CE4E5B9) & MASK
     value = ((value ^ value >> 27) * 0x94D049BB133111EB) & MASK
@@ -79,7 +79,7 @@ def mix(seed: int, number: int) -> int:
 
 
 def word(seed: int, number: int) -> int:
-    """Return the index of the word at a place of an answer."""
+    """Return the word at a position of an answer, as an index into the list of words."""
     return mix(seed, number) % len(WORDS)
 
 
@@ -98,5 +98,5 @@ def vector(seed: int, size: int) -> list[float]:
 
 
 def drawn_length(seed: int, mean: int) -> int:
-    """Return the length of an answer without a limit: exponential, at most eight times the mean, fixed by the seed."""
+    """Return the length of an answer that has no limit: exponential, at most eight times the mean, fixed by `seed`."""
     return min(8 * mean, 1 + int(Random(stable("length", seed)).expovariate(1.0 / mean)))

@@ -15,7 +15,7 @@ from headway.workload.traffic import Planned
 Api = Literal["completions", "chat"]
 PATHS: Final = {"completions": b"/v1/completions", "chat": b"/v1/chat/completions"}
 ROLES: Final = ("user", "assistant")
-NAMES: Final = 200  # characters of a header's value
+NAMES: Final = 200  # maximum number of characters in a header's value
 
 
 class Ask(Struct, frozen=True):
@@ -24,8 +24,8 @@ class Ask(Struct, frozen=True):
     url: str
     model: str | None = None  # the model of every request; None: the workload's model
     api: Api = "completions"
-    truth: bool = False  # tell an emulator the true lengths and content
-    ignore_eos: bool = True  # make engines generate as many tokens as the workload plans
+    truth: bool = False  # whether to send an emulator the true lengths and content
+    ignore_eos: bool = True  # whether engines must generate as many tokens as the workload plans
     key: str | None = None  # bearer token
 
 
@@ -41,7 +41,7 @@ class Writer:
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
         self.address = address_of(ask.url)
-        self.talks = None if ask.truth else Conversations()  # with `truth`, keys identify earlier turns
+        self.talks = None if ask.truth else Conversations()  # with `truth`, keys identify earlier turns instead
         lines = [
             b"POST %b%b HTTP/1.1" % (self.address.base, PATHS[ask.api]),
             self.address.host_line,

@@ -1,8 +1,8 @@
-"""The earlier turns of conversations, so that the next turn of a session continues them word for word.
+"""The earlier turns of conversations, so that the prompt of the next turn repeats them word for word.
 
-A workload's path names an answer by its key. If the answer has arrived, the prompt of a later turn has all earlier
-turns, the answer itself, and as many words as the planned length leaves. So a turn has the planned length even if an
-answer was shorter, or if the engine's tokens between messages made the last prompt longer.
+The path of a workload's request refers to an answer by its key. If the answer has arrived, the prompt of a later turn
+has all earlier turns and the answer. New words then fill it up to the planned length. So a turn has the planned length
+even if an answer was shorter, or if the engine's tokens between messages made the last prompt longer.
 """
 
 from typing import Final
@@ -13,11 +13,11 @@ from headway.load.prompt_texts import prompt_text
 from headway.types import Request
 from headway.workload.traffic import Planned
 
-KEPT: Final = 1 << 28  # characters of conversations; beyond them the oldest is dropped, and its next turn made up
+KEPT: Final = 1 << 28  # maximum number of characters; beyond it the oldest talk is dropped, its next turn made up
 
 
 class Talk(Struct, frozen=True):
-    """Messages of client and engine in turns, the client first, and their length in tokens."""
+    """The messages of client and engine in turn, the client's first, and their total length in tokens."""
 
     turns: tuple[str, ...]
     tokens: int
@@ -29,12 +29,12 @@ class Talk(Struct, frozen=True):
 
 class Conversations:
     def __init__(self) -> None:
-        self._talks: dict[int, Talk] = {}  # by the key of the last answer
+        self._talks: dict[int, Talk] = {}  # talks by the key of their last answer
         self._size = 0
-        self._questions: dict[int, tuple[str, ...]] = {}  # turns of requests in flight, by request
+        self._questions: dict[int, tuple[str, ...]] = {}  # messages of the requests in flight, by request
 
     def ask(self, request: Request) -> tuple[str, ...]:
-        """Return the messages before the answer, in turns; the first and the last are the client's."""
+        """Return the messages before the answer, in order. The client sends the first and the last one."""
         talk = next((self._talks[key] for key in reversed(request.path.keys) if key in self._talks), Talk((), 0))
         turns = (*talk.turns, prompt_text(request, min(talk.tokens, request.prompt_tokens - 1)))
         if request.session is not None:
@@ -46,7 +46,7 @@ class Conversations:
         turns = self._questions.pop(planned.request.id, None)
         if turns is None or not answer:
             return
-        for key in planned.request.path.keys:  # the new talk replaces those that it continues
+        for key in planned.request.path.keys:  # the new talk replaces the talks that it continues
             self._drop(key)
         talk = self._talks[planned.output_key] = Talk((*turns, answer), tokens)
         self._size += talk.size

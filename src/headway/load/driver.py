@@ -1,7 +1,7 @@
 """Sends the requests of a workload, each at its planned time (open loop).
 
 The workload's clock runs `speed` times as fast as the wall clock. If this process sends a request late, the delay is
-its lag; latencies count from the planned time.
+the request's lag. Latencies count from the planned time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headway.scenario.scenario import DEFAULT, Scenario, Source
 from headway.types import NEVER, PS_PER_SECOND
 from headway.workload.traffic import Traffic
 
-LEAD_NS: Final = 200_000_000  # before the first request
+LEAD_NS: Final = 200_000_000  # minimum time between the start of the run and the origin of the workload's clock
 NEAR_S: Final = 0.001  # resolution of a timer
 REACH_S: Final = 10.0  # timeout of the first connection
 Progress = Callable[[int], None]  # called with the number of ended requests
@@ -43,7 +43,8 @@ class Driver:
         tick_s: float | None = None,
         lines: int = 0,
     ) -> None:
-        """With `tick_s` the run begins at a multiple of it by this machine's clock, with `lines` open connections."""
+        """Open `lines` connections before the run begins. If `tick_s` is set, the run begins at a multiple of it by
+        this machine's clock."""
         self.loop, self.traffic, self.speed, self.progress = loop, traffic, speed, progress
         self.lines = lines
         self.tick_ns = 1 if tick_s is None else round(tick_s * 1e9)
@@ -51,7 +52,7 @@ class Driver:
         self.writer = Writer(ask)
         self.endpoint = Endpoint(loop, self.writer.address)
         self.book = Book(f"{self.writer.address.host}:{self.writer.address.port}", speed, self.ps)
-        self.open: dict[int, Question] = {}  # by row
+        self.open: dict[int, Question] = {}  # requests in flight, by row
         self.origin_ns = 0
         self.failure: Exception | None = None
         self.over = asyncio.Event()
@@ -60,10 +61,10 @@ class Driver:
         self._timer_ps = -1
 
     async def run(self) -> Book:
-        """Run until the last request has ended, the horizon, or Ctrl-C."""
+        """Run until the last request has ended, until the horizon, or until Ctrl-C."""
         await greet(self.endpoint, self.lines)
         self.origin_ns = -(-(monotonic_ns() + LEAD_NS) // self.tick_ns) * self.tick_ns
-        with suppress(NotImplementedError, ValueError, RuntimeError):  # not in the main thread
+        with suppress(NotImplementedError, ValueError, RuntimeError):  # signal handlers work in the main thread only
             self.loop.add_signal_handler(signal.SIGINT, self.stop)
         try:
             self._arm()
@@ -200,9 +201,9 @@ def load(
     tick_s: float | None = None,
     lines: int = 0,
 ) -> Result:
-    """Send a scenario's workload to an endpoint and return what clients saw. The scenario's workload, its seed, SLO
-    targets, `warmup` and `horizon` are used. The workload's clock runs `speed` times as fast as the wall clock. For
-    `tick_s` and `lines` see `Driver`."""
+    """Send a scenario's workload to an endpoint and return what clients saw. Of the scenario, the run uses only the
+    workload, the seed, the SLO targets, `warmup` and `horizon`. The workload's clock runs `speed` times as fast as the
+    wall clock. For `tick_s` and `lines` see `Driver`."""
     loaded = Scenario.load(scenario, overrides)
     traffic = loaded.workload.plan(loaded.seed.workload, loaded.cluster.default_model())
     book = drive(traffic, ask, speed, loaded.horizon_ps, progress, tick_s, lines)

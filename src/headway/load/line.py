@@ -13,23 +13,23 @@ import httptools
 from headway.http.address import Address, send_at_once
 from headway.http.upstream import MOST_FREE
 
-# Matches to the end of the line, so that an event with its content under two names counts once.
+# The pattern matches to the end of the line, so that an event that has its content under two names counts once.
 CONTENT: Final = re.compile(rb'"(?:content|text|reasoning_content|reasoning|arguments)": ?"[^"][^\n]*')
 USAGE: Final = rb'"completion_tokens"'
 ERROR: Final = re.compile(rb'^data: ?\{"(?:error"|object": ?"error")', re.MULTILINE)
 DONE: Final = re.compile(rb"^data: ?\[DONE\]", re.MULTILINE)
 STREAM: Final = b"text/event-stream"
 TARGETS: Final = (b"x-headway-target", b"x-engine")  # header fields that name the engine
-ERROR_BYTES: Final = 1000  # stored bytes of an error
-LINE: Final = 4_000_000  # most bytes in a line of an answer
-HEALTH: Final = b"GET /health HTTP/1.1\r\n%b\r\n\r\n"  # any answer will do
+ERROR_BYTES: Final = 1000  # maximum number of bytes of an error that are stored
+LINE: Final = 4_000_000  # maximum number of bytes in a line of an answer
+HEALTH: Final = b"GET /health HTTP/1.1\r\n%b\r\n\r\n"  # the request that opens a connection; any answer is accepted
 
 
 class Listener(Protocol):
     """Waits for an answer. Times are nanoseconds of the monotonic clock."""
 
     def content(self, count: int, events: bytes, at_ns: int) -> None:
-        """Receive events, `count` of them with content."""
+        """Receive events; `count` of them have content."""
 
     def on_answer(self, line: Line, at_ns: int) -> None: ...
 
@@ -49,9 +49,9 @@ class Line(asyncio.Protocol):
     def _reset(self) -> None:
         self.status = 0
         self.target: str | None = None
-        self.usage = b""  # the last events with token counts
+        self.usage = b""  # the last events that have token counts
         self.error_text = b""
-        self.rest = b""  # an incomplete line
+        self.rest = b""  # the start of a line that has not arrived completely
         self.has_data = self.complete = self.keep = self.until_close = False
         self.length_known = self.streams = self.whole = False  # `whole`: the stream has ended with [DONE]
 
@@ -142,7 +142,7 @@ class Line(asyncio.Protocol):
             self._read(data[:whole] if self.rest else data)
 
     def _read(self, data: bytes) -> None:
-        """Read whole lines."""
+        """Read complete lines: count the events with content, and keep token counts and errors."""
         count = len(CONTENT.findall(data))
         if count and self.listener is not None:
             self.listener.content(count, data, self.at_ns)

@@ -1,4 +1,4 @@
-"""The measurements of a load run as a `Result`, which `headway report` reads like any other."""
+"""The measurements of a load run as a `Result`, which `headway report` reads like any other result."""
 
 from array import array
 from collections import Counter
@@ -13,7 +13,7 @@ from headway.scenario.scenario import Scenario
 from headway.types import OUTCOMES, Json, Request
 from headway.workload.traffic import Traffic
 
-GRAIN_NS: Final = 1000  # resolution of gaps
+GRAIN_NS: Final = 1000  # resolution of the gaps between tokens
 PS_PER_NS: Final = 1000
 MOST_REASONS: Final = 10
 SENT: Final = ("admitted_ps", "routed_ps", "enqueued_ps", "started_ps")
@@ -25,13 +25,13 @@ class Book:
 
     def __init__(self, endpoint: str, speed: float, clock: Callable[[int], int]) -> None:
         self.recorder = Recorder()
-        self.endpoint, self.speed, self.clock = endpoint, speed, clock  # the instance's name if no header has one
+        self.endpoint, self.speed, self.clock = endpoint, speed, clock  # `endpoint`: the instance if no header has one
         self.lag_ns = array("q")
         self.ended_ps = 0
         self.connections = 0
         self._gaps: Counter[int] = Counter()
         self._targets: dict[str, int] = {}
-        self._cache_reports = 0  # answers with a count of cached tokens
+        self._cache_reports = 0  # number of answers that have a count of cached tokens
 
     def add(self, request: Request) -> int:
         self.recorder.record_arrival(request.arrival_ps, request)
@@ -60,7 +60,7 @@ class Book:
         return at_ps
 
     def record_sending(self, question: Question) -> None:
-        """Record when a request was sent, and the tokens that it has received so far."""
+        """Record when a request was sent, and the tokens that its client has received so far."""
         recorder, row, line = self.recorder, question.row, question.line
         recorder.output_tokens[row] = question.count
         if question.sent_ns == NOT_YET:
@@ -99,14 +99,14 @@ class Book:
         return result
 
     def _sorted_targets(self) -> list[str]:
-        """Number the instances by name instead of by their first answer. Return the names."""
+        """Number the instances in the order of their names, not of their first answers. Return the names in order."""
         names = sorted(self._targets, key=natural)
         places = {self._targets[name]: place for place, name in enumerate(names)}
         self.recorder.instance = array("i", [places.get(place, -1) for place in self.recorder.instance])
         return names
 
     def client(self) -> Json:
-        """Return how well the load was sent; times are milliseconds of the wall clock."""
+        """Return statistics of the load generator, such as its lag. Times are milliseconds of the wall clock."""
         return {
             "speed": self.speed,
             "lag": spread_of([lag * PS_PER_NS for lag in self.lag_ns]),

@@ -1,7 +1,7 @@
 """Prompts as text: a token is a space and a word of three letters, and equal prefixes are equal bytes.
 
-Such a word is one token in the usual tokenizers, and four bytes, which is one token of the emulator. The word at a
-place depends only on the place and the key of the run there, so a prompt that shares another's path shares its text.
+Such a word is one token in the usual tokenizers. It has four bytes, which are one token of the emulator. The word at a
+position depends only on the position and the key of the path there, so prompts that share a path share their text.
 """
 
 from functools import lru_cache
@@ -11,8 +11,8 @@ from typing import Final
 from headway.hashing import stable
 from headway.types import Request
 
-STRETCH: Final = 256  # tokens that are generated at once
-KEPT: Final = 4096  # cached stretches, about 1 kB each
+STRETCH: Final = 256  # number of tokens that are generated at once
+KEPT: Final = 4096  # maximum number of cached stretches, about 1 kB each
 LETTERS: Final = """
 the and for are but not you all any can had her was one our out day get has him his how man new now old
 see two way who boy did its let put say she too use dad mom act add age ago aid aim air arm art ask ate
@@ -30,7 +30,7 @@ BYTES: Final = len(WORDS[0])
 
 
 def prompt_text(request: Request, start: int = 0) -> str:
-    """Return the text of a prompt from token `start` on. Tokens beyond its path are unique to it."""
+    """Return the text of a prompt from token `start` on. Tokens beyond the path are unique to this prompt."""
     parts: list[bytes] = []
     begin, path = 0, request.path
     for key, end in zip(path.keys, path.ends, strict=True):

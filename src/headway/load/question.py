@@ -1,4 +1,4 @@
-"""One request in flight: sent at its time, with the times of its answer."""
+"""One request in flight: sends it at its planned time and measures the times of its answer."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from headway.load.driver import Driver
 
 NOT_YET: Final = -1
-REJECTED: Final = (429, 503)  # statuses of an overloaded endpoint
+REJECTED: Final = (429, 503)  # HTTP statuses of an overloaded endpoint
 OUTPUT: Final = re.compile(rb'"completion_tokens": ?(\d{1,9})(?!\d)')
 PROMPT: Final = re.compile(rb'"prompt_tokens": ?(\d{1,9})(?!\d)')
 CACHED: Final = re.compile(rb'"cached_tokens": ?(\d{1,9})(?!\d)')
 TEXT: Final = re.compile(rb'"(?:content|text)": ?"((?:[^"\\]|\\.)+)"')
 MESSAGE: Final = re.compile(rb'"message": ?"((?:[^"\\]|\\.)*)"')
-LONGEST: Final = 160  # characters of a reason
+LONGEST: Final = 160  # maximum number of characters in a reason
 
 
 class Question:
@@ -31,7 +31,7 @@ class Question:
         self.line: Line | None = None
         self.sent_ns = self.first_ns = self.last_ns = NOT_YET
         self.count = 0  # events with content, about one for each token
-        self.gaps_ns: list[int] = []  # between events
+        self.gaps_ns: list[int] = []  # times between events with content
         self.pieces: list[bytes] | None = None  # the answer's text, JSON-escaped; None: not needed
         self.over = False
         self.alarm: Any = None  # timer of the client's timeout
@@ -67,7 +67,7 @@ class Question:
             self.first_ns = at_ns
         else:
             self.gaps_ns.append(at_ns - self.last_ns)
-        if count > 1:  # they arrived together
+        if count > 1:  # several events arrived together, so there is no gap between them
             self.gaps_ns += [0] * (count - 1)
         self.count += count
         self.last_ns = at_ns
@@ -115,19 +115,19 @@ class Question:
         self.driver.on_end(self, outcome, why, at_ns)
 
     def usage(self, pattern: re.Pattern[bytes]) -> int | None:
-        """Return the last count that the engine sent; some engines send running counts."""
+        """Return the last count that the engine sent, because some engines send running counts."""
         counts = [] if self.line is None else pattern.findall(self.line.usage)
         return int(counts[-1]) if counts else None
 
     def text(self) -> str:
-        """Return the text of the answer; empty if it cannot be decoded."""
+        """Return the text of the answer, or an empty string if it cannot be decoded."""
         try:
             return msgspec.json.decode(b'"%b"' % b"".join(self.pieces or ()), type=str)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return ""
 
     def visible_tokens(self, tokens: int) -> int:
-        """Return how many of the tokens are in the text, without reasoning."""
+        """Return how many of the tokens are in the text, without those of the reasoning."""
         return tokens if not self.count else tokens * min(len(self.pieces or ()), self.count) // self.count
 
 

@@ -1,1 +1,1 @@
-"""Compares a simulated scenario with a live run of it, with emulated engines behind the gateway."""
+"""Compares the simulation of a scenario with a live run of it, in which the gateway routes to emulated engines."""

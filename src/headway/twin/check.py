@@ -1,4 +1,4 @@
-"""`headway twin`: each policy simulated and live, side by side, and whether both rank the policies alike."""
+"""`headway twin`: compares each policy simulated and live, and checks that both rank the policies alike."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headway.twin.live_cluster import LINES, STEP_MS, check, live_cluster, pace,
 from headway.types import Json
 
 USUAL: Final = ("round-robin", "least-loaded", "weighted", "lmetric")
-# The largest accepted differences.
+# The maximum accepted differences between simulation and live run.
 TTFT, HITS, SPREAD = "mean TTFT", "hit ratio", "request distribution"
 LIMITS: Final = {TTFT: 0.10, HITS: 0.02, SPREAD: 0.05}
 SIDES: Final = ("simulated", "live")
@@ -33,7 +33,7 @@ Progress = Callable[[int, int], None]  # called with the number of ended request
 
 
 class Pair(Struct, frozen=True):
-    """The summaries of one policy."""
+    """The summaries of one policy: of the simulation and of the live run."""
 
     policy: str
     simulated: Json
@@ -41,8 +41,9 @@ class Pair(Struct, frozen=True):
 
     @property
     def errors(self) -> dict[str, float]:
-        """Differences of the live run: as a share of the simulated TTFT, in the hit ratio, and the share of requests
-        that would have to move for every instance to have as many as in the simulation."""
+        """The differences of the live run from the simulation: of the TTFT, as a share of the simulated one; of the hit
+        ratio; and of the request distribution. The last is the share of requests that would have to move to another
+        instance, so that every instance has as many as in the simulation."""
         sides = (self.simulated, self.live)
         shares = [{each["id"]: each["share"] or 0.0 for each in side["instances"]} for side in sides]
         moved = [abs(shares[0].get(name, 0.0) - shares[1].get(name, 0.0)) for name in {**shares[0], **shares[1]}]
@@ -111,7 +112,7 @@ def twin(
     output: Path | None = None,
     progress: Progress | None = None,
 ) -> Twin:
-    """Run each routing policy simulated and live. `policies` are as in `compare`; the default is `USUAL`."""
+    """Run each routing policy simulated and live. `policies` has the form of `compare`; the default is `USUAL`."""
     loaded = Scenario.load(scenario, overrides)
     check(loaded)
     chosen = contenders(loaded, list(USUAL) if policies is None else policies)
@@ -175,7 +176,7 @@ def _pair(pair: Pair) -> RenderableType:
 
 
 def verdict(twins: Twin) -> list[str]:
-    """Return a line for each limit, with the largest difference."""
+    """Return a line for each limit, with the largest difference among the policies."""
     lines = []
     for name, unit in ((TTFT, " %"), (HITS, " points"), (SPREAD, " %")):
         worst = max(twins.pairs, key=lambda pair: abs(pair.errors[name]))

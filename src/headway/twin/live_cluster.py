@@ -1,4 +1,4 @@
-"""A scenario's cluster, live: processes with emulated engines and the gateway in front of them."""
+"""The live cluster of a scenario: processes with emulated engines, and the gateway in front of them."""
 
 import math
 import os
@@ -30,7 +30,7 @@ LOOK_S: Final = 0.02
 
 
 class Process(AbstractContextManager["Process"]):
-    """A running `headway ARGUMENTS`."""
+    """A running process of `headway ARGUMENTS`."""
 
     def __init__(self, *arguments: str) -> None:
         self.arguments = arguments
@@ -47,12 +47,12 @@ class Process(AbstractContextManager["Process"]):
         )
 
     def output(self) -> str:
-        """Return the standard error so far."""
+        """Return the text that the process has written to stderr so far."""
         self._stderr.seek(0)
         return self._stderr.read().decode(errors="replace")
 
     def wait_for(self, pattern: str) -> str:
-        """Wait until the standard error matches a pattern, and return it."""
+        """Wait until the text on stderr matches a pattern, and return that text."""
         end = time.monotonic() + START_S
         while not re.search(pattern, output := self.output()):
             if self.process.poll() is not None or time.monotonic() > end:
@@ -93,14 +93,14 @@ def wait_until_applied(process: Process) -> None:
 # A warm-up opens connections and loads code before a run. Without it the first requests would reach their engines 5 to
 # 15 ms late by the wall clock.
 
-LINES: Final = 24  # connections of the load generator
-EACH: Final = 8  # requests for each engine, nearly at once
-# No block of a prompt is full, so that nothing stays in caches and indexes.
+LINES: Final = 24  # number of connections of the load generator
+EACH: Final = 8  # number of warm-up requests for each engine, sent nearly at once
+# Prompts are shorter than a block, so that nothing stays in caches and indexes.
 TINY: Final = {"rate": "2000/s", "prompt_tokens": 8, "output_tokens": 4}
 
 
 def meanwhile(policies: Json) -> Json:
-    """Return the policies of the warm-up: they spread requests evenly, and differ so that `policies` start afresh."""
+    """Return the policies of the warm-up: they spread requests evenly, and differ so that `policies` start fresh."""
     return {"routing": "round-robin" if "least-loaded" in str(policies["routing"]) else "least-loaded"}
 
 
@@ -112,9 +112,9 @@ def warm(url: str, scenario: Scenario, replicas: int, speed: float) -> None:
 STEP_MS: Final = 20.0  # wall-clock length of the shortest step
 POLL_S: Final = 0.1  # wall-clock polling interval if the scenario's signals are always fresh
 OFTEN_S: Final = 0.01  # shortest polling interval
-DIGITS: Final = 6  # of a second; the ticks of three processes agree to this precision
-LONG: Final = "30d"  # nothing expires, as in simulation
-STATIC: Final = ("pool", "kv_blocks", "max_batch_size", "max_batch_tokens", "max_queue", "capacity")  # of an engine
+DIGITS: Final = 6  # decimal places of a tick in seconds; the ticks of three processes agree to this precision
+LONG: Final = "30d"  # an age that is never reached: nothing expires, as in simulation
+STATIC: Final = ("pool", "kv_blocks", "max_batch_size", "max_batch_tokens", "max_queue", "capacity")  # engine settings
 GATEWAY: Final = ("admission", "priority", "flow", "routing")  # the stages of a gateway
 
 
