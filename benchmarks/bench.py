@@ -1,7 +1,8 @@
-"""CPU time and peak memory of the simulator on fixed cases: `python benchmarks/bench.py [CASE ...] [--json]`.
+"""Measure the simulator's CPU time and peak memory on fixed cases: `python benchmarks/bench.py [CASE ...] [--json]`.
 
 Each case runs in its own process. The time covers the simulation and its summary with all percentiles, but not
-start-up, parsing and the generation of requests. To compare machines use `ratio`, the time in units of the yardstick.
+start-up, parsing and the generation of requests. To compare machines use `ratio`, the time divided by that of
+`yardstick.py`.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def scenario(case: str) -> dict[str, Any]:
 
 
 def measure(case: str, repeats: int) -> dict[str, Any]:
-    """Run one case in this process. Return the best CPU time of several runs and the peak memory of the first."""
+    """Run one case in this process. Return the minimum CPU time of several runs and the peak memory of the first."""
     from yardstick import seconds
 
     from headway.experiment.run import prepare, run_facts

@@ -1,10 +1,10 @@
-"""Print a digest of each of many run folders, to show that a change leaves every byte as it was.
+"""Print the digests of many run folders, to show that a change of the code changes no byte of their files.
 
     python benchmarks/digests.py > before.txt      # in a checkout of the code before the change
     python benchmarks/digests.py > after.txt       # in this one
     diff before.txt after.txt
 
-The scenarios are some of each family that the tests of exactness draw, and every preset and example.
+The scenarios are a few from each family that the tests of exactness draw, and every preset and example.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def results(each: int) -> Iterator[tuple[str, Any]]:
     for file in sorted((ROOT / "examples").glob("*.yaml")):
         try:
             yield file.stem, headway.simulate(file, trace="full")
-        except HeadwayError as error:  # the file of a search or a gateway
+        except HeadwayError as error:  # the file is not a scenario, but that of a search or a gateway
             yield f"{file.stem} {str(error).splitlines()[0][:60]!r}", None
 
 

@@ -1,7 +1,7 @@
 """A day of traffic under static peak provisioning and under each autoscaler: `python benchmarks/diurnal.py [NAME ...]`.
 
-The scenario is `diurnal.yaml` with hourly rates. If ServeGen's archive is beside the project, its ten-minute rates
-replace them. Each run has its own process, for separate figures of CPU time and peak memory.
+The scenario is `diurnal.yaml` with hourly rates. If ServeGen's archive is next to the project's folder, its ten-minute
+rates replace them. Each run has its own process, to measure its CPU time and peak memory separately.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ HERE = Path(__file__).resolve().parent
 ARCHIVE = HERE.parent.parent / "shared" / "traces" / "servegen" / "reason_deepseek-r1.tar.gz"
 DAY, WINDOW = 86_400, 600  # seconds
 
-# Each autoscaler with its defaults, and tuned to the capacity of a replica: 2.2 requests per second within the SLO,
-# which is 60 in flight and two fifths of its KV cache. docs/scaling.md explains why the default of 0.7 is too high.
+# Each autoscaler with its defaults, and tuned to the capacity of a replica. Within the SLO a replica serves 2.2
+# requests per second, with 60 requests in flight and two fifths of its KV cache in use. docs/scaling.md explains why
+# the default of 0.7 is too high.
 RUNS: dict[str, Any] = {
     "static": "static",
     **{name: name for name in ("target-utilization", "queue-threshold", "slo-driven", "concurrency")},
@@ -51,7 +52,7 @@ RUNS: dict[str, Any] = {
 
 
 def profile() -> dict[str, Any] | None:
-    """Return the rate of each window relative to the day's mean, over all clients; None if there is no archive."""
+    """Return the rate of all clients in each window relative to the day's mean. Return None if there is no archive."""
     if not ARCHIVE.exists():
         return None
     from headway.workload.traces import servegen_data

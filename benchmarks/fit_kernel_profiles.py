@@ -27,7 +27,7 @@ CARDS = {
         ("RTXPRO6000/Qwen3-32B/tp2", "qwen-3-32b", 2, 400_000),
     ],
 }
-SAMPLES = {"decode": 90, "prefill": 60, "mixed": 200}  # fitted steps of each kind and model
+SAMPLES = {"decode": 90, "prefill": 60, "mixed": 200}  # number of fitted steps of each kind, for each model
 
 
 def main(name: str) -> None:

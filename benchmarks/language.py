@@ -1,6 +1,7 @@
-"""The cost of a decision in the policy language and in plain Python: `python benchmarks/language.py`.
+"""Measure the cost of a decision in the policy language and in plain Python: `python benchmarks/language.py`.
 
-Both are timed in turn, chunk by chunk, and the smallest time of each counts, so that other load has little effect.
+Both are timed in turn, chunk by chunk. The minimum time of each counts, so that other load on the machine has little
+effect.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
 
 CHUNKS: Final = 60
-CALLS: Final = 2000  # instances that are scored in a chunk
+CALLS: Final = 2000  # number of instances that are scored in a chunk
 SIZES: Final = (8, 64)
 SOURCES: Final = {
     "weighted score": """

@@ -1,10 +1,11 @@
-"""The CPU cost of KV tiers and of prefill/decode disaggregation, relative to the same workload without them:
+"""Measure the CPU cost of KV tiers and of prefill/decode disaggregation, relative to the same workload without them:
 `python benchmarks/ratios.py [CASE ...] [--json]`.
 
-Both variants of a case run in turn in one process. Each run with the feature is divided by the mean of the two runs
-without it before and after; the ratio is the median. The seconds are the minimum. The times are those of the
-simulation, and of the simulation with its summary as in `bench.py`. The base of tiers is the same cluster, with a cache
-that evicts, without tiers. The base of 2 prefill and 6 decode instances is 8 instances that do both.
+Both variants of a case run in turn in one process. The time of each run with the feature is divided by the mean time of
+the run before it and the run after it, which do not have the feature. The ratio is the median of these quotients. The
+seconds are the minimum over the runs. The seconds and `ratio` include the summary, as in `bench.py`;
+`simulation_ratio` does not. The base case of tiers is the same cluster without tiers, with a cache that evicts. The
+base case of 2 prefill and 6 decode instances is 8 instances that do both.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ WORKLOADS: dict[str, Json] = {
         "output_tokens": {"dist": "lognormal", "mean": 150, "std": 100, "min": 10, "max": 800},
     },
 }
-ENGINE: Json = {"gpu": "h100", "latency": {"model": "roofline"}}  # explicit, so that later defaults do not matter
+ENGINE: Json = {"gpu": "h100", "latency": {"model": "roofline"}}  # explicit, so that new defaults change nothing
 WHOLE: Json = {**ENGINE, "instances": 8}
 APART: Json = {**ENGINE, "architecture": "disaggregated", "prefill": {"instances": 2}, "decode": {"instances": 6}}
 CPU: Json = {"cpu": {"blocks": 6000}}
@@ -61,7 +62,7 @@ TIERS: dict[str, Json] = {
     "threshold": {"tiers": CPU, "offload": "threshold", "offload_level": 0.8},
     "shared": {"tiers": {"cpu": {"blocks": 3000}, "storage": {"blocks": 60000, "shared": True}}},
 }
-GPU_BLOCKS = {"base": 1500, "1k": 2500, "high-load": 1500, "chat": 4000}  # few enough to evict
+GPU_BLOCKS = {"base": 1500, "1k": 2500, "high-load": 1500, "chat": 4000}  # few enough blocks that the cache evicts
 
 
 def cases() -> dict[str, tuple[str, Json, Json]]:
@@ -94,11 +95,11 @@ def measure(case: str, requests: int, repeats: int) -> Json:
     routing = {"routing": "least-loaded"}
     shared = {"seed": 7, "workload": {"requests": requests, **WORKLOADS[workload]}, "policies": routing}
     loaded = [Scenario.load({**shared, "cluster": cluster}) for cluster in clusters]
-    times: list[tuple[float, float]] = []  # without and with the summary
+    times: list[tuple[float, float]] = []  # CPU times without and with the summary
     for number in range(2 * repeats + 1):
         prepared = prepare(loaded[number % 2])
         traffic: Any = prepared.traffic()
-        if not traffic.listens:  # it can be generated before the measurement
+        if not traffic.listens:  # the requests do not depend on answers, so they are generated before the measurement
             traffic = OpenLoop(list(traffic))
         gc.collect()
         before = time.process_time()
@@ -117,8 +118,8 @@ def measure(case: str, requests: int, repeats: int) -> Json:
 
 
 def against_neighbours(times: list[float]) -> float:
-    """Return the median of every second time divided by the mean of its two neighbours: changes in the machine's speed
-    affect neighbours alike."""
+    """Divide every second time by the mean of its two neighbours, and return the median of the quotients. Changes in
+    the machine's speed affect neighbours alike."""
     return median(times[at] * 2 / (times[at - 1] + times[at + 1]) for at in range(1, len(times), 2))
 
 

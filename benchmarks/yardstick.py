@@ -1,4 +1,4 @@
-"""A fixed loop of the operations that dominate the simulator: small objects, dictionaries, a heap, integer arithmetic.
+"""A fixed loop of the operations that dominate the simulator: small objects, dictionaries, a heap and integers.
 To compare times from different machines, divide them by the time of this loop."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def work(count: int = 200_000) -> int:
 
 
 def seconds(repeats: int = 5) -> float:
-    """Return the CPU seconds of the loop, the best of several runs."""
+    """Return the CPU time of the loop in seconds: the minimum of several runs."""
     best = float("inf")
     for _ in range(repeats):
         before = time.process_time()

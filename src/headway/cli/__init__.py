@@ -1,6 +1,6 @@
-"""The command line: runs one verb and returns its exit status. `verbs` has the table of verbs.
+"""The command line: runs one verb and returns its exit status. The module `verbs` has the table of verbs.
 
-Every command pays for the imports of this file, `headway --version` included.
+Keep the imports of this file few: every command pays for them, even `headway --version`.
 """
 
 import io
@@ -13,7 +13,7 @@ from headway.errors import HeadwayError, InvariantError
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and exit with its status: 0 good, 2 wrong usage or input, 3 a bug in Headway."""
+    """Run a command and exit with its status, such as 0 for success, 2 for wrong usage or input, 3 for a bug."""
     sys.exit(status(list(sys.argv[1:] if arguments is None else arguments)))
 
 
@@ -23,10 +23,10 @@ def status(arguments: list[str]) -> int:
         return _complain("stdout is closed; there is nowhere to print to.", 2)
     width = os.environ.get("COLUMNS", "")
     if width.isdecimal() and not width.strip("0"):
-        del os.environ["COLUMNS"]  # some programs set 0 for an unknown width
+        del os.environ["COLUMNS"]  # some programs set it to 0 if they do not know the width
     for output in (sys.stdout, sys.stderr):
         if isinstance(output, io.TextIOWrapper):
-            output.reconfigure(errors="replace")  # a terminal that cannot show a character is no reason to fail
+            output.reconfigure(errors="replace")  # a character that the terminal cannot show must not fail the command
     try:
         return _answer(arguments or ["--help"])
     except HeadwayError as error:
@@ -42,7 +42,7 @@ def status(arguments: list[str]) -> int:
         why = error.strerror or error
         if error.filename is not None:
             return _complain(f"{error.filename}: cannot be read or written ({why}).", 2)
-        _drop_stdout()  # an error without a file name comes from stdout, as on a full disk
+        _drop_stdout()  # an error without a file name is about stdout, for example because the disk is full
         return _complain(f"stdout: cannot be written ({why}).", 2)
     except Exception as error:
         import traceback
@@ -53,7 +53,7 @@ def status(arguments: list[str]) -> int:
 
 def _answer(arguments: list[str]) -> int:
     if arguments == ["--version"]:
-        text, code = f"{__version__}\n", 0  # without loading the parser, which is slow
+        text, code = f"{__version__}\n", 0  # skips the import of the parser, which is slow
     else:
         from headway.cli.verbs import answer
 
@@ -64,7 +64,7 @@ def _answer(arguments: list[str]) -> int:
 
 
 def _drop_stdout() -> None:
-    """Replace stdout by one that the interpreter can flush at exit."""
+    """Replace stdout by a file that the interpreter can flush at exit without an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -68,7 +68,7 @@ def agent(
     from headway.gateway.membership.node_agent import Agent, advertised_url
     from headway.http.address import Address
 
-    read_key(engine_key_env, "--engine-key-env")  # raises if it is not set
+    read_key(engine_key_env, "--engine-key-env")  # raises an error if the variable is not set
     near = Address(engine, "--engine")
     url = advertised_url(engine, advertise, settings.endpoints)
     far = Address(url, "--advertise")

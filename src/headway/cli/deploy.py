@@ -70,7 +70,7 @@ def deploy(
         document |= {"deployed": True, "said": target.carry_out(change, wait_s)}
     if as_json:
         return document
-    diff = change.diff.rstrip("\n") if yes or dry_run else ""  # otherwise `agrees` has printed it
+    diff = change.diff.rstrip("\n") if yes or dry_run else ""  # otherwise `agrees` has already printed the diff
     return Page([], "\n".join(filter(None, (diff, document["said"]))) or None)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def flag(help: str, *names: str) -> Parameter:
-    """Describe a switch or list without a `--no-` or `--empty-` form."""
+    """Return the parameter of a switch or list that has no `--no-` or `--empty-` form."""
     return Parameter(name=names or None, negative="", help=help)
 
 
@@ -74,7 +74,7 @@ class Choice:
         return validate(self.data(scenario))
 
     def data(self, scenario: str | None) -> Json:
-        """Return the scenario as a plain mapping, changed but not yet validated."""
+        """Return the scenario as a plain mapping, with the changes applied but not yet validated."""
         from headway.scenario import overrides
         from headway.scenario.scenario import DEFAULT, load_data
 
@@ -86,7 +86,7 @@ class Choice:
         return overrides.apply(data, self.changes or ())
 
     def routing(self) -> dict[str, str]:
-        """Return the options that name a routing policy and are set."""
+        """Return those options that are set and name a routing policy."""
         options = {
             "--routing-policy": self.routing_policy,
             "--routing-scorers": self.routing_scorers,
@@ -131,7 +131,7 @@ def needs(extra: str, verb: str, purpose: str = "") -> Iterator[None]:
         yield
     except ImportError as error:
         package = (error.name or "").partition(".")[0]
-        if package == "headway":  # a bug, not a missing package
+        if package == "headway":  # a missing module of Headway is a bug, not a missing package
             raise
         raise HeadwayError(f"{verb}: {package} is not installed; install headway[{extra}]{purpose}.") from None
 
@@ -155,7 +155,7 @@ class EtcdChoice:
         from headway.config.section import read
 
         with needs("gateway", "etcd", " for the gateway"):
-            from headway.gateway.membership.etcd_client import Etcd  # noqa: F401  (fails at once if a package is missing)
+            from headway.gateway.membership.etcd_client import Etcd  # noqa: F401  (fails early without its package)
             from headway.gateway.membership.etcd_settings import EtcdSettings
         section = {"endpoints": self.etcd, "prefix": self.prefix}
         for name, value in asdict(self).items():

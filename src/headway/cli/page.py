@@ -1,4 +1,4 @@
-"""What a verb returns, and how it is printed."""
+"""The output that a verb returns, and how it is printed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headway.types import Json
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-# For terminals without Unicode.
+# Replacements for terminals without Unicode.
 SIGNS = {"▸": ">", "×": "x", "–": "-", "·": "|", "≤": "<=", "±": "+-", "✓": "+", "✗": "x"}
 PLAIN = str.maketrans({**SIGNS, **dict.fromkeys("▏▎▍▌▋▊▉█▁▂▃▄▅▆▇", "#")})
 
@@ -25,7 +25,7 @@ AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print one J
 
 
 class Page(NamedTuple):
-    """Output for people: parts laid out for the terminal's width, then a line to copy that is never broken."""
+    """Output for people: parts that are fitted to the terminal's width, then a line to copy that is never wrapped."""
 
     parts: Sequence[RenderableType]
     line: str | None = None
@@ -69,12 +69,12 @@ def say(*messages: str | None) -> None:
     """Print messages to stderr; None is skipped."""
     for message in messages:
         if message is not None and sys.stderr is not None:
-            with contextlib.suppress(OSError):  # the exit status still reports it
+            with contextlib.suppress(OSError):  # stderr is closed; the exit status still reports the error
                 print(f"headway: {message}", file=sys.stderr)
 
 
 def confirm(question: str, instead: str) -> bool:
-    """Ask a question on stderr, since stdout is for the result; `instead` names the options that answer it."""
+    """Ask a question on stderr, because stdout is for the result. `instead` names the options that answer it."""
     if not sys.stdin.isatty():
         raise HeadwayError(f"not a terminal: pass {instead}.")
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)

@@ -129,7 +129,7 @@ def run(
 
 
 def _run(loaded: Scenario, trace: Trace, counterfactuals: int, output: Path | None, again: bool) -> Result:
-    """Return the run from the folder if it is there, else simulate it and write it."""
+    """Return the run that the folder has. If it has none, simulate the run and write it to the folder."""
     from headway.experiment.counterfactual import counterfactuals as force_others
     from headway.experiment.run import read_run, simulate
     from headway.report.progress import Bar
@@ -141,7 +141,7 @@ def _run(loaded: Scenario, trace: Trace, counterfactuals: int, output: Path | No
     else:
         with Bar(loaded.workload.requests, "requests") as bar:
             result = simulate(loaded, trace=trace, progress=lambda arrived, now_ps: bar.update(arrived))
-        if output is not None:  # before counterfactuals, which may fail
+        if output is not None:  # save before the counterfactuals, which may fail
             say(f"wrote {', '.join(result.save(output))} to {output}")
     if output is not None and counterfactuals:
         with Bar(None, "runs with another choice", f"The run is in {output}, without counterfactuals.") as bar:

@@ -65,7 +65,7 @@ def summarize(
         counters=counters,
         strategy=strategy,
     )
-    # Printed as it is: it is Markdown, which a program may read.
+    # The summary is printed unchanged, because it is Markdown, which a program may read.
     return summary.document() if as_json else Page([], summary.text.rstrip("\n"))
 
 

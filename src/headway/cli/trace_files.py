@@ -1,4 +1,4 @@
-"""Options that the `headway trace` commands share: which trace to read and how to write another."""
+"""Options that the `headway trace` commands share: which trace to read, and how to write the result."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Table:
     yes: Annotated[bool, flag("Use the guessed mapping of columns without asking.", "--yes", "-y")] = False
 
     def columns(self, source: Path, read_format: str | None) -> dict[str, Column] | None:
-        """Return the mapping of columns: as given, or guessed if the format is unknown and the user agrees."""
+        """Return the mapping of columns: the given one, or a guess if the format is unknown and the user agrees."""
         from headway.workload.traces import detect
         from headway.workload.traces.columns import NAME, guess_columns, parse_columns, write_columns
 
@@ -64,7 +64,7 @@ class Table:
                 return None
         guess = None if source.is_dir() else guess_columns(source)
         if guess is None:
-            return None  # reading explains what is missing
+            return None  # the error of the reader explains what is missing
         text = write_columns(guess)
         say(f"{source.name}: columns guessed: {text}")
         if self.yes or confirm("Use this mapping?", f"--yes, or --map {text}"):

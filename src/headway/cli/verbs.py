@@ -1,4 +1,4 @@
-"""The verbs of the command line. Each calls a function of the public API and returns what is to be printed."""
+"""The verbs of the command line. Each verb calls a function of the public API and returns the output to print."""
 
 import contextlib
 import sys
@@ -10,8 +10,8 @@ from headway import __version__
 from headway.cli.page import Verdict, text_of
 from headway.errors import HeadwayError
 
-# By group, in the order of `headway --help`: the module of this package and the function or App of each verb. A module
-# is imported when its verb runs or when help is shown.
+# The verbs by group, in the order of `headway --help`: each with its module in this package, and its function or App. A
+# module is imported when its verb runs or when help is shown.
 GROUPS = {
     "Simulate": (
         "run:run",
@@ -66,7 +66,7 @@ for place, (heading, verbs) in enumerate(GROUPS.items()):
 
 
 def answer(arguments: list[str]) -> tuple[str, int]:
-    """Run a verb; return the text for stdout and the exit status. What a user's policy prints goes to stderr."""
+    """Run a verb; return the text for stdout and the exit status. Text that a user's policy prints goes to stderr."""
     console = Console(highlight=False, file=sys.stdout)
     if arguments[0] in app.help_flags:
         app.resolved_commands()  # the overview shows the first line of each verb's docstring
