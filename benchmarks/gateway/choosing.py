@@ -1,9 +1,9 @@
-"""What a request takes the gateway before it is sent, without sockets: it is read, hashed and a target chosen.
+"""Measure the CPU time that the gateway spends on a request before sending it: parsing, hashing and choosing a target.
 
 python choosing.py [--engines 64] [--json]
 
-All of it is done at once on the loop, so the longest is what others have to wait for. Times are CPU's, so that other
-work on the machine counts less."""
+The measurement uses no sockets. The gateway does this work in one piece on its event loop, so other requests wait for
+it. Times are CPU times, so that other work on the machine has less effect."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from headway.http.wire import Incoming
 from load import share
 
 POLICIES = ("kv-aware", "lmetric")
-SIZES = {800: 3000, 16_000: 3000, 128_000: 600, 400_000: 300}  # bytes of a prompt, and how many
-SHARED, UNDER_WAY = 64, 256  # beginnings that prompts have in common, and requests in flight
+SIZES = {800: 3000, 16_000: 3000, 128_000: 600, 400_000: 300}  # size of a prompt in bytes: number of prompts
+SHARED, UNDER_WAY = 64, 256  # number of prefixes that prompts share, and of requests in flight
 
 
 def prompts(size: int, count: int) -> list[bytes]:
-    """Half of each is one of a few beginnings, as of a conversation that goes on."""
+    """Return request bodies. The first half of each prompt is one of a few shared prefixes, as in a conversation."""
     draw = random.Random(size)
     letters = "abcdefghijklmnopqrstuvwxyz     "
     begins = ["".join(draw.choices(letters, k=size // 2)) for _ in range(SHARED)]
@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--engines", type=int, default=64)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    collect_seldom()  # as a gateway does
+    collect_seldom()  # a gateway also collects garbage seldom
     rows = [measure(policy, given.engines, size, count) for policy in POLICIES for size, count in SIZES.items()]
     if given.json:
         print(json.dumps({"load": os.getloadavg(), "rows": rows}))

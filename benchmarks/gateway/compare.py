@@ -1,10 +1,10 @@
-"""What a router costs: all of them before the same two engines, by turns, in one run.
+"""Compare the cost of routers: all run in front of the same two engines and are measured in turn, in one run.
 
 python compare.py [--rounds 7] [--seconds 2] [--only headway,smg] [--cases 200] [--json]
 
-The router has one core, engines and clients the other. Each cell is the median of the rounds, and what is printed below
-the table is worked out from its cells. CPU is the router's own, user and system, by /proc, divided by the requests it
-answered."""
+The routers share one core; engines and clients share another. Each cell is the median of the rounds. The lines below
+the table are computed from its cells. CPU is the user and system time of the router's processes from /proc, divided by
+the number of requests."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def measure(port: int, case: Case, seconds: float, router: Started | None) -> Ce
 def rounds(
     started: list[Started], engines: list[int], cases: list[Case], count: int, seconds: float
 ) -> dict[tuple[str, str], list[Cell]]:
-    """By router and case."""
+    """Return the cells of all rounds, by router and case."""
     found: dict[tuple[str, str], list[Cell]] = {}
     targets = [("direct", engines[0], None), *((one.router.name, one.port, one) for one in started)]
     for number in range(count + 1):
         for case in cases:
             for name, port, router in targets:
                 cell = measure(port, case, seconds if number else min(1.0, seconds), router)
-                if number:  # the first is to warm up
+                if number:  # the first round is a warm-up
                     found.setdefault((name, case.name), []).append(cell)
         print(f"round {number} of {count} done, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
     return found
@@ -80,7 +80,7 @@ def medians(cells: dict[tuple[str, str], list[Cell]]) -> dict[str, dict[str, Cel
 
 
 def bounds(started: list[Started], found: dict[str, dict[str, Cell]]) -> list[dict[str, Any]]:
-    """What is asked of ours, and what it is."""
+    """Return the limits for Headway's routers, each with its measured value."""
     rust = [one.router.name for one in started if one.router.kind == "rust"]
     told: list[dict[str, Any]] = []
     for name in (one.router.name for one in started if one.router.kind == "ours"):

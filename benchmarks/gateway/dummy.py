@@ -1,4 +1,4 @@
-"""Two engines that think of nothing: an answer at once, or 64 events of a stream 1 ms apart, each sent on its own."""
+"""Dummy engines that compute nothing: they answer at once, or stream 64 events 1 ms apart, each in its own write."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Engine(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserError:  # some routers ask first whether it speaks gRPC
+        except httptools.HttpParserError:  # some routers first check whether the engine speaks gRPC
             self.transport.abort()
 
     def on_message_begin(self) -> None:
@@ -76,14 +76,14 @@ class Engine(asyncio.Protocol):
         if self.parser.get_method() != b"POST":
             self.transport.write(answer(GET.get(self.target, {})))
         elif b'"stream": true' in self.body or b'"stream":true' in self.body:
-            self.transport.write(STREAMED + EVENTS[0])  # at once, so that TTFT is the router's alone
+            self.transport.write(STREAMED + EVENTS[0])  # sent at once, so that only the router adds to TTFT
             self.streams[self] = 1
         else:
             self.transport.write(WHOLE)
 
 
 def tick(loop: asyncio.AbstractEventLoop, streams: dict[Engine, int]) -> None:
-    """One clock for all streams: a timer for each would cost more than what is measured."""
+    """Send the next event of every stream. One timer for all streams: a timer for each would cost too much."""
     loop.call_later(APART_S, tick, loop, streams)
     for engine, count in list(streams.items()):
         if count < CHUNKS:

@@ -1,5 +1,5 @@
-"""Clients that ask as soon as they are answered, or by the clock, each on a connection that it keeps; 64 prompts by
-turns.
+"""Load clients: each keeps one connection and sends its next request as soon as it is answered, or at a fixed interval.
+They use 64 prompts in turn.
 
 python load.py PORT --clients 32 --seconds 3 --prompt-bytes 200 [--rate 167] [--stream]  prints one JSON document."""
 
@@ -15,7 +15,7 @@ import httptools
 import uvloop
 
 PROMPTS = 64
-KEY = "sk-benchmark-of-gateways"  # LiteLLM wants one
+KEY = "sk-benchmark-of-gateways"  # LiteLLM requires a key
 
 
 def requests(prompt_bytes: int, stream: bool) -> list[bytes]:
@@ -32,10 +32,10 @@ def requests(prompt_bytes: int, stream: bool) -> list[bytes]:
 
 
 class Load:
-    """What all clients found together."""
+    """The measurements of all clients together."""
 
     def __init__(self, asked: list[bytes], every_s: float = 0.0) -> None:
-        self.asked, self.every_s = asked, every_s  # how often each client asks; 0: as soon as it is answered
+        self.asked, self.every_s = asked, every_s  # `every_s`: interval between a client's requests; 0: no wait
         self.count = self.errors = self.reads = 0
         self.latencies: list[float] = []
         self.firsts: list[float] = []
@@ -88,7 +88,7 @@ class Client(asyncio.Protocol):
 
 
 def share(values: list[float], part: float) -> float:
-    """In milliseconds."""
+    """Return the quantile `part` of values in seconds, in milliseconds."""
     return sorted(values)[min(len(values) - 1, int(len(values) * part))] * 1e3 if values else float("nan")
 
 
@@ -101,7 +101,7 @@ async def run(
     made = []
     for number in range(clients):
         made.append(await loop.create_connection(lambda number=number: Client(load, number), "127.0.0.1", port))
-        await asyncio.sleep(load.every_s / clients)  # by the clock they ask one after the other
+        await asyncio.sleep(load.every_s / clients)  # with a rate, the clients start evenly spaced
     await asyncio.sleep(seconds - load.every_s)
     load.over = True
     await asyncio.wait([client.done for _, client in made], timeout=30)

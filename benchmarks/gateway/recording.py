@@ -1,10 +1,10 @@
-"""What recording costs: the gateway with and without `records`, by turns, at 10,000 requests a minute.
+"""Measure the cost of recording: the gateway with and without `records`, in turn, at 10,000 requests per minute.
 
 python recording.py [--rounds 5] [--seconds 20] [--prompt-bytes 2000] [--policy kv-aware] [--json]
 
-The gateways have one core, engines and clients the other. CPU is a gateway's own, user and system, by /proc, divided by
-the requests it answered. The two take turns; ratios are of all rounds together, and of each. Folders are written under
-way, by a process of their own that no request waits for: what that takes is told apart."""
+The gateways share one core; engines and clients share another. CPU is the user and system time of a gateway's process
+from /proc, divided by the number of requests. Ratios are given for all rounds together and for each round. During the
+run a separate process writes the folders, and no request waits for it; its CPU time is reported separately."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from routers import Router, Started, free_port, headway, times
 HERE = Path(__file__).resolve().parent
 ROUTER_CPU, LOAD_CPU = 0, 1
 PLAIN, RECORDING = "without", "with records"
-FOLDER = 2000  # requests of one, so that some are written while it is measured
+FOLDER = 2000  # requests per folder, so that some folders are written during the measurement
 TICK_US = 1e6 / os.sysconf("SC_CLK_TCK")
 
 
@@ -54,7 +54,7 @@ def rounds(started: list[Started], given: argparse.Namespace, stream: bool) -> d
     for number in range(given.rounds + 1):
         for one in started if number % 2 else reversed(started):
             turn = measure(one, given, stream, given.seconds if number else 3.0)
-            if number:  # the first is to warm up
+            if number:  # the first round is a warm-up
                 turns[one.router.name].append(turn)
         print(f"round {number} of {given.rounds} done, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
     return turns
@@ -78,14 +78,14 @@ def told(turns: dict[str, list[Turn]], written_us: float) -> dict[str, Any]:
 
 
 def waited_us(pid: int) -> float:
-    """CPU of a process's children that have ended."""
+    """Return the CPU time of those children of a process that have ended."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     return (int(fields[13]) + int(fields[14])) * TICK_US
 
 
 def written_us(one: Started, folder: Path) -> float:
-    """Of the process that writes folders, for one of their requests."""
-    time.sleep(5.0)  # the last of them may be under way
+    """Return the CPU time of the process that writes folders, per recorded request."""
+    time.sleep(5.0)  # gives the process time to finish the last folder
     lines = [len(file.read_bytes().splitlines()) for file in folder.glob("0*/*/requests.jsonl")]
     return waited_us(one.process.pid) / max(1, sum(lines))
 

@@ -1,4 +1,4 @@
-"""How each router is started before the two engines. Those of others live in `.venv-routers` (`make routers`)."""
+"""Start each router in front of the two engines. `make routers` installs other projects' routers in `.venv-routers`."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def free_port() -> int:
 
 
 class Started:
-    """A router under way, on one core."""
+    """A running router, on one core."""
 
     def __init__(self, router: Router, engines: list[int], folder: Path, cpu: int) -> None:
         self.router, self.port = router, free_port()
@@ -96,7 +96,7 @@ class Started:
         )
 
     def wait(self) -> None:
-        """Until it answers; its engines it may take a moment more to know."""
+        """Wait until the router answers. It may need a moment more to discover its engines."""
         end = time.monotonic() + START_S
         url = f"http://127.0.0.1:{self.port}{self.router.ready}"
         while True:
@@ -110,7 +110,7 @@ class Started:
                 time.sleep(0.2)
 
     def cpu_s(self) -> float:
-        """User and system time of it and its children."""
+        """Return the user and system time of the router's process and all its descendants."""
         return sum(times(pid) for pid in tree(self.process.pid)) / os.sysconf("SC_CLK_TCK")
 
     def rss_mb(self) -> float:
