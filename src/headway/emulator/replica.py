@@ -56,7 +56,7 @@ class Replica:
         self.port = 0
         self.server: asyncio.Server | None = None
         self.publisher: KvPublisher | None = None
-        self.touched: list[tuple[Job, Content]] = []  # requests whose blocks were computed at this instant
+        self.touched: list[tuple[Job, Content]] = []  # requests with blocks that a step ending now has computed
         self.on_end: Callable[[Flight, str], None] = lambda flight, outcome: None
         self._sweeper: asyncio.TimerHandle | None = None
 

@@ -101,7 +101,7 @@ class Room:
         self.on_step: list[Callable[[int, int], None]] = []  # called with the instance and time of an ended step
         self.on_settled: list[Callable[[int], None]] = []  # called with the time after all events at that time
         self.on_tick: list[Callable[[], None]] = []  # called at a tick, after all events that were due by then
-        self.stuck: set[int] = set()  # instances whose steps do not end because of a fault
+        self.stuck: set[int] = set()  # instances that hang: their steps do not end
         self.wires: dict[int, int] = {}  # links for KV blocks from other processes, by instance
         self.origin = loop.time()
         self._timer: asyncio.TimerHandle | None = None
@@ -151,7 +151,7 @@ class Room:
         job.started, job.prefilled = True, job.request.prompt_tokens  # the source has computed the prompt
 
     def cancel(self, index: int, job: Job) -> None:
-        """Cancel a request. A queued request leaves at once, a running one at the end of the current step."""
+        """Cancel a request. A queued request is removed at once, a running one at the end of the current step."""
         now = self.catch_up()
         if self.sinks.pop(job, None) is None:
             return

@@ -35,7 +35,7 @@ ALWAYS: Final = (  # policies in every comparison
 
 
 class Contestant(Struct, frozen=True):
-    """A policy on the held-out part. `ahead` is the winner's lead over it."""
+    """The result of a policy on the held-out part. `ahead` is the winner's lead over this policy."""
 
     name: str
     kind: str  # winner, baseline, built-in, or oracle (needs signals that no live router has)
@@ -71,7 +71,7 @@ class Conclusion(Struct, frozen=True):
 
     @property
     def rival(self) -> Contestant | None:
-        """The best built-in policy on the held-out part: a winner that beats it beats all of them."""
+        """The best built-in policy on the held-out part: a winner that beats it beats every built-in policy."""
         return next((rival for rival in self.contestants if rival.kind in ("built-in", "baseline")), None)
 
     @property

@@ -83,7 +83,7 @@ class Gain(Struct, frozen=True):
     """The mean gain over workloads with its 95 % confidence interval, and the gain in each workload."""
 
     mean: float
-    low: float | None  # None with a single seed, or if the seeds changed nothing
+    low: float | None  # None if there is a single seed, or if the seeds changed no figure
     high: float | None
     workloads: dict[str, float]
 
@@ -94,7 +94,7 @@ class Gain(Struct, frozen=True):
 
     @property
     def certain(self) -> bool:
-        """Whether the interval excludes zero."""
+        """Whether the confidence interval excludes zero."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 

@@ -98,10 +98,11 @@ SHOWN: Final = 12  # maximum number of rows of the front in the report
 
 
 class Selection(Struct, frozen=True):
-    """`front` is on the train part, best primary fitness first; `validated` has evaluations by candidate id."""
+    """The winner and the Pareto front. `front` is on the train part, with the highest primary fitness first;
+    `validated` has evaluations by candidate id."""
 
     front: list[Judged]
-    dominated: float  # hypervolume of the front over the baseline
+    dominated: float  # hypervolume of the front above the baseline
     winner: Judged
     chosen_on: str  # validation, or train if the suite has no validation part
     validated: dict[str, Evaluation]

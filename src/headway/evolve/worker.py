@@ -228,7 +228,7 @@ def _drive(tasks: Sequence[Task], zygotes: list[Zygote], limits: Limits, finishe
                 if isinstance(answer, Failure):
                     zygote = replace(zygote)
                 if isinstance(answer, Failure) and answer.kind == "crash" and place not in retried:
-                    retried.add(place)  # the cause may be outside the task
+                    retried.add(place)  # try again once: the cause may be outside the task
                     waiting.appendleft(place)
                 else:
                     finished(place, answer if isinstance(answer, Failure) else _value(answer))
