@@ -1,4 +1,4 @@
-"""Faults that tests can inject into a replica."""
+"""Faults that can be injected into a replica."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Genetic operators on rules: grow a random rule, mutate one node, cross two rules. A number is replaced only by a
+"""Genetic operators on rules: grow a random rule, change one part, cross two rules. A number is replaced only by a
 number, a condition only by a condition."""
 
 from collections.abc import Callable

@@ -48,7 +48,7 @@ UNKNOWN: Final = ("clone3", "openat2", "faccessat2")  # they get ENOSYS, so that
 class Limits(Struct, frozen=True):
     """Limits of one call."""
 
-    memory_mb: int = 2048  # limit in addition to the memory of the process that it is forked from
+    memory_mb: int = 2048  # limit in addition to the memory of the parent process
     cpu_s: float = 60.0  # rounded up to whole seconds
     deadline_s: float = 60.0  # limit on wall-clock time
     result_mb: int = 64
