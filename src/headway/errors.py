@@ -6,8 +6,8 @@ class HeadwayError(Exception):
 
 
 class UndeclaredSignal(HeadwayError, AttributeError):
-    """A policy read a signal that it did not declare. Also an AttributeError, so that `hasattr`, `copy` and `pickle`
-    work on views."""
+    """A policy read a signal that it did not declare. This is also an AttributeError, so that `hasattr`, `copy` and
+    `pickle` work on views."""
 
 
 class InvariantError(Exception):

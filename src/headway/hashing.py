@@ -12,7 +12,8 @@ ROOT: Final = 0
 
 
 def key(kind: int, number: int) -> int:
-    """Return the key of content `number` of a kind: a block of a trace, a prompt, an output or a group's prefix."""
+    """Return the key of the content with this kind and number. Content is numbered separately for each kind: blocks of
+    a trace, prompts, outputs, and prefixes that groups share."""
     return number * 4 + kind
 
 

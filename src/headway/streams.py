@@ -1,5 +1,5 @@
-"""Random streams, one per subsystem. Each is derived from a seed and the subsystem's name, so that adding a stream
-leaves the others unchanged."""
+"""Random streams, one per subsystem. Each stream is derived from a seed and the subsystem's name, so that adding
+a stream leaves the others unchanged."""
 
 from hashlib import blake2b
 from random import Random
@@ -11,5 +11,5 @@ def derive(seed: int, name: str) -> int:
 
 
 def stream(seed: int, name: str) -> Random:
-    """Return the random stream of `name`: the same in every process and on every machine."""
+    """Return the random stream of `name`. Its draws are the same in every process and on every machine."""
     return Random(derive(seed, name))

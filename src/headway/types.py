@@ -16,7 +16,7 @@ PS_PER_SECOND: Final = 1_000_000_000_000
 PS_PER_MS: Final = 1_000_000_000
 PS_PER_US: Final = 1_000_000
 PS_PER_NS: Final = 1_000
-NEVER: Final = 1 << 120  # in picoseconds: later than any instant
+NEVER: Final = 1 << 120  # a time in picoseconds that is later than any event
 
 
 class Path(Struct, eq=False, gc=False):
@@ -32,8 +32,8 @@ class Path(Struct, eq=False, gc=False):
     _blocks: tuple[tuple[int, int], ...] = ()
 
     def blocks(self, size: int) -> tuple[tuple[int, int], ...]:
-        """Return the full blocks of `size` tokens as (key, end block) runs. A block belongs to the run of its last
-        token."""
+        """Return the full blocks of `size` tokens as (key, end block) runs. A block belongs to the run that
+        contains its last token."""
         if size != self._size:
             keys = self.keys  # has the length of `ends`; `strict=True` would be slower
             stops = [end // size for end in self.ends]
@@ -115,9 +115,9 @@ class Scorecard(Struct, frozen=True):
     candidates: list[str]  # ids of all instances before filtering
     picked: str  # id of the chosen instance
     removed: dict[str, list[str]] = field(default_factory=dict)  # ids that each filter removed, in filter order
-    passed_over: list[str] = field(default_factory=list)  # filters that were skipped: they would remove every instance
+    passed_over: list[str] = field(default_factory=list)  # filters skipped because they would remove every instance
     left: list[str] = field(default_factory=list)  # ids that were scored
-    scores: dict[str, list[float]] = field(default_factory=dict)  # by scorer, in the order of `left`
+    scores: dict[str, list[float]] = field(default_factory=dict)  # scores by name of the scorer, in the order of `left`
     totals: list[float] = field(default_factory=list)  # the totals that the picker compared
     lowest_wins: bool = False  # whether the lowest total wins, not the highest
     prefill: Scorecard | None = None  # the decision about the prefill instance, if the policy chooses a pair
@@ -141,12 +141,13 @@ class Scale(Struct, frozen=True, gc=False):
 
 ADMIT: Final = Admit()
 
-# States of an instance; the others are draining and stopped. Warming instances serve, more slowly than ready ones.
+# Groups of instance states. A warming instance serves requests, but more slowly than a ready one. The remaining
+# states, `draining` and `stopped`, belong to no group.
 SERVING: Final = ("warming", "ready")
 STARTING: Final = ("provisioning", "loading")
 REPLICAS: Final = (*STARTING, *SERVING, "unreachable")  # the states that count towards a pool's replicas
 
-# Ends of a request's stay on one instance. The request itself continues, so these are not outcomes.
+# Why a request left its instance although it has not ended. These are not outcomes, since the request continues.
 REDIRECTED: Final = "redirected"
 RETRIED: Final = "retried"
 OUTCOMES: Final = ("completed", "rejected", "timed_out", "failed", "in_flight")

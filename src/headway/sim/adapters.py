@@ -1,6 +1,7 @@
 """The adapters (LoRA) that an instance has loaded into its slots.
 
-An adapter of a running request stays loaded. If a slot is needed, the least recently entered unused adapter is evicted.
+An adapter of a running request stays loaded. If a slot is needed, the instance evicts the unused
+adapter whose last request entered the batch earliest.
 """
 
 from headway.errors import InvariantError
@@ -12,9 +13,9 @@ class Adapters:
     def __init__(self, slots: int, load_ps: int) -> None:
         self.slots = slots
         self.load_ps = load_ps  # time to load one adapter
-        self.users: dict[str, int] = {}  # running requests by loaded adapter, in order of the last entry
-        self.used = 0  # adapters with running requests
-        self.loaded = 0  # loads so far
+        self.users: dict[str, int] = {}  # number of running requests by loaded adapter, in order of last entry
+        self.used = 0  # number of adapters with running requests
+        self.loaded = 0  # number of loads so far
         self.loading_ps = 0  # time that loads add to the next step
 
     def has_room(self, name: str | None) -> bool:

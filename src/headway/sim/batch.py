@@ -8,16 +8,16 @@ from headway.sim.job import Job
 class Batch:
     def __init__(self, block_tokens: int) -> None:
         self.block_tokens = block_tokens
-        self.running: dict[Job, Job] = {}  # in order of entry
-        self.entered = 0  # requests that have ever entered
+        self.running: dict[Job, Job] = {}  # running requests in order of entry
+        self.entered = 0  # number of requests that have entered so far
         self.partial: Job | None = None  # the request whose prefill is unfinished
-        self.steps = 0  # steps that have ended
+        self.steps = 0  # number of steps that have ended
         # the decoding set
         self.decodes = 0
-        self.counted = 0  # decodes that count in the statistics
-        self.context = 0  # sum of their known tokens
-        # Decodes that take a new block at a step, by step modulo the block size. Stored twice, so that consecutive
-        # steps are always one slice.
+        self.counted = 0  # number of decodes that count in the statistics
+        self.context = 0  # sum of the known tokens of all decodes
+        # Number of decodes that need a new block at a step, by step modulo the block size. The list has two copies of
+        # these numbers, so that consecutive steps are always one slice.
         self.phases = [0] * (2 * block_tokens)
         self.ending: list[tuple[int, int, Job]] = []  # heap of decodes by (last step, order)
 
@@ -59,7 +59,7 @@ class Batch:
         heapify(self.ending)
 
     def decode_blocks(self, begun: int, steps: int) -> int:
-        """Return the blocks that the decodes take in `steps` steps, if `begun` steps have begun before."""
+        """Return how many blocks the decodes need in the `steps` steps that follow the first `begun` steps."""
         size = self.block_tokens
         phase = begun % size
         return self.decodes * (steps // size) + sum(self.phases[phase : phase + steps % size])

@@ -16,7 +16,7 @@ from headway.types import NEVER, REPLICAS, SERVING, STARTING, Request
 if TYPE_CHECKING:
     from headway.sim.dispatcher import Dispatcher
 
-REACHED = (*SERVING, "draining")  # states in which an instance has requests
+REACHED = (*SERVING, "draining")  # states in which an instance may have requests
 
 
 class Capacity:
@@ -113,8 +113,8 @@ class Capacity:
                 dispatcher.recorder.scaled.append(record)
 
     def resize(self, now: int, pool: PoolSetup, target: int) -> int:
-        """Start or drain instances until a pool has `target` replicas, and return how many it has. Draining instances
-        keep their GPUs, so that a pool may have no free place yet."""
+        """Start or drain instances until a pool has `target` replicas, and return how many it has. Draining
+        instances keep their GPUs, so the pool may be unable to start another instance until one has stopped."""
         lifecycle = self.lifecycle
         count = lifecycle.count(pool)
         while count < target and (place := lifecycle.free(pool)) is not None:
@@ -127,8 +127,8 @@ class Capacity:
         return count
 
     def least_needed(self, pool: PoolSetup) -> Place:
-        """Return the instance to drain: one that does not serve, else the one with the fewest requests; on a tie, the
-        one with the highest index."""
+        """Return the instance to drain: one that does not serve or, if all serve, the one with the fewest requests. On
+        a tie, return the one with the highest index."""
         bound = self.losses.bound
         here = [place for place in self.lifecycle.of(pool) if place.state in REPLICAS]
         return min(here, key=lambda place: (place.state in SERVING, len(bound[place.index]), -place.index))
@@ -164,11 +164,11 @@ class Capacity:
             self.lifecycle.plan(place.warm_at, place, "ready")
         else:
             self.change(now, place, "ready")
-        if self.dispatcher.held:  # some requests may have waited for an instance
+        if self.dispatcher.held:  # held requests may wait for an instance
             self.dispatcher.follow(now, self.dispatcher.control.wake)
 
     def drain(self, now: int, place: Place) -> None:
-        """Send no more requests to an instance. The drain mode determines what happens to those that it has."""
+        """Send no more requests to an instance. The drain mode determines what happens to its current requests."""
         drain = self.setup.scaling.drain
         if place.state in STARTING:
             self.stop(now, place)
@@ -214,10 +214,10 @@ class Capacity:
             self.cut_off(now, place, fault.duration_ps)
 
     def crash(self, now: int, place: Place, duration_ps: int | None) -> None:
-        """Lose all requests and the cache. The instance restarts after the duration; without one, the pool replaces it
-        if it falls below its minimum."""
+        """Lose all requests and the cache. The instance restarts after the duration. Without a duration, the pool
+        replaces the instance if the pool falls below its minimum."""
         was = place.state
-        self.change(now, place, "stopped")  # before its requests are retried
+        self.change(now, place, "stopped")  # must precede the retries of its requests
         self.losses.empty(now, place.index, False, f"{self.name(place)} crashed")
         self.cool(now, place)
         if was == "draining":

@@ -6,7 +6,7 @@ from typing import Final
 from headway.sim.instance import Instance
 from headway.types import NEVER
 
-INDEX_BITS: Final = 20  # a heap entry combines time and instance in one integer
+INDEX_BITS: Final = 20  # number of low bits for the instance: a heap entry combines time and instance in one integer
 MASK: Final = (1 << INDEX_BITS) - 1
 
 
@@ -16,11 +16,11 @@ class Clock:
     def __init__(self, instances: list[Instance]) -> None:
         self.instances = instances
         self.now = 0
-        self.ends = [NEVER << INDEX_BITS]  # heap of run ends, never empty; entries of cut or lost runs are stale
+        self.ends = [NEVER << INDEX_BITS]  # heap of run ends, never empty; the entries of cut or lost runs are stale
         self.begins: list[int] = []  # instances that are at a step boundary now
 
     def note_change(self, index: int, before: int, begins: bool) -> None:
-        """Schedule an instance that can begin a step now, or whose run was cut and had ended at `before`."""
+        """Schedule an instance that can begin a step now, or whose run was cut; `before` is the run's previous end."""
         if begins:
             self.begins.append(index)
         elif (end := self.instances[index].run.end) != before:

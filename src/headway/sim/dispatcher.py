@@ -32,11 +32,11 @@ class Deadlines:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.heap: list[tuple[int, int]] = []  # (deadline, request)
-        self.jobs: dict[int, tuple[int, Job]] = {}  # by request: its instance and job, once it is at an instance
+        self.jobs: dict[int, tuple[int, Job]] = {}  # (instance, job) by request, for requests at an instance
 
     def next_ps(self) -> int:
-        """Return the first deadline of a request in flight. Drops those of ended requests, so that the clock does not
-        continue for them."""
+        """Return the first deadline of a request in flight. Drop the deadlines of ended requests, so that the run does
+        not continue because of them."""
         heap, outcome = self.heap, self.recorder.outcome
         while heap and outcome[heap[0][1]] != IN_FLIGHT:
             heappop(heap)
@@ -52,7 +52,7 @@ class Dispatcher:
         control: ControlPlane | Routers,
         signals: Signals,
     ) -> None:
-        self.warmup = warmup  # first requests, which do not count in the statistics
+        self.warmup = warmup  # number of warm-up requests, which do not count in the statistics
         self.cluster = cluster
         self.clock = clock
         self.control = control
@@ -62,10 +62,10 @@ class Dispatcher:
         self.instances = cluster.instances
         self.handovers = Handovers(cluster, clock)
         self.deadlines = Deadlines(self.recorder)
-        self.capacity: Capacity | None = None  # if instances start and stop during the run
+        self.capacity: Capacity | None = None  # set if instances start and stop during the run
         self.losses: Losses | None = None
-        self.held: dict[int, Planned] = {}  # requests at the router: delayed, queued, or waiting for an instance
-        self.timer = NEVER  # when a held request is decided again or has waited too long, or a client gives up
+        self.held: dict[int, Planned] = {}  # requests that wait at the router: delayed, queued, or without an instance
+        self.timer = NEVER  # next time at which a held request needs a decision, or a client gives up
         self.listener: Traffic | None = None  # set if the traffic depends on how its requests end
         self.refused: list[Request] = []  # requests that ended at the router and were not yet reported to the listener
 
@@ -92,14 +92,15 @@ class Dispatcher:
             self.set_timer()
 
     def pump(self, now: int) -> None:
-        """Send what the router can send from its queue."""
+        """Send the requests that the router can send from its queue."""
         self.follow(now, self.control.pump)
         if self.capacity is not None:
             self.capacity.count_waiting(now)
         self.set_timer()
 
     def follow(self, now: int, ask: Callable[[int], Decision | None]) -> None:
-        """Carry out the router's decisions about waiting requests one by one, since each may fill an instance."""
+        """Carry out the router's decisions about waiting requests one by one, since each decision may fill an
+        instance."""
         while True:
             if self.signals.vary:
                 self.signals.refresh(now)
@@ -112,7 +113,7 @@ class Dispatcher:
         row, admitted, losses = request.id, self.recorder.admitted_ps, self.losses
         if admitted[row] < 0 and isinstance(answer, Flight | Queued):
             admitted[row] = now
-        if answer is None or isinstance(answer, Queued):  # it continues to wait
+        if answer is None or isinstance(answer, Queued):  # the request continues to wait
             return
         planned = self.held.pop(row)
         if not isinstance(answer, Flight):
@@ -137,7 +138,7 @@ class Dispatcher:
         row = request.id
         index = flight.view.index
         recorder.instance[row] = index
-        first = self.losses is None or recorder.routed_ps[row] < 0  # False if it continues here after another instance
+        first = self.losses is None or recorder.routed_ps[row] < 0  # False if it was at another instance
         if first:
             recorder.routed_ps[row] = now
             recorder.predicted_tokens[row] = flight.cached
@@ -173,14 +174,14 @@ class Dispatcher:
         self.clock.note_change(index, before, instance.enqueue(job, now, flight.priority, flight.hints))
 
     def never_fits(self, now: int, job: Job, tokens: int, instance: Instance) -> None:
-        """Reject a request that needs more tokens in the KV cache than an instance has."""
+        """Reject a request that needs more tokens in the KV cache than fit into that of its instance."""
         needed = -(-tokens // self.block_tokens)
         self.end(now, job.row, REJECTED, f"needs {needed} KV blocks, {instance.view.id} has {instance.cache.total}")
         self.cluster.ended.append(job)
 
     def pass_on(self, now: int) -> None:
-        """Pass requests whose prompt, or its first chunk, has been computed on to their decode instances, in order of
-        request."""
+        """Pass on requests to their decode instances after their prompt, or its first chunk, has been computed. The
+        order is that of the requests."""
         handed = self.cluster.handed
         if len(handed) > 1:
             handed.sort(key=by_row)
@@ -219,7 +220,7 @@ class Dispatcher:
         self.set_timer()
 
     def give_up(self, now: int, row: int) -> None:
-        """End a request at its deadline. If its last token arrives at this instant, it is in time."""
+        """End a request at its deadline. If its last token is generated at this instant, the request is in time."""
         whereabouts = self.deadlines.jobs.get(row)
         if whereabouts is None:
             self.control.give_up(row)
@@ -262,7 +263,7 @@ class Dispatcher:
             ended.sort(key=by_row)
         for job in ended:
             row = job.row
-            if (handover := job.handover or job.awaits) is not None:  # it ended before its transfer was complete
+            if (handover := job.handover or job.awaits) is not None:  # the job ended before its transfer was complete
                 handover.end()
             if self.losses is not None and not self.losses.on_ended(job):
                 continue

@@ -10,7 +10,7 @@ from headway.sim.job import Job
 from headway.sim.leap import Run
 from headway.views.instance import InstanceView
 
-GAP_FIELDS = 4  # fields of an entry
+GAP_FIELDS = 4  # number of fields of an entry
 ENTRY = Struct("4q").pack  # several times faster than extending an array by four numbers
 
 
@@ -18,7 +18,7 @@ class GapLog:
     """The gaps between tokens: one entry per run, and one for each gap that a preemption caused.
 
     Entries are (first, increment, steps, weight), as in `Recorder.gaps`. The weight is the number of decodes that count
-    in the statistics. If a request never completes, its share of the weights is subtracted again.
+    in the statistics. If a request does not complete, it is subtracted from the weights again.
     """
 
     __slots__ = ("resumed", "runs")
@@ -35,7 +35,7 @@ class GapLog:
         job.gaps.append((resumed, place, place + GAP_FIELDS))
 
     def close(self, job: Job, last_token_ps: int) -> None:
-        """End a request's part of the log because it stops decoding before its end."""
+        """End a request's part of the log because the request stops decoding before its last token."""
         job.last_token_ps = last_token_ps
         job.gaps.append((self.runs, job.log_from, len(self.runs)))
 
@@ -50,15 +50,16 @@ def take_back(job: Job) -> None:
 
 
 class BatchLog:
-    """The changes of an instance's batch over time. Steps without a change, as after a cut of a run, leave no entry."""
+    """The changes of an instance's batch over time. Steps without a change, such as after a cut of a run, add no
+    entry."""
 
     __slots__ = ("batch", "entered", "events", "run", "running", "view")
 
     def __init__(self, view: InstanceView, batch: Batch, run: Run, events: list[BatchRecord | KvMove]) -> None:
         self.view, self.batch, self.run = view, batch, run
         self.events = events
-        self.entered = 0  # requests that had ever entered at the last entry
-        self.running = 0  # running requests at the last entry
+        self.entered = 0  # number of requests that had entered the batch before the last log entry
+        self.running = 0  # number of running requests at the last log entry
 
     def note(self, now: int) -> None:
         """Log the batch of a step that begins, if it has changed."""

@@ -14,13 +14,13 @@ class EngineQueue:
     __slots__ = ("arrived", "chunk", "ended", "name", "policy", "refused", "waiting")
 
     def __init__(self, scheduler: Any, name: str) -> None:
-        self.name = name  # of the instance
+        self.name = name  # name of the instance
         self.policy = queue_of(scheduler)
         self.chunk = getattr(self.policy, "chunk", None)
         self.ended = getattr(self.policy, "ended", None)  # the policy's callback for requests that have ended
         self.waiting: dict[Ticket, Job] = {}
-        self.arrived = 0  # requests that have ever arrived
-        self.refused: Ticket | None = None  # the first in order, if it could not enter for lack of blocks or a slot
+        self.arrived = 0  # number of requests that have arrived so far
+        self.refused: Ticket | None = None  # the first request in order, if it lacked blocks or a slot
 
     def add(self, job: Job, now: int, priority: float, hints: Hints) -> None:
         self.arrived += 1

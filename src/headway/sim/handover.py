@@ -18,7 +18,7 @@ class Incoming:
     def __init__(self, limit: int | None) -> None:
         self.limit = limit
         self.count = 0
-        self.blocked: dict[int, None] = {}  # prefill instances whose next request waits for the limit
+        self.blocked: dict[int, None] = {}  # prefill instances whose next request waits because of the limit
 
     def full(self) -> bool:
         return self.limit is not None and self.count >= self.limit
@@ -42,11 +42,11 @@ class Handover:
         self.link = link
         self.transfer = transfer
         self.incoming = incoming
-        self.begun = False  # the request is queued at the decode instance
+        self.begun = False  # whether the request has been queued at the decode instance
         self.begun_ps = -1  # when the decode instance had room and the transfer began
-        self.computed = False  # the prompt is computed
+        self.computed = False  # whether the whole prompt has been computed
         self.load: Load | None = None  # set once the decode instance has room
-        self.goal = 0  # the link's progress at which the last chunk sent so far leaves it
+        self.goal = 0  # the link's progress at which the last chunk sent so far leaves the link
         self.sent = 0  # prompt tokens that the decode instance has or that are in transfer
 
     def end(self) -> None:
@@ -56,8 +56,8 @@ class Handover:
             self.target.awaits = None
 
     def send(self, now: int, links: Links) -> None:
-        """Send the computed tokens that have not been sent yet: whole grains, or all once the prompt is computed. Then
-        the decode instance waits for the last byte."""
+        """Send the computed tokens that have not been sent yet: only whole grains while the prompt is being computed,
+        and all tokens afterwards. After that, the decode instance waits for the last byte."""
         transfer = self.transfer
         grain = transfer.grain_tokens
         if self.computed:

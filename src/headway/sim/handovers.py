@@ -13,11 +13,12 @@ class Handovers:
     def __init__(self, cluster: SimulatedCluster, clock: Clock) -> None:
         self.cluster = cluster
         self.clock = clock
-        self.incoming: dict[int, Incoming] = {}  # by decode instance
-        self.bound: list[dict[int, Job]] | None = None  # requests by instance, if instances start and stop
+        self.incoming: dict[int, Incoming] = {}  # handovers to each decode instance, by its index
+        self.bound: list[dict[int, Job]] | None = None  # requests by instance; set if instances start and stop
 
     def split(self, job: Job, prefill: int, decode: int) -> tuple[Job, Instance]:
-        """Create the job of a request at its prefill instance, and return it with that instance."""
+        """Create the job that computes a request's prompt at its prefill instance. Return that job and that
+        instance."""
         cluster = self.cluster
         instance = cluster.instances[prefill]
         transfer = instance.transfer
@@ -44,7 +45,7 @@ class Handovers:
         self.clock.note_change(handover.decode, before, instance.enqueue(handover.target, now, priority, hints))
 
     def on_loaded(self, now: int, load: Load) -> None:
-        """Deliver the blocks of a load, unless its request has given up."""
+        """Deliver the blocks of a load, unless the client of its request has given up."""
         cluster, handover = self.cluster, load.job.awaits
         instance = cluster.instances[load.instance]
         if load.job not in instance.loader.loading:
@@ -67,7 +68,7 @@ class Handovers:
             self.bound[handover.prefill].pop(handover.source.row, None)
 
     def on_received(self, now: int, incoming: Incoming) -> None:
-        """Count a handover that has ended, and let prefill instances continue that waited for the limit."""
+        """Count a handover that has ended, and let the prefill instances continue that waited because of the limit."""
         incoming.count -= 1
         if incoming.blocked and not incoming.full():
             blocked = sorted(incoming.blocked)
@@ -79,7 +80,7 @@ class Handovers:
                 self.clock.note_change(index, before, instance.nudge(now))
 
     def on_given_up(self, now: int, job: Job) -> None:
-        """Free what a request holds at its other instance after its client has given up; `job` is its last job."""
+        """Free the blocks of a request at its other instance after its client has given up; `job` is its last job."""
         if job.awaits is not None:
             self.let_go(now, job.awaits)
             self.on_received(now, job.awaits.incoming)

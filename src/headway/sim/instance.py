@@ -1,7 +1,7 @@
 """One serving engine: continuous batching over a paged KV cache, advanced run by run.
 
-A scheduler forms each step, and a planner computes how often it repeats: these steps are a run. Tokens, blocks and gaps
-inside a run follow from its formula. They are computed when the run ends, or earlier if something reads them.
+A scheduler forms each step, and a planner computes how often it repeats: the repeated steps form a run. Tokens, blocks
+and gaps inside a run follow from its formula. They are computed when the run ends, or earlier if something reads them.
 
 Events from outside may cut the current run at the next step boundary: a request arrives, a client gives up, or blocks
 arrive. The instance cuts the run only if a request may enter or must leave the batch there.
@@ -87,13 +87,13 @@ class Instance:
         self.planner = RunPlanner(self.run, self.batch, self.blocks, self.adapters, engine.latency, walks, cuts)
         self.expiring: list[Job] = []  # running requests whose clients have given up during the run
         self.handing: dict[Job, None] = {}  # requests in handover whose prompts are computed here
-        # lists of this instant that all instances share
+        # lists of the requests that an event of this instant concerns; all instances append to the same lists
         self.first_tokens = first_tokens
         self.ended = ended
-        self.handed = handed  # requests whose prompt, or its first chunk, is computed for another instance
+        self.handed = handed  # requests whose prompt, or its first chunk, has been computed for another instance
         self.log = self.gaps.runs.frombytes
         self.batches: BatchLog | None = None  # set if changes of the batch are recorded
-        self.busy_from = -1  # when it last became busy; -1 if idle
+        self.busy_from = -1  # when the instance last became busy; -1 if it is idle
         self.windows: tuple[BusyWindow, ...] = ()  # set if a policy reads `busy` or `watts`
         self.idle_watts = engine.idle_watts
         self.span_watts = engine.busy_watts - engine.idle_watts
@@ -101,8 +101,8 @@ class Instance:
         self.history: History
 
     def begin(self, now: int) -> int:
-        """Form the next step and plan how often it repeats. Return when that run ends; -1 if there is nothing to do, or
-        if a run is under way."""
+        """Form the next step and plan how often it repeats. Return when that run ends. If there is nothing to do, or a
+        run is under way, return -1."""
         if self.run.end >= 0:
             return -1
         if now >= self.tick:
@@ -144,7 +144,7 @@ class Instance:
                 self.log_resumed()
             else:
                 self.log(ENTRY(run.first, run.increment, length, batch.counted))
-            if length > 1 and batch.partial is not None:  # the blocks of earlier steps become hits first
+            if length > 1 and batch.partial is not None:  # first cache the blocks of the steps before the last one
                 job, want = run.chunks[0]
                 blocks.offer(job, (job.computed + want * (length - 1)) // self.size)
         if self.expiring:
@@ -191,7 +191,7 @@ class Instance:
             return
         if job is batch.partial:
             batch.partial = None
-        self.queue.refused = None  # with this prompt's blocks as hits, the refused request may need fewer
+        self.queue.refused = None  # if the refused request shares this prompt's blocks, it now needs fewer new ones
         if self.cache.stored is not None:
             self.cache.note(job.holds)
             self.scheduler.stirred = True
@@ -236,7 +236,7 @@ class Instance:
         self.ended.append(job)
 
     def hand_over(self, job: Job, now: int) -> None:
-        """Hand over a request whose prompt is computed. Its blocks stay here until they have arrived."""
+        """Hand over a request whose prompt is computed. Its blocks stay here until the transfer is complete."""
         assert job.handover is not None
         if job.handover.transfer.first_token:
             self.recorder.first_token_ps[job.row] = now
@@ -292,7 +292,7 @@ class Instance:
             if self.tiers is not None:
                 self.tiers.settle(now)
 
-    # --- events from outside; those that return a bool return whether a step can begin at this instant ----------
+    # --- events from outside; a method that returns a bool says whether a step can begin at this instant ----------
 
     def enqueue(self, job: Job, now: int, priority: float, hints: Hints) -> bool:
         """Add a request to the queue."""
@@ -305,8 +305,8 @@ class Instance:
 
     def cut_to_enter(self, now: int) -> bool:
         """End the run at the next boundary if a waiting request might enter the batch there. It cannot enter while a
-        prefill is unfinished, the batch is full, or the first in order still lacks blocks or an adapter slot. In these
-        cases, the run ends by itself at the change that lets the request enter."""
+        prefill is unfinished, the batch is full, or the first request in the queue lacks blocks or an adapter slot. In
+        these cases, the run ends by itself at the change that lets the request enter."""
         if self.batch.partial is not None or len(self.batch.running) >= self.view.max_batch_size:
             return False
         if self.queue.refused is not None and not self.loader.ready and self.queue.is_refused():
@@ -321,8 +321,8 @@ class Instance:
         return False
 
     def expire(self, job: Job, now: int) -> bool:
-        """End a request whose client gives up: a waiting one now, a running one at the next step boundary. A token that
-        the current step still generates is wasted."""
+        """End a request whose client gives up: a waiting request ends now, a running one at the next step boundary. If
+        the current step still generates a token for it, that token is wasted."""
         if now >= self.tick:
             self.history.record(self, now)
         if job not in self.batch.running:
@@ -355,7 +355,7 @@ class Instance:
         return self.run.end < 0 or self.cut_to_enter(now)
 
     def forget_load(self, job: Job, now: int) -> None:
-        """Free the blocks of a request that loads, or has loaded, its blocks."""
+        """Free the blocks of a request that is loading blocks or has loaded them."""
         self.blocks.settle(now)
         self.blocks.note_peak()
         held = self.cache.held
@@ -366,7 +366,7 @@ class Instance:
         self.settle_stores(now)
 
     def on_loaded(self, job: Job, now: int) -> bool:
-        """Make a request ready whose blocks have arrived."""
+        """Mark a request as ready after its blocks have arrived."""
         if now >= self.tick:
             self.history.record(self, now)
         self.blocks.settle(now)
@@ -376,7 +376,7 @@ class Instance:
         return self.run.end < 0 or self.cut_to_enter(now)
 
     def let_go(self, job: Job, now: int) -> bool:
-        """Free a prompt that was computed for another instance, after its transfer or if it is not needed any more."""
+        """Free the blocks of a prompt computed for another instance, after the transfer or if they are not needed."""
         if now >= self.tick:
             self.history.record(self, now)
         self.blocks.settle(now)
@@ -392,7 +392,7 @@ class Instance:
         return self.nudge(now)
 
     def part_with(self, job: Job, now: int) -> list[Stretch]:
-        """Release a prompt that was computed for another instance. Return the cached content that is removed."""
+        """Release the blocks of a prompt computed for another instance. Return the content removed from the cache."""
         del self.handing[job]
         self.cache.now = now
         if self.transfer is not None and not self.transfer.spec.keep_prefill_copy:

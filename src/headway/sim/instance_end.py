@@ -8,7 +8,7 @@ from headway.types import NEVER
 
 
 def vacate(instance: Instance, now: int) -> list[Job]:
-    """Remove all requests, and return them in order of arrival. Steps that have ended count; the current step is lost.
+    """Remove all requests, and return them in order of arrival. Tokens of ended steps count; the current step is lost.
     The cache keeps its content."""
     if now >= instance.tick:
         instance.history.record(instance, now)
@@ -69,14 +69,14 @@ def halt(instance: Instance, now: int) -> int:
 
 
 def cool(instance: Instance, now: int) -> None:
-    """Clear the caches of an empty instance. Its replacement starts healthy."""
+    """Clear the caches of an instance without requests. Its replacement starts without faults."""
     if now >= instance.tick:
         instance.history.record(instance, now)
     instance.planner.replace(now)
     cache, evicted = instance.cache, instance.cache.evicted
     cache.now = now
     cache.evict(cache.idle)
-    cache.evicted = evicted  # evictions count only if they were caused by lack of room
+    cache.evicted = evicted  # the statistics count only evictions caused by a lack of blocks
     if cache.spilt is not None:
         cache.spilt.clear()
     if cache.stored is not None:
@@ -96,7 +96,7 @@ def stop_instance(instance: Instance, now: int) -> None:
     """Stop at the horizon: count the tokens of the steps that have ended, and remove the gaps of requests in flight."""
     run, batch, loader = instance.run, instance.batch, instance.loader
     if run.end >= 0:
-        begun = run.count_begun(now + 1)  # includes a step that begins at the horizon; all but the last have ended
+        begun = run.count_begun(now + 1)  # includes a step that begins at the horizon; all steps but the last ended
         instance.blocks.take_to(begun)
         instance.blocks.note_peak()
         instance.blocks.taken_steps = 1

@@ -12,7 +12,7 @@ from headway.types import Request
 if TYPE_CHECKING:
     from headway.sim.handover import Handover
 
-WHOLE = 1 << 60  # tokens, more than any prompt has
+WHOLE = 1 << 60  # a number of tokens that is larger than any prompt
 
 
 class Job:
@@ -49,45 +49,45 @@ class Job:
         "withdrawn",
     )
 
-    ticket: Ticket  # the scheduler's view of it, set when it arrives at the instance
+    ticket: Ticket  # the scheduler's view of the request, set when it arrives at the instance
 
-    # set when it enters the batch
-    blocks: int  # held
-    cached_to: int  # full blocks offered to the cache so far
-    computed: int  # tokens in the KV cache, as of the last scheduling change
-    # set when it begins to decode
+    # set when the request enters the batch
+    blocks: int  # number of allocated blocks
+    cached_to: int  # number of full blocks offered to the cache so far
+    computed: int  # number of tokens in the KV cache, as of the last scheduling change
+    # set when the request begins to decode
     decoding_from: int  # the instance's step count minus the generated tokens
-    log_from: int  # where its gaps begin in the instance's log
-    # set when it stops before its end, or its prompt has been computed elsewhere
+    log_from: int  # position in the instance's log at which its gaps begin
+    # set if the request stops decoding before its last token, or if its prompt has been computed elsewhere
     last_token_ps: int
 
     def __init__(self, request: Request, output_tokens: int, output_key: int, block_tokens: int, counted: bool) -> None:
         self.request = request
         self.row = request.id
-        self.known = request.prompt_tokens  # tokens that must be in the KV cache before it can generate the next one
+        self.known = request.prompt_tokens  # tokens that must be in the KV cache before the next token is generated
         self.runs: Runs = request.path.blocks(block_tokens)  # the blocks of the known tokens
         self.output_tokens = output_tokens
         self.output_key = output_key  # the key of its generated tokens
         self.counted = counted  # whether it counts in the statistics, i.e. is not a warm-up request
         self.chunk = WHOLE  # the scheduler's limit on prompt tokens in one step
-        self.expired = False  # its client has given up
-        self.lost = False  # its instance was lost, and it is not retried
-        self.withdrawn = False  # the request continues at another instance, so this job has no outcome
-        self.started = False  # its turn at the instance has come
-        self.resumes = False  # it continues to decode once its blocks have arrived
+        self.expired = False  # whether the client has given up
+        self.lost = False  # whether its instance lost the request and it is not retried
+        self.withdrawn = False  # whether the request continues at another instance, so that this job has no outcome
+        self.started = False  # whether its turn at the instance has come
+        self.resumes = False  # whether it continues to decode after its blocks have arrived
         self.handover: Handover | None = None  # set if its prompt is computed here for another instance
-        self.pipelined = False  # whether each chunk may be sent there when it is computed
+        self.pipelined = False  # whether each chunk may be sent to the other instance when it is computed
         self.awaits: Handover | None = None  # set until its blocks have arrived from another instance
-        self.swapped = 0  # its blocks that are swapped out to a store below the GPU
-        self.prefilled = 0  # prompt tokens that were computed or cached at least once
-        self.generated = 0  # as of the last scheduling change
-        self.gaps: list[tuple[array[int], int, int]] = []  # its parts of the logs, except the current one
-        self.holds: list[Hold] = []  # its blocks that are shared content
-        self.order = 0  # of entry into the batch; 0 before the first
+        self.swapped = 0  # number of its blocks that are swapped out to a store below the GPU
+        self.prefilled = 0  # number of prompt tokens that were computed or cached at least once
+        self.generated = 0  # number of generated tokens, as of the last scheduling change
+        self.gaps: list[tuple[array[int], int, int]] = []  # (log, start, end) of its log parts that ended
+        self.holds: list[Hold] = []  # those of its blocks whose content is in the prefix cache
+        self.order = 0  # number of its last entry into the batch, in order of entries; 0 before the first entry
         self.ends_at_step = -1  # the instance's step count at its last token; -1 unless it decodes
 
     def suspend(self, block_tokens: int) -> None:
-        """Prepare to continue after a swap, which loses nothing that was computed."""
+        """Prepare to continue after a swap, which keeps all computed tokens."""
         self.known = self.request.prompt_tokens + self.generated - 1
         self.computed = self.known
         self.cached_to = self.known // block_tokens

@@ -1,11 +1,11 @@
 """The KV cache of an instance: paged blocks, prefix sharing with reference counts, LRU eviction of unused content.
 
 Content is named by (key, block): the key of the run that contains the block's last token, and the block's position in
-its sequence. Adjacent blocks of one key in the same state are one *piece*, so that the cost is per run, not per block:
+its sequence. Adjacent blocks of one key in the same state form one *piece*, so that the cost is per run, not per block:
 
-    held    blocks that requests hold: pieces with holders, and private blocks, which are only counted
+    held    blocks allocated to requests: pieces with holders, and private blocks, which are only counted
     idle    cached blocks without a holder: pieces in the LRU, evicted oldest first, each from its tail
-    empty   the rest
+    empty   all other blocks
 
 A request releases its blocks tail first, so that the tail of a sequence is always evicted before its head.
 """
@@ -15,10 +15,10 @@ from collections import OrderedDict
 from headway.errors import InvariantError
 from headway.sim.piece import Piece
 
-Runs = tuple[tuple[int, int], ...]  # (key, end block), as Path.blocks gives them
+Runs = tuple[tuple[int, int], ...]  # (key, end block) pairs, as `Path.blocks` returns them
 Hold = tuple[int, int, int]  # key, first block, end block
 Stretch = tuple[int, int, int, float]  # key, first block, end block, level
-Eviction = tuple[int, int, int]  # when, key, first block
+Eviction = tuple[int, int, int]  # time, key, first block
 
 
 class KvCache:
@@ -30,10 +30,10 @@ class KvCache:
         self.idle = 0
         self.evicted = 0
         self.releases = 0
-        self.log: list[Eviction] | None = None  # evictions, if they are reported
+        self.log: list[Eviction] | None = None  # evictions; None if they are not reported
         self.now = 0  # time of the entries in the log
-        self.spilt: list[Stretch] | None = None  # evicted content, if it moves to another store
-        self.stored: list[Stretch] | None = None  # content computed or used, if it is copied to another store
+        self.spilt: list[Stretch] | None = None  # evicted content; None if it does not move to another store
+        self.stored: list[Stretch] | None = None  # computed or used content; None if it is not copied to another store
         self.pieces: dict[int, Piece] = {}  # first piece by key
         self.lru: OrderedDict[Piece, int] = OrderedDict()  # idle pieces with the number of their release
 
@@ -63,8 +63,8 @@ class KvCache:
         return False
 
     def idle_in(self, runs: Runs, hits: int) -> int:
-        """Return how many of the first `hits` blocks are idle. They are free, but the request that hits them needs
-        them."""
+        """Return how many of the first `hits` blocks are idle. Idle blocks count as free, but the request that hits
+        these blocks needs them."""
         count = start = 0
         for key, end in runs:
             stop = min(end, hits)
@@ -79,8 +79,8 @@ class KvCache:
         return count
 
     def goes_tail_first(self, runs: Runs, hits: int) -> bool:
-        """Whether eviction would take the idle ones of the first `hits` blocks from the tail. It does, unless two
-        requests computed the same content at once and the first copy was released early."""
+        """Whether the idle blocks among the first `hits` blocks would be evicted from the tail on. They are, unless two
+        requests computed the same content at the same time and the first copy was released early."""
         last: tuple[float, int] | None = None
         for key, end in runs:
             piece = self.pieces.get(key)
@@ -121,7 +121,7 @@ class KvCache:
         for place, piece in enumerate(chain):
             if piece.start >= stop or piece.end <= start:
                 continue
-            if piece.end > stop:  # the back keeps its holders and its position in the LRU; the front is a new piece
+            if piece.end > stop:  # split: the back keeps its holders and LRU position; the front is new
                 front = Piece(key, piece.start, stop, piece.holders, None, piece.level)
                 piece.start = stop
                 chain.insert(place, front)
@@ -138,7 +138,7 @@ class KvCache:
         self._store(key, chain)
 
     def add(self, key: int, start: int, end: int, holds: list[Hold], priority: float = 0.0) -> None:
-        """Cache computed blocks, except those whose content is cached already, and append them to `holds`."""
+        """Cache computed blocks, except those whose content is cached already. Append the cached blocks to `holds`."""
         first = self.pieces.get(key)
         if first is None:
             self.pieces[key] = Piece(key, start, end, 1)
@@ -168,14 +168,14 @@ class KvCache:
         self._store(key, sorted(chain + fresh, key=lambda piece: piece.start))
 
     def take(self, count: int) -> None:
-        """Take private blocks for a request: empty blocks first, then evicted ones."""
+        """Allocate private blocks for a request: first empty blocks, then idle blocks, which are evicted."""
         self.held += count
         over = self.held + self.idle - self.total
         if over > 0:
             self.evict(over)
 
     def evict(self, count: int) -> None:
-        """Evict idle blocks in order."""
+        """Evict idle blocks in eviction order."""
         self.idle -= count
         self.evicted += count
         lru, spilt = self.lru, self.spilt
@@ -211,7 +211,8 @@ class KvCache:
 
     def release(self, holds: list[Hold], blocks: int, removed: list[Stretch] | None = None) -> None:
         """Release the `blocks` of a request, tail first. Cached content without another holder becomes idle, private
-        blocks become empty. If `removed` is given, that content is appended to it and becomes empty instead."""
+        blocks become empty. If `removed` is a list, the content without a holder is appended to it, and its blocks
+        become empty."""
         pieces = self.pieces
         if self.stored is not None:
             self.note(holds)

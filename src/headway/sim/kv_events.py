@@ -1,8 +1,8 @@
 """KV events: the instances report evictions to the router's prefix indexes, with a delay.
 
-The time of an eviction inside a run is the begin of the step that caused it. Before a policy reads an index, all
-evictions that are at least `delay` old are applied to it. Events of different instances are independent, so that only
-the order within each instance matters.
+The time of an eviction inside a run is the start of the step that caused it. Before a policy reads an index, all
+evictions that are at least `delay` old are applied to the index. Events of different instances are independent, so only
+the order of the events of each instance matters.
 
 An instance with stores below its GPU reports moves of content between them at its scheduling changes. A shared store
 reports its own changes.
@@ -29,7 +29,7 @@ class KvEvents:
         self.block_tokens = block_tokens  # block size of the engines
         self.delay = delay
         self.logs: list[list[Eviction]] = []
-        self.moves: list[tuple[int, list[Move]]] = []  # for each instance with stores: its index and log
+        self.moves: list[tuple[int, list[Move]]] = []  # (index, log) of each instance with stores
         users: dict[Tier, list[int]] = {}  # instances by shared store
         for instance in instances:
             log: list[Eviction] = []
@@ -41,13 +41,14 @@ class KvEvents:
                     if tier.shared:
                         users.setdefault(tier, []).append(instance.view.index)
             self.logs.append(log)
-        self.shared: list[tuple[list[Change], list[SharedStore]]] = []  # for each shared store: its log and readers
+        self.shared: list[tuple[list[Change], list[SharedStore]]] = []  # (log, readers) of each shared store
         for tier, owners in users.items():
             tier.log = []
             self.shared.append((tier.log, [index.share(owners, tier.name) for index in indexes]))
 
     def tell(self, now: int) -> None:
-        """Apply every event that is at least `delay` old to the indexes, but none of this instant: steps begin last."""
+        """Apply every event that is at least `delay` old to the indexes. Exclude events of this instant, because steps
+        begin after all other events."""
         before = now - self.delay + 1 if self.delay else now
         for index, moves in self.moves:
             if moves and moves[0][0] < before:
@@ -69,7 +70,7 @@ class KvEvents:
                 moves.clear()
 
     def apply(self, index: int, log: list[Eviction], before: int) -> None:
-        ends: dict[int, int] = {}  # by key: where the content that is left ends
+        ends: dict[int, int] = {}  # for each key, the end of its remaining content
         for _, key, end in take_before(log, before):
             if end < ends.get(key, end + 1):
                 ends[key] = end
@@ -94,7 +95,8 @@ class KvEvents:
 
 
 def take_before(log: list[Entry], before: int) -> list[Entry]:
-    """Remove and return the entries before an instant. Entries begin with their time, in order."""
+    """Remove and return the entries before a time. Each entry begins with its time, and entries are in order of
+    time."""
     count = bisect_left(log, before, key=itemgetter(0))
     entries = log[:count]
     del log[:count]

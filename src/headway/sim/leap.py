@@ -1,7 +1,7 @@
 """A run: consecutive steps with the same decoding set and the same chunks, whose times follow from a formula.
 
 Step j of a run takes `first + j * increment` picoseconds. A run is planned up to the first step boundary at which
-anything can change. An earlier event cuts it.
+anything can change. If an event happens earlier, it cuts the run.
 """
 
 from math import isqrt
@@ -14,7 +14,8 @@ def duration(first: int, increment: int, steps: int) -> int:
 
 
 def steps_begun(first: int, increment: int, elapsed: int) -> int:
-    """Return how many steps begin in the first `elapsed` > 0 picoseconds; the last of them ends then or later."""
+    """Return how many steps begin in the first `elapsed` > 0 picoseconds. The last of them ends at `elapsed` or
+    later."""
     steps = -(-elapsed // first)  # exact if `increment` is 0, otherwise an upper bound
     before = steps - 1
     if increment and before and before * first + increment * (before * (before - 1) // 2) >= elapsed:
@@ -29,15 +30,15 @@ class Run:
     __slots__ = ("chunks", "end", "first", "increment", "length", "start")
 
     def __init__(self) -> None:
-        self.end = -1  # when it ends; -1 at a boundary or when idle
+        self.end = -1  # when the run ends; -1 at a step boundary or if the instance is idle
         self.start = 0
         self.first = 0
         self.increment = 0
-        self.length = 0  # in steps
-        self.chunks: list[tuple[Job, int]] = []  # prefill in each step: the request and its tokens
+        self.length = 0  # number of steps
+        self.chunks: list[tuple[Job, int]] = []  # prefill in each step: (request, number of its tokens)
 
     def boundary(self, steps: int) -> int:
-        """Return when `steps` steps have ended."""
+        """Return the time at which the first `steps` steps have ended."""
         return self.start + duration(self.first, self.increment, steps)
 
     def count_begun(self, at: int) -> int:
@@ -51,8 +52,8 @@ class Run:
         return begun if self.boundary(begun) == at else begun - 1
 
     def cut(self, now: int) -> bool:
-        """End at the first boundary at or after this instant, unless the plan ends earlier. Return whether that is
-        now."""
+        """End the run at the first step boundary at or after this instant, unless the run is planned to end earlier.
+        Return whether it ends now."""
         if self.length == 1:
             return False
         steps = steps_begun(self.first, self.increment, now - self.start)

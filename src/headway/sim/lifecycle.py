@@ -2,7 +2,8 @@
 
     stopped -> provisioning -> loading -> warming -> ready -> draining -> stopped
 
-Each place has the index of its instance. A stopped place can be used again; the new instance has an empty cache.
+A place is a position in the cluster that one instance may occupy; both have the same index. If its state is `stopped`,
+a new instance can start there, with an empty cache.
 `Losses` handles the requests of instances that stop.
 """
 
@@ -22,10 +23,10 @@ class Place:
         self.index = index
         self.pool = pool
         self.state = "stopped"
-        self.drawn = 0  # number of the valid entry for it in the timetable; 0 if there is none
-        self.warm_at = 0  # when its warm-up ends
-        self.held_from = -1  # since when it is paid for; -1 while it is stopped
-        self.held_ps = 0  # time that was paid for before that
+        self.drawn = 0  # number of its valid entry in the timetable; 0 if it has none
+        self.warm_at = 0  # when the warm-up of the instance ends
+        self.held_from = -1  # start of the current period that is billed; -1 while it is stopped
+        self.held_ps = 0  # total duration of earlier billed periods
         self.provisioning: Callable[[], int] = setup.provisioning(stream(setup.seed, f"provisioning.{index}"))
         self.loading: Callable[[], int] = setup.loading(stream(setup.seed, f"loading.{index}"))
 
@@ -54,7 +55,7 @@ class Lifecycle:
         self.set_next()
 
     def change(self, now: int, place: Place, state: str) -> None:
-        """Change the state of an instance, and cancel what was planned for it."""
+        """Change the state of an instance, and cancel the state change that was planned for it."""
         if place.held_from < 0 and state != "stopped":
             place.held_from = now
         if state == "stopped" and place.held_from >= 0:
@@ -67,14 +68,14 @@ class Lifecycle:
         self.recorder.states.append(StateChange(now, place.index, state))
 
     def plan(self, at: int, place: Place, state: str) -> None:
-        """Plan the next state of an instance. Any change before that cancels the plan."""
+        """Plan the next state of an instance. If the state changes before time `at`, that cancels the plan."""
         self.numbered += 1
         place.drawn = self.numbered
         heappush(self.heap, (at, place.index, self.numbered, state))
         self.set_next()
 
     def due(self, now: int) -> tuple[Place, str] | None:
-        """Return the next planned change of this instant, if any."""
+        """Remove and return the next planned state change of this instant, if any."""
         self.set_next()
         if self.heap and self.heap[0][0] == now:
             _, index, _, state = heappop(self.heap)
@@ -83,7 +84,8 @@ class Lifecycle:
         return None
 
     def struck_before(self, now: int) -> FaultSetup | None:
-        """Return the next fault from before the run that still lasts when the run begins, with its remaining time."""
+        """Return the next fault that began before the run and still lasts when the run begins, with its remaining
+        time."""
         while self.fault < len(self.faults) and self.faults[self.fault].at_ps < now:
             fault = self.faults[self.fault]
             self.fault += 1

@@ -1,8 +1,9 @@
 """A link between stores of KV blocks. Concurrent transfers share its bandwidth equally.
 
 The last byte of a transfer leaves the link, and arrives a fixed latency later. State is updated only when a transfer
-starts or a request waits for its end. `progress` is the link time that each transfer has received since the beginning,
-in fine units. A transfer leaves when progress has grown by the time that it needs alone.
+starts or when an awaited transfer arrives. `progress` is the virtual time of the link, in units of 2**-40 ps: while n
+transfers share the link, it grows by 1/n ps in each picosecond. A transfer leaves the link when `progress` has grown by
+the time that the transfer needs if it is alone on the link.
 """
 
 from bisect import insort
@@ -12,12 +13,12 @@ from heapq import heappop, heappush
 from headway.sim.job import Job
 from headway.types import NEVER, PS_PER_SECOND
 
-FINE = 40  # fractional bits of a picosecond in `progress`
-LOST = 1 << 20  # exceeds the rounding error of `progress`, which must not add a picosecond
+FINE = 40  # number of bits in `progress` for fractions of a picosecond
+LOST = 1 << 20  # tolerance, larger than the rounding error of `progress`, so that this error does not add a picosecond
 
 
 class Load:
-    """Blocks of one request that are loaded to the instance where it waits."""
+    """Blocks of one request that are being loaded to the instance where the request waits."""
 
     __slots__ = ("awaited", "end", "instance", "job", "left", "links", "start")
 
@@ -26,25 +27,25 @@ class Load:
         self.job = job
         self.start = start  # first block
         self.end = end  # the block after the last one
-        self.left = 0  # transfers that have not arrived
+        self.left = 0  # number of transfers that have not arrived
         self.links: list[int] = []  # the links of the transfers
         self.awaited = True  # False after the request has given up
 
 
 class Link:
     def __init__(self, bandwidth: int, latency_ps: int) -> None:
-        self.bandwidth = bandwidth  # bytes a second
+        self.bandwidth = bandwidth  # bytes per second
         self.latency_ps = latency_ps
-        self.leaving: list[int] = []  # the progress at which each transfer leaves, in order
+        self.leaving: list[int] = []  # for each transfer, the `progress` at which it leaves the link; sorted
         self.awaited: list[tuple[int, int, Load]] = []  # heap of the transfers that requests wait for
         self.under_way: deque[tuple[int, Load]] = deque()  # transfers that have left the link: (arrival, load)
         self.progress = 0
         self.since = 0  # time of the last update
         self.clear_ps = 0  # when the link becomes idle, if it has only one transfer
-        self.numbered = 0  # awaited transfers so far; the number keeps the order of those that leave together
-        self.next_ps = NEVER  # the next awaited arrival if `sure`, otherwise a lower bound of it
-        self.sure = True  # no transfer has started since `next_ps` was computed
-        self.busy_ps = 0  # time with transfers on it
+        self.numbered = 0  # number of awaited transfers so far; it orders transfers that leave together
+        self.next_ps = NEVER  # time of the next awaited arrival if `sure`, otherwise a lower bound of that time
+        self.sure = True  # whether no transfer has started since `next_ps` was computed
+        self.busy_ps = 0  # total time in which the link had transfers
         self.moved_bytes = 0
 
     def start(self, now: int, amount: int, load: Load | None = None, after: int = 0) -> int:
@@ -117,7 +118,8 @@ class Link:
             self.next_ps = self.leaves(awaited[0][0]) + self.latency_ps if awaited else NEVER
 
     def leaves(self, last: int) -> int:
-        """Return when the transfer with the goal `last` leaves if no other transfer starts, computed as in `settle`."""
+        """Return when the transfer that leaves at progress `last` does so if no other starts, computed as in
+        `settle`."""
         at, progress, left = self.since, self.progress, len(self.leaving)
         for goal in self.leaving:
             if goal > last:
@@ -136,7 +138,7 @@ class Links:
 
     def __init__(self) -> None:
         self.links: list[Link] = []
-        self.heap: list[tuple[int, int]] = []  # (arrival, link); an entry that differs from its link's is stale
+        self.heap: list[tuple[int, int]] = []  # (arrival, link); stale if the arrival is not the link's `next_ps`
         self.next_ps = NEVER
 
     def add(self, bandwidth: int, latency_ps: int) -> int:
@@ -156,7 +158,7 @@ class Links:
                 self.next_ps = link.next_ps
 
     def make_sure(self, now: int) -> None:
-        """Compute exact arrival times until `next_ps` is exact or later than now."""
+        """Compute exact arrival times of links until `next_ps` is exact or later than now."""
         heap = self.heap
         while heap and heap[0][0] <= now and not self.links[heap[0][1]].sure:
             _, number = heappop(heap)

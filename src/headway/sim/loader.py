@@ -1,7 +1,8 @@
 """Loads the blocks of requests from stores below the GPU, or from another instance.
 
-When the turn of such a request comes, it leaves the queue and takes GPU blocks for what it loads; other requests
-continue meanwhile. When all its blocks have arrived, it is ready, and enters the batch before waiting requests.
+When the turn of such a request comes, it leaves the queue and allocates GPU blocks for the content that it loads.
+Other requests continue meanwhile. When all its blocks have arrived, it is ready, and enters the batch before the
+requests in the queue.
 """
 
 from headway.sim.handover import Handover
@@ -15,16 +16,16 @@ class Loader:
     __slots__ = ("active", "blocks", "cache", "index", "links", "loading", "places", "ready", "size", "tiers")
 
     def __init__(self, index: int, blocks: RunBlocks, links: Links, tiers: Tiers | None, active: bool) -> None:
-        self.index = index  # of the instance
+        self.index = index  # index of the instance
         self.blocks = blocks
         self.cache = blocks.cache
         self.size = blocks.size
         self.links = links
         self.tiers = tiers
         self.active = active  # whether requests may load blocks
-        self.places: list[Place] = []  # stores of the blocks that the request whose turn has come can load
+        self.places: list[Place] = []  # where the blocks are that the request whose turn has come can load
         self.loading: dict[Job, Load] = {}
-        self.ready: list[Job] = []  # requests whose blocks have arrived, in that order
+        self.ready: list[Job] = []  # requests whose blocks have arrived, in order of arrival
 
     def reach(self, job: Job, hits: int) -> int:
         """Return the end of the blocks that a request can load, now that its turn has come."""
@@ -58,7 +59,7 @@ class Loader:
             self.tiers.load(now, load, self.places)
 
     def fetch(self, handover: Handover, load: Load, now: int) -> None:
-        """Start the transfer from the prefill instance, as far as it has computed the prompt."""
+        """Start the transfer of the prompt tokens that the prefill instance has computed so far."""
         handover.load = load
         load.left = 1
         handover.sent = load.start * self.size
@@ -66,12 +67,12 @@ class Loader:
         handover.send(now, self.links)
 
     def swap_out(self, job: Job) -> None:
-        """Swap out the blocks of a preempted decode, if the store has room."""
+        """Swap out the blocks of a preempted request that was decoding, if the store has room."""
         if self.tiers is not None and self.tiers.swap_out(self.cache.now, job):
             job.swapped = job.blocks
 
     def arrive(self, job: Job, now: int) -> None:
-        """Make a request ready whose blocks have all arrived."""
+        """Mark a request as ready after all its blocks have arrived."""
         load = self.loading.pop(job)
         start, end = load.start, load.end
         self.ready.append(job)
@@ -91,7 +92,7 @@ class Loader:
         self.tiers.on_loaded(now, job, start, end)
 
     def drop(self, job: Job, now: int) -> None:
-        """Free the blocks of a request that loads or is ready. Transfers under way continue without effect."""
+        """Free the blocks of a request that is loading or ready. Its current transfers continue without effect."""
         if job in self.loading:
             self.links.forget(self.loading.pop(job))
             if self.tiers is not None:

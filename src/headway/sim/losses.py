@@ -1,7 +1,7 @@
 """Handles the requests of an instance that stops.
 
 If the instance redirects them, the router routes them again and they continue on another instance, which computes all
-their known tokens again. If it loses them, they are retried from the beginning, up to the limit, or fail.
+their known tokens again. If it loses them, they are retried from the beginning; beyond the limit on retries, they fail.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headway.workload.traffic import Planned
 if TYPE_CHECKING:
     from headway.sim.dispatcher import Dispatcher
 
-MOST_REDIRECTS: Final = 1000  # of one request; with more, it would never end
+MOST_REDIRECTS: Final = 1000  # maximum for one request; with more redirects, it would never end
 APART = ("prefill_instance", "handed_ps", "transfer_ps", "transferred_ps")
 AFRESH = ("routed_ps", "started_ps", "first_token_ps", "enqueued_ps", *APART)  # columns that a retry resets
 
@@ -36,26 +36,27 @@ class Losses:
         self.moving: dict[int, Job] = {}  # requests that have left an instance and wait for another
 
     def on_sent(self, now: int, job: Job, flight: Flight) -> None:
-        """Note the instance of a request. A request that has generated tokens also prefills there."""
+        """Note the instance of a request. If the request has generated tokens, this instance also computes its
+        prompt."""
         if flight.prefill is not None and job.generated:
             self.dispatcher.control.on_handed(now, job.row)
         self.bound[flight.view.index][job.row] = job
 
     def split(self, source: Job) -> None:
-        """Note the prefill instance of a request. If that generates the only token, no decode instance is involved."""
+        """Note the prefill instance of a request. If it also generates the only token, there is no decode instance."""
         row, recorder = source.row, self.dispatcher.recorder
         if source.handover is None:
             self.bound[recorder.instance[row]].pop(row)
         self.bound[recorder.prefill_instance[row]][row] = source
 
     def on_ended(self, job: Job) -> bool:
-        """Forget a request that has ended. Return False if only this job has ended and the request continues."""
+        """Forget a request that has ended. If only this job has ended and the request continues, return False."""
         if job.withdrawn:
             return False
         row, recorder = job.row, self.dispatcher.recorder
         self.bound[recorder.instance[row]].pop(row, None)
         self.bound[recorder.prefill_instance[row]].pop(row, None)
-        if recorder.outcome[row] == REJECTED:  # by its last instance, before it generated a token there
+        if recorder.outcome[row] == REJECTED:  # its last instance rejected it, before it generated a token there
             recorder.output_tokens[row] = job.generated
             self.dispatcher.instances[recorder.instance[row]].stats.output_tokens += job.generated
             take_back(job)
@@ -78,12 +79,12 @@ class Losses:
         bound, self.bound[index] = self.bound[index], {}
         for row in sorted(bound):
             job = bound[row]
-            # If its client has given up, it ends with the current step, here or at its prefill instance.
+            # If the client has given up, the request ends with the current step, here or at its prefill instance.
             if job.expired or (job.awaits is not None and job.awaits.source.expired):
                 continue
             where = index
             handover = job.handover or job.awaits
-            if handover is not None:  # continue with the decode job and the prefill done so far
+            if handover is not None:  # only the decode job continues; it keeps the prefill done so far
                 self.leave_other(now, index, job, handover)
                 source, job, where = handover.source, handover.target, handover.decode
                 job.started, job.prefilled = source.started, source.prefilled
@@ -94,7 +95,7 @@ class Losses:
                 self.lose(now, where, job, why)
 
     def leave_other(self, now: int, index: int, job: Job, handover: Handover) -> None:
-        """Remove a request in handover from the other one of its two instances."""
+        """Remove a request in handover from the one of its two instances that is not `index`."""
         dispatcher = self.dispatcher
         if index == handover.prefill or handover.computed:
             dispatcher.handovers.on_given_up(now, job)
@@ -150,7 +151,7 @@ class Losses:
         self.again(now, fresh, Priority(flight.priority, flight.hints))
 
     def again(self, now: int, job: Job, priority: Priority) -> None:
-        """Route a request again. If no instance is available, it waits."""
+        """Route a request again. If no instance is available, the request waits."""
         dispatcher, request = self.dispatcher, job.request
         dispatcher.deadlines.jobs.pop(job.row, None)
         if dispatcher.signals.vary:
@@ -167,12 +168,12 @@ class Losses:
             self.go_on(now, job, answer)
 
     def go_on(self, now: int, job: Job, flight: Flight) -> None:
-        if job.generated:  # on other instances; the last one counts all tokens at the end
+        if job.generated:  # other instances generated these; the last instance counts all tokens at the end
             self.dispatcher.instances[flight.view.index].stats.output_tokens -= job.generated
         self.dispatcher.put(now, job, flight)
 
     def drop(self, row: int) -> None:
-        """Forget a request that waits for another instance and is rejected, or whose client gives up."""
+        """Forget a request that waited for another instance, after its rejection or after its client gave up."""
         job = self.moving.pop(row, None)
         if job is not None:
             take_back(job)

@@ -28,10 +28,10 @@ class Moment:
         self.running = instance.view.running
         self.adapters = instance.view.adapters
         self.busy_from = instance.busy_from
-        self.busy_ps = instance.stats.busy_ps  # of the busy periods that had ended
+        self.busy_ps = instance.stats.busy_ps  # total duration of the busy periods that had ended
         self.held = instance.cache.held
         self.hit_rate = 0.0 if (hits := instance.scheduler.hits) is None else hits.share()
-        self.length = 0  # of the run in steps; 0 between runs
+        self.length = 0  # number of steps of the run; 0 between runs
         if kv and instance.run.end >= 0:
             self.copy_run(instance)
 
@@ -42,7 +42,7 @@ class Moment:
         self.first = run.first
         self.increment = run.increment
         self.steps = batch.steps
-        self.taken_steps = blocks.taken_steps  # steps whose blocks `held` includes
+        self.taken_steps = blocks.taken_steps  # number of steps whose blocks are included in `held`
         self.decodes = batch.decodes
         self.size = batch.block_tokens
         self.phases = batch.phases[:]
@@ -53,7 +53,7 @@ class Moment:
             self.own = job.blocks
 
     def kv_used(self, tick: int) -> int:
-        """Return the blocks held at the tick, before any step that begins then."""
+        """Return the number of blocks allocated at the tick, without steps that begin at the tick."""
         if not self.length:
             return self.held
         begun, counted = steps_begun(self.first, self.increment, tick - self.start), self.taken_steps
@@ -83,7 +83,7 @@ class History:
         self.moments: deque[Moment] = deque()
 
     def record(self, instance: Instance, to: int) -> None:
-        """Record the instance before it changes, for the ticks up to `to`."""
+        """Record the state of the instance before it changes. The record is valid for the ticks up to `to`."""
         moments = self.moments
         while moments and moments[0].last <= to - self.oldest:
             moments.popleft()
@@ -103,8 +103,8 @@ class History:
 
 class Gauge(History):
     """Samples of an instance's KV use over time. They are computed from the formula of the run before the instance
-    changes, without scheduled events. The gauge replaces the instance's history, and forwards to it if signals are
-    polled."""
+    changes, without scheduled events. The gauge replaces the instance's history. If signals are polled, the gauge
+    also passes each call on to that history."""
 
     __slots__ = ("polled", "polled_tick", "samples")
 

@@ -9,7 +9,7 @@ from heapq import heapify, heappop, heappush
 from headway.sim.kv_cache import Hold, KvCache, Runs
 from headway.sim.piece import Piece
 
-SPARE = 64  # stale entries that the heap may have in addition to one per valid entry
+SPARE = 64  # number of stale entries that the heap may have in addition to one per valid entry
 
 
 class RankedCache(KvCache):
@@ -19,7 +19,7 @@ class RankedCache(KvCache):
         super().__init__(total)
         self.counts = counts  # whether levels are use counts; otherwise they are priorities
         self.levels: list[tuple[float, int, Piece]] = []  # heap of the pieces in the LRU, with stale entries
-        self.ranked_to = 0  # number of the last release in the heap
+        self.ranked_to = 0  # number of the last release whose pieces are in the heap
 
     def hold(self, runs: Runs, hits: int, priority: float = 0.0) -> list[Hold]:
         holds = super().hold(runs, hits, priority)
@@ -36,7 +36,8 @@ class RankedCache(KvCache):
             holds[known - 1 : known + 1] = [(key, holds[known - 1][1], holds[known][2])]  # merge adjacent holds
 
     def lift(self, key: int, start: int, end: int, level: float, further: bool = False) -> None:
-        """Set the level of those blocks that requests hold; with `further`, add to it."""
+        """Set the level of the blocks that are allocated to requests. If `further` is set, add to their level
+        instead."""
         parts: list[Piece] = []
         for piece in self._chain(key):
             if piece.start >= end or piece.end <= start or not piece.holders:

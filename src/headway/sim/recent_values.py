@@ -4,7 +4,7 @@ from collections import deque
 
 from headway.types import PS_PER_SECOND
 
-HIT_REQUESTS = 100  # the hit rate covers the last requests that entered the batch for the first time
+HIT_REQUESTS = 100  # number of requests that the hit rate covers: the last ones that were scheduled for the first time
 MOVES_WINDOW_PS = 10 * PS_PER_SECOND
 
 
@@ -16,15 +16,15 @@ class BusyWindow:
     def __init__(self, length_ps: int) -> None:
         self.length = length_ps
         self.periods: deque[tuple[int, int]] = deque()  # busy periods that have ended, oldest first
-        self.left_ps = 0  # sum of the busy periods that have left the window
+        self.left_ps = 0  # total duration of the busy periods that have left the window
 
     def add(self, start: int, end: int) -> None:
         self.periods.append((start, end))
 
     def share(self, origin: int, at: int, ended_ps: int, busy_from: int) -> float:
         """Return the busy share of the window that ends at `at`, or of the time since `origin` if that is shorter.
-        `ended_ps` is the sum of all busy periods that had ended by then, `busy_from` the begin of the busy period at
-        that time (-1: idle). `at` must not decrease between calls."""
+        `ended_ps` is the total duration of the busy periods that ended by `at`. `busy_from` is the start of the busy
+        period at that time; -1 if the instance is idle. `at` must not decrease between calls."""
         since = max(origin, at - self.length)
         if at <= since:
             return 0.0
@@ -47,7 +47,7 @@ class HitRate:
     __slots__ = ("cached", "last", "tokens")
 
     def __init__(self) -> None:
-        self.last: deque[tuple[int, int]] = deque()  # for each request: cached tokens, prompt tokens
+        self.last: deque[tuple[int, int]] = deque()  # (cached tokens, prompt tokens) of each request
         self.cached = 0
         self.tokens = 0
 
@@ -70,16 +70,16 @@ class MoveRate:
     __slots__ = ("inside", "later", "total")
 
     def __init__(self) -> None:
-        self.later: deque[tuple[int, int]] = deque()  # (time, blocks) of moves after the window
-        self.inside: deque[tuple[int, int]] = deque()  # those in the window
-        self.total = 0  # blocks in the window
+        self.later: deque[tuple[int, int]] = deque()  # (time, blocks) of each move after the window
+        self.inside: deque[tuple[int, int]] = deque()  # the same for the moves in the window
+        self.total = 0  # sum of the blocks moved in the window
 
     def add(self, at: int, blocks: int) -> None:
         self.later.append((at, blocks))
 
     def rate(self, to: int, before: int) -> float:
-        """Return blocks per second over the window that ends at `to`, of moves before `before`. Neither may decrease
-        between calls."""
+        """Return the blocks moved per second in the window that ends at `to`, counting only moves before `before`.
+        Neither time may decrease between calls."""
         later, inside = self.later, self.inside
         while later and later[0][0] < before:
             self.total += later[0][1]
@@ -100,14 +100,14 @@ class Ticks:
         self.values: deque[tuple[int, int]] = deque()  # (last tick with this value, value)
 
     def until(self, now: int, value: int) -> None:
-        """Record the value since the last call, before it changes now."""
+        """Record the value that was valid since the last call. Call this before the value changes."""
         if now >= self.tick:
             last = now // self.interval * self.interval
             self.values.append((last, value))
             self.tick = last + self.interval
 
     def at(self, tick: int, value: int) -> int:
-        """Return the value at a tick; `value` is the current one. Calls must be in order of ticks."""
+        """Return the value at a tick; `value` is the current value. Calls must be in order of ticks."""
         values = self.values
         while values and values[0][0] < tick:
             values.popleft()

@@ -1,11 +1,11 @@
 """Maintains the reported fields of the instance views that the router reads.
 
-If signals are fresh, the instances write queue and batch as they change; values that vary inside a run (KV use, busy
-share, power) are computed before each decision. If signals are polled, instances and router have separate views, and
-the router's view shows the values of the last tick that has reached it.
+If signals are fresh, the instances write the sizes of queue and batch when they change. Values that vary inside a run
+(KV use, busy share, power) are computed before each decision. If signals are polled, instances and router have separate
+views, and the router's view shows the values of the last tick that has reached it.
 
-A value that varies is maintained only if a policy declares that it reads it. Other values are hidden, so that reading
-one raises an error.
+A value that varies inside a run is maintained only if a policy declares that it reads it. Otherwise the value is
+hidden, so that reading it raises an error.
 """
 
 from collections import deque
@@ -37,7 +37,7 @@ class Signals:
         reads = decides + [name for policy in scalers for name in entry_of(policy).reported]
         self.instances = instances
         self.blocks = [instance.blocks for instance in instances]
-        self.views = [instance.view for instance in instances]  # where the values are written
+        self.views = [instance.view for instance in instances]  # the views to which the values are written
         self.kv = "kv_used" in reads
         self.power = "busy" in reads or "watts" in reads
         self.hits = "hit_rate" in reads
@@ -72,7 +72,8 @@ class Signals:
             self.refresh_power(now)
 
     def show_tiers(self, view: InstanceView, tiers: Tiers, at: int, before: int, tick: int | None) -> None:
-        """Write the use of an instance's stores, now or at a tick, and the rates of moves before an instant."""
+        """Write the use of an instance's stores now or, if `tick` is set, at that tick, and the rates of moves up to
+        `at`, which include only moves before `before`."""
         unwanted = self.unwanted
         if "tier_used" not in unwanted:
             view.tier_used = {
@@ -88,8 +89,8 @@ class Signals:
             view.reload_rate = tiers.up.rate(at, before)
 
     def refresh_power(self, now: int) -> None:
-        """Write means over the last 5 s (busy share) and 30 s (power), or since the first decision if that is
-        shorter."""
+        """Write means over the last 5 s (busy share) and 30 s (power), or since the first decision if that
+        time is shorter."""
         if self.origin < 0:
             self.origin = now
         origin = self.origin
@@ -100,11 +101,11 @@ class Signals:
             view.watts = instance.idle_watts + instance.span_watts * long.share(origin, now, ended_ps, busy_from)
 
     def on_routed(self, now: int, view: InstanceView) -> None:
-        """Do nothing: the instance's queue shows the request."""
+        """Do nothing, because fresh signals show the request in the instance's queue."""
 
 
 class PolledSignals(Signals):
-    """Polled signals: `views` are the router's, and show the last tick that has reached it."""
+    """Polled signals. `views` are the router's views, and show the last tick that has reached the router."""
 
     def __init__(
         self,
@@ -165,6 +166,6 @@ class PolledSignals(Signals):
                 view.watts = instance.idle_watts + instance.span_watts * share
 
     def on_routed(self, now: int, view: InstanceView) -> None:
-        """Count a request that a router has sent and that no tick so far includes; `view` is that router's."""
+        """Count a request that a router has sent, and that no tick shows yet; `view` is that router's view."""
         view.routed_since_report += 1
         self.recent.append((now, view))

@@ -2,9 +2,9 @@
 
 Each router has its own control plane: views, counts, policies, prefix indexes, queue, delayed requests and random
 streams. If the routers synchronise, each learns at every multiple T of the interval what the others had counted before
-T: its views then show its own current counts plus the others' counts as of T, and its prefix indexes learn where the
+T. Its views then show its own current counts plus the others' counts as of T, and its prefix indexes learn where the
 others have sent prompts. The exchange runs before the first event at or after T, because nothing changes in between.
-Only if requests wait in a router's queue is the exchange an event itself, since it may let the router send them.
+If requests wait in a router's queue, the exchange is an event of its own, since it may let the router send them.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from headway.views.instance import REPORTED, SHARED, InstanceView
 
 
 def streams(rng: Callable[[str], Random], router: int) -> Callable[[str], Random]:
-    """Return the random streams of a router. The first router has the streams of a single router."""
+    """Return the random streams of a router. The first router has the same streams as a single router would have."""
     return (lambda name: rng(f"router-{router}.{name}")) if router else rng
 
 
@@ -36,26 +36,26 @@ class Routers:
         self.by_session = spec.spread == "sessions"
         self.seed = seed
         self.planes = planes
-        self.cluster = planes[0].cluster  # of the router that was called last
-        self.flow = planes[0].flow  # set for all routers or for none
+        self.cluster = planes[0].cluster  # the view of the router that was called last
+        self.flow = planes[0].flow  # either all routers have flow control or none
         self.observers = planes[0].observers
         self.indexes: list[PrefixIndex] = [index for plane in planes for index in plane.indexes]
         self.views: list[list[InstanceView]] = [list(plane.views.values()) for plane in planes]
         self.home: list[int] = []  # the router of each request
-        self.pumped = 0  # the router whose queue `pump` is at
-        # Reported signals are on a board. A router copies them to its views before it decides.
+        self.pumped = 0  # the router whose queue `pump` reads next
+        # The reported signals are written to the views of a shared board. A router copies them before it decides.
         self.signals = signals
         self.board = signals.views
         self.reported = ("observed_at", *[name for name in REPORTED if hasattr(self.board[0], name)])
         self.copied: list[int | None] = [-1] * len(planes)  # time of the report that each router has copied
-        # Counts of the other routers at the last exchange, by name, router and instance.
+        # For each signal name, router and instance: the sum of the other routers' counts at the last exchange.
         self.foreign: dict[str, list[list[int]]] = {name: [[0] * len(views) for views in self.views] for name in SHARED}
         self.changed: dict[int, None] = {}  # instances whose counts have changed since the last exchange
         self.touches: list[tuple[int, int, Path]] = []  # (router, instance, prompt) since the last exchange
         self.sync_at = NEVER if self.sync_ps is None else self.sync_ps
 
     def choose(self, request: Request) -> int:
-        """Return the router of a request, by a hash: no random stream is used."""
+        """Return the router of a request. The choice is a hash and uses no random stream."""
         sender = (request.tenant, request.session) if self.by_session and request.session is not None else (request.id,)
         return stable(self.seed, *sender) % len(self.planes)
 
@@ -86,8 +86,8 @@ class Routers:
         return answer
 
     def wake(self, now_ps: int) -> Decision | None:
-        """Decide again about one waiting request: first those that admission delayed, in order of request over all
-        routers; then the others, in order of router."""
+        """Decide again about one waiting request. Requests that admission delayed are first, in order of request over
+        all routers. The others follow in order of router."""
         turns = [
             (turn, router)
             for router, plane in enumerate(self.planes)
@@ -102,14 +102,14 @@ class Routers:
         return decision
 
     def pump(self, now_ps: int) -> Decision | None:
-        """Send one request from the queues, in order of router and then of its queue."""
+        """Return the next decision about a queued request, in order of router and then in the order of its queue."""
         while self.pumped < len(self.planes):
             router = self.pumped
             if self.planes[router].waiting.queued:
                 plane = self.looking(router)
                 decision = plane.pump(now_ps)
                 if decision is not None:
-                    if not plane.waiting.queued:  # `pump` is not called for it again
+                    if not plane.waiting.queued:  # `pump` is not called again for this router
                         plane.waiting.set_next()
                     self.note_sent(router, decision[1])
                     return decision
@@ -148,7 +148,7 @@ class Routers:
         self.hearing(request_id).on_finished(now_ps, request_id, outcome, output_tokens)
 
     def hearing(self, request_id: int) -> ControlPlane:
-        """Return the control plane of a request's router, before it counts an event that its policies may observe."""
+        """Prepare the router of a request for an event that its policies may observe, and return its control plane."""
         router = self.home[request_id]
         flight = self.planes[router].flight(request_id)
         self.changed[flight.view.index] = None
@@ -161,7 +161,7 @@ class Routers:
 
     def instance_changed(self, now_ps: int, index: int, state: str) -> None:
         self.board[index].state = state
-        if state == "stopped":  # its cache is lost
+        if state == "stopped":  # the cache of the instance is lost
             self.touches = [touch for touch in self.touches if touch[1] != index]
         for router, plane in enumerate(self.planes):
             if self.observers:
@@ -195,8 +195,8 @@ class Routers:
         return totals
 
     def sync(self, now_ps: int) -> None:
-        """Run the exchange if it is due, before anything is counted at this instant. If several are due, only the first
-        one runs: nothing has changed by the others."""
+        """Run the exchange if it is due, before anything is counted at this instant. If several exchanges are
+        due, only the first one runs, since nothing has changed between them."""
         if now_ps < self.sync_at or self.sync_ps is None:
             return
         tick = self.sync_at
@@ -214,7 +214,7 @@ class Routers:
         self.changed.clear()
 
     def exchange_touches(self, tick: int) -> None:
-        """Let the indexes learn of sent prompts, after the KV events that are due by then."""
+        """Tell each router's indexes which prompts the others have sent, after the KV events that are due at `tick`."""
         if not self.touches:
             return
         if self.signals.kv_events is not None:

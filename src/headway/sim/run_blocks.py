@@ -1,4 +1,4 @@
-"""The KV blocks that the steps of a run take, computed from the run's formula only when needed.
+"""The KV blocks that the steps of a run allocate, computed from the run's formula only when needed.
 
 The cache is updated when the run ends and when something else reads or changes the cache. If the router reads KV use,
 it is also computed before each decision.
@@ -23,24 +23,24 @@ class RunBlocks:
         self.caching = caching
         self.size = batch.block_tokens
         self.phases = batch.phases
-        # A prefill instance takes the blocks of a whole prompt when it enters. Finished prompts keep their blocks until
-        # the decode instance has room; if a running prompt then needed more blocks, it could wait forever.
+        # A prefill instance allocates the blocks of a whole prompt when the request enters. Finished prompts keep their
+        # blocks until the decode instance has room; if a running prompt then needed more blocks, it could wait forever.
         self.reserves = view.role == "prefill"
-        self.taken_steps = 0  # steps of the run whose blocks are taken
-        self.peak = 0  # most blocks held
-        # the last report of KV use
+        self.taken_steps = 0  # number of steps of the run whose blocks are allocated
+        self.peak = 0  # maximum number of allocated blocks so far
+        # state of the last report of KV use
         self.reports = True  # whether KV use is reported
-        self.looked = 0  # steps begun at the last report, earlier runs included
-        self.reported_to = NEVER  # until when the report is valid: the begin of the next step, or NEVER between runs
-        self.next_step = 0  # duration of that step
+        self.looked = 0  # number of steps begun at the last report, including those of earlier runs
+        self.reported_to = NEVER  # end of the report's validity: the start of the next step, or NEVER between runs
+        self.next_step = 0  # duration of the next step
 
     def chunk_blocks(self, steps: int) -> int:
-        """Return the blocks of the unfinished prefill once `steps` steps of the run have begun."""
+        """Return how many blocks the unfinished prefill has after `steps` steps of the run have begun."""
         job, want = self.run.chunks[0]
         return job.blocks if self.reserves else -(-(job.computed + want * steps) // self.size)
 
     def take_to(self, steps: int) -> None:
-        """Take the blocks of the run's first `steps` steps."""
+        """Allocate the blocks of the run's first `steps` steps, as far as they are not allocated yet."""
         before, batch = self.taken_steps, self.batch
         if steps > before:
             self.taken_steps = steps
@@ -60,7 +60,8 @@ class RunBlocks:
                     cache.take(count)
 
     def take_dated(self, first_step: int, steps: int, own: int) -> None:
-        """Take blocks step by step, so that each eviction has its time; `own` are the unfinished prefill's blocks."""
+        """Allocate blocks step by step, so that each eviction gets its time; `own` is the number of the prefill's
+        blocks."""
         cache, run, size, ended = self.cache, self.run, self.size, self.batch.steps
         cache.now = run.boundary(first_step)
         length = run.first + run.increment * first_step
@@ -76,8 +77,8 @@ class RunBlocks:
             length += run.increment
 
     def settle(self, at: int) -> None:
-        """Update the cache to time `at`: take blocks for the steps begun before it, and cache the prompt blocks of the
-        steps ended by then."""
+        """Update the cache to time `at`: allocate blocks for the steps that began before `at`, and cache the prompt
+        blocks of the steps that ended by `at`."""
         run = self.run
         if run.end >= 0 and run.length > 1:
             self.take_to(run.count_begun(at))
@@ -86,12 +87,12 @@ class RunBlocks:
                 self.offer(job, (job.computed + want * run.count_ended(at)) // self.size)
 
     def settle_evictions(self, before: int) -> None:
-        """Take the blocks of the current run's steps begun before an instant, if that may evict anything."""
+        """Allocate the blocks of the current run's steps that began before a time, if this may evict anything."""
         run, batch, cache = self.run, self.batch, self.cache
         if before > run.start and (left := run.length - self.taken_steps):
             most = batch.decodes * (left // self.size + 1)
             if batch.partial is not None:
-                most += self.view.max_batch_tokens * left  # a token takes at most one block
+                most += self.view.max_batch_tokens * left  # each token needs at most one new block
             if cache.held + cache.idle + most > cache.total:
                 self.take_to(run.count_begun(before))
 
@@ -114,18 +115,18 @@ class RunBlocks:
                 start = stop
 
     def repeats(self, job: Job, want: int) -> bool:
-        """Whether an equal chunk follows: the prefill does not end with this one, and none of its content is cached
-        already. Otherwise the order of eviction and computation would matter."""
+        """Whether an equal chunk may follow this one: the prefill does not end with this chunk, and no later block of
+        the prompt is cached already. If one were cached, the order of eviction and computation would matter."""
         if job.computed + want >= job.known:
             return False
         return not (self.caching and self.cache.cached_beyond(job.runs, job.cached_to))
 
     def affordable(self, steps: int) -> int:
         """Return the largest number of steps, up to `steps`, for which there are enough blocks. The scheduler handles
-        the step after them."""
+        the step that follows."""
         if self.affords(steps):
             return steps
-        low, high = 1, steps  # enough blocks for low, not for high
+        low, high = 1, steps  # there are enough blocks for `low` steps, but not for `high` steps
         while high - low > 1:
             middle = (low + high) // 2
             if self.affords(middle):
@@ -135,7 +136,7 @@ class RunBlocks:
         return low
 
     def affords(self, steps: int) -> bool:
-        """Whether there are enough blocks for the run's steps after the first."""
+        """Whether there are enough blocks for a run of `steps` steps; the first step already has its blocks."""
         batch = self.batch
         count = batch.decode_blocks(batch.steps + 1, steps - 1)
         if batch.partial is not None:
@@ -144,8 +145,8 @@ class RunBlocks:
 
 
 def report_kv(each: Sequence[RunBlocks], at: int) -> None:
-    """Write the blocks held at `at`, before any step that begins then, to every view. Called at every decision, so it
-    continues from the last report: usually only a few steps have begun since."""
+    """Write to every view how many blocks are allocated at time `at`, without the steps that begin at `at`. This is
+    called at every decision, so it continues from the last report: usually only a few steps have begun since then."""
     for blocks in each:
         since = blocks.reported_to
         if since >= at:
@@ -156,7 +157,7 @@ def report_kv(each: Sequence[RunBlocks], at: int) -> None:
             used = blocks.phases[looked % blocks.size]
         else:
             size = blocks.size
-            further = (at - since - 1) // step  # steps begun after the first one; too many if steps grow
+            further = (at - since - 1) // step  # steps begun after the first one; an overestimate if steps get longer
             passed = further * step + increment * (further * (further - 1) // 2)
             if since + passed >= at:
                 further = steps_begun(step, increment, at - since) - 1

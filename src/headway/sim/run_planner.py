@@ -22,10 +22,10 @@ class Pace:
         self.model = model
         self.models: dict[Fraction, LatencyModel] = {}
         self.warming: list[tuple[int, Fraction]] = []  # (begin, factor) in order
-        self.slowed: list[tuple[int, Fraction]] = []  # (end, factor) of slow faults
+        self.slowed: list[tuple[int, Fraction]] = []  # (end, factor) of each slow fault
 
     def at(self, now: int) -> tuple[LatencyModel, int]:
-        """Return the latency model of a step that begins now, and until when it is valid."""
+        """Return the latency model of a step that begins now, and the time until which this model is valid."""
         factor, until = Fraction(1), NEVER
         for since, own in self.warming:  # the last factor is 1
             if since > now:
@@ -60,14 +60,14 @@ class RunPlanner:
         self.blocks = blocks
         self.adapters = adapters
         self.walks = walks  # whether each run is a single step
-        self.cuts = cuts  # set to cut runs at random places, which tests that a cut changes nothing
+        self.cuts = cuts  # set to cut runs at random steps, for tests that cuts do not change results
         self.pace = Pace(latency)
-        self.paced_until = NEVER  # until when `step_times` is valid
+        self.paced_until = NEVER  # end of the validity of `step_times`
         self.step_times = latency.run
 
     def plan(self, now: int, once: bool) -> int:
-        """Plan the run that begins now with the step that was formed, and return when it ends. With `once`, the step
-        does not repeat."""
+        """Plan the run that begins now with the step that was formed, and return when the run ends. If `once` is set,
+        the step does not repeat."""
         if now >= self.paced_until:
             model, self.paced_until = self.pace.at(now)
             self.step_times = model.run
@@ -79,7 +79,8 @@ class RunPlanner:
             shape = [(want, job.computed)] if alone else [(want, job.computed) for job, want in chunks]
             first, increment, steps = self.step_times(decodes, batch.context, shape)
             if alone and not job.pipelined and blocks.repeats(job, want):
-                # A prefill that uses the whole budget and does not end repeats; no other request can enter meanwhile.
+                # If a prefill uses the whole budget and does not end, its step repeats; no other request can enter
+                # meanwhile.
                 steps = min(steps, (job.known - job.computed - 1) // want)
             else:
                 steps = 1
@@ -95,7 +96,7 @@ class RunPlanner:
                 steps = left
             if chunks or decodes * (steps // blocks.size + 1) > cache.total - cache.held:
                 steps = blocks.affordable(steps)
-            if self.paced_until < NEVER:  # a step has the factor that is valid when it begins
+            if self.paced_until < NEVER:  # a step keeps the factor that is valid at its start
                 steps = min(steps, steps_begun(first, increment, self.paced_until - now))
             if self.cuts is not None:
                 steps = self.cuts.randint(1, steps)
@@ -129,6 +130,6 @@ class RunPlanner:
         return factor
 
     def replace(self, now: int) -> None:
-        """Reset the speed for a new instance at this place."""
+        """Reset the speed, because a new instance replaces this one."""
         self.pace = Pace(self.pace.model)
         self.paced_until = now

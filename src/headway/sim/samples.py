@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from headway.types import PS_PER_SECOND
 
-FINEST_PS = PS_PER_SECOND // 10  # the first interval: a few steps
-MOST = 200  # samples; at this number, every other one is dropped
+FINEST_PS = PS_PER_SECOND // 10  # the initial interval, which is as long as a few steps
+MOST = 200  # maximum number of samples; when it is reached, every other sample is dropped
 
 
 class Samples:
@@ -35,7 +35,7 @@ class Samples:
         self.interval_ps *= 2
 
     def until(self, now: int, value: int) -> None:
-        """Record the value since the last call, before it changes now."""
+        """Record the value that was valid since the last call. Call this before the value changes."""
         values = self.values
         while self.origin + len(values) * self.interval_ps < now:
             values.append(value)

@@ -1,4 +1,4 @@
-"""The inputs of a simulation: the engines, and what they have in common."""
+"""The inputs of a simulation: the engines, and the settings that they share."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -20,7 +20,7 @@ class TransferSetup(Struct, frozen=True):
 
     spec: Transfer
     token_bytes: int
-    grain_tokens: int  # a transfer moves a multiple of this
+    grain_tokens: int  # the number of tokens in a transfer is a multiple of this
 
     @property
     def first_token(self) -> bool:
@@ -29,7 +29,7 @@ class TransferSetup(Struct, frozen=True):
 
 
 class EngineSetup(Struct):
-    """One instance: its initial view, its latency model, and its figures."""
+    """One instance: its initial view, its latency model, and its properties."""
 
     view: InstanceView
     latency: LatencyModel
@@ -44,35 +44,35 @@ class EngineSetup(Struct):
 
 
 class PoolSetup(Struct):
-    """Equal instances that are scaled together. They have `maximum` places, from index `first`."""
+    """Equal instances that are scaled together. The pool has `maximum` places for instances, from index `first` on."""
 
     id: str
-    view_pool: str  # the deployment that the views of its instances name
+    view_pool: str  # the deployment that `pool` names in the views of its instances
     first: int
     initial: int
     minimum: int
     maximum: int
-    scaling: Any  # its scaling policy
+    scaling: Any  # the scaling policy of the pool
 
 
 class FaultSetup(Struct):
     at_ps: int
     instance: int
     kind: str  # crash, slow, unreachable
-    duration_ps: int | None = None  # None: permanent
-    factor: Fraction = Fraction(1)  # for kind slow
+    duration_ps: int | None = None  # None if the fault is permanent
+    factor: Fraction = Fraction(1)  # for faults of kind `slow`
 
 
 class LifeSetup(Struct):
     """How instances start, stop and fail."""
 
     pools: list[PoolSetup]
-    provisioning: Callable[[Random], Callable[[], int]]  # makes a function that draws durations in ps
+    provisioning: Callable[[Random], Callable[[], int]]  # returns a function that draws durations in ps
     loading: Callable[[Random], Callable[[], int]]
-    seed: int  # of these draws
+    seed: int  # seed of these draws
     scaling: Scaling = Scaling()
     faults: list[FaultSetup] = []
-    retries: int = 0  # retries of a request that its instance has lost
+    retries: int = 0  # maximum number of retries of a request that its instance has lost
 
 
 class ClusterSetup(Struct):
@@ -85,9 +85,9 @@ class ClusterSetup(Struct):
     jitter_seed: int = 0
     signals: SignalSpec = SignalSpec()
     routers: RouterSpec = RouterSpec()
-    router_seed: int = 0  # for the choice of a request's router
-    life: LifeSetup | None = None  # None: all instances run from beginning to end
-    trace: str = "minimal"  # what is recorded besides the requests: "minimal", "decisions" or "full"
+    router_seed: int = 0  # seed of the choice of each request's router
+    life: LifeSetup | None = None  # None if all instances run from beginning to end
+    trace: str = "minimal"  # what is recorded in addition to requests: "minimal", "decisions" or "full"
 
     @property
     def views(self) -> list[InstanceView]:

@@ -28,10 +28,10 @@ class SimulatedCluster:
         self.recorder = Recorder(ROWS_AHEAD)
         self.first_tokens: list[Job] = []  # requests whose first token was generated at this instant
         self.ended: list[Job] = []  # requests that ended at this instant
-        self.handed: list[Job] = []  # requests whose prompt, or its first chunk, is ready for handover now
+        self.handed: list[Job] = []  # requests whose prompt, or its first chunk, became ready for handover now
         self.links = Links()
         self.outgoing: dict[int, int] = {}  # link by prefill instance
-        self.gauges: dict[int, Gauge] = {}  # KV use by instance, for instances with stores; if traced, for all
+        self.gauges: dict[int, Gauge] = {}  # KV use of instances with stores; of all instances if traced
         self.shared: dict[tuple[str, str], Tier] = {}  # shared stores by pool and name
         self.instances = [self.build_instance(engine, scheduler) for engine in setup.engines]
 
@@ -72,7 +72,7 @@ class SimulatedCluster:
         return tiers
 
     def start_tracing(self, now: int) -> None:
-        """Begin to sample the use of GPUs and stores, and to record what `trace` requires."""
+        """Begin to sample the use of GPUs and stores, and to record the events that the `trace` setting requires."""
         trace = self.setup.trace
         if trace == "full":
             self.recorder.events = []
@@ -86,7 +86,7 @@ class SimulatedCluster:
                 instance.batches = BatchLog(instance.view, instance.batch, instance.run, self.recorder.events)
 
     def cached_tokens(self, request: Request, now: int) -> list[int]:
-        """Return the prompt tokens that each instance has cached now, for oracle policies."""
+        """Return how many tokens of the prompt each instance has cached now, for oracle policies."""
         size = self.setup.block_tokens
         runs, limit = request.path.blocks(size), (request.prompt_tokens - 1) // size
         for instance in self.instances:

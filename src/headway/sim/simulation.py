@@ -3,10 +3,11 @@
 The phases of one instant:
 
 (a) Steps end, in order of instance.
-(b) Each in order of request: the router learns of first tokens; arrivals are admitted and routed; delayed requests are
-    decided again; clients whose deadline is now give up; the router learns of requests that have ended. If the router
-    has a queue: requests that have waited too long leave it, oldest first; the router sends requests in the queue's
-    order; requests beyond its capacity are rejected, newest first. Immediate consequences repeat this phase.
+(b) All other events happen, each kind in order of request: the router learns of first tokens; it admits and routes
+    arrivals; it decides again about delayed requests; clients whose deadline is now give up; the router learns of
+    requests that have ended. If the router has a queue: requests that have waited too long leave it, oldest first; the
+    router sends requests in the queue's order; it rejects requests beyond the queue's capacity, newest first. If these
+    events cause more events at the same instant, this phase repeats.
 (c) Steps begin, in order of instance.
 
 Every reader at time t sees the steps that ended at or before t.
@@ -39,7 +40,7 @@ from headway.sim.simulated_cluster import SimulatedCluster
 from headway.types import NEVER, Request
 from headway.workload.traffic import Traffic
 
-PROGRESS_EVERY = 1000  # arrivals
+PROGRESS_EVERY = 1000  # number of arrivals between two progress reports
 LAST = (1 << 63) - 1  # the last picosecond of the simulated clock
 TOO_LONG = (
     "The run exceeds 106 days of simulated time, the range of the clock. "
@@ -47,8 +48,8 @@ TOO_LONG = (
 )
 COLLECT_AFTER = 200_000  # new objects between garbage collections; a run creates many objects but hardly any cycles
 
-Phase = Callable[[int], None]  # takes the instant
-Progress = Callable[[int, int], None]  # takes the last request that arrived, and the instant
+Phase = Callable[[int], None]  # called with the current instant
+Progress = Callable[[int, int], None]  # called with the id of the last request that arrived, and the current instant
 
 
 @contextmanager
@@ -80,11 +81,11 @@ class Simulation:
         further: Sequence[Sequence[Any]] = (),
         autoscaler: Autoscaler | None = None,
     ) -> None:
-        """`further` has the stages of the other routers: admission, priority, routing and flow. `journals` record the
-        decisions of each router. `forced` are decisions that replace those of the policies."""
+        """`further` has the stages of each router after the first: admission, priority, routing and flow. `journals`
+        record the decisions of each router. `forced` are decisions that replace those of the policies."""
         self.setup = setup
         self.started_ps = self.ended_ps = 0
-        self.eventful = False  # an event of this instant concerns the router's queue or the autoscaler
+        self.eventful = False  # whether an event of this instant concerns the router's queue or the autoscaler
         self.queues = flow is not None and not isinstance(flow, NoFlow)
         self.cluster = SimulatedCluster(setup, scheduler)
         self.recorder = self.cluster.recorder
@@ -117,7 +118,7 @@ class Simulation:
             self.signals.kv_events = KvEvents(instances, self.control.indexes, setup.block_tokens, kv_event_delay_ps)
             self.signals.vary = True
         self.dispatcher = Dispatcher(setup.warmup, self.cluster, self.clock, self.control, self.signals)
-        self.capacity: Capacity | None = None  # if instances start and stop during the run
+        self.capacity: Capacity | None = None  # set if instances start and stop during the run
         if setup.life is not None:
             self.capacity = Capacity(self.dispatcher, setup.life, autoscaler, self.queues)
 
@@ -157,7 +158,7 @@ class Simulation:
                     begins.append(index)
                 end = ends[0] >> INDEX_BITS
             if not begins and arrival != now and dispatcher.timer != now and links.next_ps != now:
-                continue  # the heap entry of a run that was cut
+                continue  # the heap entry is stale, because its run was cut
             clock.now = now
             # (b) all other events and their immediate consequences
             for prepare in preparations:
@@ -199,7 +200,7 @@ class Simulation:
             self.capacity.start(self.started_ps)
 
     def choose_preparations(self) -> list[Phase]:
-        """Return the phases before the router's phases of an instant; a simple run has none."""
+        """Return the phases of an instant that precede the router's phases; a simple run has none."""
         phases: list[Phase] = []
         if self.routers is not None:
             phases.append(self.routers.sync)
@@ -210,7 +211,8 @@ class Simulation:
         return phases
 
     def choose_reactions(self) -> list[Phase]:
-        """Return the phases after them, which may cause more events at the same instant; a simple run has none."""
+        """Return the phases of an instant that follow the router's phases; a simple run has none. They may cause more
+        events at the same instant."""
         phases: list[Phase] = []
         if self.capacity is not None:
             phases.append(self.manage_capacity)

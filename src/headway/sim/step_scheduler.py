@@ -2,8 +2,8 @@
 blocks, and admits waiting requests within the limits on sequences, tokens, blocks and adapters.
 
 Every running request computes at least one token in each step, because a request enters only while budget is left.
-Hence all decodes advance together. No request enters beside an unfinished prefill, even if the scheduler's limit on
-chunks leaves budget unused. Hence only the newest running request can have an unfinished prefill.
+Hence all decodes advance together. While a prefill is unfinished, no other request enters, even if the scheduler's
+limit on chunks leaves budget unused. Hence only the newest running request can have an unfinished prefill.
 """
 
 from headway.results.recorder import InstanceStats, Recorder
@@ -55,11 +55,11 @@ class StepScheduler:
         self.gated = gated  # whether requests may also have to wait for adapter slots or the limit on handovers
         self.resuming: list[Job] = []  # requests that resume decoding in the first step of the run
         self.stirred = False  # whether a scheduling change happened since the stores were updated
-        self.hits: HitRate | None = None  # set if a policy reads it
+        self.hits: HitRate | None = None  # set if a policy reads the hit rate
 
     def form_step(self, now: int) -> bool:
-        """Choose the requests of the next step. Return whether the step after it may differ even if nothing else
-        changes."""
+        """Choose the requests of the next step. Return whether the following step may differ from it even if
+        no other event happens."""
         batch, cache = self.batch, self.cache
         self.run.chunks = []
         once = shut = False
@@ -71,7 +71,7 @@ class StepScheduler:
             else:
                 once = True
                 self.make_room(0)
-        # After a preemption no request enters, unless the batch is empty: requests that are ready hold blocks too.
+        # After a preemption no request enters, unless the batch is empty: then the ready requests may own the blocks.
         if (self.queue.waiting or self.loader.ready) and not (shut or (once and batch.running)):
             once = self.admit(now)
             view = self.view
@@ -91,13 +91,13 @@ class StepScheduler:
     # --- running requests --------------------------------------------------------------------------------------
 
     def schedule_partial(self, job: Job) -> tuple[bool, bool]:
-        """Take blocks for the next tokens of the decodes and the next chunk of the unfinished prefill. Return whether a
-        request was preempted, and whether the prefill continues after the step, so that no other request enters."""
+        """Allocate blocks for the next tokens of the decodes and the next chunk of the unfinished prefill. Return
+        whether a request was preempted, and whether the prefill continues after the step, so that no request enters."""
         cache, batch, reserves = self.cache, self.batch, self.blocks.reserves
         left = job.known - job.computed
         want = min(left, self.max_batch_tokens - batch.decodes, job.chunk)
         short = False
-        if batch.decodes or not reserves:  # otherwise it already has all its blocks
+        if batch.decodes or not reserves:  # otherwise the prefill already has all its blocks
             blocks = job.blocks if reserves else -(-(job.computed + want) // self.size)
             need = batch.phases[batch.steps % self.size] + blocks - job.blocks
             short = need > cache.total - cache.held
@@ -112,7 +112,7 @@ class StepScheduler:
         return short, want < left
 
     def make_room(self, partial_blocks: int) -> None:
-        """Take blocks request by request in the scheduler's order. While there are not enough, preempt the last one."""
+        """Allocate blocks request by request in the scheduler's order. While there are too few, preempt the last."""
         cache, batch, size = self.cache, self.batch, self.size
         order = self.queue.sort(batch.running)
         served = 0
@@ -133,7 +133,7 @@ class StepScheduler:
             served += 1
 
     def preempt(self, job: Job) -> None:
-        """Take the blocks of a request and queue it again, to be recomputed or loaded later."""
+        """Take the blocks away from a request and queue it again. Its content is recomputed or loaded later."""
         batch = self.batch
         if job is batch.partial:
             batch.partial = None
@@ -180,8 +180,8 @@ class StepScheduler:
 
     def admit(self, now: int) -> bool:
         """Admit waiting requests in order, within the limits on sequences, tokens, blocks and adapters. Not called if a
-        prefill continues after the step. Return whether the first request that stays might enter at the next step even
-        if nothing else changes."""
+        prefill continues after the step. Return whether the first request that is still waiting might enter at the next
+        step even if no other event happens."""
         batch, loader, queue = self.batch, self.loader, self.queue
         budget = self.max_batch_tokens - batch.decodes
         if self.run.chunks:
@@ -192,7 +192,7 @@ class StepScheduler:
         waiting, running, loads = queue.waiting, batch.running, loader.active
         while waiting and budget > 0 and len(running) + len(loader.loading) < self.max_batch_size:
             job = queue.first()
-            if loads and job.ticket is queue.refused:  # nothing has changed since
+            if loads and job.ticket is queue.refused:  # nothing has changed since it was refused
                 return False
             if self.gated and self.is_shut_out(job):
                 queue.refused = job.ticket
@@ -214,8 +214,9 @@ class StepScheduler:
             need = -(-known // size) if self.whole_prompts else blocks
             room = cache.total - cache.held
             if need > room and need - hits > room - cache.idle_in(job.runs, hits):
-                # If a decode evicts one of its hits, its chunk ends one block earlier, but the decode has also taken a
-                # free block. So it cannot enter during the run, unless one eviction can cost it several hits.
+                # If a decode evicts one of the request's hits, the request's chunk ends one block earlier, but the
+                # decode has also allocated a free block. So the request cannot enter during the run, unless one
+                # eviction can cost it several hits.
                 queue.refused = job.ticket
                 return not loads and not cache.goes_tail_first(job.runs, hits)
             queue.take(job)
@@ -238,7 +239,7 @@ class StepScheduler:
         return False
 
     def is_shut_out(self, job: Job) -> bool:
-        """Whether there is no slot for its adapter, or its decode instance has reached the limit on handovers."""
+        """Whether the request's adapter has no slot, or its decode instance has reached the limit on handovers."""
         if self.adapters is not None and not self.adapters.has_room(job.request.adapter):
             return True
         if job.handover is None or not job.handover.incoming.full():
@@ -251,8 +252,8 @@ class StepScheduler:
             self.view.adapters = adapters.names()
 
     def admit_load(self, job: Job, hits: int, end: int, now: int) -> bool:
-        """Start to load the blocks of a request up to `end`, now that its turn has come. Return False if there is no
-        room."""
+        """Start to load the blocks of a request up to `end`, now that its turn has come. Return False if there are not
+        enough blocks."""
         cache = self.cache
         if job.swapped:
             hits = 0
@@ -270,7 +271,7 @@ class StepScheduler:
         return True
 
     def take_turn(self, job: Job, cached: int, now: int) -> None:
-        """Record that a request's turn has come, with `cached` tokens in the cache."""
+        """Record that a request's turn has come, and that `cached` of its tokens are in the cache."""
         if not job.started:
             job.started = True
             self.recorder.started_ps[job.row] = now
@@ -284,8 +285,8 @@ class StepScheduler:
             job.prefilled = cached
 
     def resume(self, job: Job) -> None:
-        """Resume decoding in the next step. The gap before that token is longer and logged separately, so the request's
-        part of the log begins after it."""
+        """Resume decoding in the next step. The gap before the next token is longer and logged separately, so the
+        request's part of the log begins after that gap."""
         job.resumes = False
         job.log_from = len(self.gaps.runs) + GAP_FIELDS
         self.batch.enter(job)
@@ -295,8 +296,8 @@ class StepScheduler:
         self.stirred = True
 
     def admit_ready(self, budget: int) -> int:
-        """Admit requests whose blocks have been loaded, before others. Return the tokens left in the step; 0 if one of
-        them has to wait."""
+        """Admit requests whose blocks have been loaded, before all other requests. Return the tokens left in the step,
+        or 0 if no other request may enter."""
         cache, adapters, ready, reserves = self.cache, self.adapters, self.loader.ready, self.blocks.reserves
         while ready and budget > 0:
             job = ready[0]
@@ -325,8 +326,8 @@ class StepScheduler:
         return budget
 
     def yield_to(self, need: int) -> bool:
-        """If no request runs, and the first ready request lacks blocks that other ready requests hold, queue the last
-        ones again: otherwise they would wait for each other forever."""
+        """If no request runs, and the first ready request lacks blocks that other ready requests own, queue the last of
+        them again. Otherwise the ready requests would wait for each other forever."""
         cache, ready = self.cache, self.loader.ready
         while not self.batch.running and len(ready) > 1 and need > cache.total - cache.held:
             job = ready[-1]

@@ -1,8 +1,8 @@
 """A store of KV content below the GPU. Its blocks have no holders. If it is full, it evicts the content that was put
 there least recently, tails before heads. If content has levels (see `ranked_cache`), it evicts the lowest level first.
 
-Content is named by (key, block), as in the cache. Blocks of one key that were put together have the same number. They
-form one span, or several if some of them were put again later or removed. Eviction reads the spans in the order in
+Content is named by (key, block), as in the cache. Blocks of one key that were put as one stretch have the same number.
+They form one span, or several if some of them were put again later or removed. Eviction reads the spans in the order in
 which they were put, and skips entries that are stale because their blocks were put again or removed.
 """
 
@@ -15,10 +15,11 @@ from headway.errors import InvariantError
 from headway.sim.kv_cache import Stretch
 from headway.types import NEVER
 
-SPARE = 64  # stale entries that the order may have in addition to three per valid entry
+SPARE = 64  # number of stale entries that the order may have in addition to three per valid entry
 
-# First block, end block, number, time of the put, level, key. Declared without a length: mypyc copies tuples of known
-# length at each read, but spans are compared by identity. The code declares the types of the fields that it reads.
+# Fields: first block, end block, number, time of the put, level, key. The type has no length, because mypyc copies
+# tuples of known length at each read, but spans are compared by identity. The code declares the types of the fields
+# that it reads.
 Span = tuple[Any, ...]
 
 
@@ -28,15 +29,15 @@ class Store:
     def __init__(self, blocks: int, ranked: bool = False) -> None:
         self.blocks = blocks
         self.used = 0
-        self.came = 0  # the last number
-        self.spans: dict[int, list[Span]] = {}  # by key, in order of blocks
+        self.came = 0  # the last number that a span received
+        self.spans: dict[int, list[Span]] = {}  # the spans of each key, in order of blocks
         self.ranked = ranked  # whether levels matter
         self.order: deque[Span] = deque()  # spans in order of puts, some of them stale
         self.levels: list[tuple[float, int, Span]] = []  # heap of spans, used instead of `order` if levels matter
-        self.most = SPARE  # entries in `order` or `levels` before stale ones are dropped
+        self.most = SPARE  # maximum number of entries in `order` or `levels`; above it, stale entries are dropped
 
     def covered_to(self, key: int, at: int) -> int:
-        """Return the end of the blocks of a key that are stored without a gap from `at`."""
+        """Return the end of the blocks of a key that are stored without a gap from `at` on."""
         spans = self.spans.get(key)
         if spans is None:
             return at
@@ -48,7 +49,7 @@ class Store:
         return at
 
     def within(self, key: int, start: int, end: int) -> list[Span]:
-        """Return the spans of these blocks that are stored, in order."""
+        """Return the stored spans of a key in order, clipped to the blocks from `start` to `end`."""
         spans = self.spans.get(key)
         if spans is None:
             return []
@@ -63,7 +64,7 @@ class Store:
         return inside
 
     def first_in(self, key: int, start: int, end: int) -> int:
-        """Return the first stored block of a key from `start` to `end`, or `end`."""
+        """Return the first stored block of a key between `start` and `end`; if there is none, return `end`."""
         inside = self.within(key, start, end)
         return inside[0][0] if inside else end
 
@@ -94,7 +95,7 @@ class Store:
                 fresh += end - start
                 continue
             first = spans[0]
-            if end <= first[0]:  # content arrives from its tail on, as it is evicted
+            if end <= first[0]:  # usual case: content arrives tail first, because it is evicted tail first
                 spans.insert(0, span)
                 fresh += end - start
             elif first[0] == start and first[1] == end:  # the same blocks again
@@ -152,8 +153,8 @@ class Store:
             self._tidy()
 
     def _tidy(self) -> None:
-        """Drop stale entries if there are more than four entries per stored key. `order` stays the same object, since
-        callers have references to it."""
+        """Drop stale entries if there are more than four entries per stored key. Change `order` in place, since callers
+        have references to it."""
         self.most = 4 * len(self.spans) + SPARE
         if len(self.order) + len(self.levels) <= self.most:
             return
@@ -166,7 +167,7 @@ class Store:
         self.most = 4 * len(here) + SPARE
 
     def discard(self, key: int, start: int, end: int) -> None:
-        """Remove those of the blocks that are stored."""
+        """Remove the blocks of a key from `start` to `end`, as far as they are stored."""
         spans = self.spans.get(key)
         if spans is None:
             return
@@ -185,7 +186,7 @@ class Store:
         self.used = 0
 
     def overflow(self) -> list[Stretch]:
-        """Evict what exceeds the capacity, and return it in order of eviction."""
+        """Evict the content that exceeds the capacity, and return it in order of eviction."""
         evicted: list[Stretch] = []
         over = self.used - self.blocks
         if over <= 0:
@@ -207,10 +208,10 @@ class Store:
             if spans[-1] is not span:
                 if (len(spans) == 1 and spans[0][2] != number) or (place := _last(spans, span)) < 0:
                     continue
-                order.appendleft(span)  # other parts of the same put may remain
+                order.appendleft(span)  # other blocks of the same put may still be stored
                 start, end = spans[place][:2]
             over -= end - start
-            if over < 0:  # the head remains
+            if over < 0:  # only the tail is evicted; the head of the span remains
                 left = spans[place] = (start, start - over, number, at, level, key)
                 start -= over
                 if place < 0:
@@ -261,7 +262,7 @@ def _end(spans: list[Span], end: int) -> int:
 
 
 def _last(spans: list[Span], came: Span) -> int:
-    """Return the position of the last remaining span of a put, or -1."""
+    """Return the position of the last remaining span of a put; if none remains, return -1."""
     place = _end(spans, came[1]) - 1
     while place >= 0 and spans[place][2] != came[2]:
         place = place - 1 if spans[place][0] > came[0] else -1
@@ -269,7 +270,7 @@ def _last(spans: list[Span], came: Span) -> int:
 
 
 def _replace(spans: list[Span], start: int, end: int, new: list[Span]) -> int:
-    """Replace the blocks from `start` to `end` by new spans, and return how many of them were stored."""
+    """Replace the blocks from `start` to `end` by new spans, and return how many of these blocks were stored before."""
     low, high = _place(spans, start), _end(spans, end)
     replaced = 0
     for span in spans[low:high]:

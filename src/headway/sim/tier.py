@@ -15,7 +15,7 @@ from headway.sim.store import Store
 if TYPE_CHECKING:
     from headway.sim.tiers import Tiers
 
-Change = tuple[int, int, int, int, bool]  # time, key, first block, end block, whether it was put (or evicted)
+Change = tuple[int, int, int, int, bool]  # time, key, first block, end block, True if put or False if evicted
 
 
 class Tier:
@@ -25,21 +25,21 @@ class Tier:
         self.store = Store(blocks, ranked)
         self.link = link
         self.shared = shared  # whether several instances use it
-        # counts of blocks
-        self.stored = 0  # moved down to it
-        self.loaded = 0  # moved up from it
-        self.thrashed = 0  # moved up within THRASH_PS after they had moved down
-        self.swapped = 0  # of swapped-out requests, now
-        self.lent = 0  # moving up now: the GPU has taken blocks for them, but the store still has them
-        self.noted = 0  # in use, as of the last note
+        # numbers of blocks
+        self.stored = 0  # blocks moved down to the store
+        self.loaded = 0  # blocks moved up from the store
+        self.thrashed = 0  # blocks moved up within THRASH_PS after they had moved down
+        self.swapped = 0  # current blocks of swapped-out requests
+        self.lent = 0  # blocks that are moving up: the GPU has allocated blocks for them, but the store still has them
+        self.noted = 0  # blocks in use at the last call of `note`
         self.peak = 0
-        self.filled = 0  # integral of the use, in blocks x ps
+        self.filled = 0  # integral of the used blocks over time, in blocks x ps
         self.since = 0  # time of the last update of `filled`
-        self.hits = 0  # loaded by requests when their turn first came
-        self.samples: Samples | None = None  # of its use over the run
-        self.polled: Ticks | None = None  # its use at ticks, if signals are polled
+        self.hits = 0  # blocks that requests loaded when their turn came for the first time
+        self.samples: Samples | None = None  # samples of the used blocks over the run
+        self.polled: Ticks | None = None  # the used blocks at ticks; set if signals are polled
         self.users: list[Tiers] = []
-        self.log: list[Change] | None = None  # changes of its content, if it is shared and they are reported
+        self.log: list[Change] | None = None  # changes of its content; set if the store is shared and reports them
 
     def count_used(self) -> int:
         return max(0, self.store.used - self.lent) + self.swapped

@@ -1,11 +1,11 @@
 """The tiers below an instance's GPU, and the moves of content between them.
 
 Moves happen only at scheduling changes (a request enters, leaves, is preempted or gives up, or its blocks arrive), not
-inside a run. Until the next change, the GPU's cache notes what it has evicted or stored.
+inside a run. Between two changes, the GPU's cache notes what it has evicted or stored.
 
     lazy        evicted content moves down and loads move it up again, so that the capacities add up
-    threshold   the same, but the GPU evicts its least recent content above a level of use
-    eager       computed content is copied down at once and loads keep the copy, so that the larger store counts
+    threshold   the same, but the GPU evicts its least recently used content if its utilization exceeds a threshold
+    eager       computed content is copied down at once and loads keep the copy, so that only the larger capacity counts
 """
 
 from headway.errors import InvariantError
@@ -21,7 +21,7 @@ from headway.sim.setup import EngineSetup
 from headway.sim.tier import Tier
 from headway.types import PS_PER_SECOND
 
-THRASH_PS = PS_PER_SECOND  # content that is loaded so soon after its offload counts as thrashing
+THRASH_PS = PS_PER_SECOND  # if content is loaded again within this time after its offload, it counts as thrashed
 Place = tuple[Tier, int, int]  # the fastest store that has the blocks, first block, end block
 Move = tuple[int, int, int, int, int]  # time, key, first block (for a move to the GPU: end block), source, target
 
@@ -38,7 +38,7 @@ class Tiers:
         self.block_bytes = engine.block_bytes
         self.eager = engine.kv.offload == "eager"
         self.swaps = engine.kv.preemption == "swap"
-        self.level = cache.total  # most blocks that the GPU may have in use or cached
+        self.level = cache.total  # maximum number of blocks that the GPU may have in use or cached
         if engine.kv.offload == "threshold":
             self.level = int(engine.kv.offload_level * cache.total)
         if self.eager:
@@ -51,9 +51,9 @@ class Tiers:
         self.lent: dict[Job, list[tuple[Tier, int]]] = {}  # extra capacity of the stores for blocks that move up
         self.began: dict[Job, int] = {}  # when each loading request began to wait
         self.waits: list[int] = []  # durations of waits that have ended
-        self.log: list[Move] | None = None  # moves of content, if they are reported
-        self.down: MoveRate | None = None  # rates of moves from and to the GPU, if a policy reads them
-        self.up: MoveRate | None = None
+        self.log: list[Move] | None = None  # moves of content; None if they are not reported
+        self.down: MoveRate | None = None  # rate of moves from the GPU; None if no policy reads it
+        self.up: MoveRate | None = None  # rate of moves to the GPU; None if no policy reads it
 
     def hear(self) -> list[Move]:
         """Begin to log moves, and return the log."""
@@ -63,12 +63,12 @@ class Tiers:
         return self.log
 
     def match(self, runs: Runs, start: int, limit: int) -> int:
-        """Return the end of the blocks that the stores have without a gap from `start`, at most `limit`."""
+        """Return the end of the blocks from `start` on that the stores have without a gap, at most `limit`."""
         places = self.places(runs, start, limit)
         return places[-1][2] if places else start
 
     def places(self, runs: Runs, start: int, limit: int) -> list[Place]:
-        """Return the fastest store of each block from `start` without a gap, at most up to `limit`."""
+        """Return the fastest store of each block from `start` on, up to the first missing block or to `limit`."""
         lying: list[Place] = []
         last: Tier | None = None
         at = since = start
@@ -90,7 +90,7 @@ class Tiers:
                     if covered > at:
                         to = min(covered, to)
                         break
-                    to = tier.store.first_in(key, at, to)  # from there on, this store has them
+                    to = tier.store.first_in(key, at, to)  # this store may have the blocks from there on
                 else:
                     if last is not None:
                         lying.append((last, since, at))
@@ -120,7 +120,7 @@ class Tiers:
                 self.recorder.loaded_from[job.row] = max(tier.level, self.recorder.loaded_from[job.row])
             if self.recorder.events is not None:
                 self.tell_move(now, "reload", tier, last - first, job.row)
-            if self.eager or tier.shared:  # the copy stays
+            if self.eager or tier.shared:  # the store keeps its copy
                 thrashed = tier.store.touch(content, self.counts, now - THRASH_PS)
             else:
                 thrashed = tier.store.younger(content, now - THRASH_PS)
@@ -155,14 +155,14 @@ class Tiers:
         self.take_back(now, job)
 
     def take_back(self, now: int, job: Job) -> None:
-        """Take the extra capacity for a load back from the stores, after its end or cancellation."""
+        """Remove the extra capacity that the stores had during a load, after the load has ended or was cancelled."""
         for tier, count in self.lent.pop(job, ()):
             tier.lent -= count
             tier.store.blocks -= count
             self.spill(now, tier)
 
     def spill(self, now: int, tier: Tier) -> None:
-        """Move what exceeds the capacity of a store to the next store."""
+        """Move the content that exceeds the capacity of a store to the next store."""
         content = tier.store.overflow()
         tier.note(now)
         if self.log is not None:
@@ -174,13 +174,14 @@ class Tiers:
         cache = self.cache
         assert isinstance(cache, RankedCache)
         for tier in reversed(self.tiers):
-            own = 0 if self.eager or tier.shared else 1  # a copy that stays has already counted this use
+            own = 0 if self.eager or tier.shared else 1  # a copy that the store keeps has counted this use already
             for key, first, last, _ in content:
                 for left, right, _, _, count, _ in tier.store.within(key, first, last):
                     cache.lift(key, left, right, count + own)
 
     def swap_out(self, now: int, job: Job) -> bool:
-        """Swap the blocks of a preempted request out to the first store. Return False if it has no room."""
+        """Swap the blocks of a preempted request out to the first store. Return False if that store has no room, or if
+        preemption does not swap."""
         tier = self.tiers[0]
         if not self.swaps or job.blocks > tier.store.blocks - tier.lent:
             return False
@@ -205,7 +206,7 @@ class Tiers:
         self.links.start(now, self.tiers[0].link, job.swapped * self.block_bytes, load)
 
     def end_swap(self, now: int, job: Job) -> None:
-        """Free the swapped-out blocks of a request, after they were loaded or if they are not needed any more."""
+        """Free the swapped-out blocks of a request, after they were loaded or if they are no longer needed."""
         tier = self.tiers[0]
         tier.store.blocks += job.swapped
         tier.swapped -= job.swapped
@@ -215,7 +216,8 @@ class Tiers:
             self.waits.append(now - self.began.pop(job))
 
     def settle(self, now: int) -> None:
-        """Offload what the GPU's cache has evicted, or stored, since the last scheduling change."""
+        """Offload the content that the GPU's cache has evicted since the last scheduling change; if `eager`, the
+        content that it has stored."""
         cache = self.cache
         if self.eager:
             assert cache.stored is not None
@@ -246,7 +248,7 @@ class Tiers:
             self.down.add(now, fresh)
 
     def put(self, tiers: list[Tier], now: int, content: list[Stretch]) -> None:
-        """Put content into the first store, and what that evicts into the next."""
+        """Put content into the first store, and the content that this store then evicts into the next one."""
         for tier in tiers:
             if not content:
                 break
@@ -280,7 +282,7 @@ class Tiers:
         self.recorder.events.append(KvMove(now, self.index, kind, tier.name, blocks, row))
 
     def tell_places(self, now: int, content: list[Stretch]) -> None:
-        """Log which store still has a copy of content that left the GPU, if any."""
+        """Log which store, if any, still has a copy of content that left the GPU."""
         if self.log is None:
             return
         for key, start, end, _ in content:
@@ -317,7 +319,8 @@ class Tiers:
 
 
 def stretches(runs: Runs, start: int, end: int, level: float = 0.0) -> list[Stretch]:
-    """Return the blocks from `start` to `end` by key, last first, so that the head becomes the most recent."""
+    """Return the blocks from `start` to `end` by key, last key first, so that the head is stored last and becomes the
+    most recent content."""
     content: list[Stretch] = []
     first = 0
     for key, last in runs:
