@@ -16,7 +16,7 @@ Observe = Callable[[Event], None]
 
 
 class Audience:
-    """`state` records the router's past; it is None while no policy reads it."""
+    """`state` records the router's past; it is None while no policy reads that past."""
 
     def __init__(
         self,
@@ -25,8 +25,9 @@ class Audience:
         on_indexes: Callable[[Sequence[PrefixIndex]], None] | None = None,
         on_error: Callable[[Observe, BaseException], None] | None = None,
     ) -> None:
-        """`on_indexes` is called with the current prefix indexes. `on_error` is called with an observer and its
-        exception, and the others still receive the event; without `on_error` the exception ends the run."""
+        """`on_indexes` is called with the current prefix indexes. If an observer raises an
+        exception, `on_error` is called with both, and the other observers still receive the event. Without `on_error`,
+        the exception ends the run."""
         self.context, self.cluster = context, cluster
         self.on_indexes, self.on_error = on_indexes, on_error
         self.observers: list[Observe] = []
@@ -35,7 +36,8 @@ class Audience:
         self.signals: dict[str, None] = {}
 
     def join(self, now_ps: int, policies: Sequence[Any], flights: dict[int, Flight]) -> None:
-        """Bind policies. They receive all events from now on, and those of requests in flight as if routed now."""
+        """Bind policies, which receive all events from now on. Requests in flight are shown to them as if routed
+        now."""
         for policy in policies:
             bind = getattr(policy, "bind", None)
             if bind is not None:
@@ -55,7 +57,8 @@ class Audience:
         self.observers = [observe for observe in self.observers if observe not in leaving]
 
     def show(self, now_ps: int, names: Sequence[str], flights: dict[int, Flight]) -> None:
-        """Record and show these parts of this router's past; parts that are recorded already continue."""
+        """Record these parts of this router's past and show them in the views. Parts already recorded keep their
+        data."""
         self.signals.update(dict.fromkeys(names))
         if self.state is not None:
             self.state.show(self.signals)
@@ -66,7 +69,7 @@ class Audience:
                 self.state.on_routed(flight.request)
 
     def update_indexes(self) -> None:
-        """Use all indexes of the context; a policy may have made a new one."""
+        """Use all prefix indexes of the context, since a policy may have created a new one."""
         self.indexes = self.context.indexes
         if self.on_indexes is not None:
             self.on_indexes(self.indexes)
@@ -125,7 +128,7 @@ class Audience:
             self.notify(Finished(now_ps, flight.request, flight.view, outcome, output_tokens))
 
     def on_stopped(self, instance: int) -> None:
-        """Forget what the instance had cached."""
+        """Remove the content of a stopped instance's cache from the prefix indexes."""
         for index in self.indexes:
             index.clear(instance)
 

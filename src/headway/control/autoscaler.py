@@ -19,18 +19,18 @@ from headway.types import NEVER, PS_PER_SECOND, REDIRECTED, RETRIED, SERVING, Re
 from headway.views.events import Event, Finished, FirstToken, Handed, InstanceChanged, Routed
 from headway.views.pool import NOTHING, PoolView
 
-KEPT_PS: Final = 600 * PS_PER_SECOND  # longest window of a policy without `windows_s`
-MOST_MOVING: Final = 10_000  # redirected requests that were not sent again yet
-EMPTY: Final = ("stopped", "provisioning", "loading", "unreachable")  # states of instances that hold no requests
+KEPT_PS: Final = 600 * PS_PER_SECOND  # maximum window of a policy that has no `windows_s`
+MOST_MOVING: Final = 10_000  # maximum number of redirected requests to remember until they are sent again
+EMPTY: Final = ("stopped", "provisioning", "loading", "unreachable")  # states in which an instance has no requests
 AtLeast0 = Annotated[float, Meta(ge=0)]
 
-# Whether a request met its SLO, from the request, the time of its first token (-1: none), now, its outcome and its
-# output tokens. None without an SLO.
+# Returns whether a request met its SLO, or None if it has no SLO. Arguments: the request, the time of its first token
+# (-1 if it had none), the current time, its outcome, and its number of output tokens.
 Met = Callable[[Request, int, int, str, int], bool | None]
 
 
 class Triggers(Struct, frozen=True):
-    """Conditions that cause a check before the next periodic one. None: the condition is off."""
+    """Conditions that cause a check before the next periodic one. A condition that is None is off."""
 
     queue_depth: Annotated[
         AtLeast0 | None, "check if more requests per serving replica wait, at the router and at instances"
@@ -56,22 +56,22 @@ class Triggers(Struct, frozen=True):
 class Decision(Struct, frozen=True):
     """A change of the number of replicas of a pool."""
 
-    pool: int  # its number
+    pool: int  # number of the pool
     before: int
     after: int
     reason: str
-    cause: str  # of the check: `interval`, or the trigger
+    cause: str  # cause of the check: `interval` or the name of the trigger
 
 
 class Stay(Struct, eq=False):
-    """Where a request is."""
+    """The stay of a request at its instance, or at its prefill and decode instances."""
 
-    tokens: int  # of its prompt
-    index: int  # of the instance that generates
+    tokens: int  # number of its prompt tokens
+    index: int  # index of the instance that generates the answer
     pool: PoolView
-    prefill: PoolView | None = None  # the pool that computes its prompt, if it is another
+    prefill: PoolView | None = None  # the pool that computes its prompt, if it is not `pool`
     prefill_index: int = NOTHING
-    waits: bool = False  # whether its prompt is still to be computed there
+    waits: bool = False  # whether the prefill pool has not yet computed the prompt
     first_ps: int = NOTHING
 
 
@@ -89,15 +89,15 @@ class Autoscaler:
     ) -> None:
         self.pools = tuple(pools)
         self.policies = tuple(policies)
-        # Static pools are never checked; a crashed replica does not return there.
+        # Static pools are never checked, so they do not replace a crashed replica.
         self.scalable = [number for number, policy in enumerate(self.policies) if not isinstance(policy, Static)]
         self.interval_ps = interval_ps
         self.triggers = triggers
         self.window_ps = window_ps
         self.met = met
         self.places = {view.index: pool for pool in self.pools for view in pool.views}
-        self.stays: dict[int, Stay] = {}  # by request
-        self.moving: dict[int, int] = {}  # times of the first tokens of redirected requests
+        self.stays: dict[int, Stay] = {}  # stays by request id
+        self.moving: dict[int, int] = {}  # times of the first tokens of redirected requests, by request id
         self.start_ps = self.checked_ps = 0
         self.next_ps = NEVER
         if triggers is not None:
@@ -135,7 +135,7 @@ class Autoscaler:
     def on_routed(self, event: Routed) -> None:
         now, request = event.at_ps, event.request
         before = self.stays.get(request.id)
-        if before is not None:  # no event reported that it left
+        if before is not None:  # no event reported that the request left its last instance
             self.leave(now, before)
         index, tokens = event.instance.index, request.prompt_tokens
         pool = self.places[index]
@@ -157,17 +157,17 @@ class Autoscaler:
     def on_finished(self, event: Finished) -> None:
         now, request = event.at_ps, event.request
         stay = self.stays.pop(request.id, None)
-        if stay is None:  # its instance is gone
+        if stay is None:  # its instance lost its requests, and `on_changed` forgot them
             stay = Stay(0, event.instance.index, self.places[event.instance.index])
         else:
             self.leave(now, stay)
-        if event.outcome == RETRIED:  # it counts when it ends
+        if event.outcome == RETRIED:  # its latency counts only when it ends
             stay.pool.output.add(now, event.output_tokens)
             return
         if event.outcome == REDIRECTED:
             if stay.first_ps != NOTHING:
                 self.moving[request.id] = stay.first_ps
-                if len(self.moving) > MOST_MOVING:  # some may never be sent again
+                if len(self.moving) > MOST_MOVING:  # forget the oldest: some requests may never be sent again
                     del self.moving[next(iter(self.moving))]
             return
         stay.pool.output.add(now, event.output_tokens)
@@ -179,13 +179,13 @@ class Autoscaler:
             stay.prefill.on_finished(now, request.slo_class, met, first, latency)
 
     def in_vain(self, now_ps: int, request: Request, pools: Sequence[int]) -> None:
-        """Count a request that timed out at the router as missed, for each pool that it could have gone to."""
+        """Count a request that timed out at the router as an SLO miss, in each pool that could have served it."""
         met = self.met(request, NOTHING, now_ps, "timed_out", 0)
         for pool in pools:
             self.pools[pool].on_finished(now_ps, request.slo_class, met, NOTHING, NOTHING)
 
     def on_changed(self, event: InstanceChanged) -> None:
-        """Update the pool of an instance that changed its state; if it is empty now, forget the requests it held."""
+        """Update the pool of an instance that changed its state. If the instance lost its requests, forget them."""
         index, now = event.instance.index, event.at_ps
         if event.instance.state in EMPTY and event.was not in EMPTY:
             for number, stay in list(self.stays.items()):
@@ -198,8 +198,8 @@ class Autoscaler:
         self.pools[pool].scaled_ps = now_ps
 
     def trigger(self, now_ps: int) -> str | None:
-        """Return the trigger that makes a check due now, if any. Triggers for growth do not count in a pool that cannot
-        grow, nor those for shrinking in a pool that cannot shrink."""
+        """Return the trigger that makes a check due now, if any. Triggers for growth are ignored for a pool that cannot
+        grow, and triggers for shrinking for a pool that cannot shrink."""
         triggers = self.triggers
         if triggers is None or now_ps - self.checked_ps < triggers.gap_ps:
             return None
@@ -236,7 +236,7 @@ class Autoscaler:
 
 
 def longest(policy: Any) -> int:
-    """Return the longest window of a policy, in ps."""
+    """Return the longest window that a policy reads, in picoseconds."""
     windows = getattr(policy, "windows_s", None)
     return KEPT_PS if windows is None else max((round(seconds * PS_PER_SECOND) for seconds in windows), default=0)
 

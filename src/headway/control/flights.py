@@ -1,4 +1,4 @@
-"""Requests in flight, counted by the router that sent them, and the other answers of the control plane."""
+"""Requests in flight, which their router counts in its views, and the other answers of the control plane."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -17,13 +17,13 @@ class Flight(Struct, eq=False, gc=False):
 
     request: Request
     view: InstanceView
-    cached: int  # prompt tokens believed cached there
-    pending: int  # prompt tokens believed uncached, until the first token
+    cached: int  # prompt tokens that are expected in the instance's cache
+    pending: int  # prompt tokens that are expected to be computed; 0 after the first token
     priority: float
     hints: Hints
-    reason: str = ""  # the policy's
-    prefill: InstanceView | None = None  # the prefill instance, if another, until the prompt is computed
-    first_ps: int = -1  # time of the first token
+    reason: str = ""  # the reason that the policy gave
+    prefill: InstanceView | None = None  # set until the prompt is computed, if another instance computes it
+    first_ps: int = -1  # time of the first token; -1 before it
 
 
 class Queued:
@@ -43,8 +43,8 @@ class Unserved(Reject, frozen=True, gc=False):
     """A request waited too long for an instance to start."""
 
 
-Answer = Flight | Reject | TimedOut | Queued | None  # None: the request waits, and `ControlPlane.wake` answers later
-Decision = tuple[Request, Answer]  # on a request that waited
+Answer = Flight | Reject | TimedOut | Queued | None  # None if the request waits and `ControlPlane.wake` answers later
+Decision = tuple[Request, Answer]  # the answer to a request that has waited
 
 
 class Flights(Struct, eq=False):
@@ -74,7 +74,8 @@ class Flights(Struct, eq=False):
         return flight
 
     def hand_over(self, request_id: int) -> tuple[Flight, InstanceView]:
-        """Move a request whose prompt is computed to its decode instance; return the prefill instance as well."""
+        """Move a request whose prompt is computed to its decode instance. Return its flight and its prefill
+        instance."""
         flight = self.by_id[request_id]
         prefill = flight.prefill
         assert prefill is not None
@@ -97,7 +98,8 @@ class Flights(Struct, eq=False):
         return flight
 
     def check(self, views: Iterable[InstanceView], foreign: Sequence[int] | None = None) -> None:
-        """Raise an error if a view shows a wrong number of requests in flight; `foreign` are those of other routers."""
+        """Raise an error if a view shows a wrong number of requests in flight; `foreign` counts those of other
+        routers."""
         counts = Counter(flight.view.index for flight in self.by_id.values())
         counts.update(flight.prefill.index for flight in self.by_id.values() if flight.prefill is not None)
         for view in views:

@@ -7,15 +7,15 @@ from headway.policies.context import Context
 from headway.types import Delay, Priority, Reject, Request, Route
 from headway.views.cluster import ClusterView
 
-Forced = Mapping[int, tuple[str, str | None]]  # by request: target and prefill instance of its first decision
+Forced = Mapping[int, tuple[str, str | None]]  # request id -> (target, prefill instance) of its first decision
 UNFORCED: Final[Forced] = {}
 
 
 class Journal(Protocol):
-    """Records the decisions with their scorecards, before the counts in the views include them."""
+    """Records each decision with its scorecard, before the counts in the views include the decision."""
 
     def bind(self, context: Context, cluster: ClusterView, reported: Collection[str]) -> None:
-        """`reported` are the signals that the router's policies read, and that are therefore maintained."""
+        """`reported` are the signals that the router's policies read; their values are therefore maintained."""
 
     def on_refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Groups of instances that can serve a request: one for each model, found by any name of the model."""
+"""Groups of instances that can serve a request. Each model has one group, which any name of the model finds."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Group:
 
     def __init__(self, number: int, names: tuple[str, ...], members: tuple[InstanceView, ...]) -> None:
         self.number = number
-        self.names = names  # empty if its instances serve any name
+        self.names = names  # names of the model; empty if the instances serve every model
         self.members = members
         self.pools = tuple(dict.fromkeys(view.pool for view in members))
         self.instances = reachable(members)  # the members that can serve now
-        self.empty_ps = NEVER  # since when there are none
+        self.empty_ps = NEVER  # time since which no member can serve; NEVER if one can
         self.flow: Any = None
-        # Requests that wait for an instance, the oldest first; removing the first of a plain dict again and again
-        # would be quadratic.
+        # Requests that wait for an instance, oldest first. An OrderedDict, because repeatedly removing the first entry
+        # of a plain dict takes quadratic time.
         self.stranded: OrderedDict[int, Stranded] = OrderedDict()
 
     def refresh(self, now_ps: int) -> None:
@@ -33,14 +33,14 @@ class Group:
         self.empty_ps = NEVER if self.instances else min(self.empty_ps, now_ps)
 
     def follow(self, before: Group, now_ps: int) -> None:
-        """Replace a group of the same names that had other members."""
+        """Take the place of an earlier group with the same names but other members, including its waiting requests."""
         self.number, self.flow, self.stranded = before.number, before.flow, before.stranded
         self.empty_ps = before.empty_ps
         self.refresh(now_ps)
 
     @property
     def first_stranded(self) -> Stranded:
-        """The request that has waited longest; there must be one."""
+        """The request that has waited longest. At least one request must be waiting."""
         return next(iter(self.stranded.values()))
 
     @property
@@ -53,14 +53,14 @@ class Stranded(Struct, frozen=True, gc=False):
 
     until_ps: int
     request: Request
-    priority: Priority | None  # if it was routed before
+    priority: Priority | None  # set if the request was routed before
 
 
 OTHER: Final = {"prefill": "decode", "decode": "prefill"}
 
 
 def reachable(members: Sequence[InstanceView]) -> tuple[InstanceView, ...]:
-    """Return the instances that can serve. A disaggregated deployment can serve only if both halves can."""
+    """Return the instances that can serve. Prefill and decode instances need a serving counterpart in their pool."""
     serving = [view for view in members if view.state in SERVING]
     roles = {(view.pool, view.role): None for view in serving}
     return tuple(view for view in serving if (view.pool, OTHER.get(view.role, view.role)) in roles)
@@ -69,19 +69,20 @@ def reachable(members: Sequence[InstanceView]) -> tuple[InstanceView, ...]:
 class ModelGroups:
     """The groups of a cluster, in order of their first instances, and the lookup by model.
 
-    Names that the same instances serve form one group. If no instance names its models, one group has all instances and
-    serves every model. A free place has no id and belongs to no group."""
+    Names that are served by the same instances belong to one group. If no instance names its models, one group has all
+    instances and serves every model. A view without an id has no instance and belongs to no group."""
 
     def __init__(self, views: Sequence[InstanceView]) -> None:
         self._groups = _group(views)
-        self.by_name = {name: group for group in self._groups for name in group.names}  # empty: any model is served
+        self.by_name = {name: group for group in self._groups for name in group.names}  # empty if every model is served
 
     def of(self, model: str) -> Group | None:
-        """Return the group of a model; None if the cluster does not have it."""
+        """Return the group of a model, or None if the cluster does not have the model."""
         return self.by_name.get(model) if self.by_name else self._groups[0]
 
     def regroup(self, views: Sequence[InstanceView], now_ps: int) -> list[Group]:
-        """Group again after instances have changed; return the groups whose names are gone. The others continue."""
+        """Group again after instances have changed. Return the groups whose names no longer exist; the others
+        continue."""
         before = {group.names: group for group in self._groups}
         number = max(group.number for group in self._groups)
         self._groups = _group(views)

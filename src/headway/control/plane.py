@@ -46,11 +46,12 @@ from headway.types import ADMIT, NEVER, NO_PRIORITY, SERVING, Admit, Delay, Prio
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
 
-MOST_DELAYS: Final = 100_000  # of one request; a policy that delays more often would never admit it
+MOST_DELAYS: Final = 100_000  # maximum for one request; a policy that delays it more often would never admit it
 
 
 class ControlPlane:
-    """Asks the policies in order. `flights` are in flight, `waiting` has those that wait, `audience` gets events."""
+    """Asks the policies in order. `flights` has the requests in flight, `waiting` those that wait. `audience` receives
+    the events."""
 
     def __init__(
         self,
@@ -68,8 +69,9 @@ class ControlPlane:
         guard: Guard | None = None,
         on_indexes: Callable[[Sequence[PrefixIndex]], None] | None = None,
     ) -> None:
-        """`patience_ps` is how long a request waits for an instance to start, and `unserved` why it is rejected then.
-        `observe` receives the same events as the policies. `on_indexes` is called with the current prefix indexes."""
+        """`patience_ps` is the maximum time that a request waits for an instance to start. After that, it is rejected
+        with the reason `unserved`. `observe` receives the same events as the policies. `on_indexes` is called with the
+        current prefix indexes."""
         self.cluster = ClusterView(context.instances)
         self.cluster.explain = bool(journals)
         self.context, self.ordered = context, context.instances
@@ -108,7 +110,7 @@ class ControlPlane:
     # --- decisions ---------------------------------------------------------------------------------------------
 
     def arrive(self, now_ps: int, request: Request, again: bool = False) -> Answer:
-        """Decide on a request that arrives, or returns (`again`) after it has waited here."""
+        """Decide on a request that arrives. `again` is set if the request has already arrived once and waited here."""
         if not again and self.audience.state is not None:
             self.audience.state.on_arrival(now_ps, request)
         if self.guard is None:
@@ -163,7 +165,7 @@ class ControlPlane:
         if self.forced and request.id in self.forced:
             decision = self._force(request, decision)
         if isinstance(decision, Route):
-            view = self._find_target(decision.target, request, stages)  # a journal must not get invalid answers
+            view = self._find_target(decision.target, request, stages)  # journals must not receive invalid answers
             prefill = None if decision.prefill is None else self._find_target(decision.prefill, request, stages)
             if stages.permit is not None:
                 refusal = stages.permit(request, (view,) if prefill is None else (view, prefill))
@@ -188,7 +190,7 @@ class ControlPlane:
 
     def _force(self, request: Request, decision: Any) -> Any:
         """Replace the policy's target. The policy was asked first, so that its random draws and rotation stay the same.
-        The believed cached tokens come from the first prefix index, if there is one."""
+        If there is a prefix index, the first one gives the number of tokens that are expected in the cache."""
         target, prefill = self.forced.pop(request.id)
         if not isinstance(decision, Route) or (decision.target, decision.prefill) == (target, prefill):
             return decision
@@ -210,7 +212,7 @@ class ControlPlane:
     # --- requests that wait ------------------------------------------------------------------------------------
 
     def wake(self, now_ps: int) -> Decision | None:
-        """Return the next decision on a request whose delay has ended, or that waited for an instance; else None."""
+        """Return the next decision on a request whose delay has ended or that waited for an instance, or None."""
         turn = self.waiting.next_turn(now_ps)
         if turn is None:
             return None
@@ -226,9 +228,9 @@ class ControlPlane:
         return self.waiting.take_overdue(now_ps), self.unserved
 
     def pump(self, now_ps: int) -> Decision | None:
-        """Return the next decision on a request in the router's queue; None if there is none. Requests that waited too
-        long time out first. Then requests are dispatched while the cluster is not saturated, and those beyond the
-        capacity are rejected. Each model has its own queue."""
+        """Return the next decision on a request in the router's queue, or None if there is no decision to make.
+        Requests that waited too long time out first. Then requests are dispatched while the cluster is not saturated,
+        and those beyond the queue's capacity are rejected. Each model has its own queue."""
         if self.flow is None:
             return None
         cluster = self.cluster
@@ -259,15 +261,15 @@ class ControlPlane:
         return f"503: no instance came up within {duration_text(self.waiting.patience_ps)}"
 
     def give_up(self, request_id: int) -> bool:
-        """Remove a waiting request whose client has disconnected. False if it does not wait here."""
+        """Remove a waiting request whose client has disconnected. Return False if the request does not wait here."""
         return self.waiting.give_up(request_id)
 
     def pending(self, pool: str) -> int:
-        """Return the number of waiting requests that could go to a pool, without delayed ones."""
+        """Return the number of waiting requests that a pool could serve, without requests that admission delayed."""
         return self.waiting.pending(pool)
 
     def pools_of(self, request: Request) -> tuple[str, ...]:
-        """Return the pools that a request could go to if all instances served."""
+        """Return the pools that could serve a request if all their instances were serving."""
         group = self.groups.of(request.model)
         return () if group is None else group.pools
 
@@ -290,7 +292,8 @@ class ControlPlane:
         self.audience.on_finished(now_ps, flight, outcome, output_tokens)
 
     def resend(self, now_ps: int, request: Request, priority: Priority) -> Flight | Reject | None:
-        """Route a request again that its instance has lost or must give up; None if it has to wait for an instance."""
+        """Route a request again that its instance has lost or must give up. Return None if it must wait for an
+        instance."""
         cluster = self.cluster
         group = self.groups.of(request.model)
         if group is None:
@@ -303,7 +306,7 @@ class ControlPlane:
         return None
 
     def take_over(self, now_ps: int, flights: Mapping[int, Flight]) -> None:
-        """Take over requests in flight, which the views count already; policies get their events as if routed now."""
+        """Take over requests in flight that the views count already. Policies see them as if they were routed now."""
         self.flights.by_id.update(flights)
         for flight in flights.values():
             self.audience.on_taken_over(now_ps, flight)
@@ -323,26 +326,27 @@ class ControlPlane:
         self.audience.on_changed(now_ps, view, was)
 
     def regroup(self, now_ps: int) -> list[Request]:
-        """Group again after instances have changed; return the waiting requests that must arrive again."""
+        """Group again after instances have changed. Return the waiting requests that must arrive again."""
         self.views = {view.id: view for view in self.ordered if view.id}
         return self.waiting.regroup(now_ps)
 
     def join(self, now_ps: int, policies: Sequence[Any]) -> None:
-        """Bind further policies. They receive all events from now on; requests in flight appear as routed now."""
+        """Bind further policies, which receive all events from now on. They see requests in flight as if routed now."""
         self.audience.join(now_ps, policies, self.flights.by_id)
 
     def show(self, now_ps: int, names: Sequence[str]) -> None:
-        """Record and show these parts of this router's past from now on."""
+        """Record these parts of this router's past from now on, and show them in the views."""
         self.audience.show(now_ps, names, self.flights.by_id)
 
     # --- checks and metrics ------------------------------------------------------------------------------------
 
     def check(self, foreign: Sequence[int] | None = None) -> None:
-        """Raise an error if a policy has written to the counts of the views; `foreign` are those of other routers."""
+        """Raise an error if a policy has changed the counts in the views; `foreign` has the counts of other routers."""
         self.flights.check(self.views.values(), foreign)
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of the policies. If models have their own queues, their metrics carry the model's name."""
+        """Return the metrics of the policies. If models have their own queues, the names of their metrics include the
+        model."""
         values: dict[str, float] = {}
         for name, policy in self.policies.items():
             if name == "flow" and len(self.groups) > 1:

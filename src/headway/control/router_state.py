@@ -38,13 +38,13 @@ class Tenants(Mapping[str, TenantView]):
 
 
 def kept_signals(policies: Iterable[Any]) -> list[str]:
-    """Return the parts of the router's past that these policies read."""
+    """Return the names of the parts of the router's past that these policies read."""
     read = [signal for policy in policies for signal in entry_of(policy).exact]
     return list(KEPT) if EVERYTHING[0] in read else [name for name in KEPT if name in read]
 
 
 class RouterState:
-    """Maintains what the views of a cluster show of the past, from the events of the control plane."""
+    """Maintains the record of the past that the views of a cluster show, from the events of the control plane."""
 
     def __init__(
         self, cluster: ClusterView, signals: Collection[str] = KEPT, instances: Sequence[InstanceView] | None = None
@@ -53,11 +53,11 @@ class RouterState:
         self.instances = cluster.instances if instances is None else instances
         self.tenants = Tenants(cluster)
         self.totals = Totals(cluster)
-        self.served: dict[int, Recent] = {}  # by index of the instance; empty if not shown
+        self.served: dict[int, Recent] = {}  # recent values by index of the instance; empty if not shown
         self.show(signals)
 
     def show(self, names: Collection[str]) -> None:
-        """Show these parts of the past; parts that are recorded already continue."""
+        """Show these parts of the past in the views. Parts that are recorded already keep their data."""
         self.cluster.keep(self.tenants if "tenants" in names else None, self.totals if "totals" in names else None)
         if "recent" in names and not self.served:
             for view in self.instances:
@@ -86,7 +86,7 @@ class RouterState:
     def on_finished(
         self, now_ps: int, request: Request, view: InstanceView, output_tokens: int, decode_ps: int | None
     ) -> None:
-        """`decode_ps` is the time from the first token to the last; None unless the request completed."""
+        """`decode_ps` is the time from the first token to the last, or None if the request did not complete."""
         self.tenants[request.tenant].active -= 1
         self.totals.on_finished(now_ps, output_tokens)
         if self.served:

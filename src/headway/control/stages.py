@@ -11,7 +11,7 @@ from headway.policies.answers import VERDICT, is_number, refuses, wrong_answer
 from headway.types import SERVING, Reject, Request, Route
 from headway.views.instance import InstanceView
 
-MOST_TOKENS: Final = 1 << 62  # limit of `cached_tokens`
+MOST_TOKENS: Final = 1 << 62  # maximum value of `cached_tokens`
 
 Permit = Callable[[Request, Sequence[InstanceView]], Reject | None]
 
@@ -62,14 +62,15 @@ class Stages:
 
 
 class Guard(Protocol):
-    """Chooses the stages that decide on a request, and what to do if they fail: `decide` may be called again with other
-    stages after it raised. A control plane without a guard has one set of stages, and their exceptions end the run."""
+    """Chooses the stages that decide on a request, and what to do if they fail: if `decide` raises an exception, the
+    guard may call it again with other stages. A control plane without a guard has one set of stages, and their
+    exceptions end the run."""
 
     def arrive(self, now_ps: int, request: Request, decide: Callable[[Stages], Answer]) -> Answer: ...
 
     def route(
         self, now_ps: int, request: Request, stages: Stages, decide: Callable[[Stages], Flight | Reject]
     ) -> Flight | Reject:
-        """`stages` are those that admitted the request."""
+        """Route a request; `stages` are the stages that admitted it."""
 
     def observer_failed(self, observe: Observe, error: BaseException) -> None: ...

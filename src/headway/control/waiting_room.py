@@ -14,12 +14,12 @@ from headway.control.model_groups import Group, ModelGroups, Stranded
 from headway.policies.context import Context
 from headway.types import NEVER, Priority, Request
 
-DELAYED, RESCUED, OVERDUE = range(3)  # in the order of one instant
-Turn = tuple[int, int]  # one of these, and for DELAYED the request's id
+DELAYED, RESCUED, OVERDUE = range(3)  # kinds of turns, in their order at one instant
+Turn = tuple[int, int]  # kind of turn, and the request's id if the kind is DELAYED, else 0
 
 
 class WaitingRoom:
-    """`next_ps` is the next time at which a delay ends or a request has waited too long."""
+    """The waiting requests. `next_ps` is the next time at which a delay ends or a request has waited too long."""
 
     def __init__(
         self, context: Context, groups: ModelGroups, flow: Any, patience_ps: int, on_dequeued: Callable[[Request], None]
@@ -28,12 +28,12 @@ class WaitingRoom:
         self.context = context
         self.groups = groups
         self.flow = flow
-        self.patience_ps = patience_ps  # how long a request waits for an instance to start
+        self.patience_ps = patience_ps  # maximum time that a request waits for an instance to start
         self.on_dequeued = on_dequeued
         self.next_ps = NEVER
-        self.delayed: list[tuple[int, int, int, Request]] = []  # heap: end of the delay, id, number of delays
-        self.delayed_until: dict[int, int] = {}  # by id, without requests that gave up
-        self._asked_again = (-1, 0)  # the request whose delay ended last, and its number of delays
+        self.delayed: list[tuple[int, int, int, Request]] = []  # heap: (end of delay, id, number of delays, request)
+        self.delayed_until: dict[int, int] = {}  # end of the delay by id, without requests whose clients gave up
+        self._asked_again = (-1, 0)  # (id, number of delays) of the request whose delay ended last
         self._add_queues()
 
     def _add_queues(self) -> list[Any]:
@@ -60,7 +60,7 @@ class WaitingRoom:
                 self.next_ps = min(self.next_ps, group.first_stranded.until_ps)
 
     def delays(self, request_id: int) -> int:
-        """Return how often the request whose delay has just ended was delayed; 0 for any other."""
+        """If the delay of this request has just ended, return how often the request was delayed; otherwise return 0."""
         last, times = self._asked_again
         return times if last == request_id else 0
 
@@ -70,12 +70,12 @@ class WaitingRoom:
         self.set_next()
 
     def strand(self, now_ps: int, request: Request, group: Group, priority: Priority | None = None) -> None:
-        """Let a request wait for an instance; `priority` is set if it was routed before."""
+        """Let a request wait for an instance. If the request was routed before, `priority` is its priority."""
         group.stranded[request.id] = Stranded(now_ps + self.patience_ps, request, priority)
         self.set_next()
 
     def next_turn(self, now_ps: int) -> Turn | None:
-        """Return what is due next, now or earlier; the caller then calls the `take_` method of that kind."""
+        """Return the next turn that is due, if any. The caller then calls the `take_` method of that kind."""
         if self.delayed and self.delayed[0][0] <= now_ps:
             return DELAYED, self.delayed[0][1]
         overdue: Turn | None = None
@@ -95,7 +95,7 @@ class WaitingRoom:
         return request
 
     def take_rescued(self) -> Stranded:
-        """Remove and return the first request that waited for an instance and now has one."""
+        """Remove and return the first request that waited for an instance and can now be served."""
         return self._take_stranded(next(group for group in self.groups if group.stranded and group.instances))
 
     def take_overdue(self, now_ps: int) -> Request:
@@ -109,7 +109,7 @@ class WaitingRoom:
         return stranded
 
     def give_up(self, request_id: int) -> bool:
-        """Remove a request whose client has disconnected. False if it does not wait here."""
+        """Remove a request whose client has disconnected. Return False if the request does not wait here."""
         removed = self._remove(request_id)
         if removed:
             self.set_next()
@@ -128,7 +128,7 @@ class WaitingRoom:
         return False
 
     def regroup(self, now_ps: int) -> list[Request]:
-        """Group again, and return the requests of groups that are gone, which must arrive again."""
+        """Group again, and return the requests of groups that no longer exist. These requests must arrive again."""
         dissolved = self.groups.regroup(self.context.instances, now_ps)
         for queue in self._add_queues():
             queue.bind(self.context)
@@ -153,11 +153,11 @@ class WaitingRoom:
 
     @property
     def queued(self) -> int:
-        """Requests in the queues of flow control."""
+        """Number of requests in the queues of flow control."""
         return sum([len(queue) for queue in self.queues()])
 
     def pending(self, pool: str) -> int:
-        """Return the number of waiting requests that could go to a pool, without delayed ones."""
+        """Return the number of waiting requests that a pool could serve, without requests that admission delayed."""
         count = 0
         for group in self.groups:
             if pool in group.pools:

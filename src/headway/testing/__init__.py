@@ -2,7 +2,7 @@
 
 A suite runs a plug-in on small fixed scripts. It checks that the plug-in is deterministic, does not write to views,
 reads only what it declares, breaks ties by the lowest index, and returns answers of the right type. The plug-in must
-also decide when all instances are saturated, when one is left, and after none was left.
+also decide when all instances are saturated, when only one still serves, and after a time in which none served.
 """
 
 from functools import partial

@@ -23,23 +23,23 @@ from headway.views.instance import EXACT, REPORTED, InstanceView
 
 BLOCK_TOKENS: Final = 16
 MS: Final = PS_PER_SECOND // 1000
-GROUPS: Final = 3  # shared prefixes
+GROUPS: Final = 3  # number of shared prefixes
 PREFIX_TOKENS: Final = 1024
-CROWD: Final = 300  # requests in flight on a saturated instance
-WAITS, QUEUES = "waits", "queues"  # a request waits for an instance or is delayed; it is in the router's queue
-FREE: Final = ("observed_at", "routed_since_report")  # need no declaration
+CROWD: Final = 300  # number of requests in flight on a saturated instance
+WAITS, QUEUES = "waits", "queues"  # answers: the request is delayed or waits for an instance; it is queued
+FREE: Final = ("observed_at", "routed_since_report")  # signals that need no declaration
 FIELDS: Final = [vars(InstanceView)[name].__get__ for name in InstanceView.__slots__]  # reads that are not recorded
 
 
 class Watch(Struct, eq=False):
-    """The signals that a policy has read while `on`."""
+    """Records in `names` the signals that a policy has read while `on` was set."""
 
     on: bool = False
     names: set[str] = set()
 
 
 class WatchedView(InstanceView):
-    """A view that records which fields are read; a derived signal counts as the fields that it reads."""
+    """A view that records which fields are read. For a derived signal, it records the fields that the signal reads."""
 
     __slots__ = ("watch",)
     signals = frozenset((*EXACT, *REPORTED, "_recent"))
@@ -57,7 +57,7 @@ class WatchedView(InstanceView):
 
 
 def requests(count: int, start: int = 0) -> list[Request]:
-    """Return requests 10 ms apart that share prefixes, sessions, tenants and classes; the same each time."""
+    """Return requests 10 ms apart that share prefixes, sessions, tenants and classes. Every call returns the same."""
     return [_request(number) for number in range(start, start + count)]
 
 
@@ -80,10 +80,10 @@ def _request(number: int) -> Request:
 
 
 class Bench:
-    """Instances and their context. `watch` records what guarded methods read."""
+    """Instances and their context. `watch` records which signals the guarded methods read."""
 
     def __init__(self, count: int = 4, *, pairs: bool = False) -> None:
-        """With `pairs` the first half are prefill instances, the other decode instances."""
+        """If `pairs` is set, the first half are prefill instances and the second half are decode instances."""
         self.watch = Watch()
         self.views = [
             WatchedView(
@@ -104,19 +104,19 @@ class Bench:
         self.transcript: list[Any] = []
 
     def _truth(self, request: Request) -> list[int]:
-        """Each prefix is cached on one instance, from its second request on."""
+        """Return the cached tokens on each instance. After its first request, a prefix is cached on one instance."""
         cached = request.id % GROUPS if request.id >= GROUPS else None
         return [PREFIX_TOKENS if view.index == cached else 0 for view in self.views]
 
     def state(self) -> list[Any]:
-        """Return all values that a policy sees and must not write."""
+        """Return all values that a policy can read but must not write."""
         values: list[Any] = [field(view) for view in self.views for field in FIELDS]
         if self.cluster is not None:
             values += [self.cluster.instances, self.cluster.group, self.cluster.now_ps, self.cluster.priority]
         return values
 
     def guard(self, policy: Any, *methods: str) -> None:
-        """Record what calls of these methods read, and fail if they write to a view."""
+        """Wrap these methods: record which signals their calls read, and fail if a call writes to a view."""
         for name in methods:
             method = getattr(policy, name, None)
             if method is not None:
@@ -138,7 +138,7 @@ class Bench:
             self.watch.on = False
 
     def check_declared(self, policy: Any) -> None:
-        """Fail if a signal was read that the policy does not declare."""
+        """Fail if the policy has read a signal that it does not declare."""
         entry = registry.entry_of(policy)
         everything = registry.EVERYTHING[0] in entry.exact
         undeclared = self.watch.names - {*entry.exact, *entry.reported, *FREE}
@@ -164,7 +164,7 @@ class Bench:
             view.hit_rate = 0.5 if view.inflight else 0.0
 
     def plane(self, **stages: Any) -> ControlPlane:
-        """Return a control plane with these policies, and basic ones at the other stages."""
+        """Return a control plane with these policies, and with basic policies at the other stages."""
         plain = {"admission": "always", "priority": "none", "routing": "least-loaded"}
         policies = {stage: registry.build(stage, name, f"policies.{stage}") for stage, name in plain.items()} | stages
         control = ControlPlane(
@@ -174,7 +174,7 @@ class Bench:
         return control
 
     def drive(self, control: ControlPlane, script: Iterable[Request]) -> list[Any]:
-        """Let the requests arrive, and some get their first token and end; return all decisions so far."""
+        """Let the requests arrive, let some of them get their first token and end, and return all decisions so far."""
         in_flight: list[Flight] = []
         for request in script:
             now_ps = request.arrival_ps

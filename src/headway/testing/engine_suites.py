@@ -12,8 +12,8 @@ from headway.testing.bench import requests
 from headway.testing.suite import PolicySuite, same_twice
 from headway.types import Request
 
-COUNT = 60  # requests of a script
-STEPS: Final[list[tuple[int, int, list[Chunk]]]] = [  # decodes, their context, chunks
+COUNT = 60  # number of requests in a script
+STEPS: Final[list[tuple[int, int, list[Chunk]]]] = [  # number of decodes, sum of their context tokens, chunks
     (1, 1, []),
     (1, 4096, []),
     (7, 9000, []),
@@ -30,7 +30,7 @@ class SchedulerSuite(PolicySuite):
     """For a scheduler: its queue returns every request once, in an order that only its own calls change."""
 
     stage = "scheduler"
-    ties: bool = True  # equal requests enter in order of arrival
+    ties: bool = True  # whether equal requests must enter in order of arrival
 
     def queue(self) -> Queue:
         return queue_of(self.make())
@@ -125,7 +125,7 @@ class SchedulerSuite(PolicySuite):
 
 
 class LatencyModelSuite:
-    """For a latency model, `model`. See `headway.latency.base` for what `run` must return."""
+    """For the latency model `model`. `headway.latency.base` specifies what `run` must return."""
 
     model: LatencyModel
 

@@ -1,4 +1,4 @@
-"""Suites for the parts of a weighted policy: scorers and filters. They are called at every decision of a script."""
+"""Suites for the parts of a weighted policy: scorers and filters. A script calls the part at every decision."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _PartSuite(RouterSuite):
     ties: bool = True
 
     def ask(self, part: Any, request: Request, candidates: Sequence[InstanceView], cluster: ClusterView) -> list[Any]:
-        """Call the part, check its answer and return it in plain values."""
+        """Call the part, check its answer, and return the answer as plain values."""
         raise NotImplementedError
 
     def start(self, bench: Bench) -> tuple[Any, ControlPlane]:

@@ -8,7 +8,7 @@ from headway.testing.suite import PolicySuite, same_twice
 from headway.types import PS_PER_SECOND
 from headway.views.pool import PoolView
 
-CHECKS = 40  # one every 30 s
+CHECKS = 40  # number of checks in the script
 INTERVAL_PS = 30 * PS_PER_SECOND
 
 

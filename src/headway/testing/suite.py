@@ -1,4 +1,4 @@
-"""The base classes of suites: making the policy under test, and the tests of every stage of the control plane."""
+"""Base classes of the suites. They create the policy under test and have the tests that all router stages share."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -9,17 +9,17 @@ from headway.control.plane import ControlPlane
 from headway.policies import registry
 from headway.testing.bench import WAITS, Bench, requests
 
-COUNT: Final = 40  # requests of a script
+COUNT: Final = 40  # number of requests in a script
 
 
 class PolicySuite:
-    """Tests of one policy. A subclass names it, and pytest collects the tests:
+    """Tests of one policy. A subclass names the policy, and pytest collects the tests:
 
         class TestMyRouter(RoutingSuite):
             policy = MyRouter
 
     `policy` is a class, the name of a registered policy, or a mapping with `name` and parameters, as in YAML.
-    `parameters` are added to it.
+    `parameters` are additional parameters of the policy.
     """
 
     stage: ClassVar[str]
@@ -27,7 +27,7 @@ class PolicySuite:
     parameters: ClassVar[Mapping[str, Any]] = {}
 
     def make(self) -> Any:
-        """Make a new policy, as a run makes it from YAML."""
+        """Create a new policy in the same way as a run creates it from YAML."""
         where = f"policies.{self.stage}"
         if not isinstance(self.policy, type):
             name, parameters = registry.split(self.policy, where)
@@ -41,11 +41,11 @@ class RouterSuite(PolicySuite):
     """Tests of every stage that a router calls. The control plane itself rejects answers of the wrong type."""
 
     def bench(self) -> Bench:
-        """Make instances, of both roles for a policy that chooses pairs."""
+        """Create the instances. If the policy chooses pairs, there are prefill and decode instances."""
         return Bench(pairs=getattr(self.make(), "pairs", False))
 
     def start(self, bench: Bench) -> tuple[Any, ControlPlane]:
-        """Make the policy in a control plane, with its calls guarded."""
+        """Create the policy in a control plane, and guard its calls."""
         policy = self.make()
         bench.guard(policy, "bind", "observe")
         control = bench.plane(**{self.stage: policy})
@@ -77,7 +77,7 @@ class RouterSuite(PolicySuite):
         bench = self.bench()
         _, control = self.start(bench)
         before = len(bench.drive(control, requests(8)))
-        left = {view.role: view.id for view in reversed(bench.views)}.values()  # one of each role
+        left = {view.role: view.id for view in reversed(bench.views)}.values()  # one instance of each role
         for view in bench.views:
             if view.id not in left:
                 control.instance_changed(control.cluster.now_ps, view.index, "unreachable")
@@ -97,7 +97,7 @@ class RouterSuite(PolicySuite):
 
 
 def run_tests(suite: type[Any], **attributes: Any) -> None:
-    """Run every test of a suite, and raise one AssertionError that names those that failed."""
+    """Run every test of a suite. If tests fail, raise one AssertionError that names them."""
     failed = []
     for name in (name for name in dir(suite) if name.startswith("test_")):
         case = suite()

@@ -1,4 +1,4 @@
-"""The suite for trace formats: reads a sample file as it is, truncated, and with an invalid line."""
+"""The suite for trace formats: reads a sample file unchanged, truncated, and with an invalid line."""
 
 import pathlib
 from tempfile import TemporaryDirectory

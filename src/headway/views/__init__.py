@@ -1,1 +1,1 @@
-"""The views: what a policy may see of requests' targets, tenants and pools."""
+"""The views: the information about instances, tenants and pools that a policy may read."""

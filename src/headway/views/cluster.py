@@ -11,8 +11,8 @@ from headway.views.window import WINDOW_PS, Window
 
 SHORT_PS: Final = PS_PER_SECOND
 BURST_FACTOR: Final = 2
-BURST_LEAST: Final = 5  # requests in the short window; fewer may be chance
-# What a router records of its own past, if a policy of the run declares it.
+BURST_LEAST: Final = 5  # minimum number of requests in the short window; fewer may be chance
+# The parts of its own past that a router records if a policy of the run declares them.
 KEPT: Final = ("tenants", "totals", "recent")
 
 
@@ -22,10 +22,10 @@ class ClusterView:
     __slots__ = ("_tenants", "_totals", "explain", "group", "instances", "now_ps", "priority")
 
     def __init__(self, instances: Sequence[InstanceView]) -> None:
-        self.instances = tuple(instances)  # those that can serve this request, in order of index
-        self.group = 0  # number of this set of instances, one for each model
+        self.instances = tuple(instances)  # the instances that can serve this request, in order of index
+        self.group = 0  # number of the group of instances that serves the request's model
         self.now_ps = 0
-        self.priority = NO_PRIORITY  # of the current request
+        self.priority = NO_PRIORITY  # priority of the current request
         self.explain = False  # whether routes should have scorecards
         self._tenants: Mapping[str, TenantView] | None = None
         self._totals: Totals | None = None
@@ -47,7 +47,7 @@ class ClusterView:
         return self._totals
 
     def keep(self, tenants: Mapping[str, TenantView] | None, totals: Totals | None) -> None:
-        """Set the tenants and totals; None if no policy of the run declares them."""
+        """Set the tenants and totals. Each is None if no policy of the run declares it."""
         self._tenants = tenants
         self._totals = totals
 
@@ -62,9 +62,9 @@ class TenantView:
         self._first_ps = first_ps
         self._long = Window(WINDOW_PS)
         self._short = Window(SHORT_PS)
-        self.requests = 0  # arrived so far, including the current request
-        self.active = 0  # admitted and not ended, in the router's queue or at an instance
-        self.slo_class = slo_class  # of its latest request
+        self.requests = 0  # number of requests that have arrived, including the current one
+        self.active = 0  # number of admitted requests that have not ended, in the router's queue or at an instance
+        self.slo_class = slo_class  # SLO class of its latest request
 
     def on_arrival(self, now_ps: int, slo_class: str) -> None:
         self.requests += 1
@@ -101,8 +101,8 @@ class Totals:
         self._cluster = cluster
         self._arrivals = Window(WINDOW_PS)
         self._tokens = Window(WINDOW_PS)
-        self.inflight = 0  # requests sent to an instance that have not ended
-        self.queued = 0  # requests in the router's queue
+        self.inflight = 0  # number of requests sent to an instance that have not ended
+        self.queued = 0  # number of requests in the router's queue
 
     def on_arrival(self, now_ps: int) -> None:
         self._arrivals.add(now_ps)

@@ -9,13 +9,13 @@ from headway.views.instance import InstanceView
 class RequestEvent(Struct, frozen=True, gc=False):
     at_ps: int
     request: Request
-    instance: InstanceView  # the decode instance, if there are two
+    instance: InstanceView  # the decode instance, if the request also has a prefill instance
 
 
 class Routed(RequestEvent, frozen=True, gc=False):
     """The router sent a request to an instance."""
 
-    prefill: InstanceView | None = None  # the instance that computes the prompt, if it is another
+    prefill: InstanceView | None = None  # the instance that computes the prompt, if it is not `instance`
 
 
 class Handed(RequestEvent, frozen=True, gc=False):
@@ -36,7 +36,7 @@ class Finished(RequestEvent, frozen=True, gc=False):
 
 
 class InstanceChanged(Struct, frozen=True, gc=False):
-    """An instance changed its state. `instance.state` is the new state; if it is `stopped`, its cache is lost."""
+    """An instance changed its state. `instance.state` is the new state; in the state `stopped`, the cache is lost."""
 
     at_ps: int
     instance: InstanceView

@@ -30,9 +30,9 @@ TIERS: Final = "the instance's tiers"
 class InstanceView:
     """One instance as the router sees it. Each annotated field declares a signal: freshness, kind, meaning and sources.
 
-    A view lives as long as the run. The simulator or the gateway writes its values before a policy reads them, so a
-    policy can reach only the estimator and the router's own past through it. Reading a signal that no policy of the run
-    declares raises an error, since the run does not maintain its value.
+    A view exists as long as the run. The simulator or the gateway writes its values before a policy reads them, so the
+    only objects that a policy can reach through a view are the estimator and the router's own past. Reading a signal
+    that no policy of the run declares raises an error, since the run does not maintain its value.
     """
 
     hidden: ClassVar[tuple[str, ...]] = ()
@@ -196,7 +196,7 @@ class InstanceView:
         ),
     ] = ()
 
-    _recent: Recent | None = field(default=None, init=False)  # if the router maintains it
+    _recent: Recent | None = field(default=None, init=False)  # set if the router records its past
     _estimator: Estimator | None = field(default=None, init=False)
 
     @property
@@ -266,7 +266,7 @@ class InstanceView:
         return self.estimate(tokens, self.running, self.pending_prefill_tokens, self.inflight_tokens)
 
     def estimate(self, tokens: int, decodes: int, pending: int, inflight_tokens: int) -> float:
-        """Do the same as `estimated_ttft` with other counts than the current ones."""
+        """Return the same estimate as `estimated_ttft`, but for the given counts instead of the current ones."""
         if self._estimator is None:
             raise HeadwayError(f"{self.id}: there is no estimator of step times. Bind the policies to a Context first.")
         step_seconds = self._estimator.step_seconds
@@ -277,11 +277,12 @@ class InstanceView:
         return seconds + steps * step_seconds(self, chunk, decodes, context) if steps else seconds
 
     def hide(self, *signals: str) -> None:
-        """Make reading one of these signals raise an error, since the run does not maintain them."""
+        """Hide these signals: reading one of them raises an error, since the run does not maintain its value."""
         self.__class__ = _without(tuple(sorted({*self.hidden, *signals})))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Support copies of views that hide signals: their generated class cannot be found by name."""
+        """Support copies of views that hide signals. The class of such a view is generated and cannot be found by
+        name."""
         values = {name: getattr(self, name) for name in InstanceView.__slots__ if name not in self.hidden}
         return _blank_view, (self.hidden,), (None, values)
 
@@ -289,7 +290,7 @@ class InstanceView:
         return f"InstanceView({self.id}, inflight={self.inflight}, queued={self.queued}, running={self.running})"
 
 
-# Every signal of an instance by name: the only declaration of signals.
+# Every signal of an instance by name. All other lists of signals are derived from this table.
 SIGNALS: Final[Mapping[str, Signal]] = table(InstanceView)
 
 
@@ -303,7 +304,7 @@ EXACT: Final = signal_names(lambda signal: signal.freshness == "exact")
 REPORTED: Final = signal_names(lambda signal: signal.freshness == "reported")
 SHARED: Final = signal_names(lambda signal: signal.shared)
 MEAN_IF_MISSING: Final = signal_names(lambda signal: signal.mean_if_missing)
-# Signals that a live engine may report; kv_blocks too, since the settings may not have it.
+# Signals that a live engine may report. They include `kv_blocks`, since the settings may omit it.
 REPORTED_LIVE: Final = (
     *signal_names(lambda signal: signal.freshness == "reported" and signal.live != NOT_AVAILABLE),
     "kv_blocks",
@@ -311,7 +312,7 @@ REPORTED_LIVE: Final = (
 
 
 def undeclared_signal(subject: str, signal: str, kind: str = "exact") -> UndeclaredSignal:
-    """Return the error for reading an undeclared signal; `subject` names it in the message."""
+    """Return the error for reading an undeclared signal; `subject` names what was read in the message."""
     otherwise = ', or omit "reported" there' if kind == "reported" else ""
     return UndeclaredSignal(
         f"policies: {subject} was read, but no policy of this run declares it. "
@@ -321,7 +322,7 @@ def undeclared_signal(subject: str, signal: str, kind: str = "exact") -> Undecla
 
 @cache
 def _without(signals: tuple[str, ...]) -> type[InstanceView]:
-    """Return a class of views without these signals. `__getattr__` would make all reads several times slower."""
+    """Return a class of views that hides these signals. `__getattr__` would make all reads several times slower."""
     return type(
         "InstanceView",
         (InstanceView,),

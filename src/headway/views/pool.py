@@ -1,4 +1,4 @@
-"""A pool of equal instances, as an autoscaler sees it: a deployment, or its prefill or decode half.
+"""A pool of equal instances, as an autoscaler sees it: a deployment, or only its prefill or decode instances.
 
 Running totals support windows of any length: a window is the difference of two totals, found by bisection.
 """
@@ -14,34 +14,34 @@ from headway.types import PS_PER_SECOND, REPLICAS, SERVING, STARTING
 from headway.views.instance import InstanceView
 from headway.views.window import Window
 
-REMEMBERED: Final = 1 << 16  # samples of the history: 22 days of checks every 30 s
-NOTHING: Final = -1  # no time or duration
-SPARE: Final = 64  # entries that a running total may always keep
-# Signals of instances that a pool shows as the mean over the serving ones.
+REMEMBERED: Final = 1 << 16  # maximum number of samples in the history: 22 days of checks every 30 s
+NOTHING: Final = -1  # marks a missing time or duration
+SPARE: Final = 64  # number of entries that a running total may always keep
+# Signals of instances that a pool shows as the mean over its serving instances.
 MEANS: Final = ("queued", "running", "kv_utilization", "busy")
 
 
 class LoadSample(Struct, frozen=True, gc=False):
     """The load of a pool between two checks."""
 
-    at_ps: int  # of the later check
+    at_ps: int  # time of the later check
     replicas: int
-    rate: float  # requests a second
-    concurrency: float  # requests in flight or waiting for an instance, mean over the time
-    queued: float  # requests queued at an instance at the check, mean over the serving ones
+    rate: float  # requests per second
+    concurrency: float  # mean number of requests in flight or waiting for an instance, over the time between the checks
+    queued: float  # mean number of requests queued at a serving instance, at the later check
 
 
 class RunningTotal:
-    """A total over time: `add` increases it at once, and it grows by `level` every picosecond, so that 3 requests in
-    flight for 2 s add 6 request-seconds."""
+    """A total over time. `add` increases it at once. In addition, it grows by `level` every picosecond: 3 requests that
+    are in flight for 2 s add 6 request-seconds."""
 
     def __init__(self, start_ps: int, kept_ps: int, level: int = 0) -> None:
         self.kept_ps = kept_ps
         self.level = level
-        self.total = 0  # at the last entry
+        self.total = 0  # the total at the last entry
         self.times = [start_ps - 1]
-        self.totals = [0]  # at that time, inclusive
-        self.levels = [level]  # from that time on
+        self.totals = [0]  # the total at each of `times`, including changes at that time
+        self.levels = [level]  # the level from each of `times` on
         self.full = SPARE
 
     def add(self, now_ps: int, amount: int = 1) -> None:
@@ -58,7 +58,7 @@ class RunningTotal:
             self.totals[-1], self.levels[-1] = self.total, level
             return
         if len(self.times) >= self.full:
-            old = bisect_right(self.times, now_ps - self.kept_ps) - 1  # the last entry that a window may start with
+            old = bisect_right(self.times, now_ps - self.kept_ps) - 1  # last entry before the longest window
             if old > 0:
                 del self.times[:old], self.totals[:old], self.levels[:old]
             self.full = 2 * len(self.times) + SPARE
@@ -67,21 +67,21 @@ class RunningTotal:
         self.levels.append(level)
 
     def upto(self, at_ps: int) -> int:
-        """Return the total at a time that is not before the start of the longest window."""
+        """Return the total at a time, which must not be earlier than the start of the longest window."""
         place = max(0, bisect_right(self.times, at_ps) - 1)
         return self.totals[place] + self.levels[place] * (at_ps - self.times[place])
 
     def since(self, start_ps: int) -> int:
-        """Return the amounts added after a time."""
+        """Return how much the total has grown after a time."""
         return self.total - self.upto(start_ps)
 
 
 class PoolView:
-    """A pool as an autoscaler sees it. States and reports of its instances are read on demand; the rest is counted from
-    the events of all routers.
+    """A pool as an autoscaler sees it. States and reported signals of its instances are read on demand. All other
+    values are counted from the events of all routers.
 
     Times are in seconds unless the name ends in _ps. A window of `seconds` is (now - seconds, now], but begins at the
-    start if that is later. A mean over an empty window is None.
+    start of the observation if that is later. A mean over an empty window is None.
     """
 
     def __init__(
@@ -101,22 +101,22 @@ class PoolView:
         self.minimum = minimum
         self.maximum = maximum
         self.views = tuple(views)
-        self.slots = views[0].max_batch_size if views else 0  # of one replica
-        self.kv_tokens = views[0].kv_blocks * block_tokens if views else 0  # capacity of the GPU of one replica
-        self.inflight = 0  # requests at its instances
-        self.inflight_tokens = 0  # their prompt tokens
-        self.pending = 0  # requests that wait at the router and could go to this pool
+        self.slots = views[0].max_batch_size if views else 0  # maximum batch size of one replica
+        self.kv_tokens = views[0].kv_blocks * block_tokens if views else 0  # tokens in the KV cache of one replica
+        self.inflight = 0  # number of requests at its instances
+        self.inflight_tokens = 0  # number of prompt tokens of these requests
+        self.pending = 0  # number of requests that wait at the router and that this pool could serve
         self.scaled_ps = NOTHING
-        # For triggers.
+        # State of the triggers.
         self.high: float | None = None
         self.low: float | None = None
         self.high_since = NOTHING
         self.low_since = NOTHING
-        self.last_rate = 0.0  # at the last check
+        self.last_rate = 0.0  # request rate at the last check
         self.start(0, 0, 0)
 
     def start(self, now_ps: int, window_ps: int, kept_ps: int) -> None:
-        """Start observing: latencies are shown over `window_ps`, and no window is longer than `kept_ps`."""
+        """Start observing. Latencies cover the last `window_ps`; a policy may use windows of at most `kept_ps`."""
         self.now_ps = self.start_ps = now_ps
         self.window_ps = window_ps
         self.kept_ps = kept_ps
@@ -125,9 +125,9 @@ class PoolView:
         self.output = RunningTotal(now_ps, kept_ps)
         self.samples: list[LoadSample] = []
         self.sampled = (now_ps, 0, self.load.upto(now_ps))  # time, arrivals and load total of the last sample
-        self.classes: dict[str, Window] = {}  # ended requests by class: 1 if the SLO was met, else 0
-        self.firsts = Window(window_ps)  # their times to the first token
-        self.latencies = Window(window_ps)  # and to the end
+        self.classes: dict[str, Window] = {}  # for each class, its ended requests: 1 if the SLO was met, else 0
+        self.firsts = Window(window_ps)  # times to the first token of ended requests
+        self.latencies = Window(window_ps)  # times to the last token of completed requests
         self.recount(now_ps)
 
     def on_sent(self, now_ps: int, tokens: int) -> None:
@@ -152,14 +152,14 @@ class PoolView:
             self.judge(now_ps)
 
     def recount(self, now_ps: int) -> None:
-        """Update the counts after a state of an instance has changed."""
+        """Update the counts after an instance has changed its state."""
         self.serving_slots = self.slots * self.serving
         self.room_up = self.replicas < self.maximum
         self.room_down = self.replicas > self.minimum
         self.judge(now_ps)
 
     def judge(self, now_ps: int) -> None:
-        """Update since when the load is above `high` or below `low`."""
+        """Update the times since which the load is above `high` or below `low`."""
         inflight, slots = self.inflight, self.serving_slots
         if self.high is None or inflight <= self.high * slots:
             self.high_since = NOTHING
@@ -171,7 +171,7 @@ class PoolView:
             self.low_since = now_ps
 
     def on_finished(self, now_ps: int, slo_class: str, met: bool | None, first_ps: int, latency_ps: int) -> None:
-        """Record an ended request: the time to its first token and its latency, or NOTHING."""
+        """Record an ended request. The time to its first token and its latency are NOTHING if they do not exist."""
         if met is not None:
             if slo_class not in self.classes:
                 self.classes[slo_class] = Window(self.window_ps)
@@ -182,11 +182,11 @@ class PoolView:
             self.latencies.add(now_ps, latency_ps)
 
     def sample(self, now_ps: int) -> None:
-        """Add the time since the last check to the history."""
+        """Add a sample of the load since the last check to the history."""
         since_ps, arrivals, area = self.sampled
         now_area, elapsed = self.load.upto(now_ps), now_ps - since_ps
         if elapsed == 0 and self.samples:
-            return  # this instant has a sample
+            return  # this instant already has a sample
         if len(self.samples) >= REMEMBERED:
             del self.samples[: REMEMBERED // 4]
         rate = (self.arrivals.total - arrivals) * PS_PER_SECOND / elapsed if elapsed else 0.0
@@ -233,14 +233,14 @@ class PoolView:
         return self.now_ps - length_ps
 
     def concurrency(self, seconds: float) -> float:
-        """Return the requests in flight and pending, mean over the window."""
+        """Return the mean number of requests in flight or pending over the window."""
         since_ps = max(self.begin(seconds), self.start_ps)
         if since_ps == self.now_ps:
             return float(self.load.level)
         return (self.load.upto(self.now_ps) - self.load.upto(since_ps)) / (self.now_ps - since_ps)
 
     def rate(self, seconds: float) -> float:
-        """Return the requests per second sent to the pool; pending ones count when they are sent."""
+        """Return the requests per second that were sent to the pool. Pending requests count when they are sent."""
         return self.per_second(self.arrivals, seconds)
 
     def output_rate(self, seconds: float) -> float:
@@ -261,8 +261,8 @@ class PoolView:
 
     @property
     def attainment(self) -> Mapping[str, float]:
-        """Share of requests that met their SLO, by class. Incomplete requests did not meet it, nor did requests that
-        waited too long at the router and could have gone to this pool. Empty without an SLO."""
+        """Share of requests that met their SLO, by class. Incomplete requests count as misses, and so do requests that
+        waited too long at the router and that this pool could have served. The mapping is empty without an SLO."""
         now = self.now_ps
         return {name: window.sum(now) / window.count(now) for name, window in self.classes.items() if window.count(now)}
 
@@ -276,7 +276,7 @@ class PoolView:
 
     @property
     def mean_latency(self) -> float | None:
-        """From arrival to the last token."""
+        """Mean time in seconds from arrival to the last token."""
         return self.latencies.mean_seconds(self.now_ps)
 
     @property
@@ -292,7 +292,7 @@ class PoolView:
         low, high = values[place], values[min(place + 1, len(values) - 1)]
         return (100 * low + part * (high - low)) / (100 * PS_PER_SECOND)
 
-    # --- reported: means over the serving instances, 0 without any; a policy declares what it reads --------------
+    # --- reported signals: means over the serving instances, 0 if there are none; policies declare their reads ----
 
     @property
     def queued(self) -> float:

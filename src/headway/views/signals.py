@@ -1,4 +1,4 @@
-"""Declarations of signals, the values that a policy may read of an instance.
+"""Declarations of signals. A signal is a value of an instance that a policy may read.
 
 The annotated fields of `InstanceView` and its properties with `@derived_signal` are the only declarations. `table`
 collects them into `headway.views.instance.SIGNALS`.
@@ -28,7 +28,7 @@ UNITS: Final = {
     "name": "",
 }
 Getter = TypeVar("Getter", bound=Callable[..., Any])
-NOT_AVAILABLE: Final = ""  # as a source: the signal keeps its default
+NOT_AVAILABLE: Final = ""  # a source with this value means that the signal keeps its default
 
 
 class Signal(Struct, frozen=True):
@@ -36,25 +36,26 @@ class Signal(Struct, frozen=True):
 
     freshness: Freshness
     kind: Kind
-    description: str = ""  # that of a derived signal is its docstring
+    description: str = ""  # for a derived signal, its docstring
     simulated: str = NOT_AVAILABLE  # source of the value in the simulator
     live: str = NOT_AVAILABLE  # source of the value in the gateway
-    unit: str = ""  # if it is not that of the kind
-    # What a policy that reads it declares: the signal itself, unless it is static or derived.
+    unit: str = ""  # set if the unit is not that of the kind
+    # Names that a policy must declare to read the signal: its own name, unless the signal is static or derived.
     reads: tuple[str, ...] = ()
     derived: bool = False
-    # Policy language: whether it has the field, the extra steps of reading it, and whether a language model needs the
-    # description because the name is not clear enough.
+    # Policy language: whether the language has this field, the number of extra steps to read it, and whether a language
+    # model needs the description because the name is not clear enough.
     language: bool = True
     steps: int = 0
     hint: bool = False
-    # Exact signals: whether routers exchange their counts, so that each adds those of the others.
+    # Exact signals: whether routers exchange their counts, so that each router adds the counts of the others.
     shared: bool = False
-    # Reported signals: whether it is maintained even if no policy of the run declares it.
+    # Reported signals: whether the signal is maintained even if no policy of the run declares it.
     always: bool = False
-    # Reported signals: whether the mean of the other engines replaces it if an engine does not report it.
+    # Reported signals: whether the mean of the other engines replaces the value if an engine does not report it.
     mean_if_missing: bool = False
-    # Position in the record that WebAssembly policies read, and among the engine's fields of the status document.
+    # Position of the signal in the record that WebAssembly policies read, and its position among the engine's fields in
+    # the status document.
     wasm: int | None = None
     status: int | None = None
     # `table` fills these in.

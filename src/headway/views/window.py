@@ -1,4 +1,4 @@
-"""An exact sliding window over (now - length, now], in picoseconds, without buckets."""
+"""A sliding window over (now - length, now], in picoseconds. It is exact, because it stores every entry."""
 
 from collections import deque
 from typing import Any, Final
@@ -7,16 +7,16 @@ from msgspec import Struct, field
 
 from headway.types import PS_PER_SECOND, Request
 
-WINDOW_PS: Final = 10 * PS_PER_SECOND  # window of a router's own past
+WINDOW_PS: Final = 10 * PS_PER_SECOND  # length of the window over a router's own past
 
 
 class Window(Struct, eq=False):
     """Amounts with their times, the oldest first, and their sum. Every call drops the entries that have left the
-    window, so an entry costs O(1) amortised. Time must not go back."""
+    window, so an entry costs O(1) amortised. Times must not decrease between calls."""
 
     length_ps: int
-    entries: deque[tuple[int, int]] = field(default_factory=deque)  # time, amount
-    total: int = 0  # of all entries
+    entries: deque[tuple[int, int]] = field(default_factory=deque)  # (time, amount)
+    total: int = 0  # sum of the amounts of all entries
 
     def add(self, now_ps: int, amount: int = 1) -> None:
         self.sum(now_ps)
@@ -45,13 +45,13 @@ class Window(Struct, eq=False):
         return self.sum(now_ps) * PS_PER_SECOND / self.length_ps
 
     def mean_seconds(self, now_ps: int) -> float | None:
-        """Return the mean of amounts in picoseconds, in seconds."""
+        """Return the mean amount in seconds. The amounts must be durations in picoseconds."""
         total = self.sum(now_ps)
         return total / (len(self.entries) * PS_PER_SECOND) if self.entries else None
 
 
 class Recent:
-    """What the router has seen of an instance in (now - 10 s, now]; `clock` has `now_ps`."""
+    """The router's own measurements of an instance in (now - 10 s, now]; `clock.now_ps` is the current time."""
 
     __slots__ = ("_clock", "_output", "_tpots", "_ttfts")
 
@@ -75,7 +75,7 @@ class Recent:
 
     @property
     def tpot(self) -> float | None:
-        """Mean over completed requests of at least two tokens."""
+        """Mean time per output token in seconds, over completed requests of at least two tokens."""
         return self._tpots.mean_seconds(self._clock.now_ps)
 
     @property
