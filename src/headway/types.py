@@ -35,7 +35,7 @@ class Path(Struct, eq=False, gc=False):
         """Return the full blocks of `size` tokens as (key, end block) runs. A block belongs to the run that
         contains its last token."""
         if size != self._size:
-            keys = self.keys  # has the length of `ends`; `strict=True` would be slower
+            keys = self.keys  # `keys` and `ends` have equal lengths; `strict=True` would be slower
             stops = [end // size for end in self.ends]
             runs = list(zip(keys, stops))  # noqa: B905
             if stops and (not stops[0] or len(set(stops)) < len(stops)):  # some runs contain no block's last token
@@ -127,7 +127,7 @@ class Route(Struct, frozen=True, gc=False):
     target: str  # id of the instance
     reason: str = ""
     cached_tokens: int = 0  # prompt tokens that the policy expects in the target's cache
-    priority: float | None = None  # for the instance's scheduler; None keeps the score of the priority stage
+    priority: float | None = None  # priority for the instance's scheduler; None keeps that of the priority stage
     scorecard: Scorecard | None = None
     prefill: str | None = None  # id of the instance that computes the prompt, if it is not the target
 

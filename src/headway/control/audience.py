@@ -25,9 +25,8 @@ class Audience:
         on_indexes: Callable[[Sequence[PrefixIndex]], None] | None = None,
         on_error: Callable[[Observe, BaseException], None] | None = None,
     ) -> None:
-        """`on_indexes` is called with the current prefix indexes. If an observer raises an
-        exception, `on_error` is called with both, and the other observers still receive the event. Without `on_error`,
-        the exception ends the run."""
+        """`on_indexes` is called with the current prefix indexes. If an observer raises an exception, `on_error` is
+        called with both, and the others still receive the event. Without `on_error`, the exception ends the run."""
         self.context, self.cluster = context, cluster
         self.on_indexes, self.on_error = on_indexes, on_error
         self.observers: list[Observe] = []
@@ -36,8 +35,7 @@ class Audience:
         self.signals: dict[str, None] = {}
 
     def join(self, now_ps: int, policies: Sequence[Any], flights: dict[int, Flight]) -> None:
-        """Bind policies, which receive all events from now on. Requests in flight are shown to them as if routed
-        now."""
+        """Bind policies, which receive all events from now on. They see requests in flight as if routed now."""
         for policy in policies:
             bind = getattr(policy, "bind", None)
             if bind is not None:
@@ -57,8 +55,7 @@ class Audience:
         self.observers = [observe for observe in self.observers if observe not in leaving]
 
     def show(self, now_ps: int, names: Sequence[str], flights: dict[int, Flight]) -> None:
-        """Record these parts of this router's past and show them in the views. Parts already recorded keep their
-        data."""
+        """Record and show these parts of this router's past. Parts that are recorded already keep their data."""
         self.signals.update(dict.fromkeys(names))
         if self.state is not None:
             self.state.show(self.signals)

@@ -74,8 +74,7 @@ class Flights(Struct, eq=False):
         return flight
 
     def hand_over(self, request_id: int) -> tuple[Flight, InstanceView]:
-        """Move a request whose prompt is computed to its decode instance. Return its flight and its prefill
-        instance."""
+        """Move a request whose prompt is computed to its decode instance. Return its flight and prefill instance."""
         flight = self.by_id[request_id]
         prefill = flight.prefill
         assert prefill is not None
@@ -98,8 +97,7 @@ class Flights(Struct, eq=False):
         return flight
 
     def check(self, views: Iterable[InstanceView], foreign: Sequence[int] | None = None) -> None:
-        """Raise an error if a view shows a wrong number of requests in flight; `foreign` counts those of other
-        routers."""
+        """Raise an error if a view shows a wrong number of requests in flight; `foreign` counts other routers' ones."""
         counts = Counter(flight.view.index for flight in self.by_id.values())
         counts.update(flight.prefill.index for flight in self.by_id.values() if flight.prefill is not None)
         for view in views:

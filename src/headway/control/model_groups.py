@@ -33,7 +33,7 @@ class Group:
         self.empty_ps = NEVER if self.instances else min(self.empty_ps, now_ps)
 
     def follow(self, before: Group, now_ps: int) -> None:
-        """Take the place of an earlier group with the same names but other members, including its waiting requests."""
+        """Replace an earlier group with the same names but other members, and take over its waiting requests."""
         self.number, self.flow, self.stranded = before.number, before.flow, before.stranded
         self.empty_ps = before.empty_ps
         self.refresh(now_ps)
@@ -81,8 +81,7 @@ class ModelGroups:
         return self.by_name.get(model) if self.by_name else self._groups[0]
 
     def regroup(self, views: Sequence[InstanceView], now_ps: int) -> list[Group]:
-        """Group again after instances have changed. Return the groups whose names no longer exist; the others
-        continue."""
+        """Group again after instances have changed. Return the groups whose names no longer exist."""
         before = {group.names: group for group in self._groups}
         number = max(group.number for group in self._groups)
         self._groups = _group(views)

@@ -19,9 +19,9 @@ and the event, and carries out the answer:
 
 `wake` and `pump` return one decision at a time. The driver carries it out before it asks for the next, so that the
 signals include it. `wake` decides on requests that admission delayed, then on those that waited for an instance. `pump`
-decides on the queue of flow control. They are separate because the simulator reports what has ended between the two.
+decides on the queue of flow control. They are separate because the simulator reports ended requests between them.
 
-`next_ps` is when the driver must call `wake` and then `pump`, if no event comes earlier.
+`next_ps` is the time at which the driver must call `wake` and then `pump`, unless an event happens earlier.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -50,8 +50,7 @@ MOST_DELAYS: Final = 100_000  # maximum for one request; a policy that delays it
 
 
 class ControlPlane:
-    """Asks the policies in order. `flights` has the requests in flight, `waiting` those that wait. `audience` receives
-    the events."""
+    """Asks the policies in order. `flights` has requests in flight, `waiting` the others; `audience` gets events."""
 
     def __init__(
         self,
@@ -292,8 +291,7 @@ class ControlPlane:
         self.audience.on_finished(now_ps, flight, outcome, output_tokens)
 
     def resend(self, now_ps: int, request: Request, priority: Priority) -> Flight | Reject | None:
-        """Route a request again that its instance has lost or must give up. Return None if it must wait for an
-        instance."""
+        """Route a request again that its instance has lost or must give up; None if it must wait for an instance."""
         cluster = self.cluster
         group = self.groups.of(request.model)
         if group is None:
@@ -345,8 +343,7 @@ class ControlPlane:
         self.flights.check(self.views.values(), foreign)
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of the policies. If models have their own queues, the names of their metrics include the
-        model."""
+        """Return the metrics of the policies. If models have their own queues, the metrics' names include the model."""
         values: dict[str, float] = {}
         for name, policy in self.policies.items():
             if name == "flow" and len(self.groups) > 1:

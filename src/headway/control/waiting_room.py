@@ -1,8 +1,8 @@
 """The requests that wait at a router, of three kinds:
 
-delayed     admission delayed them, and is asked again after the delay
-queued      in the queue of flow control, one for each group of instances
-stranded    they wait for an instance that can serve them, but at most for `patience`
+delayed     admission delayed them, and decides again after the delay
+queued      they are in a queue of flow control; each group of instances has its own
+stranded    they wait for an instance that can serve them, for at most `patience_ps`
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """The adapters (LoRA) that an instance has loaded into its slots.
 
-An adapter of a running request stays loaded. If a slot is needed, the instance evicts the unused
-adapter whose last request entered the batch earliest.
+An adapter of a running request stays loaded. If a slot is needed, the instance evicts the unused adapter
+whose last request entered the batch earliest.
 """
 
 from headway.errors import InvariantError

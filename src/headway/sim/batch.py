@@ -9,7 +9,7 @@ class Batch:
     def __init__(self, block_tokens: int) -> None:
         self.block_tokens = block_tokens
         self.running: dict[Job, Job] = {}  # running requests in order of entry
-        self.entered = 0  # number of requests that have entered so far
+        self.entered = 0  # number of entries into the batch so far
         self.partial: Job | None = None  # the request whose prefill is unfinished
         self.steps = 0  # number of steps that have ended
         # the decoding set
@@ -19,7 +19,7 @@ class Batch:
         # Number of decodes that need a new block at a step, by step modulo the block size. The list has two copies of
         # these numbers, so that consecutive steps are always one slice.
         self.phases = [0] * (2 * block_tokens)
-        self.ending: list[tuple[int, int, Job]] = []  # heap of decodes by (last step, order)
+        self.ending: list[tuple[int, int, Job]] = []  # heap of decodes: (last step, order of entry, request)
 
     def enter(self, job: Job) -> None:
         job.order = self.entered = self.entered + 1

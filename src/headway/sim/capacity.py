@@ -113,8 +113,8 @@ class Capacity:
                 dispatcher.recorder.scaled.append(record)
 
     def resize(self, now: int, pool: PoolSetup, target: int) -> int:
-        """Start or drain instances until a pool has `target` replicas, and return how many it has. Draining
-        instances keep their GPUs, so the pool may be unable to start another instance until one has stopped."""
+        """Start or drain instances until a pool has `target` replicas, and return how many it has. Draining instances
+        keep their GPUs, so the pool may be unable to start another instance until one has stopped."""
         lifecycle = self.lifecycle
         count = lifecycle.count(pool)
         while count < target and (place := lifecycle.free(pool)) is not None:

@@ -99,8 +99,7 @@ class Dispatcher:
         self.set_timer()
 
     def follow(self, now: int, ask: Callable[[int], Decision | None]) -> None:
-        """Carry out the router's decisions about waiting requests one by one, since each decision may fill an
-        instance."""
+        """Carry out the router's decisions about waiting requests one by one, since each may fill an instance."""
         while True:
             if self.signals.vary:
                 self.signals.refresh(now)
@@ -138,7 +137,7 @@ class Dispatcher:
         row = request.id
         index = flight.view.index
         recorder.instance[row] = index
-        first = self.losses is None or recorder.routed_ps[row] < 0  # False if it was at another instance
+        first = self.losses is None or recorder.routed_ps[row] < 0  # False if it was at another instance before
         if first:
             recorder.routed_ps[row] = now
             recorder.predicted_tokens[row] = flight.cached
@@ -180,8 +179,8 @@ class Dispatcher:
         self.cluster.ended.append(job)
 
     def pass_on(self, now: int) -> None:
-        """Pass on requests to their decode instances after their prompt, or its first chunk, has been computed. The
-        order is that of the requests."""
+        """Pass requests on to their decode instances, in order of request. Their prompt, or its first chunk, has been
+        computed."""
         handed = self.cluster.handed
         if len(handed) > 1:
             handed.sort(key=by_row)

@@ -50,19 +50,18 @@ def take_back(job: Job) -> None:
 
 
 class BatchLog:
-    """The changes of an instance's batch over time. Steps without a change, such as after a cut of a run, add no
-    entry."""
+    """The changes of an instance's batch over time. Steps without a change, as after a cut of a run, add no entry."""
 
     __slots__ = ("batch", "entered", "events", "run", "running", "view")
 
     def __init__(self, view: InstanceView, batch: Batch, run: Run, events: list[BatchRecord | KvMove]) -> None:
         self.view, self.batch, self.run = view, batch, run
         self.events = events
-        self.entered = 0  # number of requests that had entered the batch before the last log entry
+        self.entered = 0  # `Batch.entered` at the last log entry
         self.running = 0  # number of running requests at the last log entry
 
     def note(self, now: int) -> None:
-        """Log the batch of a step that begins, if it has changed."""
+        """Log the batch at the start of a step, if the batch has changed."""
         batch, view = self.batch, self.view
         running = batch.running
         if batch.entered == self.entered and len(running) == self.running:

@@ -20,7 +20,7 @@ class EngineQueue:
         self.ended = getattr(self.policy, "ended", None)  # the policy's callback for requests that have ended
         self.waiting: dict[Ticket, Job] = {}
         self.arrived = 0  # number of requests that have arrived so far
-        self.refused: Ticket | None = None  # the first request in order, if it lacked blocks or a slot
+        self.refused: Ticket | None = None  # the first request in order, if it could not enter
 
     def add(self, job: Job, now: int, priority: float, hints: Hints) -> None:
         self.arrived += 1

@@ -17,8 +17,7 @@ class Handovers:
         self.bound: list[dict[int, Job]] | None = None  # requests by instance; set if instances start and stop
 
     def split(self, job: Job, prefill: int, decode: int) -> tuple[Job, Instance]:
-        """Create the job that computes a request's prompt at its prefill instance. Return that job and that
-        instance."""
+        """Create the job that computes a request's prompt. Return that job and the prefill instance."""
         cluster = self.cluster
         instance = cluster.instances[prefill]
         transfer = instance.transfer

@@ -250,7 +250,7 @@ class Instance:
         self.handed.append(job)
 
     def drop_decodes(self) -> None:
-        """Drop the decodes whose clients gave up during the step that has just ended; its token is wasted."""
+        """Drop the decodes whose clients gave up during the step that has just ended. Their tokens of it are wasted."""
         for job in self.expiring:
             if job.ends_at_step >= 0:
                 self.drop(job, wasted=1)
@@ -286,7 +286,7 @@ class Instance:
             self.busy_from = -1
 
     def settle_stores(self, now: int) -> None:
-        """Apply the changes since the last call to the stores below the GPU."""
+        """Update the stores below the GPU with the changes since the last call."""
         if self.scheduler.stirred:
             self.scheduler.stirred = False
             if self.tiers is not None:
@@ -314,7 +314,7 @@ class Instance:
         return self.cut(now)
 
     def cut(self, now: int) -> bool:
-        """End the run at the first step boundary at or after this instant. Return whether that is now."""
+        """End the run at the first step boundary at or after this instant. Return whether the run ends now."""
         if self.run.cut(now):
             self.finish_run(now)
             return True

@@ -84,7 +84,7 @@ class Job:
         self.gaps: list[tuple[array[int], int, int]] = []  # (log, start, end) of its log parts that ended
         self.holds: list[Hold] = []  # those of its blocks whose content is in the prefix cache
         self.order = 0  # number of its last entry into the batch, in order of entries; 0 before the first entry
-        self.ends_at_step = -1  # the instance's step count at its last token; -1 unless it decodes
+        self.ends_at_step = -1  # the instance's step count at its last token; -1 if it does not decode
 
     def suspend(self, block_tokens: int) -> None:
         """Prepare to continue after a swap, which keeps all computed tokens."""

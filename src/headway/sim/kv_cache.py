@@ -31,10 +31,10 @@ class KvCache:
         self.evicted = 0
         self.releases = 0
         self.log: list[Eviction] | None = None  # evictions; None if they are not reported
-        self.now = 0  # time of the entries in the log
+        self.now = 0  # time of the next entries in the log
         self.spilt: list[Stretch] | None = None  # evicted content; None if it does not move to another store
         self.stored: list[Stretch] | None = None  # computed or used content; None if it is not copied to another store
-        self.pieces: dict[int, Piece] = {}  # first piece by key
+        self.pieces: dict[int, Piece] = {}  # first piece of each key; `Piece.next` links the others
         self.lru: OrderedDict[Piece, int] = OrderedDict()  # idle pieces with the number of their release
 
     def match(self, runs: Runs, limit: int) -> int:
@@ -211,8 +211,7 @@ class KvCache:
 
     def release(self, holds: list[Hold], blocks: int, removed: list[Stretch] | None = None) -> None:
         """Release the `blocks` of a request, tail first. Cached content without another holder becomes idle, private
-        blocks become empty. If `removed` is a list, the content without a holder is appended to it, and its blocks
-        become empty."""
+        blocks become empty. If `removed` is a list, content without another holder is removed and appended to it."""
         pieces = self.pieces
         if self.stored is not None:
             self.note(holds)

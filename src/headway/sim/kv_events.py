@@ -95,8 +95,7 @@ class KvEvents:
 
 
 def take_before(log: list[Entry], before: int) -> list[Entry]:
-    """Remove and return the entries before a time. Each entry begins with its time, and entries are in order of
-    time."""
+    """Remove and return the entries before a time. Each entry begins with its time; entries are in order of time."""
     count = bisect_left(log, before, key=itemgetter(0))
     entries = log[:count]
     del log[:count]

@@ -14,8 +14,7 @@ def duration(first: int, increment: int, steps: int) -> int:
 
 
 def steps_begun(first: int, increment: int, elapsed: int) -> int:
-    """Return how many steps begin in the first `elapsed` > 0 picoseconds. The last of them ends at `elapsed` or
-    later."""
+    """Return how many steps begin in the first `elapsed` > 0 picoseconds. The last one ends at `elapsed` or later."""
     steps = -(-elapsed // first)  # exact if `increment` is 0, otherwise an upper bound
     before = steps - 1
     if increment and before and before * first + increment * (before * (before - 1) // 2) >= elapsed:

@@ -84,8 +84,7 @@ class Lifecycle:
         return None
 
     def struck_before(self, now: int) -> FaultSetup | None:
-        """Return the next fault that began before the run and still lasts when the run begins, with its remaining
-        time."""
+        """Return the next fault that began before the run and still lasts at its start, with its remaining time."""
         while self.fault < len(self.faults) and self.faults[self.fault].at_ps < now:
             fault = self.faults[self.fault]
             self.fault += 1

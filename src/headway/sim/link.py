@@ -29,7 +29,7 @@ class Load:
         self.end = end  # the block after the last one
         self.left = 0  # number of transfers that have not arrived
         self.links: list[int] = []  # the links of the transfers
-        self.awaited = True  # False after the request has given up
+        self.awaited = True  # False after the request's client has given up
 
 
 class Link:
@@ -118,8 +118,7 @@ class Link:
             self.next_ps = self.leaves(awaited[0][0]) + self.latency_ps if awaited else NEVER
 
     def leaves(self, last: int) -> int:
-        """Return when the transfer that leaves at progress `last` does so if no other starts, computed as in
-        `settle`."""
+        """Return the time at which `progress` reaches `last` if no other transfer starts, computed as in `settle`."""
         at, progress, left = self.since, self.progress, len(self.leaving)
         for goal in self.leaving:
             if goal > last:

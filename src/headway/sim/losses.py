@@ -36,8 +36,7 @@ class Losses:
         self.moving: dict[int, Job] = {}  # requests that have left an instance and wait for another
 
     def on_sent(self, now: int, job: Job, flight: Flight) -> None:
-        """Note the instance of a request. If the request has generated tokens, this instance also computes its
-        prompt."""
+        """Note the instance of a request. If the request has generated tokens, it also prefills on this instance."""
         if flight.prefill is not None and job.generated:
             self.dispatcher.control.on_handed(now, job.row)
         self.bound[flight.view.index][job.row] = job

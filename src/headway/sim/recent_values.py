@@ -90,7 +90,7 @@ class MoveRate:
 
 
 class Ticks:
-    """The values of a counter at past ticks, each before the events of its instant."""
+    """The values of a counter at past ticks. The value at a tick is that before the events of the same instant."""
 
     __slots__ = ("interval", "tick", "values")
 

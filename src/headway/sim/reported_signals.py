@@ -89,8 +89,8 @@ class Signals:
             view.reload_rate = tiers.up.rate(at, before)
 
     def refresh_power(self, now: int) -> None:
-        """Write means over the last 5 s (busy share) and 30 s (power), or since the first decision if that
-        time is shorter."""
+        """Write means over the last 5 s (busy share) and 30 s (power), or since the first decision if that time is
+        shorter."""
         if self.origin < 0:
             self.origin = now
         origin = self.origin

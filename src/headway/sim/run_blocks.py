@@ -60,8 +60,7 @@ class RunBlocks:
                     cache.take(count)
 
     def take_dated(self, first_step: int, steps: int, own: int) -> None:
-        """Allocate blocks step by step, so that each eviction gets its time; `own` is the number of the prefill's
-        blocks."""
+        """Allocate blocks step by step, so that each eviction gets its time; `own` counts the prefill's blocks."""
         cache, run, size, ended = self.cache, self.run, self.size, self.batch.steps
         cache.now = run.boundary(first_step)
         length = run.first + run.increment * first_step

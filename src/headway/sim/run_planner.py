@@ -21,7 +21,7 @@ class Pace:
     def __init__(self, model: LatencyModel) -> None:
         self.model = model
         self.models: dict[Fraction, LatencyModel] = {}
-        self.warming: list[tuple[int, Fraction]] = []  # (begin, factor) in order
+        self.warming: list[tuple[int, Fraction]] = []  # (start, factor), in order of start
         self.slowed: list[tuple[int, Fraction]] = []  # (end, factor) of each slow fault
 
     def at(self, now: int) -> tuple[LatencyModel, int]:
@@ -79,8 +79,7 @@ class RunPlanner:
             shape = [(want, job.computed)] if alone else [(want, job.computed) for job, want in chunks]
             first, increment, steps = self.step_times(decodes, batch.context, shape)
             if alone and not job.pipelined and blocks.repeats(job, want):
-                # If a prefill uses the whole budget and does not end, its step repeats; no other request can enter
-                # meanwhile.
+                # A prefill that uses the whole budget and does not end is repeated; no other request can enter then.
                 steps = min(steps, (job.known - job.computed - 1) // want)
             else:
                 steps = 1

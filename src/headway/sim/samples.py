@@ -9,7 +9,7 @@ MOST = 200  # maximum number of samples; when it is reached, every other sample 
 
 
 class Samples:
-    """The value at multiples of `interval_ps` after `origin`, each after the events of its instant."""
+    """Samples of a value at multiples of `interval_ps` after `origin`, each taken after the events of its instant."""
 
     __slots__ = ("interval_ps", "origin", "values")
 

@@ -47,7 +47,7 @@ class PoolSetup(Struct):
     """Equal instances that are scaled together. The pool has `maximum` places for instances, from index `first` on."""
 
     id: str
-    view_pool: str  # the deployment that `pool` names in the views of its instances
+    view_pool: str  # name of the deployment, which is `pool` in the views of its instances
     first: int
     initial: int
     minimum: int

@@ -58,8 +58,8 @@ class StepScheduler:
         self.hits: HitRate | None = None  # set if a policy reads the hit rate
 
     def form_step(self, now: int) -> bool:
-        """Choose the requests of the next step. Return whether the following step may differ from it even if
-        no other event happens."""
+        """Choose the requests of the next step. Return whether the following step may differ from it even
+        if no other event happens."""
         batch, cache = self.batch, self.cache
         self.run.chunks = []
         once = shut = False

@@ -17,7 +17,7 @@ KEPT: Final = ("tenants", "totals", "recent")
 
 
 class ClusterView:
-    """The cluster at one decision. `tenants` and `totals` exist if a policy declares them, or declares nothing."""
+    """The cluster at one decision. `tenants` and `totals` exist if a policy declares them or has no declaration."""
 
     __slots__ = ("_tenants", "_totals", "explain", "group", "instances", "now_ps", "priority")
 

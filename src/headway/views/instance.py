@@ -281,8 +281,7 @@ class InstanceView:
         self.__class__ = _without(tuple(sorted({*self.hidden, *signals})))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Support copies of views that hide signals. The class of such a view is generated and cannot be found by
-        name."""
+        """Support copies of views that hide signals: the generated class of such a view cannot be found by name."""
         values = {name: getattr(self, name) for name in InstanceView.__slots__ if name not in self.hidden}
         return _blank_view, (self.hidden,), (None, values)
 
