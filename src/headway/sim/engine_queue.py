@@ -60,7 +60,7 @@ class EngineQueue:
         return self.refused is not None and (not self.waiting or self.policy.first() is self.refused)
 
     def limit_chunk(self, job: Job) -> None:
-        """Ask the policy for the largest chunk of a request that begins to wait."""
+        """Ask the policy for the maximum chunk size of a request that begins to wait."""
         assert self.chunk is not None
         most = self.chunk(job.ticket)
         if most is None:

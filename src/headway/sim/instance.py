@@ -250,7 +250,8 @@ class Instance:
         self.handed.append(job)
 
     def drop_decodes(self) -> None:
-        """Drop the decodes whose clients gave up during the step that has just ended. Their tokens of it are wasted."""
+        """Drop the decodes whose clients gave up during the step that has just ended. The tokens of that step are
+        wasted."""
         for job in self.expiring:
             if job.ends_at_step >= 0:
                 self.drop(job, wasted=1)

@@ -67,7 +67,7 @@ class Routers:
         return requests
 
     def looking(self, router: int) -> ControlPlane:
-        """Return a router's control plane with the reported signals copied to its views, before it decides."""
+        """Copy the reported signals to a router's views before it decides, and return its control plane."""
         plane = self.planes[router]
         self.cluster = plane.cluster
         at = self.board[0].observed_at

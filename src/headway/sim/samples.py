@@ -1,4 +1,4 @@
-"""Samples of a value over time on a fixed grid. The interval depends only on the observed time."""
+"""Samples of a value over time on a fixed grid. The interval depends only on the length of the observed time."""
 
 from collections.abc import Callable
 

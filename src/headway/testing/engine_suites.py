@@ -27,7 +27,7 @@ STEPS: Final[list[tuple[int, int, list[Chunk]]]] = [  # number of decodes, sum o
 
 
 class SchedulerSuite(PolicySuite):
-    """For a scheduler: its queue returns every request once, in an order that only its own calls change."""
+    """For a scheduler: its queue returns every request once, in an order that changes only when the queue is called."""
 
     stage = "scheduler"
     ties: bool = True  # whether equal requests must enter in order of arrival

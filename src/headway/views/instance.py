@@ -218,7 +218,7 @@ class InstanceView:
         return self.kv_blocks - self.kv_used
 
     def tier_utilization(self, tier: str) -> float:
-        """Return the used share of a store below the GPU (cpu or storage); 0 if there is none."""
+        """Return the used share of a store below the GPU (cpu or storage), or 0 if the instance has no such store."""
         return self.tier_used.get(tier, 0) / self.tier_blocks[tier] if tier in self.tier_blocks else 0.0
 
     @property
