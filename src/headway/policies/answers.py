@@ -1,4 +1,4 @@
-"""Checks of the answers of policies, and the errors for wrong answers."""
+"""Checks the answers of policies, and makes the errors for wrong answers."""
 
 from collections.abc import Mapping
 from sys import float_info
@@ -9,7 +9,7 @@ from headway.errors import HeadwayError
 from headway.types import Delay, Priority, Reject, Request, Scale
 from headway.views.pool import PoolView
 
-LONGEST_PS: Final = 1 << 62  # of a delay
+LONGEST_PS: Final = 1 << 62  # maximum delay of a request
 VERDICT: Final = "admit must return ADMIT, a Reject, or a Delay of 1 ps to 2**62 ps"
 
 

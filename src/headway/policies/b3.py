@@ -1,9 +1,10 @@
-"""The B3 family: LMetric, its controls without cache or without load, and the gated hybrids.
+"""The B3 family: LMetric, its controls that ignore the cache or the load, and hybrids that switch between rules.
 
-All use the same quantities. `num_requests` is the requests in flight, waiting or running. `pending` is the believed
-uncached prompt tokens of requests without a first token. Both are the router's own exact counters; they change when a
-request is routed, generates its first token, or ends. `hit` is the longest prefix of 512-token blocks believed cached,
-in tokens. Only full blocks match, so `uncached` = prompt tokens − hit is never negative.
+All policies use the same quantities. `num_requests` is the number of requests in flight, waiting or running. `pending`
+is the number of prompt tokens, believed uncached, of requests without a first token. Both are the router's own exact
+counters; they change when a request is routed, generates its first token, or ends. `hit` is the number of tokens in the
+longest prefix of 512-token blocks that is believed cached. Only full blocks match, so `uncached` = prompt tokens − hit
+is never negative.
 """
 
 from collections.abc import Sequence
@@ -21,14 +22,15 @@ from headway.types import Request, Route
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
 
-LRU_BLOCKS = 976  # 500,000 tokens // 512, about as many tokens as 31,250 blocks of 16
+LRU_BLOCKS = 976  # 500,000 // 512; 31,250 blocks of 16 tokens hold about as many tokens
 COUNTERS = ("inflight", "pending_prefill_tokens", "prefix_index")
 
 
 class Rotation(Struct, eq=False):
-    """Finds the lowest key. Ties rotate by a counter for each group of instances, which advances on ties only."""
+    """Finds the lowest key. Equal lowest keys win in turn, by a counter for each group of instances. The counter
+    advances only on ties."""
 
-    turns: dict[int, int] = {}  # by group
+    turns: dict[int, int] = {}  # group -> number of ties so far
 
     @property
     def ties(self) -> int:
@@ -57,7 +59,7 @@ class LMetric(Believer):
     block_tokens: BlockTokens = 512
     lru_blocks: LruBlocks = LRU_BLOCKS
 
-    joining = 0  # 1 if this request counts among the instance's requests
+    joining = 0  # 1 if `num_requests` includes this request, else 0
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
         instances = cluster.instances

@@ -1,4 +1,4 @@
-"""The basic routing policies: baselines for the others, and one that is wrong on purpose."""
+"""The basic routing policies: baselines for the other policies, and one that is bad on purpose."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from headway.views.instance import InstanceView
 
 
 def least_loaded(instances: Sequence[InstanceView]) -> InstanceView:
-    """Return the instance with the fewest requests in flight; ties: lowest index."""
+    """Return the instance with the fewest requests in flight; of equal ones, the one with the lowest index."""
     loads = [view.inflight for view in instances]
     return instances[loads.index(min(loads))]
 

@@ -10,7 +10,8 @@
       admission: {type: tree, tree: {if: cluster.totals.queued > 50, then: reject, else: admit}}
       scheduler: {type: code, source: "def key(ticket): ..."}    # or path: rule.py
 
-A missing stage has its default policy. Reading a bundle also reads its code files, so the bundle is self-contained.
+If a stage is missing, it has its default policy. Reading a bundle also reads its code files, so the bundle is
+self-contained.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from headway.types import Json
 
 FORMAT: Final = 1
 STAGES: Final = ("admission", "priority", "routing", "scheduler", "scaling")
-TYPES: Final = {"parameters": ("template",), "tree": ("tree",), "code": ("source", "path")}  # needs one of these keys
-WRITTEN: Final = ("code", "tree")  # policies whose source is in the bundle
+TYPES: Final = {"parameters": ("template",), "tree": ("tree",), "code": ("source", "path")}  # type -> alternative keys
+WRITTEN: Final = ("code", "tree")  # types of policies whose source is in the bundle
 
 
 class _File(Protocol):
@@ -54,13 +55,13 @@ class _Keys(Struct):
 
 
 class Bundle(Struct, frozen=True):
-    """One policy for each stage, in the form of a scenario: a name, or a mapping with `name` and parameters."""
+    """One policy for each stage, in the form that scenarios use: a name, or a mapping with `name` and parameters."""
 
     name: str
     policies: dict[str, Any]
     generation: int = 0
     parent: str | None = None  # `id` of the bundle that this one was derived from
-    mutations: tuple[str, ...] = ()  # descriptions of the changes
+    mutations: tuple[str, ...] = ()  # descriptions of the changes from the parent
 
     def __post_init__(self) -> None:
         for stage in self.policies:
@@ -71,7 +72,7 @@ class Bundle(Struct, frozen=True):
 
     @classmethod
     def of(cls, name: str = "bundle", **policies: Any) -> Bundle:
-        """Make a bundle of these policies; other stages have their defaults."""
+        """Make a bundle of these policies. The other stages have their default policies."""
         return cls(name, policies)
 
     @classmethod
@@ -105,13 +106,13 @@ class Bundle(Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """A hash of the policies, as 16 hexadecimal digits; name and origin do not count."""
+        """A hash of the policies, as 16 hexadecimal digits. It does not depend on the name and the origin."""
         text = msgspec.json.encode(self.policies, order="sorted")
         return blake2b(text, digest_size=8).hexdigest()
 
     @property
     def complexity(self) -> int:
-        """The sum over all policies of `complexity`."""
+        """The sum of the `complexity` of all policies."""
         return sum([complexity(stage, spec) for stage, spec in self.policies.items()])
 
 
@@ -121,9 +122,10 @@ def is_bundle(document: object) -> bool:
 
 
 def complexity(stage: str, spec: Any) -> int:
-    """Return the number of syntax nodes of code or a tree, of words of rejected code, or else of parameters."""
+    """Return the complexity of a policy. For code and trees, it is the number of syntax nodes, or of words if the
+    source is rejected; for other policies, it is the number of parameters."""
     name, parameters = registry.split(spec, f"policies.{stage}")
-    if registry.is_file(name):  # without executing the file
+    if registry.is_file(name):  # do not execute the file
         return len(parameters)
     if name not in WRITTEN:
         return len(registry.find(stage, name, f"policies.{stage}").parameters)
@@ -164,7 +166,7 @@ def _read(data: Any, where: str, file: str | None) -> Bundle:
 
 
 def _plain(stage: str, spec: Any, file: str | None) -> Any:
-    """Convert a policy with `type` to the form of a scenario; return others unchanged."""
+    """Convert a policy that has the key `type` to the form that scenarios use. Return any other policy unchanged."""
     place = f"policies.{cut(str(stage))}"
     if not isinstance(spec, Mapping) or "type" not in spec:
         code = isinstance(spec, Mapping) and spec.get("name") == "code" and spec.get("path")
@@ -174,7 +176,7 @@ def _plain(stage: str, spec: Any, file: str | None) -> Any:
         raise HeadwayError(f"{place}.type: there is no type {shown(kind)}.{suggest(str(kind), TYPES)}")
     must = TYPES[kind]
     known = [*must, "parameters"]
-    if kind != "parameters" and stage in STAGES:  # parameters of the policy itself, such as `lru_blocks`
+    if kind != "parameters" and stage in STAGES:  # the keys may also be parameters of the policy, such as `lru_blocks`
         known += [parameter.name for parameter in registry.find(stage, kind, place).parameters]
     for key in spec:
         if key not in (*known, "type"):
@@ -204,7 +206,7 @@ def _code(spec: Mapping[str, Any], place: str, file: str | None) -> Json:
 
 
 def _normalise(spec: Any, stage: str) -> Any:
-    """Return the same form for equal policies: the name alone if there are no parameters."""
+    """Return a policy in a form that is the same for equal policies: only the name if there are no parameters."""
     spec = DEFAULT_POLICIES[stage] if spec is None else dict(spec) if isinstance(spec, Mapping) else spec
     name, parameters = registry.split(spec, f"policies.{stage}")
     name = name if registry.is_file(name) else registry.canonical(name)

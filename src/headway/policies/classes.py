@@ -1,4 +1,4 @@
-"""The default SLO classes with their TTFT targets, and readers of targets and weights by name."""
+"""The default SLO classes with their TTFT targets, and functions that read targets and weights by name."""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -9,12 +9,12 @@ from headway.config.units import positive_duration_ps
 from headway.config.wording import cut, shown
 from headway.errors import HeadwayError
 
-CLASSES: Final = ("realtime", "standard", "batch", "best-effort")  # the most important first
+CLASSES: Final = ("realtime", "standard", "batch", "best-effort")  # from the most to the least important
 TTFT: Final = {"realtime": "500ms", "standard": "2s", "batch": "60s"}
 
 
 def class_targets(targets: Mapping[str, Any], where: str) -> dict[str, int]:
-    """Convert durations by class to picoseconds; each must be positive."""
+    """Convert the durations of all classes to picoseconds. Each duration must be positive."""
     return {name: positive_duration_ps(target, f"{where}.{cut(name)}") for name, target in targets.items()}
 
 

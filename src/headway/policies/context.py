@@ -1,4 +1,4 @@
-"""The context that a policy is bound to: instances, random streams, an estimator, prefix indexes."""
+"""The context that a policy receives in `bind`: instances, random streams, an estimator, prefix indexes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BlockTokens = Annotated[int, Bounds(1, 4096, log=True)]
 LruBlocks = Annotated[int, Bounds(1, 10_000_000, log=True)]
 
 BLOCK_TOKENS = 16
-LRU_BLOCKS = 31_250  # per instance
+LRU_BLOCKS = 31_250  # default capacity of a prefix index, per instance
 
 
 class Context:
@@ -37,9 +37,10 @@ class Context:
         *,
         follows: Context | None = None,
     ) -> None:
-        """`follows` is the context of the router that this one replaces: its prefix indexes stay in use."""
+        """Create a context. If this router replaces another one, `follows` is that router's context, and its prefix
+        indexes stay in use."""
         self.instances = tuple(instances)
-        self.rng = rng  # returns one independent stream for each name
+        self.rng = rng  # returns an independent random stream for each name
         self.estimator = estimator
         self.block_tokens = block_tokens  # block size of the engines
         self._truth = truth
@@ -49,7 +50,7 @@ class Context:
             view._estimator = estimator
 
     def prefix_index(self, block_tokens: int, capacity: int) -> PrefixIndex:
-        """Return the router's belief of what each instance has cached; calls with equal arguments share one index."""
+        """Return the router's belief about what each instance has cached. Equal arguments return the same index."""
         for name, value in (("block_tokens", block_tokens), ("capacity", capacity)):
             if type(value) is not int or value < 1:
                 raise HeadwayError(f"prefix_index: {name} must be a whole number of at least 1, got {shown(value)}.")
@@ -59,7 +60,7 @@ class Context:
         return self._indexes[key]
 
     def with_streams(self, form: str) -> Context:
-        """Return a copy whose stream names have this form, as in `prefill.{}`."""
+        """Return a copy of the context that inserts the names of random streams into `form`, as in `prefill.{}`."""
         renamed = copy(self)
         renamed.rng = partial(_stream, self.rng, form)
         return renamed
@@ -69,7 +70,8 @@ class Context:
         return list(self._indexes.values())
 
     def truth(self, request: Request) -> list[int]:
-        """Return the prompt tokens truly cached on each instance, by index. Only policies declared oracles may ask."""
+        """Return the number of prompt tokens that are truly cached on each instance, by index. Only policies that are
+        declared as oracles may call this."""
         if self._truth is None:
             raise HeadwayError("Only the simulator knows the true cache state; this policy cannot run live.")
         return self._truth(request)

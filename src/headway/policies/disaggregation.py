@@ -1,7 +1,7 @@
-"""Routing with prefill/decode disaggregation: a policy for each half, and a decider of which requests to split.
+"""Routing with prefill/decode disaggregation: a policy for each half, and a decider that says which requests to split.
 
-The decode half chooses first. If its instance has role both, or the decider returns False, that instance also computes
-the prompt. Otherwise the prefill half chooses among the prefill instances of the same deployment.
+The decode half chooses first. If the chosen instance has the role `both`, or if the decider returns False, that
+instance also computes the prompt. Otherwise the prefill half chooses a prefill instance of the same deployment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headway.views.events import Event, InstanceChanged, Routed
 from headway.views.instance import InstanceView
 
 PLACE = "policies.routing"
-Spec = str | dict[str, Any]  # a policy by its name, or with parameters
+Spec = str | dict[str, Any]  # a policy: its name, or a mapping with name and parameters
 Threshold = Annotated[int, Bounds(1, 10_000_000, log=True)]
 
 
@@ -70,7 +70,7 @@ class UncachedThreshold(Believer):
 
 
 class Half(ClusterView):
-    """The cluster as one half sees it: the instances that it chooses among."""
+    """The cluster as the prefill or decode half sees it: only the instances that the half may choose."""
 
     __slots__ = ("by_id",)
 
@@ -88,7 +88,7 @@ class Half(ClusterView):
         return self
 
     def find(self, answer: Any) -> InstanceView | None:
-        """Return the instance that an answer names; None if the answer is not valid for a half."""
+        """Return the instance that an answer names. If the answer is not valid for a half, return None."""
         if not isinstance(answer, Route) or answer.prefill is not None:
             return None
         try:
@@ -98,7 +98,7 @@ class Half(ClusterView):
 
 
 class Halves:
-    """The views of a group of instances: those that generate, and the prefill instances of each deployment."""
+    """The views of a group of instances: one of all that generate, and one of the prefill instances per deployment."""
 
     def __init__(self, cluster: ClusterView, numbers: dict[tuple[int, str], int]) -> None:
         self.instances = cluster.instances
@@ -112,7 +112,7 @@ class Halves:
 
 
 class Pairing:
-    """A prefill policy, a decode policy and a decider combined. Each policy sees only the instances of its half."""
+    """Combines a prefill policy, a decode policy and a decider. Each policy sees only the instances of its half."""
 
     pairs = True  # marks a policy that chooses both instances
 
@@ -120,19 +120,19 @@ class Pairing:
         self.assemble(decode, prefill, decode, decider)
 
     def assemble(self, whole: Any, prefill: Any, decode: Any, decider: Any) -> None:
-        """Set the parts; the entry is that of `whole`, with the signals that the parts read."""
+        """Set the parts. The entry is the entry of `whole`, extended by the signals that the parts read."""
         self.parts = (prefill, decode, decider)
         self.entry = combine_entries(whole, self.parts)
-        self.split = 0  # requests
-        self.whole = 0
-        self.halves: dict[int, Halves] = {}  # by group of instances
-        self.numbers: dict[tuple[int, str], int] = {}  # group numbers that the prefill half sees, by group and pool
-        self.sent: dict[int, InstanceView] = {}  # prefill instances by request, if the prefill half observes
+        self.split = 0  # number of requests with a prefill instance and a decode instance
+        self.whole = 0  # number of requests on one instance
+        self.halves: dict[int, Halves] = {}  # views by group of instances
+        self.numbers: dict[tuple[int, str], int] = {}  # (group, pool) -> group number that the prefill half sees
+        self.sent: dict[int, InstanceView] = {}  # request -> prefill instance; used if the prefill half observes
         if any(hasattr(part, "observe") for part in self.parts):
             self.observe = self._observe
 
     def bind(self, context: Context) -> None:
-        renamed = context.with_streams("prefill.{}")  # the decode half draws as it would alone
+        renamed = context.with_streams("prefill.{}")  # the decode half keeps its own random streams
         for part, part_context in zip(self.parts, (renamed, context, context), strict=True):
             if hasattr(part, "bind"):
                 part.bind(part_context)
@@ -177,7 +177,8 @@ class Pairing:
         return answer
 
     def _observe(self, event: Event) -> None:
-        """Pass an event on: to the prefill half with the prefill instance, if any, to the others with the target."""
+        """Pass an event on. The decode half and the decider get it unchanged. If the request has a prefill instance,
+        the prefill half gets the event with that instance."""
         prefill, *others = self.parts
         for part in others:
             if hasattr(part, "observe"):
@@ -231,7 +232,7 @@ class Pair(Pairing):
 
     @property
     def seeks_prefixes(self) -> bool:
-        """Whether it prefers prefill instances that it believes to hold the prompt."""
+        """Whether the policy prefers prefill instances that it believes to have the prompt cached."""
         return "prefix_index" in registry.entry_of(self.parts[0]).exact
 
 
@@ -260,8 +261,8 @@ class PrefixPair(Pair):
 
 
 def make_pairing(routing: Any, instances: Sequence[InstanceView]) -> Any:
-    """Adapt a routing policy to the cluster: if there are prefill instances and it does not choose pairs, it decides
-    for the decode half, and an independent copy for the prefill half."""
+    """Adapt a routing policy to the cluster. If there are prefill instances and the policy does not choose pairs, it
+    decides for the decode half, and an independent copy of it decides for the prefill half."""
     if getattr(routing, "pairs", False) or not any(view.role == "prefill" for view in instances):
         return routing
     try:
@@ -273,7 +274,7 @@ def make_pairing(routing: Any, instances: Sequence[InstanceView]) -> Any:
 
 
 def wrong_half(half: Any, role: str, answer: Any, request: Request, cluster: ClusterView) -> HeadwayError:
-    """Return the error for a wrong answer of a half."""
+    """Return the error for a wrong answer of the prefill or decode policy."""
     if not isinstance(answer, Route):
         right = "route must return a Route, as in Route(view.id), or a Reject"
         return wrong_answer(f"{PLACE}.{role}", half, right, answer, request)
@@ -288,6 +289,6 @@ def wrong_half(half: Any, role: str, answer: Any, request: Request, cluster: Clu
 
 
 def both_cards(chosen: Route, generating: ClusterView, other: Route, prompting: ClusterView) -> Scorecard:
-    """Return the scorecard of the decode half, which contains that of the prefill half."""
+    """Return the scorecard of the decode half. It contains the scorecard of the prefill half."""
     card = chosen.scorecard or Scorecard(ids(generating.instances), chosen.target)
     return replace(card, prefill=other.scorecard or Scorecard(ids(prompting.instances), other.target))

@@ -1,7 +1,7 @@
-"""Filters, which drop candidates before scoring, and pickers, which choose by the scores.
+"""Filters, which drop candidates before scoring, and pickers, which choose a candidate by the scores.
 
 `keep(request, candidates, cluster)` returns the remaining candidates in their order. `weighted` ignores a filter that
-would drop every candidate. `pick(candidates, totals, cluster)` returns a position among the candidates.
+would drop every candidate. `pick(candidates, totals, cluster)` returns the index of a candidate in the list.
 """
 
 from bisect import bisect_right
@@ -53,12 +53,12 @@ class LoadSpread:
         return candidates
 
 
-# Totals closer than this count as equal: the same sum in another order may differ in its last bits.
+# If two totals differ by less than this, they count as equal: a sum in another order may differ in its last bits.
 ALMOST = 1.0 - 1e-12
 
 
 def highest(totals: list[float]) -> int:
-    """Return the position of the highest total, the first of equal ones. Totals are not negative."""
+    """Return the index of the highest total; of equal ones, the first. Totals are not negative."""
     floor = max(totals) * ALMOST
     for at, total in enumerate(totals):
         if total >= floor:

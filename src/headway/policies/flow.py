@@ -1,9 +1,9 @@
 """Flow control: a queue at the router, between priority and routing, that dispatches requests while the cluster is not
-saturated. A queued request can still be reordered and sent to the best instance.
+saturated. While a request is queued, other requests can overtake it, and its instance is not chosen yet.
 
-    bands       the highest band with a request in it goes first
-    fairness    which lane of a band goes first; all tenants share one lane (strict), or each has its own
-    order       which request of a lane goes first
+    bands       the highest band that contains a request is served first
+    fairness    which lane of a band is served first; all tenants share one lane (strict), or each has its own lane
+    order       which request of a lane is served first
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headway.types import NEVER, Priority, Request
 from headway.views.cluster import ClusterView
 
 SLACK: Final = 16  # stale entries that a lane may always keep
-READS: Final = {  # by saturation signal: exact signals, reported signals
+READS: Final = {  # saturation signal -> (exact signals, reported signals) that it reads
     "never": ((), ()),
     "utilization": (("inflight",), ("queued", "kv_used")),
     "concurrency": (("inflight", "inflight_tokens"), ()),
@@ -45,22 +45,22 @@ class Waiting(Struct, eq=False):
 
     request: Request
     priority: Priority
-    number: int  # in order of arrival in the queue
+    number: int  # sequence number of arrival in the queue
     since_ps: int
-    key: float  # the lowest goes first; ties by number
+    key: float  # the lowest key is served first; of equal keys, the lowest `number`
     band: Band
     lane: Lane
-    left: bool = False  # whether it has left the queue
-    reason: str = ""  # of a timeout or rejection
+    left: bool = False  # whether the request has left the queue
+    reason: str = ""  # reason of a timeout or rejection
 
 
 class Lane(Struct, eq=False):
-    """Requests in their order. Stale entries, of requests that have left, are skipped."""
+    """Requests in the order in which they are served. If a request has left, its entry is stale, and `pop` skips it."""
 
     heap: list[tuple[float, int, Waiting]] = []
     live: int = 0
-    rank: int = 0  # of its next turn
-    waits: bool = False  # whether it waits for a turn
+    rank: int = 0  # rank of the lane's next turn
+    waits: bool = False  # whether the lane waits for a turn
 
     def push(self, entry: Waiting) -> None:
         heappush(self.heap, (entry.key, entry.number, entry))
@@ -74,7 +74,7 @@ class Lane(Struct, eq=False):
                 return entry
 
     def forget(self) -> None:
-        """Count one live request less; drop stale entries if they outnumber the live ones."""
+        """Subtract one from the live requests. If many entries of the heap are stale, drop the stale ones."""
         self.live -= 1
         if len(self.heap) > 2 * self.live + SLACK:
             self.heap = [item for item in self.heap if not item[2].left]
@@ -82,13 +82,14 @@ class Lane(Struct, eq=False):
 
 
 class Band(Struct, eq=False):
-    """The lanes of one priority. The lane with the lowest rank is next; ties by the number of its first request."""
+    """The lanes of one priority. The lane with the lowest rank is served next; of equal ranks, the lane whose first
+    request has the lowest number."""
 
     name: str
     lanes: defaultdict[str, Lane] = field(default_factory=lambda: defaultdict(Lane))  # by tenant
-    members: OrderedDict[int, Waiting] = field(default_factory=OrderedDict)  # by request, the newest last
+    members: OrderedDict[int, Waiting] = field(default_factory=OrderedDict)  # by request id, the newest last
     turns: list[tuple[int, int, Lane]] = []  # heap of the lanes that wait for a turn
-    clock: int = 0  # weighted: rank of the last turn taken; else: highest rank assigned
+    clock: int = 0  # with weighted fairness: rank of the last turn; otherwise: highest rank assigned so far
 
 
 @policy("flow", "bands", exact=READS["utilization"][0], reported=READS["utilization"][1])
@@ -140,7 +141,7 @@ class Bands:
         falling = all(high > low for high, low in zip(self.thresholds, self.thresholds[1:], strict=False))
         if not falling or not all(map(isfinite, self.thresholds)):
             raise HeadwayError(f"policies.flow.thresholds: expected decreasing numbers, got {shown(self.thresholds)}.")
-        # A turn of weight w takes cost / w of virtual time, in units that make it an integer.
+        # A turn of a tenant with weight w takes cost / w of virtual time. The unit makes this an integer.
         weights = exact_weights(self.weights, "policies.flow.weights")
         self.unit = lcm(*(weight.numerator for weight in weights.values()))
         self.prices = {tenant: int(self.unit / weight) for tenant, weight in weights.items()}
@@ -150,7 +151,7 @@ class Bands:
         self.bands = [Band(name) for name in names]
         self.places = {name: place for place, name in enumerate(self.classes)}
         self.usual = self.places.get("standard", len(self.classes) - 1)
-        self.waiting: OrderedDict[int, Waiting] = OrderedDict()  # by request, the oldest first
+        self.waiting: OrderedDict[int, Waiting] = OrderedDict()  # by request id, the oldest first
         self.came = 0
         self.peak = 0
         self.timed_out = 0
@@ -183,7 +184,7 @@ class Bands:
         return next(reached, len(self.thresholds))
 
     def give_turn(self, band: Band, lane: Lane) -> None:
-        """Let the lane wait for its next turn. With weighted shares, it saved up nothing while it was empty."""
+        """Let the lane wait for its next turn. With weighted fairness, a lane gains no credit while it is empty."""
         if self.fairness != "weighted":
             band.clock += 1
             lane.rank = band.clock
@@ -195,7 +196,8 @@ class Bands:
         heappush(band.turns, (lane.rank, lane.heap[0][1], lane))
 
     def take(self, cluster: ClusterView) -> Waiting | None:
-        """Remove and return the next request to dispatch; None if there is none or the cluster is saturated."""
+        """Remove and return the next request to dispatch. If the queue is empty or the cluster is saturated, return
+        None."""
         if not self.waiting or self.saturated(cluster):
             return None
         band = next(band for band in self.bands if band.members)
@@ -220,7 +222,7 @@ class Bands:
         entry.lane.forget()
 
     def remove(self, request_id: int) -> Waiting | None:
-        """Remove and return a request, if it is in the queue."""
+        """Remove and return a request. If it is not in the queue, return None."""
         entry = self.waiting.get(request_id)
         if entry is not None:
             self.forget(entry)
@@ -242,13 +244,13 @@ class Bands:
 
     @property
     def next_ps(self) -> int:
-        """When the next request times out."""
+        """The simulated time at which the next request times out, in picoseconds."""
         if self.ttl_ps is None or not self.waiting:
             return NEVER
         return next(iter(self.waiting.values())).since_ps + self.ttl_ps
 
     def pop_expired(self, now_ps: int) -> Waiting | None:
-        """Remove and return the next request that has timed out by now."""
+        """Remove and return the oldest request if it has timed out by now; otherwise return None."""
         if self.next_ps > now_ps:
             return None
         entry = next(iter(self.waiting.values()))
@@ -262,7 +264,7 @@ class Bands:
         return self.remove(next(iter(self.waiting))) if self.waiting else None
 
     def excess(self) -> Waiting | None:
-        """Remove and return the newest request beyond the capacity."""
+        """If a band or the whole queue exceeds its capacity, remove and return its newest request."""
         bands = [] if self.band_capacity is None else [(self.band_capacity, band.members, band) for band in self.bands]
         for limit, members, band in (*bands, (self.capacity, self.waiting, None)):
             if limit is not None and len(members) > limit:

@@ -1,4 +1,4 @@
-"""A linear score of four normalised terms, with a stable hash for near-ties."""
+"""A routing policy with a linear score of four normalised terms. A stable hash breaks near-ties."""
 
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -16,9 +16,9 @@ from headway.views.instance import InstanceView
 
 Weight = Annotated[float, Bounds(0, 1000)]
 
-ROUNDING = 1e-9  # more than the rounding error of a score
-MAX_PREFIXES: Final = 1024  # prefixes with remembered bids
-FEW: Final = 8  # up to so many instances, score all
+ROUNDING = 1e-9  # larger than the rounding error of any score
+MAX_PREFIXES: Final = 1024  # maximum number of prefixes whose bids are cached
+FEW: Final = 8  # up to this number of instances, score all of them
 _watts: Final = attrgetter("watts")
 
 
@@ -59,9 +59,9 @@ class KvAware(Believer):
 
     def bind(self, context: Context) -> None:
         super().bind(context)
-        self.highest_uncached = self.load + self.power + self.capacity  # highest score without a cached block
+        self.highest_uncached = self.load + self.power + self.capacity  # maximum score without a cached block
         self.hashers: dict[str, Any] = {}
-        self.bids: dict[int, dict[str, bytes]] = {}  # by prefix and instance, of recent prefixes
+        self.bids: dict[int, dict[str, bytes]] = {}  # prefix -> instance -> bid, for recent prefixes
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
         instances, path = cluster.instances, request.path
@@ -106,7 +106,8 @@ class KvAware(Believer):
         return scores
 
     def pick(self, band: list[InstanceView], key: int) -> InstanceView:
-        """Rendezvous hashing: each instance bids `hashing.stable(id, key)`, the highest wins."""
+        """Choose an instance by rendezvous hashing: each instance bids `hashing.stable(id, key)`, and the highest bid
+        wins."""
         known = self.bids.get(key)
         if known is None:
             if len(self.bids) >= MAX_PREFIXES:
@@ -123,20 +124,20 @@ class KvAware(Believer):
         for name in names:
             if name not in hashers:
                 hashers[name] = blake2b(f"{name}\x1f".encode(), digest_size=8)
-            hasher = hashers[name].copy()  # the hash of the id is computed once
+            hasher = hashers[name].copy()  # reuses the hash of the id
             hasher.update(text)
             known[name] = hasher.digest()[::-1]
 
 
 def holders(instances: Sequence[InstanceView], hits: list[int]) -> Sequence[InstanceView]:
-    """Return the instances that hold a part of the prompt, or all if none does or there are few."""
+    """Return the instances that hold a part of the prompt. If no instance does, or there are few, return all."""
     if len(instances) <= FEW or not any(hits):
         return instances
     return [view for view in instances if hits[view.index]] or instances
 
 
 def prefix_key(path: Path, runs: tuple[tuple[int, int], ...], block: int) -> int:
-    """Return the key of the run that contains `block`, or that of the prompt's first run."""
+    """Return the key of the run that contains `block`. If no run contains it, return the prompt's first key."""
     for key, end in runs:
         if end >= block:
             return key

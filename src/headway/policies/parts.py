@@ -1,4 +1,4 @@
-"""Policies made of other policies: combine signals, metrics and observers."""
+"""Helpers for policies that consist of other policies: they combine signals, metrics and observers."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -13,7 +13,7 @@ Observe = Callable[[Event], None]
 
 
 def combine_entries(whole: Any, parts: Iterable[Any]) -> Entry:
-    """Return the entry of a policy that reads the signals of all its parts."""
+    """Return the entry of `whole`, extended by the signals that its parts read."""
     entries = [entry_of(part) for part in parts]
     return replace(
         entry_of(whole),
@@ -24,13 +24,13 @@ def combine_entries(whole: Any, parts: Iterable[Any]) -> Entry:
 
 
 def collect_metrics(parts: Iterable[tuple[str, Any]]) -> dict[str, float]:
-    """Merge the metrics of the parts that have any; errors name the place given with each part."""
+    """Merge the metrics of all parts that have metrics. Each part comes with a location, which its errors name."""
     reports = [figures(part, place) for place, part in parts if hasattr(part, "metrics")]
     return {name: value for report in reports for name, value in report.items()}
 
 
 def observer(parts: Iterable[Any]) -> Observe | None:
-    """Return one `observe` for all parts. None if no part has it: then no event needs to be made."""
+    """Return one `observe` function for all parts. If no part has one, return None, so that no events are made."""
     observers = [part.observe for part in parts if hasattr(part, "observe")]
     if len(observers) > 1:
         return partial(notify, observers)

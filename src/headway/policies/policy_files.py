@@ -10,8 +10,8 @@ from headway.config.wording import one_line, suggest
 from headway.errors import HeadwayError
 from headway.hashing import stable
 
-FROM_FILE = "headway_user_"  # prefix of the names of their modules
-_FILES: dict[Path, tuple[bytes, ModuleType]] = {}  # executed files, each with its text at the time
+FROM_FILE = "headway_user_"  # prefix of the module names of users' files
+_FILES: dict[Path, tuple[bytes, ModuleType]] = {}  # executed file -> (its content when executed, its module)
 
 
 def load_class(reference: str, where: str) -> type:
@@ -42,9 +42,9 @@ def execute(file: str, where: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and isinstance(spec.loader, SourceFileLoader)
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and annotations look it up there
+    sys.modules[name] = module  # dataclasses and annotations look up the module there
     try:
-        exec(spec.loader.source_to_code(text, str(path)), vars(module))  # compiles this text, ignoring cached bytecode
+        exec(spec.loader.source_to_code(text, str(path)), vars(module))  # compiles `text` and ignores cached bytecode
     except BaseException as error:
         del sys.modules[name]
         if isinstance(error, KeyboardInterrupt):

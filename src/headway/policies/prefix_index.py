@@ -1,18 +1,18 @@
-"""The router's belief of what each instance has cached: hierarchical block hashes with an LRU bound per instance.
+"""The router's belief about what each instance has cached: hierarchical block hashes, and an LRU limit per instance.
 
-The belief is about blocks, but the index stores runs of blocks. The blocks of one touch are neighbours in recency, the
-head more recent than the tail. So the part of a run that was touched at one time is one *piece*, and a touch costs O(1)
-amortised per run:
+The belief is about blocks, but the index stores runs of blocks. Blocks that are touched together are adjacent in the
+LRU order, and the head of the prompt is more recent than its tail. So the part of a run that was touched at one time is
+one *piece*, and a touch costs O(1) amortised per run:
 
     touched whole         [0 ........................ 12)      one piece
-    then its front only   [0 .... 4) [4 ............. 12)      the front becomes recent, the back keeps its place
+    then its front only   [0 .... 4) [4 ............. 12)      the front becomes recent, the back keeps its position
     then whole again      [0 ........................ 12)      merged
 
-A block's parent is touched after the block, so an instance that holds a block holds the whole prefix before it, and one
-number per run is enough: the end of the held blocks. An instance that reports evictions may lose a run and keep its
-continuation (a hole); a match then ends at the hole. Tails move to slower tiers before heads, so two more numbers per
-run are enough: where the blocks on the GPU end, and where those no slower than CPU memory end. A store that several
-instances share extends the match of each of them.
+A block's parent is touched after the block. So an instance that holds a block holds the whole prefix before it, and the
+index needs only one number per run: the end of the blocks that the instance holds. An instance that reports evictions
+may lose a run and keep the runs after it (a hole); a match then ends at the hole. The tail of a run moves to slower
+tiers before its head. So two more numbers per run describe the tiers: the end of the blocks on the GPU, and the end of
+the blocks on the GPU or in CPU memory. A store that several instances share extends the match of each of them.
 """
 
 from bisect import bisect_left
@@ -25,19 +25,21 @@ from headway.errors import HeadwayError
 from headway.policies.shared_store import SharedStore
 from headway.types import Path
 
-TIERS: Final = ("gpu", "cpu", "storage")  # the fastest first
+TIERS: Final = ("gpu", "cpu", "storage")  # from the fastest to the slowest
 GPU: Final = 0
-GONE: Final = 3  # evicted from all tiers
-MANY: Final = 8  # a prompt with more runs is searched from its end
+GONE: Final = 3  # target of a move that evicts the blocks from all tiers
+MANY: Final = 8  # if a prompt has more runs than this, the search starts at its end
 
-# The first block of each piece. The last piece of a run has the run's key as its name, others (key, end of the piece).
+# Maps the name of a piece to its first block. The name of the last piece of a run is the run's key; the name of any
+# other piece is (key, end of the piece).
 Pieces = OrderedDict[int | tuple[int, int], int]
 
 
 class PrefixIndex:
-    """One index for all instances: each holds the `capacity` blocks that were routed to it last.
+    """One index for all instances: an instance holds the last `capacity` blocks that were routed to it.
 
-    It equals an LRU of single blocks in which a prompt's blocks are touched from last to first. Reading does not touch.
+    It behaves like an LRU cache of single blocks in which a prompt touches its blocks from last to first. Reading the
+    index does not change the order.
     """
 
     def __init__(self, instances: int, capacity: int, block_tokens: int) -> None:
@@ -45,15 +47,15 @@ class PrefixIndex:
         self.capacity = capacity
         self.block_tokens = block_tokens
         self._none = [0] * instances
-        self._holders: dict[int, dict[int, int]] = {}  # key -> instance -> end of the run's held blocks
+        self._holders: dict[int, dict[int, int]] = {}  # key -> instance -> end of the blocks that it holds
         self._pieces: list[Pieces] = [OrderedDict() for _ in range(instances)]  # least recently used first
-        # key -> the ends of the pieces named (key, end), front last
+        # key -> the ends of all pieces with the name (key, end); the piece at the front of the run is last
         self._fronts: list[dict[int, list[int]]] = [{} for _ in range(instances)]
         self._sizes = [0] * instances
-        self._holes = False  # whether blocks were removed, so that runs may have holes before them
-        # key -> the end of the run's blocks on the GPU, and of those no slower than CPU memory
+        self._holes = False  # whether an instance may hold a run without all runs before it
+        # key -> the end of the run's blocks on the GPU, and the end of its blocks on the GPU or in CPU memory
         self._moved: list[dict[int, tuple[int, int]]] = [{} for _ in range(instances)]
-        self._shared: list[list[SharedStore]] = []  # by instance; empty without shared stores
+        self._shared: list[list[SharedStore]] = []  # stores of each instance; empty if there are no shared stores
 
     def size(self, instance: int) -> int:
         """Return the number of blocks that the instance is believed to hold."""
@@ -64,11 +66,12 @@ class PrefixIndex:
         return self._sizes[instance] / self.capacity
 
     def eviction_order(self, instance: int) -> Iterator[tuple[int, int, int]]:
-        """Iterate over the believed pieces, as (key, first block, end block), in order of eviction from their ends."""
+        """Iterate over the pieces in order of eviction, as (key, first block, end block). A piece is evicted from its
+        end."""
         for name, first in self._pieces[instance].items():
             if isinstance(name, tuple):
                 key, end = name
-                yield key, first, min(end, self._holders[key][instance])  # shorter after a removal
+                yield key, first, min(end, self._holders[key][instance])  # a removal may have shortened the piece
             else:
                 yield name, first, self._holders[name][instance]
 
@@ -91,12 +94,13 @@ class PrefixIndex:
         return matched
 
     def _deepest(self, runs: tuple[tuple[int, int], ...]) -> list[int]:
-        """Do the same as `matches` for a prompt of many runs, from its end: skip runs without a further holder."""
+        """Do the same as `matches` for a prompt of many runs. Search from its end, and skip runs that no further
+        instance holds."""
         table, low = self._holders, self._held_by_any(runs)
         matched = self._none[:]
         if not low:
             return matched
-        known, most = 0, len(table[runs[0][0]])  # instances that hold any run hold the first
+        known, most = 0, len(table[runs[0][0]])  # every instance that holds any run also holds the first
         while known < most:
             low -= 1
             key, end = runs[low]
@@ -109,7 +113,8 @@ class PrefixIndex:
         return matched
 
     def _held_by_any(self, runs: tuple[tuple[int, int], ...]) -> int:
-        """Return the number of leading runs that some instance holds; it then holds all before, so bisection works."""
+        """Return the number of leading runs that some instance holds. Such an instance also holds all runs before, so
+        bisection works."""
         table = self._holders
         return bisect_left(runs, True, key=lambda run: run[0] not in table)
 
@@ -130,7 +135,8 @@ class PrefixIndex:
         return matched
 
     def matches_within(self, path: Path, tier: str) -> list[int]:
-        """Do the same as `matches`, but count only blocks believed to be in this tier (gpu, cpu, storage) or above."""
+        """Do the same as `matches`, but count only blocks believed to be in this tier (gpu, cpu, storage) or a faster
+        one."""
         if tier not in TIERS:
             raise HeadwayError(f"matches_within: there is no tier {tier!r}.{suggest(tier, TIERS)}")
         level = TIERS.index(tier)
@@ -151,7 +157,7 @@ class PrefixIndex:
         return matched
 
     def share(self, instances: Iterable[int], tier: str) -> SharedStore:
-        """Return a store of that tier from which these instances load; it reports what it gains and loses."""
+        """Return a new store of that tier from which these instances load. The caller records its blocks in it."""
         store = SharedStore(TIERS.index(tier))
         self._shared = self._shared or [[] for _ in range(self.instances)]
         for instance in instances:
@@ -162,7 +168,7 @@ class PrefixIndex:
     def _reach(self, path: Path, level: int) -> list[int]:
         """Do the same as `matches_within` with shared stores."""
         matched = self._none[:]
-        going, start = list(range(self.instances)), 0  # instances that have all the runs so far
+        going, start = list(range(self.instances)), 0  # instances that hold all runs before `start`
         for key, end in path.blocks(self.block_tokens):
             holders = self._holders.get(key, {})
             for instance in going:
@@ -182,8 +188,8 @@ class PrefixIndex:
         return matched
 
     def move(self, instance: int, key: int, block: int, source: int, target: int) -> None:
-        """Record that an instance has moved the blocks of a run from `block` on from tier `source` to a slower tier, or
-        evicted them. If `target` is the GPU, the instance has loaded the blocks before `block` there."""
+        """Record that an instance has moved blocks of a run, `block` and those after it, from tier `source` to a slower
+        tier, or evicted them. If `target` is the GPU, the instance has loaded the blocks before `block` to the GPU."""
         holders = self._holders.get(key)
         held = None if holders is None else holders.get(instance)
         if held is None:
@@ -207,7 +213,7 @@ class PrefixIndex:
             moved.pop(key, None)
 
     def _bring_up(self, instance: int, runs: tuple[tuple[int, int], ...]) -> None:
-        """Record that the blocks of a prompt that an instance computes are on its GPU."""
+        """Record that an instance computes a prompt, so that the prompt's blocks are on its GPU."""
         moved = self._moved[instance]
         for key, end in runs:
             if key in moved:
@@ -218,8 +224,8 @@ class PrefixIndex:
                     moved[key] = (end, max(end, far))
 
     def remove(self, instance: int, key: int, end: int, *, hole: bool = True) -> None:
-        """Record that an instance has evicted the blocks of a run from `end` on; `hole` is False if it holds nothing
-        after them."""
+        """Record that an instance has evicted the blocks of a run from `end` on. Pass `hole=False` if it holds no
+        blocks after them."""
         holders = self._holders.get(key)
         held = None if holders is None else holders.get(instance)
         if holders is None or held is None or held <= end:
@@ -227,11 +233,11 @@ class PrefixIndex:
         self._holes |= hole
         pieces, fronts = self._pieces[instance], self._fronts[instance]
         ends = fronts.get(key, [])
-        left = held  # new end of the held blocks
+        left = held  # new end of the blocks that the instance holds
         if key in pieces and pieces[key] >= end:
             left = pieces.pop(key)
         if key not in pieces:
-            # The name of the last piece may have its old end instead of the run's key.
+            # The name of the last piece may still be (key, old end) instead of the run's key.
             while ends and pieces[(key, ends[0])] >= end:
                 left = pieces.pop((key, ends.pop(0)))
             if not ends:
@@ -250,8 +256,8 @@ class PrefixIndex:
         return holders is not None and instance in holders
 
     def store(self, instance: int, key: int, start: int, end: int) -> bool:
-        """Record blocks of a run that an instance reports; it must be believed to hold all blocks before them. They are
-        the next to be evicted, so they never outlive those before them. False if they exceed the capacity."""
+        """Record blocks of a run that an instance reports; the index must contain all blocks before them. The new
+        blocks are evicted first, so the blocks before them stay longer. Return False if the capacity is too small."""
         if self.holds(instance, key):
             return True
         size = self._sizes[instance] + end - start
@@ -265,7 +271,7 @@ class PrefixIndex:
         return True
 
     def evict(self, instance: int, blocks: int) -> None:
-        """Drop this number of an instance's blocks, the least recently used first."""
+        """Drop the `blocks` least recently used blocks of an instance."""
         blocks = min(blocks, self._sizes[instance])
         self._evict(instance, blocks)
         self._sizes[instance] -= blocks
@@ -331,7 +337,7 @@ class PrefixIndex:
         return new[-1][1] - first
 
     def _touch_pieces(self, instance: int, key: int, start: int, end: int) -> None:
-        """Touch blocks `start` to `end` of a run that has several pieces, or gets them by this."""
+        """Touch blocks `start` to `end` of a run that has several pieces, or that this touch splits into pieces."""
         pieces = self._pieces[instance]
         fronts = self._fronts[instance]
         ends = fronts.pop(key, [])
@@ -344,20 +350,20 @@ class PrefixIndex:
             fronts[key] = ends
             pieces[(key, end)] = start
         else:
-            for old in ends:  # only after a removal
+            for old in ends:  # such pieces exist only after a removal
                 del pieces[(key, old)]
             pieces[key] = start
             pieces.move_to_end(key)
 
     def _evict(self, instance: int, excess: int) -> None:
-        """Drop the least recently used blocks: those of the oldest piece, which is always the last of its run."""
+        """Drop the least recently used blocks. They belong to the oldest piece, which is always the last of its run."""
         table = self._holders
         pieces = self._pieces[instance]
         fronts = self._fronts[instance]
         while excess:
             key, start = pieces.popitem(last=False)
             if isinstance(key, tuple):
-                # All pieces after it are evicted, so it is the last of its run and its name becomes the run's key.
+                # All later pieces of the run are evicted, so this one is the last and its name becomes the run's key.
                 key = key[0]
                 ends = fronts[key]
                 del ends[0]

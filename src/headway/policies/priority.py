@@ -1,8 +1,8 @@
-"""Priority policies: the importance of an admitted request for routing and for the instance's scheduler.
+"""Priority policies: they set the importance of an admitted request for routing and for the instance's scheduler.
 
-A request is scored once, and its score is compared with scores from other times, so the order of two scores must not
-depend on when they were computed. Hints are values at the time of scoring: `slack_s`, seconds until the first token is
-due; `waited_s`, seconds since arrival; `weight`, the tenant's.
+Each request is scored once, and its score is compared with scores that were computed at other times. So the order of
+two scores must not depend on when they were computed. Hints are values at the time of scoring: `slack_s` is the seconds
+until the first token is due, `waited_s` the seconds since arrival, and `weight` the weight of the tenant.
 """
 
 import dataclasses

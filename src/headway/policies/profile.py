@@ -1,7 +1,7 @@
 """Reads scoring profiles: scorers with their weights, in one of three forms.
 
 A profile is a mapping {prefix-affinity: 3, queue-depth: 2}, a list [{name: prefix-affinity, weight: 3, lru_blocks:
-31250}] or a text "prefix-affinity:3,queue-depth:2". Weights are decimals; only their ratios count.
+31250}] or a string "prefix-affinity:3,queue-depth:2". Weights are decimals; only their ratios matter.
 """
 
 from decimal import Decimal, InvalidOperation
@@ -36,7 +36,7 @@ def scorer_list(scorers: object, where: str = PLACE) -> list[Json]:
 
 
 def split_text(piece: str, where: str) -> Json:
-    """Split `name:weight`; the name may be `file.py:Class`."""
+    """Split `name:weight` into its parts. The name may be `file.py:Class`."""
     name, _, weight = piece.rpartition(":")
     try:
         number = Decimal(weight)
@@ -63,8 +63,8 @@ def read_scorers(scorers: object) -> list[tuple[Any, int]]:
         entry = registry.find("scorer", name, place)
         ratio = read_weight(weight, place)
         weighted[key] = registry.make(entry, item, place), ratio
-    order = sorted(weighted, key=lambda key: (key.rpartition("/")[2], key))  # by file name, without its folder
-    pairs = [weighted[key] for key in order if weighted[key][1]]  # a weight of 0 leaves a scorer out
+    order = sorted(weighted, key=lambda key: (key.rpartition("/")[2], key))  # sorts by file name without its folder
+    pairs = [weighted[key] for key in order if weighted[key][1]]  # scorers with weight 0 are omitted
     if not pairs:
         raise HeadwayError(f"{PLACE}: at least one scorer needs a weight above 0, as in {DEFAULT!r}.")
     scale = lcm(*(ratio.denominator for _, ratio in pairs))
@@ -74,7 +74,7 @@ def read_scorers(scorers: object) -> list[tuple[Any, int]]:
 
 
 def read_weight(value: object, place: str) -> Fraction:
-    """Convert a weight by its decimal text, so that 0.3 is exactly three tenths."""
+    """Convert a weight through its decimal string, so that 0.3 is exactly three tenths."""
     try:
         number = Decimal(str(value)) if not isinstance(value, bool) else Decimal(-1)
     except InvalidOperation:

@@ -1,4 +1,4 @@
-"""The queues of schedulers: the requests that wait at one instance, as tickets with what an engine may know."""
+"""The queues of schedulers: the requests that wait at one instance, as tickets that contain what an engine may know."""
 
 from collections import deque
 from collections.abc import Callable
@@ -14,14 +14,15 @@ from headway.types import NO_PRIORITY, PS_PER_SECOND, Hints, Request
 
 
 class Ticket(Struct, eq=False, gc=False):
-    """A request at its instance, as a scheduler sees it; the same object from its arrival there to its end."""
+    """A request at its instance, as a scheduler sees it. A request has the same ticket from its arrival at the instance
+    until it ends."""
 
     request: Request
-    priority: float  # from the route or the priority stage, higher first
+    priority: float  # from the route or the priority stage; a higher value is served first
     enqueued_ps: int
-    number: int  # in order of arrival at the instance
+    number: int  # sequence number of arrival at the instance
     hints: Hints = NO_PRIORITY.hints  # from the priority stage
-    generated: int = 0  # output tokens when it was last preempted
+    generated: int = 0  # output tokens that the request had when it was last preempted
     preemptions: int = 0
     rank: Any = None  # sort key, for the queue to use
 
@@ -31,12 +32,12 @@ class Ticket(Struct, eq=False, gc=False):
 
 
 class Queue(Protocol):
-    """The waiting requests of one instance in order. Only these calls may change the order, so that it is constant
-    between scheduling changes.
+    """The waiting requests of one instance, in the order in which they enter the batch. Only the methods below may
+    change the order, so that it is constant between scheduling changes.
 
-    Two methods are optional. `chunk(ticket)` returns the most prompt tokens of a request in one step (None: the whole
-    budget); it is called whenever the request begins to wait. `ended(ticket, output_tokens, completed)` is called when
-    a running request completes or its client gives up.
+    Two methods are optional. `chunk(ticket)` returns the maximum number of prompt tokens of a request in one step
+    (None: the whole budget); it is called whenever the request begins to wait. `ended(ticket, output_tokens,
+    completed)` is called when a running request completes or its client gives up.
     """
 
     def add(self, ticket: Ticket) -> None:
@@ -46,7 +47,8 @@ class Queue(Protocol):
         """Add a running request that was preempted."""
 
     def first(self) -> Ticket:
-        """Return the next to enter; called only while requests wait. If it cannot enter, no other request does."""
+        """Return the next request to enter the batch. If it cannot enter, no other request does. This is called only
+        while requests wait."""
 
     def take(self) -> None:
         """Remove the first request, which enters the batch."""
@@ -55,12 +57,12 @@ class Queue(Protocol):
         """Remove a waiting request whose client has given up."""
 
     def order(self, running: list[Ticket]) -> list[Ticket]:
-        """Sort the running requests, given in order of entry: when blocks run out, the last is preempted first. Equal
-        calls must return the same order, or requests may never progress."""
+        """Sort the running requests for preemption: when blocks run out, the last one is preempted first. `running` is
+        in order of entry. Equal calls must return the same order, or requests may never progress."""
 
 
 SLACK: Final = 16  # stale entries that a queue may always keep
-METHODS: Final = {"add": 1, "put_back": 1, "first": 0, "take": 0, "remove": 1, "order": 1}  # numbers of arguments
+METHODS: Final = {"add": 1, "put_back": 1, "first": 0, "take": 0, "remove": 1, "order": 1}  # with argument counts
 OPTIONAL: Final = {"chunk": 1, "ended": 3}
 
 
@@ -82,14 +84,15 @@ def queue_of(scheduler: Any) -> Queue:
 
 
 class Fifo(deque[Ticket]):
-    """Order of arrival. A preempted request goes to the front, and the last to enter is preempted first."""
+    """Orders requests by arrival. A preempted request returns to the front. The last request to enter the batch is
+    preempted first."""
 
     add = deque.append
     put_back = deque.appendleft
     take = deque.popleft
 
     def __init__(self) -> None:
-        self.removed: set[Ticket] = set()  # tickets still in the deque, until `first` reaches them
+        self.removed: set[Ticket] = set()  # removed tickets that stay in the deque until `first` reaches them
 
     def first(self) -> Ticket:
         if self.removed:
@@ -110,14 +113,14 @@ class Fifo(deque[Ticket]):
 
 
 class Ranked:
-    """Lowest key first, ties in order of arrival. The key is computed once, on arrival, so a preempted request returns
-    to its place. The running request with the highest key is preempted first."""
+    """Orders requests by key, the lowest first, and equal keys by arrival. The key is computed once, on arrival, so a
+    preempted request returns to its old position. The running request with the highest key is preempted first."""
 
     def __init__(self, key: Callable[[Ticket], float], chunk_tokens: int | None) -> None:
         self.key = key
         self.chunk_tokens = chunk_tokens
         self.heap: list[tuple[float, int, Ticket]] = []
-        self.removed: set[Ticket] = set()  # tickets still in the heap
+        self.removed: set[Ticket] = set()  # removed tickets that are still in the heap
 
     def add(self, ticket: Ticket) -> None:
         ticket.rank = (self.key(ticket), ticket.number)
@@ -150,13 +153,14 @@ class Ranked:
 
 
 class RankedByLength(Ranked):
-    """Fewest expected output tokens first: max_tokens, or the mean of completed requests of this tenant and kind."""
+    """Orders requests by expected output tokens, the fewest first. The expectation is max_tokens, or else the mean
+    output of completed requests of the same tenant and kind."""
 
     def __init__(self, unknown_tokens: int, aging: float, chunk_tokens: int | None) -> None:
         super().__init__(self.expected_tokens, chunk_tokens)
         self.unknown_tokens = unknown_tokens
         self.aging = aging
-        # Completed requests and their output tokens, by tenant and kind.
+        # (tenant, kind) -> number of completed requests and sum of their output tokens
         self.history: dict[tuple[str, str], tuple[int, int]] = {}
 
     def expected_tokens(self, ticket: Ticket) -> float:
@@ -176,18 +180,20 @@ class RankedByLength(Ranked):
 
 
 class DeficitRoundRobin:
-    """Tenants take turns, each with as many tokens as its deficit counter allows, in order of arrival within a tenant.
+    """Serves tenants in turn, each with as many tokens as its deficit counter allows. The requests of a tenant are
+    served in order of arrival.
 
     The tenant at the front of the ring has its turn. A turn adds a quantum to the counter and lasts until the counter
-    cannot pay for the tenant's next prompt. The rest is kept while the tenant has waiting requests. Output tokens are
-    charged when a request ends and may leave a debt. A preempted request has paid and goes to the front.
+    cannot pay for the tenant's next prompt. While the tenant has waiting requests, it keeps the remaining tokens.
+    Output tokens are charged when a request ends and may leave a debt. A preempted request has already paid and returns
+    to the front.
     """
 
     def __init__(self, quantum: int, chunk_tokens: int | None) -> None:
         self.quantum = quantum
         self.chunk_tokens = chunk_tokens
         self.returned: deque[Ticket] = deque()
-        self.queues: dict[str, deque[Ticket]] = {}  # of the tenants in the ring
+        self.queues: dict[str, deque[Ticket]] = {}  # waiting requests of each tenant in the ring
         self.ring: deque[str] = deque()
         self.deficits: dict[str, int] = {}  # tokens that a tenant may still spend
 
@@ -249,7 +255,7 @@ class DeficitRoundRobin:
                 return
             self.ring.rotate(-1)
             visited += 1
-            if visited == len(self.ring):  # skip the rounds in which no tenant could pay
+            if visited == len(self.ring):  # skip all rounds in which no tenant could pay
                 visited = 0
                 rounds = min(-(-self.lacks(waiting) // self.quantum) for waiting in self.ring) - 1
                 for waiting in self.ring:

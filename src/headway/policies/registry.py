@@ -23,7 +23,7 @@ from headway.policies.policy_files import FROM_FILE, load_class
 from headway.views.instance import REPORTED as REPORTED
 
 T = TypeVar("T", bound=type)
-Names = Iterable[str] | None  # of signals
+Names = Iterable[str] | None  # names of signals
 
 # The method that a user's policy must have, by stage, and its number of arguments.
 CALLS = {
@@ -38,9 +38,9 @@ CALLS = {
     "scaling": ("scale", 1),
 }
 METHODS = {stage: method for stage, (method, _) in CALLS.items()}
-OPTIONAL = {"bind": 1, "observe": 1, "metrics": 0, "believed_tokens": 1}  # optional methods, likewise
+OPTIONAL = {"bind": 1, "observe": 1, "metrics": 0, "believed_tokens": 1}  # optional methods and their argument counts
 
-# The default policies, by stage in the order in which a request passes them.
+# The default policy of each stage. The stages are in the order in which a request passes through them.
 DEFAULT_POLICIES: Final = {
     "admission": "always",
     "priority": "none",
@@ -50,7 +50,7 @@ DEFAULT_POLICIES: Final = {
     "scaling": "static",
 }
 
-EVERYTHING = ("all",)  # of the exact signals
+EVERYTHING = ("all",)  # as `exact`: the policy reads every exact signal
 
 # The role of a policy in a comparison. A `policy` runs unless the caller names others. An `extra` policy is a variant
 # of another one, or a rule for rare cases. A `control` shows one effect and is not for use. A `template` has constants
@@ -59,7 +59,7 @@ Kind = Literal["policy", "extra", "control", "template"]
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """The range of a numeric parameter: checked when a policy is built, and the range a search draws from."""
+    """The range of a numeric parameter. Building a policy checks it, and a search draws values from it."""
 
     low: float
     high: float
@@ -72,9 +72,9 @@ class Entry(msgspec.Struct, frozen=True):
     stage: str
     name: str
     make: type
-    exact: tuple[str, ...]  # signals it reads that this router counts itself
-    reported: tuple[str, ...]  # signals it reads that instances report
-    oracle: bool  # reads the true cache state, which no live router has
+    exact: tuple[str, ...]  # the signals that the policy reads and this router counts itself
+    reported: tuple[str, ...]  # the signals that the policy reads and instances report
+    oracle: bool  # whether the policy reads the true cache state, which no live router knows
     kind: Kind = "policy"
 
     @property
@@ -87,7 +87,7 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def blank(self) -> bool:
-        """Whether it needs a source or a module from the user."""
+        """Whether the policy needs a source or a module from the user."""
         return bool(getattr(self.make, "blank", False))
 
 
@@ -98,13 +98,13 @@ class Parameter(msgspec.Struct, frozen=True):
     bounds: Bounds | None
 
 
-# The catalogue: entries, and functions that make an entry when it is first looked up.
+# The catalogue. Each value is an entry, or a function that makes the entry when a caller first looks it up.
 _ENTRIES: dict[tuple[str, str], Entry | Callable[[], Entry]] = {}
-_MAKING = threading.RLock()  # so that two threads do not make two classes of one policy
+_MAKING = threading.RLock()  # prevents two threads from making two classes of the same policy
 
 
 def canonical(name: str) -> str:
-    """Return the name with `-` for `_`, which are equal in all names."""
+    """Return the name with `-` in place of `_`: in names, both characters mean the same."""
     return name.strip().replace("_", "-")
 
 
@@ -167,7 +167,7 @@ def _look_up(key: tuple[str, str]) -> Entry | None:
 
 
 def own_entry(policy: Any) -> Entry | None:
-    """Return the entry that a policy (an object or a class) itself declares; that of a base class does not count."""
+    """Return the entry that a policy (an object or a class) declares itself; the entry of a base class is ignored."""
     for holder in (policy, type(policy)):
         entry = getattr(holder, "__dict__", {}).get("entry")
         if isinstance(entry, Entry):
@@ -176,7 +176,7 @@ def own_entry(policy: Any) -> Entry | None:
 
 
 def default_entry(stage: str, cls: type) -> Entry:
-    """Return the entry of a class that declares nothing: it reads every signal, and is an oracle if its base is one."""
+    """Return an entry for a class that declares none: it reads every signal, and is an oracle if its base class is."""
     base = getattr(cls, "entry", None)
     return Entry(stage, canonical(cls.__name__), cls, EVERYTHING, REPORTED, isinstance(base, Entry) and base.oracle)
 
@@ -187,7 +187,7 @@ def entry_of(policy: Any, stage: str = "routing") -> Entry:
 
 
 def entries(stage: str | None = None, name: str | None = None) -> list[Entry]:
-    """Return the catalogue entries in order of declaration: all, or those of a stage or a name."""
+    """Return the catalogue entries in order of declaration: all, or only those with this stage or name."""
     keys = [key for key in _ENTRIES if stage in (None, key[0]) and name in (None, key[1])]
     return [entry for key in keys if (entry := _look_up(key)) is not None]
 
@@ -257,7 +257,8 @@ def load(stage: str, reference: str, where: str) -> Entry:
 
 
 def load_all(reference: str, where: str) -> list[Entry]:
-    """Return the entries of a class in a user's file: of the stage it declares, or of each whose method it has."""
+    """Return the entries of a class in a user's file: for the stage that the class declares, or else for each stage
+    whose method it has."""
     cls = load_class(reference, where)
     entry = own_entry(cls)
     if entry is not None:
@@ -288,14 +289,14 @@ def values_of(policy: Any) -> dict[str, Any]:
 
 
 def explicit(stage: str, spec: Any, where: str, policy: Any = None) -> dict[str, Any]:
-    """Return a policy's name and all its parameters; `policy` is the one built from `spec`, if the caller has it."""
+    """Return a policy's name and all its parameters. A caller that has built the policy of `spec` passes it too."""
     name, _ = split(spec, where)
     policy = build(stage, spec, where) if policy is None else policy
     return {"name": name if is_file(name) else policy.entry.name, **msgspec.to_builtins(values_of(policy))}
 
 
 def build(stage: str, spec: object, where: str) -> Any:
-    """Make a policy from its name or its mapping; errors name the place."""
+    """Make a policy from its name or its mapping. Error messages begin with `where`."""
     name, parameters = split(spec, where)
     return make(find(stage, name, where), parameters, where)
 

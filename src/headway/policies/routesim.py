@@ -1,7 +1,7 @@
-"""RouteSim's policies, on the router's beliefs: cache against load, sticky sessions, decaying costs.
+"""RouteSim's policies, based on the router's beliefs: cache against load, sticky sessions, decaying costs.
 
-Load is the *effective* load, which counts each outstanding request once: reported queue and batch, plus requests routed
-since that report. RouteSim's design has no tie rule; here the lowest index wins.
+Load is the *effective* load, which counts each outstanding request once: the reported queue and batch, plus the
+requests routed since that report. RouteSim's design does not say how to break ties; here the lowest index wins.
 """
 
 import math
@@ -22,7 +22,7 @@ LOAD = ("queued", "running")
 
 
 def least_outstanding(instances: Sequence[InstanceView]) -> InstanceView:
-    """Return the instance with the lowest effective load; ties: lowest index."""
+    """Return the instance with the lowest effective load; of equal ones, the one with the lowest index."""
     loads = [view.effective_load for view in instances]
     return instances[loads.index(min(loads))]
 

@@ -1,8 +1,9 @@
-"""Schedulers: the order in which requests enter an instance's batch, their prefill chunks, and which one is preempted.
+"""Schedulers decide the order in which requests enter an instance's batch, the size of their prefill chunks, and which
+request is preempted.
 
-A scheduler makes one queue for each instance, which is called at scheduling changes only. A request's key is fixed on
-arrival at its instance; `aging` adds time to the key, so that no request starves. A waiting request never preempts a
-running one.
+A scheduler makes one queue for each instance. The engine calls the queue only at scheduling changes. A request's key is
+fixed when it arrives at its instance. `aging` adds the arrival time to the key, so that no request starves. A waiting
+request never preempts a running one.
 """
 
 from dataclasses import field
@@ -13,8 +14,9 @@ from headway.policies.queues import DeficitRoundRobin, Fifo, Queue, Ranked, Rank
 from headway.policies.registry import Bounds, policy
 
 Tokens = Annotated[int, Bounds(1, 1_000_000, log=True)]
-ChunkTokens = Annotated[int | None, Bounds(1, 1_000_000, log=True)]  # of a prompt in one step; None: the whole budget
-Aging = Annotated[float, Bounds(0, 1_000_000)]  # units of the key per second
+# Maximum number of tokens of a prompt in one step; None: the whole budget.
+ChunkTokens = Annotated[int | None, Bounds(1, 1_000_000, log=True)]
+Aging = Annotated[float, Bounds(0, 1_000_000)]  # change of the key per second of arrival time, in units of the key
 
 
 @policy("scheduler", "fcfs", reported=())

@@ -8,7 +8,7 @@ from headway.views.instance import InstanceView
 
 
 class Cuts:
-    """The candidates that each filter removed, in order."""
+    """Records which candidates each filter removed, in the order of the filters."""
 
     def __init__(self, candidates: Candidates) -> None:
         self.candidates = ids(candidates)
@@ -16,7 +16,7 @@ class Cuts:
         self.passed_over: list[str] = []
 
     def note(self, name: str, before: Candidates, left: Candidates) -> None:
-        """Record what a filter removed; a filter that would remove all candidates is ignored."""
+        """Record the candidates that a filter removed. A filter that would remove all candidates has no effect."""
         staying = {view.index for view in left}
         self.removed[name] = [view.id for view in before if view.index not in staying]
         if not staying:
@@ -41,7 +41,7 @@ def ids(views: Candidates) -> list[str]:
 
 
 def number_duplicates(names: Sequence[str]) -> list[str]:
-    """Number repeated names: queue-depth, queue-depth#2."""
+    """Add numbers to repeated names: queue-depth, queue-depth#2."""
     numbered: list[str] = []
     for at, name in enumerate(names):
         number = names[:at].count(name) + 1

@@ -1,6 +1,7 @@
-"""Scorers: each returns a value in [0, 1] for every candidate of a routing decision; higher is better.
+"""Scorers: each returns a value in [0, 1] for every candidate of a routing decision; a higher value is better.
 
-`score(request, candidates, cluster)` returns a list aligned with the candidates, which may be a part of the cluster.
+`score(request, candidates, cluster)` returns one value for each candidate, in their order. The candidates may be only
+some of the cluster's instances.
 `bind(context)` and `observe(event)` are optional. `weighted` clamps the values of users' scorers.
 """
 
@@ -26,7 +27,7 @@ class AdapterAffinity:
     free: Annotated[float, Bounds(0.0, 1.0)] = 0.5
 
     def bind(self, context: Context) -> None:
-        self._sent: list[dict[str, int]] = [{} for _ in context.instances]  # requests in flight, by adapter
+        self._sent: list[dict[str, int]] = [{} for _ in context.instances]  # adapter -> number of requests in flight
 
     def score(self, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
         adapter = request.adapter
@@ -101,7 +102,7 @@ class QueueDepth:
     reported queue and batch, plus requests routed since that report."""
 
     def score(self, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
-        # This is `effective_load`; the property would take twice as long.
+        # This computes `effective_load` inline, because the property would take twice as long.
         loads = [view.queued + view.running + view.routed_since_report for view in candidates]
         high = max(loads)
         span = high - min(loads)
@@ -173,8 +174,8 @@ class NoHitLru(Prefixed):
 
     def bind(self, context: Context) -> None:
         super().bind(context)
-        self._used = [0] * len(context.instances)  # number of the last cold request, 0 for never
-        self._cold: int | None = None  # id of the request scored last, if it was cold
+        self._used = [0] * len(context.instances)  # sequence number of the last cold request; 0 if there was none
+        self._cold: int | None = None  # id of the last scored request, if it was cold
         self._count = 0
 
     def score(self, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:

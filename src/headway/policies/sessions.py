@@ -1,4 +1,4 @@
-"""The router's bounded record of sessions and their instances."""
+"""The router's record of sessions and their instances, limited to a maximum number of sessions."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -17,14 +17,15 @@ MaxSessions = Annotated[int, Bounds(1, 100_000_000, log=True)]
 
 
 class Sessions(Struct, eq=False):
-    """The instance of each session, one for each model. Beyond the limit the least recently seen session is dropped."""
+    """The instances of each session, one instance for each model. Beyond the limit, the least recently seen session is
+    dropped."""
 
     limit: int
-    # By session, the least recently seen first; of its instances the latest first.
+    # Sessions are in order of use, the least recently seen first. The instances of a session are the latest first.
     bound: OrderedDict[str, tuple[InstanceView, ...]] = field(default_factory=OrderedDict)
 
     def find(self, session: str, instances: Sequence[InstanceView]) -> InstanceView | None:
-        """Return the session's instance, if it is bound to one of these."""
+        """Return the one of these instances that the session is bound to. If there is none, return None."""
         homes = self.bound.get(session)
         if homes is None:
             return None
@@ -47,7 +48,7 @@ class Sessions(Struct, eq=False):
 
 
 class Binds:
-    """A policy that remembers sessions: each is bound to the instance that its latest request was sent to."""
+    """A policy that remembers sessions: each session is bound to the instance that got its latest request."""
 
     sessions: Sessions
 
@@ -57,7 +58,8 @@ class Binds:
 
 
 class SessionBound(Binds):
-    """A policy that keeps each session on one instance; `least` chooses it, and that of requests without a session."""
+    """A policy that keeps each session on one instance. `least` chooses the instance for new sessions and for requests
+    without a session."""
 
     max_sessions: int
     least: Callable[[Sequence[InstanceView]], InstanceView]

@@ -1,6 +1,6 @@
-"""The router's belief of what a shared store holds: one contiguous stretch of blocks for each run.
+"""The router's belief about the content of a shared store: one contiguous range of blocks for each run.
 
-Blocks that are not contiguous with it are ignored, so the belief may be too low.
+Other blocks of the run are ignored, so the store may hold more than the router believes.
 """
 
 from msgspec import Struct

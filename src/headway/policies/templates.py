@@ -1,8 +1,8 @@
-"""Templates: built-in policies in the policy language, with parameters to search.
+"""Templates: built-in policies in the policy language, with parameters that a search can tune.
 
-Each is a source under `presets/templates`, by stage. A declaration `NAME = parameter(default, low, high)` makes a
-parameter like that of any other policy: a scenario key, a `--set` path, a dimension of a search. A source is compiled
-when its policy is first looked up.
+Each template is a source file under `presets/templates`, in the folder of its stage. A declaration `NAME =
+parameter(default, low, high)` makes a parameter like those of any other policy: a scenario key, a `--set` path, a
+dimension of a search. A source is compiled when a caller first looks up its policy.
 """
 
 import ast
@@ -16,7 +16,7 @@ from headway.policies.code import Program
 from headway.policies.code.stages import STAGES, Coded, Sourced
 from headway.policies.registry import Bounds, Entry, defer, describe
 
-RESERVED: Final = ("begin", "call", "entry", *get_annotations(Sourced))  # attributes of every coded policy
+RESERVED: Final = ("begin", "call", "entry", *get_annotations(Sourced))  # attributes that every coded policy has
 
 
 class Template(Coded):
@@ -32,7 +32,7 @@ class Template(Coded):
 
 
 def compile_template(stage: str, name: str, source: str) -> Entry:
-    """Make a policy class of a source, with its parameters as fields, and return its catalogue entry."""
+    """Make a policy class from a source. Its fields are the parameters of the source. Return its catalogue entry."""
     program = Program(source, stage, name)
     members: dict[str, Any] = {
         "__doc__": ast.get_docstring(ast.parse(source)),

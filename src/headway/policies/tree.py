@@ -6,9 +6,9 @@ A tree is a value, or a mapping that branches:
     then: -1                                   # a tree
     else: ratio(cached_tokens(instance), request.prompt_tokens)
 
-or `rules`, a list of {if, then} tried in order that ends with a plain tree, or `value` alone. The top level may also
-have `parameters` ({NAME: [default, low, high]}) and `let` ({name: expression}, evaluated first, in order). Values and
-conditions are expressions of the language.
+A mapping may instead have the key `rules`, a list of {if, then} that are tried in order and end with a plain tree, or
+only the key `value`. The top level may also have `parameters` ({NAME: [default, low, high]}) and `let` ({name:
+expression}, evaluated first, in order). Values and conditions are expressions of the language.
 """
 
 import ast
@@ -28,9 +28,9 @@ from headway.policies.code.stages import BELIEF, ONCE, Coded, Values, declare
 from headway.types import Request
 
 LINE: Final = re.compile(r"\btree line (\d+)")
-LONGEST: Final = 2_000  # characters of an expression
-DEEPEST: Final = 30  # nested branches
-WORDS: Final[dict[str, dict[str, str]]] = {  # named values, by stage
+LONGEST: Final = 2_000  # maximum number of characters of an expression
+DEEPEST: Final = 30  # maximum depth of nested branches
+WORDS: Final[dict[str, dict[str, str]]] = {  # stage -> names that a tree may use as values
     "admission": {"admit": "True", "reject": "False"},
     "scaling": {"stay": "pool.replicas"},
 }
@@ -40,7 +40,7 @@ JOINED: Final = {"all": " and ", "any": " or "}
 
 
 class TreeSource(Struct, frozen=True):
-    """The source of a tree, and the place in the tree that each line comes from."""
+    """The source of a tree, and for each line of it the location in the tree that it comes from."""
 
     text: str
     places: list[str]
@@ -50,7 +50,7 @@ class TreeSource(Struct, frozen=True):
 
 
 def tree_source(tree: object, stage: str, where: str = "tree") -> TreeSource:
-    """Return the source of a tree with the place of each line; errors name the place in the tree."""
+    """Return the source of a tree with the location of each line. Errors name the location in the tree."""
     if stage not in ENTRANCES:
         raise HeadwayError(f"{where}: {shown(stage)} is not a stage for trees.{suggest(str(stage), ENTRANCES)}")
     writer = _Writer(stage)
@@ -93,7 +93,7 @@ class _Writer:
             self.add(1, f"{name} = {self.value(value, f'{where}.{name}')}", f"{where}.{name}")
 
     def node(self, node: object, where: str, level: int, depth: int) -> None:
-        """Write the lines of a tree; every path through them ends with a return."""
+        """Write the lines of a tree. Every path through these lines ends with a `return`."""
         if depth > DEEPEST:
             raise HeadwayError(f"{where}: a tree may have at most {DEEPEST} nested branches.")
         if not isinstance(node, Mapping):
@@ -163,7 +163,7 @@ def _number(value: object, where: str) -> str:
 
 
 def _expression(text: str, where: str) -> str:
-    """Return an expression on one line. Parsing it makes sure that it adds nothing else to the source."""
+    """Return an expression on one line. Parse it first, so that it can add nothing else to the source."""
     if len(text) > LONGEST:
         raise HeadwayError(f"{where}: an expression may have at most {LONGEST:,} characters, got {len(text):,}.")
     try:
@@ -196,7 +196,7 @@ def _only(node: Mapping[Any, Any], known: tuple[str, ...], where: str) -> None:
 
 @dataclass(eq=False, repr=False)
 class Treed(Coded):
-    """A policy whose source is a tree; errors name the place in the tree."""
+    """A policy whose source is a tree. Errors name the location in the tree."""
 
     tree: Any = None
     parameters: Values = field(default_factory=dict)

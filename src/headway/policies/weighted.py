@@ -1,4 +1,5 @@
-"""Routing by a weighted sum of scorers, with optional filters before and a picker after: llm-d's scheduling profile."""
+"""Routing by a weighted sum of scorers. As in llm-d's scheduling profiles, filters may precede the scorers, and a
+picker follows them."""
 
 from __future__ import annotations
 
@@ -106,8 +107,9 @@ class Weighted:
 
 
 def combiner(weights: list[float]) -> Callable[[list[list[float]]], list[float]]:
-    """Return a function that computes the weighted totals, summed in the order of the scorers. Small profiles need one
-    pass. The lengths are equal already; `zip(strict=True)` would take as long as the sum."""
+    """Return a function that computes the weighted totals, summed in the order of the scorers. Profiles with few
+    scorers need one pass. All lists have the same length; the check of `zip(strict=True)` would take as long as the
+    sum."""
     if len(weights) == 1:
         return lambda scores: scores[0]
     if len(weights) == 2:
@@ -136,7 +138,7 @@ def clamped_score(scorer: Any, request: Request, candidates: Candidates, cluster
 
 
 def clamp(scorer: Any, values: Any, request: Request, count: int) -> list[float]:
-    """Return `count` scores in [0, 1]: clamp values outside, and count missing ones as 0."""
+    """Return `count` scores in [0, 1]. Values outside are clamped, and missing values become 0."""
     where, right = f"{PLACE}.{part_name(scorer)}", "scores must be numbers from 0 to 1, one per candidate"
     if values is None:
         values = []
