@@ -1,4 +1,4 @@
-"""Several admission policies as one."""
+"""Combines several admission policies into one."""
 
 import dataclasses
 from collections.abc import Sequence

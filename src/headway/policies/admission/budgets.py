@@ -1,4 +1,4 @@
-"""Limits on the work in flight, which these policies count themselves from events."""
+"""Admission policies that limit the work in flight. They count the work themselves, from events."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -27,13 +27,13 @@ class MaxConcurrency:
     control) holds no permit; if none is free when it is dispatched, it is rejected then. It reads no signal.
     """
 
-    max_queue: Annotated[int, Bounds(1, 1_000_000, log=True)] = 512  # requests in flight of a model and role
+    max_queue: Annotated[int, Bounds(1, 1_000_000, log=True)] = 512  # maximum requests in flight per model and role
 
     def bind(self, context: Context) -> None:
-        self.in_use: dict[tuple[str, str], int] = {}  # permits
-        # By request, since the model or role of its instance may change while it is in flight.
+        self.in_use: dict[tuple[str, str], int] = {}  # (model, role) -> number of permits in use
+        # The permits of each request: the model or role of its instance may change while it is in flight.
         self.held: dict[int, tuple[tuple[str, str], ...]] = {}
-        self.kinds: dict[int, list[tuple[str, str]]] = {}  # by group of candidates
+        self.kinds: dict[int, list[tuple[str, str]]] = {}  # group of candidates -> its (model, role) pairs
 
     def admit(self, request: Request, cluster: ClusterView) -> Admit | Reject:
         kinds = self.kinds.get(cluster.group)
@@ -95,16 +95,16 @@ class TenantFair:
     def __post_init__(self) -> None:
         weights = exact_weights(self.weights, "weights")
         whole = lcm(*[weight.denominator for weight in weights.values()])
-        self.shares = {tenant: int(weight * whole) for tenant, weight in weights.items()}  # in whole numbers
+        self.shares = {tenant: int(weight * whole) for tenant, weight in weights.items()}  # weights as integers
         self.other = whole
 
     def bind(self, context: Context) -> None:
         self.context = context
         self.measure()
-        self.work: dict[str, int] = {}  # in flight, by tenant that has any
-        self.requests: dict[str, int] = {}  # likewise
-        self.used = 0  # by all tenants
-        self.active = 0  # sum of the shares of the tenants with work in flight
+        self.work: dict[str, int] = {}  # work in flight of each tenant that has any
+        self.requests: dict[str, int] = {}  # number of requests in flight of each tenant that has any
+        self.used = 0  # work in flight of all tenants
+        self.active = 0  # sum of the shares of all tenants with work in flight
 
     def measure(self) -> None:
         """Compute the limit from the serving instances."""

@@ -1,4 +1,4 @@
-"""Admission policies without state: always, never, by deadline, or by SLO class and reported load."""
+"""Admission policies without state: they admit always, never, by deadline, or by SLO class and reported load."""
 
 import dataclasses
 from typing import Annotated, Any
@@ -35,7 +35,7 @@ class Deadline:
     decode context are the router's exact counts; the running sequences are reported.
     """
 
-    targets: dict[str, Any] = dataclasses.field(default_factory=lambda: dict(TTFT))  # TTFT by class
+    targets: dict[str, Any] = dataclasses.field(default_factory=lambda: dict(TTFT))  # TTFT target of each class
     margin: Annotated[float, Bounds(0.01, 100, log=True)] = 1.0  # factor on the estimate
 
     def __post_init__(self) -> None:
@@ -162,6 +162,6 @@ class Probabilistic:
             return 1.0
         part = (saturation - self.low) / (self.high - self.low)
         chance = part
-        for _ in range(self.power - 1):  # pow() may differ between machines, products do not
+        for _ in range(self.power - 1):  # pow() may differ between machines; products do not
             chance *= part
         return chance

@@ -1,4 +1,4 @@
-"""The token bucket: a steady rate with bursts, in exact integers, so that it does not drift in long runs."""
+"""The token bucket: a steady rate with bursts. It computes with exact integers, so that it does not drift."""
 
 from fractions import Fraction
 from typing import Annotated, Literal
@@ -11,14 +11,15 @@ from headway.types import ADMIT, PS_PER_SECOND, Admit, Delay, Reject, Request
 from headway.views.cluster import ClusterView
 from headway.views.events import Event, Routed
 
-MAX_PAID = 1_000_000  # requests that have paid and were not yet routed
+MAX_PAID = 1_000_000  # maximum number of recorded requests that have paid and are not yet routed
 
 
 class Bucket(Struct, eq=False):
-    """The balance of an allowance, in fractions of a unit such that an integer number refills each picosecond."""
+    """The balance of an allowance. It is an integer number of parts of a unit, so small that each picosecond refills an
+    integer number of parts."""
 
     at_ps: int
-    left: int  # negative if it is reserved for waiting requests
+    left: int  # negative if waiting requests have already paid from future refills
 
 
 @policy("admission", "token-bucket", reported=())
@@ -36,18 +37,18 @@ class TokenBucket:
 
     by: Literal["requests", "tokens"] = "requests"
     per: Literal["all", "tenant"] = "all"
-    rate: Annotated[float, Bounds(0.001, 1e9, log=True)] = 10.0  # units a second
+    rate: Annotated[float, Bounds(0.001, 1e9, log=True)] = 10.0  # units per second
     burst: Annotated[int, Bounds(1, 1_000_000_000, log=True)] = 20  # units
     on_empty: Literal["reject", "delay"] = "reject"
-    max_wait_s: Annotated[float, Bounds(0, 1_000_000)] = 60.0  # longest delay of a request
+    max_wait_s: Annotated[float, Bounds(0, 1_000_000)] = 60.0  # maximum delay of a request
 
     def bind(self, context: Context) -> None:
-        self.flow, parts = Fraction(str(self.rate)).as_integer_ratio()  # parts of a unit that refill in a picosecond
+        self.flow, parts = Fraction(str(self.rate)).as_integer_ratio()  # `flow` parts refill per picosecond
         self.unit = parts * PS_PER_SECOND
         self.full = self.burst * self.unit
         self.longest_ps = int(Fraction(str(self.max_wait_s)) * PS_PER_SECOND)
         self.buckets: dict[str, Bucket] = {}
-        self.paid: dict[int, int] = {}  # when each request that has paid may enter
+        self.paid: dict[int, int] = {}  # request that has paid -> time at which it may enter
         allowance = "the tenant's allowance" if self.per == "tenant" else "the allowance"
         self.spent = Reject(f"429: {allowance} of {self.by} is spent")
         self.too_large = Reject(f"429: the request costs more {self.by} than {allowance} can hold")
@@ -63,7 +64,7 @@ class TokenBucket:
         return ADMIT if due_ps <= now else Delay(due_ps - now)
 
     def charge(self, request: Request, now: int) -> int | Reject:
-        """Charge the request; return the instant at which it may enter, or the rejection."""
+        """Charge the request. Return the time at which it may enter, in picoseconds, or the rejection."""
         owner = request.tenant if self.per == "tenant" else ""
         bucket = self.buckets.get(owner)
         if bucket is None:

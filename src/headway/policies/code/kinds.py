@@ -1,7 +1,7 @@
-"""Infers the kinds of all expressions of a source.
+"""Infers the kind, the set of possible types, of each expression of a source.
 
-Kinds only grow, so repeating until nothing changes terminates. All lists, tuples and dicts share one set of element
-kinds: that is coarse, but correct even if two names refer to the same list.
+The passes repeat until no kind changes. This terminates, because a kind can only gain types. All lists, tuples and
+dicts share one set of element kinds. This is coarse, but correct even if two names refer to the same list.
 """
 
 import ast
@@ -52,7 +52,7 @@ def union_of(kinds: Iterable[int]) -> int:
 
 
 def kind_kept(kind: int) -> int:
-    """Return the kind of a stored value: the same code may read it again, so it can grow without bound."""
+    """Return the kind of a stored value. If the same code reads the value again, it can grow without bound."""
     return kind & ~MID | BIG if kind & MID else kind
 
 
@@ -68,7 +68,8 @@ def arithmetic(left: int, right: int) -> int:
 
 
 def needs_guard(op: ast.operator, left: int, right: int) -> bool:
-    """Return whether the result could grow without bound: adding small values is too slow, but doubling is not."""
+    """Return whether the result could grow without bound. Repeatedly adding small values is too slow for that, but
+    doubling is not."""
     if isinstance(op, ast.Add | ast.Sub) and left & BIG and right & BIG:
         return True
     if isinstance(op, ast.Add):
@@ -83,14 +84,14 @@ def needs_guard(op: ast.operator, left: int, right: int) -> bool:
 
 
 class Kinds:
-    """`of[node]` is the kind of each expression, after `settle` has run."""
+    """The kinds of a source. After `settle` has run, `of[node]` is the kind of the expression `node`."""
 
     def __init__(self, names: Names) -> None:
         self.names = names
         self.of: dict[ast.expr, int] = {}
         self.variables: dict[tuple[str, str], int] = {}
         self.returns = dict.fromkeys(names.functions, 0)
-        self.held = 0  # kinds that containers may hold
+        self.held = 0  # kinds of all elements of containers
         self.exact: dict[str, None] = {}
         self.reported: dict[str, None] = {}
         self._changed = True
@@ -101,7 +102,7 @@ class Kinds:
                     self.variables[name, argument.arg] = kind
 
     def settle(self) -> list[Rejection]:
-        """Infer all kinds, and return the rejections of unknown fields."""
+        """Infer all kinds, and return a rejection for each unknown field."""
         for _ in range(lang.MOST_PASSES):
             self._changed = False
             for name, function in self.names.functions.items():
@@ -173,7 +174,7 @@ class Kinds:
                 self._hold(kind)
 
     def _grow(self, table: dict[Any, int], name: object, kind: int) -> None:
-        """Add a kind to the entry of a name in a table."""
+        """Add `kind` to the kinds that `table` has for `name`."""
         before = table.get(name)
         now = (before or 0) | kind_kept(kind)
         if now != before:
@@ -186,7 +187,7 @@ class Kinds:
         self.held = now
 
     def _elements(self, kind: int) -> int:
-        """Return the kind of the elements of a value of this kind."""
+        """Return the kind of the elements that a value of kind `kind` contains."""
         elements = INSTANCE if kind & INSTANCES else 0
         if kind & CONTAINER:
             elements |= self.held | (STR | INT if kind & DICT else 0)
@@ -296,7 +297,7 @@ class Kinds:
         return self._bits(first) + self._bits(other) > lang.MOST_BITS
 
     def _bits(self, node: ast.expr) -> int:
-        """Return the most bits of an integer that one expression can make."""
+        """Return the maximum number of bits of an integer that the expression can produce."""
         if not self.of[node] & MID:
             return 64
         if isinstance(node, ast.BinOp):

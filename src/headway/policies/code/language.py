@@ -1,7 +1,8 @@
-"""The policy language as data: its limits, records and their fields, functions, and the entry functions of each stage.
+"""The definition of the policy language: limits, records and their fields, functions, and the entry functions of each
+stage.
 
-The language is a subset of Python. The possible types of an expression are its *kind*, a set of bits. `kinds.py` infers
-them, so that only operators that could do harm need a guard.
+The language is a subset of Python. The *kind* of an expression is the set of its possible types, as bits. `kinds.py`
+infers the kinds, so that only operators that could do harm need a guard.
 """
 
 from typing import Any, Final
@@ -14,27 +15,27 @@ from headway.views.signals import Signal
 
 # --- limits -----------------------------------------------------------------------------------------------------------
 
-MOST_CHARACTERS: Final = 20_000  # of a source
-MOST_NODES: Final = 4_000  # of its syntax tree
-DEEPEST: Final = 40  # levels of the syntax tree
-MOST_FUNCTIONS: Final = 50  # so that chains of calls stay far below the interpreter's recursion limit
-DEEPEST_LOOPS: Final = 8  # nested loops
+MOST_CHARACTERS: Final = 20_000  # maximum length of a source
+MOST_NODES: Final = 4_000  # maximum number of nodes in its syntax tree
+DEEPEST: Final = 40  # maximum number of levels of its syntax tree
+MOST_FUNCTIONS: Final = 50  # keeps chains of calls far below the interpreter's recursion limit
+DEEPEST_LOOPS: Final = 8  # maximum number of nested loops
 LONGEST_NAME: Final = 60
-MOST_PASSES: Final = 60  # over a source, until all kinds are known
-STEPS: Final = 100_000  # of one decision: an iteration, a call, an element handled by a library function
-NODES_A_STEP: Final = 50  # syntax nodes of a body that one step covers
-MOST_BITS: Final = 256  # of the integer result of one expression without a guard
-LARGEST: Final = 2**63  # limit of integers that could grow without bound
+MOST_PASSES: Final = 60  # maximum number of passes over a source until all kinds are known
+STEPS: Final = 100_000  # limit of one decision; an iteration, a call or an element in a library function is a step
+NODES_A_STEP: Final = 50  # number of syntax nodes of a body that cost one step
+MOST_BITS: Final = 256  # maximum size of the integer result of one expression without a guard
+LARGEST: Final = 2**63  # limit of integers that could otherwise grow without bound
 LONGEST_TEXT: Final = 256
 MEMORY_KEYS: Final = 100_000
-DEEPEST_VALUE: Final = 4  # nested containers in a comparison
+DEEPEST_VALUE: Final = 4  # maximum depth of nested containers in a comparison
 
 # --- kinds ------------------------------------------------------------------------------------------------------------
 
 FLOAT: Final = 1
-INT: Final = 2  # below 2**63, like every number of a view
-MID: Final = 4  # result of one expression of these: large, but bounded
-BIG: Final = 8  # may grow without bound
+INT: Final = 2  # an integer below 2**63, like every integer of a view
+MID: Final = 4  # the integer result of one expression of INT values: may be larger, but is bounded
+BIG: Final = 8  # an integer that may grow without bound
 STR: Final = 16
 NONE: Final = 32
 LIST: Final = 64
@@ -53,7 +54,7 @@ SPAN: Final = 131072  # a range
 NUMBER: Final = FLOAT | INT
 WHOLE: Final = INT | MID | BIG
 SEQUENCE: Final = STR | LIST | TUPLE
-REPEATED: Final = SEQUENCE | INSTANCES  # + and * can make these longer
+REPEATED: Final = SEQUENCE | INSTANCES  # kinds of values that + and * can make longer
 CONTAINER: Final = LIST | TUPLE | DICT
 RECORDS: Final = {
     REQUEST: "request",
@@ -68,20 +69,20 @@ RECORD: Final = sum(RECORDS)
 
 
 class Field(Struct, frozen=True):
-    """A field of a record: its kind, and the signals that reading it needs."""
+    """A field of a record: its kind, and the signals that a policy reads when it reads the field."""
 
     kind: int
     exact: tuple[str, ...] = ()
     reported: tuple[str, ...] = ()
 
 
-# Kinds by type of signal. A float field may hold an int.
+# The kind of each type of signal. A field of type float may contain an int.
 KINDS: Final[dict[Any, int]] = {int: INT, str: STR, float: NUMBER}
 DERIVED_KINDS: Final[dict[Any, int]] = {int: INT, float: FLOAT, float | None: FLOAT | NONE}
 
 
 def _kind(signal: Signal) -> int | None:
-    """Return the kind of a signal; None if the language does not have it."""
+    """Return the kind of a signal. If the language does not have its type, return None."""
     return (DERIVED_KINDS if signal.derived else KINDS).get(signal.type) if signal.language else None
 
 
@@ -91,7 +92,7 @@ def _by_freshness(reads: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, .
     return exact, tuple(name for name in reads if name in REPORTED)
 
 
-FIELDS: Final[dict[int, dict[str, Field]]] = {  # by record
+FIELDS: Final[dict[int, dict[str, Field]]] = {  # kind of record -> name -> field
     REQUEST: {
         **{name: Field(INT) for name in ("prompt_tokens", "shared_prefix_tokens", "turn")},
         **{name: Field(STR) for name in ("model", "tenant", "slo_class", "kind")},
@@ -141,7 +142,8 @@ FIELDS: Final[dict[int, dict[str, Field]]] = {  # by record
 
 
 class Function(Struct, frozen=True):
-    """A library function: its numbers of arguments, its stages (empty: all), and the signals that it reads."""
+    """A library function: the minimum and maximum number of its arguments, its stages (empty: all), and the signals
+    that it reads."""
 
     least: int
     most: int
@@ -171,7 +173,7 @@ FUNCTIONS: Final = {
     "output_rate": Function(2, 2, ("scaling",)),
     "attainment": Function(1, 1, ("scaling",)),
 }
-# Fields and functions that cost more than one step, with their extra steps.
+# The extra steps of fields and functions that cost more than one step.
 DEAR: Final = {
     **dict.fromkeys(("p99_ttft", "p99_latency"), 200),
     **{name: signal.steps for name, signal in SIGNALS.items() if signal.steps},
@@ -185,7 +187,7 @@ DEAR: Final = {
 }
 KEYED: Final = ("min", "max", "sorted")  # functions that take key=lambda
 GATHERING: Final = ("sum", "min", "max", "any", "all", "sorted")  # functions that take a generator expression
-PASSING: Final = ("enumerate", "zip", "items", "keys", "values")  # their results may be iterated but not stored
+PASSING: Final = ("enumerate", "zip", "items", "keys", "values")  # programs may iterate over results, not store them
 METHODS: Final = {"append": (1, 1), "get": (2, 2), "items": (0, 0), "keys": (0, 0), "values": (0, 0)}
 PARAMETER: Final = "parameter"
 
@@ -193,7 +195,7 @@ PARAMETER: Final = "parameter"
 class Entrance(Struct, frozen=True):
     """A function that a stage calls: its arguments and the meaning of its result."""
 
-    arguments: tuple[tuple[str, int], ...]  # names in the docs, and kinds
+    arguments: tuple[tuple[str, int], ...]  # (name in the documentation, kind) of each argument
     gives: str
 
 

@@ -1,4 +1,5 @@
-"""The library functions and operator guards that programs call. Each charges steps for the elements that it handles."""
+"""The library functions and operator guards that programs call. Each function charges steps for the elements that it
+handles."""
 
 import math
 import operator
@@ -15,16 +16,16 @@ from headway.policies.code.rejection import Misuse
 Items = list[Any]
 Take = Callable[[int], None]  # charges a number of steps
 SIZED: Final = dict.fromkeys((list, tuple, range, dict, str), len)  # iterable types
-DIGITS: Final = 13  # of exp and log, whose last bits differ between machines
-VIEWS: Final = ("items", "keys", "values")  # of a dict
-STORE: Final = 8  # steps for an entry of a dict, since a program may choose keys that collide
+DIGITS: Final = 13  # significant digits of exp and log, because their last bits differ between machines
+VIEWS: Final = ("items", "keys", "values")  # methods of a dict
+STORE: Final = 8  # steps to store an entry of a dict; this is high because a program may choose keys that collide
 
 
 class Memory(msgspec.Struct, eq=False):
-    """The values of `remember`. Beyond the capacity the oldest is dropped."""
+    """The values that `remember` stores. Beyond the capacity, the oldest value is dropped."""
 
     capacity: int = lang.MEMORY_KEYS
-    values: OrderedDict[str | int, Any] = msgspec.field(default_factory=OrderedDict)  # drops its oldest in O(1)
+    values: OrderedDict[str | int, Any] = msgspec.field(default_factory=OrderedDict)  # drops its oldest entry in O(1)
 
     def recall(self, key: Any, otherwise: Any) -> Any:
         if type(key) is not str and type(key) is not int:
@@ -49,7 +50,7 @@ class Memory(msgspec.Struct, eq=False):
 
 
 def library(take: Take, memory: Memory) -> dict[str, Callable[..., Any]]:
-    """Return the functions by their names in a rewritten source."""
+    """Return the library functions, by the names that they have in a rewritten source."""
     paid = _Paid(take)
     unchanged: tuple[Callable[..., Any], ...] = (abs, any, all, len, float, bool, math.sqrt, exp, log, ratio)
     return {
@@ -84,7 +85,7 @@ class _Paid:
         return self.weigh(items, 1)
 
     def flat(self, value: Any, depth: int = 0) -> Any:
-        """Charge for a value that is compared, and reject deep nesting."""
+        """Charge for a value that is compared, and raise an error if it is nested too deeply."""
         if type(value) in (list, tuple, dict):
             if depth == lang.DEEPEST_VALUE:
                 raise Misuse("lists nested deeper than four levels cannot be compared")
@@ -102,7 +103,7 @@ class _Paid:
         return items
 
     def sum(self, items: Any) -> int | float:
-        """Add from left to right: the built-in `sum` compensates rounding since Python 3.12."""
+        """Add from left to right. The built-in `sum` differs: since Python 3.12 it compensates rounding errors."""
         return _check_bound(reduce(operator.add, self.span(items), 0))
 
     def min(self, *items: Any, key: Callable[[Any], Any] | None = None, **rest: Any) -> Any:
@@ -162,7 +163,7 @@ class _Paid:
         return _check_bound(total) if type(total) is int else total
 
     def extend(self, left: Any, right: Any) -> Any:
-        """`+=`, which extends a list in place."""
+        """Do the same as `+=`, which extends a list in place."""
         if type(left) is not list:
             return self.add(left, right)
         if type(right) is not list:
@@ -261,7 +262,7 @@ def subtract(left: Any, right: Any) -> int | float:
 
 
 def field(value: Any, name: str) -> Any:
-    """Return the field of a value; lists, strings and numbers have no fields."""
+    """Return a field of a value. Lists, strings and numbers have no fields."""
     if type(value) in (*SIZED, int, float, bool):
         raise Misuse(f"{_describe(value)} has no fields")
     return getattr(value, name)

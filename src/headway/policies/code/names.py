@@ -12,7 +12,7 @@ from headway.policies.code import language as lang
 from headway.policies.code.rejection import Rejection
 
 MANY = f"a policy may have at most {lang.MOST_FUNCTIONS} functions"
-NEAREST = 40  # names that an unknown name is compared with
+NEAREST = 40  # maximum number of names that an unknown name is compared with
 Constant = int | float | str | bool | None | tuple[int | float | str | bool | None, ...]
 
 
@@ -26,7 +26,7 @@ class CodeParameter(Struct, frozen=True):
 
 
 class Names:
-    """The top-level names of a source, and the rejections."""
+    """The top-level names of a source, and the rejections found while resolving them."""
 
     def __init__(self, tree: ast.Module, stage: str) -> None:
         self.stage = stage
@@ -183,7 +183,7 @@ def _locals(function: ast.FunctionDef) -> list[str]:
 
 
 def _bound(function: ast.FunctionDef) -> frozenset[str]:
-    """Return the names that a function binds outside comprehensions and lambdas."""
+    """Return the names that a function binds, except those of its comprehensions and lambdas."""
     apart = [node for node in ast.walk(function) if isinstance(node, ast.comprehension)]
     inner = {id(name) for node in apart for name in ast.walk(node.target)}
     names = [node for node in ast.walk(function) if isinstance(node, ast.Name) and id(node) not in inner]

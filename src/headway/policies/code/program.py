@@ -1,4 +1,4 @@
-"""Programs: policy sources, checked and compiled once, and started anew for every run."""
+"""Programs: policy sources that are checked and compiled once, and started anew for every run."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ FAILURES: dict[type[BaseException], str] = {
 
 
 def check(source: str, stage: str) -> list[Rejection]:
-    """Return all rejections of a source in order of lines; empty if it can run."""
+    """Return all rejections of a source in order of lines. If the source can run, the list is empty."""
     return examine(source, stage)[0]
 
 
 def stage_of(source: str) -> str | None:
-    """Return the stage whose entry function a source has; None unless it is exactly one stage."""
+    """Return the stage whose entry function a source defines. If it is not exactly one stage, return None."""
     tree = parse(source)
     if isinstance(tree, Rejection):
         return None
@@ -62,7 +62,7 @@ def examine(source: str, stage: str) -> tuple[list[Rejection], Names | None, Kin
 
 @lru_cache(maxsize=128)
 def plain_program(source: str, stage: str) -> Program:
-    """Compile a source with the default values of its parameters, or return the program compiled before.
+    """Compile a source with the default values of its parameters. If it was compiled before, return that program.
 
     A search compiles the same source several times in a row."""
     return Program(source, stage)
@@ -119,7 +119,7 @@ class Program:
         return Running(self)
 
     def failure(self, error: BaseException) -> str:
-        """Describe the failure of a decision, with its line."""
+        """Describe the failure of a decision, with the line of the source."""
         steps = traceback.walk_tb(error.__traceback__)
         lines = [
             line for frame, line in steps if frame.f_code.co_filename == self.file and frame.f_code.co_name[0] != "_"
@@ -159,7 +159,7 @@ def _words(error: BaseException) -> str:
 
 
 def _normalise(text: str) -> str:
-    """Return Python's message in the same words for all versions."""
+    """Return an error message of Python in words that are the same for all versions of Python."""
     if "unpack" in text and "(" in text:
         return text[: text.index("(")].strip()
     if text.endswith("empty") or "empty sequence" in text:

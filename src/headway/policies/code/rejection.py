@@ -27,7 +27,7 @@ class CodeError(HeadwayError):
 
 
 class Exhausted(Exception):
-    """A decision exceeded its steps."""
+    """A decision exceeded its limit of steps."""
 
 
 class Misuse(Exception):

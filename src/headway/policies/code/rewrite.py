@@ -1,7 +1,7 @@
-"""Rewrites a checked source: adds step counts, and replaces operators that could do harm by guards.
+"""Rewrites a checked source: adds step counts, and replaces operators that could do harm with guards.
 
-Injected names begin with an underscore, which a source may not use. All functions become closures over one counter,
-`_left`. It counts syntax and not instructions, so it is the same in every version of Python.
+Injected names begin with an underscore, which names of a source may not. All functions become closures over one
+counter, `_left`. It depends on syntax and not on instructions, so it is the same in every version of Python.
 """
 
 import ast
@@ -60,7 +60,7 @@ def {FACTORY}(_made, _over, _sized, _unsized, _missing):
 
 
 def rewrite(names: Names, kinds: Kinds, values: dict[str, float], used: list[str]) -> ast.Module:
-    """Return a module with one function, which makes the program's functions; `used` are the names of the library."""
+    """Return a module with one function, which makes the program's functions. `used` lists the library's names."""
     shell = ast.parse(_SHELL)
     factory = shell.body[0]
     assert isinstance(factory, ast.FunctionDef)
@@ -68,7 +68,7 @@ def rewrite(names: Names, kinds: Kinds, values: dict[str, float], used: list[str
     called = sorted(
         {node.id for function in functions for node in ast.walk(function) if isinstance(node, ast.Name)} & set(used)
     )
-    for name in called:  # closures are faster to reach than a dict
+    for name in called:  # reading a closure variable is faster than a dict look-up
         factory.body.append(ast.parse(f"{name} = {LIBRARY}[{name!r}]").body[0])
     factory.body += functions
     returned = ", ".join(["_begin", "_spent", *names.functions])
@@ -77,7 +77,7 @@ def rewrite(names: Names, kinds: Kinds, values: dict[str, float], used: list[str
 
 
 class _Rewrite(ast.NodeTransformer):
-    """Rewrites one function. Nodes keep their lines for error messages."""
+    """Rewrites one function. Nodes keep their line numbers for error messages."""
 
     def __init__(self, names: Names, kinds: Kinds, values: dict[str, float], owner: str) -> None:
         self.names, self.values = names, values
@@ -102,7 +102,8 @@ class _Rewrite(ast.NodeTransformer):
         return statements or [ast.Pass()]
 
     def visit_For(self, node: ast.For) -> ast.stmt:
-        """The tuple of instances has a fixed length, so a loop over it is charged before it starts."""
+        """Charge a loop over the instances before it starts, because their number is fixed. Charge other loops at each
+        iteration."""
         over = node.iter
         if isinstance(over, ast.Call) and isinstance(over.func, ast.Name) and over.func.id == "enumerate":
             over = over.args[0]
@@ -133,7 +134,8 @@ class _Rewrite(ast.NodeTransformer):
         return ast.copy_location(ast.Assign([target], value), node)
 
     def _augment(self, node: ast.AugAssign) -> list[ast.stmt]:
-        """Rewrite `x += y` as an assignment; a subscript's base and index are evaluated once, before the value."""
+        """Rewrite `x += y` as an assignment. If `x` is a subscript, its base and index are evaluated once, before
+        `y`."""
         target = node.target
         if isinstance(target, ast.Name):
             now: ast.expr = ast.copy_location(ast.Name(target.id, ast.Load()), target)
@@ -193,7 +195,7 @@ class _Rewrite(ast.NodeTransformer):
         if not isinstance(node.slice, ast.Slice):
             place = self.visit(node.slice)
             if self.kinds[node.value] & DICT and self.kinds[node.slice] & CONTAINER:
-                place = _call("_flat", [place], node)  # its hash recurses into nested tuples
+                place = _call("_flat", [place], node)  # the hash of a tuple recurses into nested tuples
             return ast.copy_location(ast.Subscript(self.visit(node.value), place, ast.Load()), node)
         bounds = [
             ast.Constant(None) if bound is None else self.visit(bound) for bound in (node.slice.lower, node.slice.upper)
@@ -238,7 +240,7 @@ class _Rewrite(ast.NodeTransformer):
         return visited
 
     def _each(self, node: ast.expr, steps: int) -> ast.expr:
-        """Return the iterable of a loop; a comprehension charges `steps` per element in advance."""
+        """Return the iterable of a loop or comprehension. It charges `steps` per element in advance."""
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in PASSING:
             return _call(f"_each_{node.func.attr}", [self._each(node.func.value, steps)], node)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in PASSING:
@@ -281,7 +283,8 @@ class _Rewrite(ast.NodeTransformer):
         return _call(f"_{name}", [items], node)
 
     def _plain(self, node: ast.Call) -> bool:
-        """Return whether all compared values are cheap: no nested containers, and no container of several arguments."""
+        """Return whether all compared values are cheap: no element is a container, and if there are several arguments,
+        none of them is a container."""
         for keyword in node.keywords:
             if isinstance(keyword.value, ast.Lambda) and not self._short(keyword.value.body):
                 return False
@@ -290,7 +293,7 @@ class _Rewrite(ast.NodeTransformer):
         return not self.nested
 
     def _short(self, node: ast.expr) -> bool:
-        """Return whether a key is cheap to compare: no container, or a tuple of plain values."""
+        """Return whether a key is cheap to compare: it is no container, or it is a tuple of plain values."""
         if isinstance(node, ast.Tuple):
             return all(not self.kinds[element] & (CONTAINER | INSTANCES) for element in node.elts)
         return not self.kinds[node] & (CONTAINER | INSTANCES)
@@ -308,7 +311,7 @@ def _weigh(items: ast.expr, steps: int, node: ast.AST) -> ast.expr:
 
 
 def _count_steps(node: ast.AST, steps: int) -> Iterator[ast.stmt]:
-    """Yield the statements that subtract steps and stop the program when none is left."""
+    """Yield the statements that subtract steps, and stop the program when no steps are left."""
     left = ast.AugAssign(ast.Name("_left", ast.Store()), ast.Sub(), ast.Constant(steps))
     test = ast.Compare(ast.Name("_left", ast.Load()), [ast.Lt()], [ast.Constant(0)])
     stop = ast.If(test, [ast.Expr(ast.Call(ast.Name("_over", ast.Load()), [], []))], [])
@@ -321,7 +324,7 @@ def _call(name: str, arguments: list[ast.expr], node: ast.AST) -> ast.Call:
 
 
 def cost(*parts: ast.AST) -> int:
-    """Return the steps of these parts, at least one, without the parts that loops and comprehensions repeat."""
+    """Return the number of steps of these parts, at least 1. What loops and comprehensions repeat is not included."""
     count = dear = 0
     for part in parts:
         for node in _once(part):

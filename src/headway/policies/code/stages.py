@@ -1,4 +1,4 @@
-"""Policies in the policy language: `code` in every stage."""
+"""Policies in the policy language: the policy `code` of every stage."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Coded:
     """A policy that runs a program. The signals that it reads are known from the source."""
 
     stage: ClassVar[str]
-    blank: ClassVar = True  # it needs a source from the user
+    blank: ClassVar = True  # the policy needs a source from the user
     program: Program
     running: Running
 
@@ -215,7 +215,7 @@ STAGES: Final[dict[str, type[Coded]]] = {
     "scheduler": CodedScheduler,
     "scaling": CodedScaling,
 }
-# Further parameters by stage.
+# Additional parameters of each stage: (name, type, default).
 FIELDS: Final[dict[str, list[tuple[str, Any, Any]]]] = {
     "routing": [("block_tokens", BlockTokens, BLOCK_TOKENS), ("lru_blocks", LruBlocks, LRU_BLOCKS)],
     "scheduler": [("chunk_tokens", ChunkTokens, None)],
@@ -224,7 +224,8 @@ BELIEF: Final = "`cached_tokens` uses the prefix index with these `block_tokens`
 
 
 def declare(name: str, way: type[Coded], docs: dict[str, str]) -> None:
-    """Declare a policy of this name at each stage, with that docstring; `way` is the class that reads its source."""
+    """Declare a policy of this name at each stage in `docs`, which maps stages to docstrings. `way` is the class that
+    reads the source."""
     for stage, doc in docs.items():
         title, fields, bases = f"{name.title()}{stage.title()}", FIELDS.get(stage, []), (way, STAGES[stage])
         members = {"__doc__": doc, "__module__": __name__}

@@ -15,7 +15,7 @@ PLAIN: Final = (
     *(ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn, ast.Is, ast.IsNot),
     *(ast.List, ast.Tuple, ast.Load, ast.Store, ast.arguments),
 )
-WORDS: Final = {  # names of nodes, if not that of their class
+WORDS: Final = {  # names of nodes in messages, where they differ from the name of the class
     "ImportFrom": "import",
     "ClassDef": "class",
     "TryStar": "try",
@@ -68,7 +68,7 @@ class _Bare(ast.NodeTransformer):
 
 
 def parse(source: str) -> ast.Module | Rejection:
-    """Return the syntax tree of a source, or why it is rejected."""
+    """Return the syntax tree of a source, or the reason why the source is rejected."""
     if len(source) > lang.MOST_CHARACTERS:
         wrong = f"{len(source):,} characters; a policy may have at most {lang.MOST_CHARACTERS:,}"
         return Rejection(1, "source", wrong)
@@ -78,7 +78,7 @@ def parse(source: str) -> ast.Module | Rejection:
             tree = ast.parse(source)
     except SyntaxError as error:
         return Rejection(error.lineno or 1, "syntax", f"{error.msg}")
-    except (ValueError, UnicodeError):  # a null byte, half a character, a number of thousands of digits
+    except (ValueError, UnicodeError):  # a null byte, an incomplete character, a number of thousands of digits
         return Rejection(1, "syntax", "the source cannot be parsed as Python")
     except (RecursionError, MemoryError, SystemError):
         return Rejection(1, "nesting", "the source is nested too deeply")
@@ -125,7 +125,7 @@ def _loops(node: ast.AST, depth: int) -> Iterator[Rejection]:
 
 
 def find_foreign(tree: ast.Module) -> Iterator[Rejection]:
-    """Yield the rejections of syntax that is not part of the language; names are checked later."""
+    """Yield the rejections of syntax that is not part of the language. Names are checked later."""
     rejections = list(_forms(tree, inside=False))
     lines = {rejection.line for rejection in rejections}
     yield from rejections
@@ -216,7 +216,8 @@ def _name(node: ast.AST, name: str) -> Iterator[Rejection]:
 
 
 def _passing(node: ast.Call, parent: ast.AST) -> Iterator[Rejection]:
-    """Reject stored iterators and views of dicts, since they change or are used up."""
+    """Reject the storing of iterators and of views of dicts: iteration exhausts an iterator, and a view changes with
+    its dict."""
     word = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
     if word not in lang.PASSING or isinstance(node.func, ast.Name) != (word in lang.FUNCTIONS):
         return
@@ -318,7 +319,7 @@ def _docstring(node: ast.AST) -> bool:
 
 
 def _no(node: ast.AST, why: str = "", construct: str = "", line: int = 1) -> Rejection:
-    """Return the rejection of a node; `line` is for nodes without a line."""
+    """Return the rejection of a node. If the node has no line, the rejection names `line`."""
     kind = type(node).__name__
     word = construct or WORDS.get(kind, kind.lower())
     return Rejection(getattr(node, "lineno", line), word, why or REMEDIES.get(word, NOT_HERE))

@@ -1,6 +1,6 @@
 """Routing policies compiled to WebAssembly. A module sees only the numbers that Headway writes to its memory.
 
-wasmtime counts its fuel exactly and bounds its memory. A module that imports anything is rejected.
+wasmtime counts the module's fuel exactly and limits its memory. A module that imports anything is rejected.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from headway.types import Request, Route
 from headway.views.cluster import ClusterView
 from headway.views.instance import SIGNALS
 
-FUEL: Final = 1_000_000  # for one decision; about one unit per instruction
-MEMORY: Final = 16 << 20  # most bytes of memory
-LARGEST: Final = 4 << 20  # most bytes of a module
+FUEL: Final = 1_000_000  # limit for one decision; about one unit per instruction
+MEMORY: Final = 16 << 20  # maximum memory of a module, in bytes
+LARGEST: Final = 4 << 20  # maximum size of a module, in bytes
 REQUEST_FIELDS: Final = ("prompt_tokens", "shared_prefix_tokens", "max_tokens", "turn", "now")
 RECORD: Final = sorted(
     (signal for signal in SIGNALS.values() if signal.wasm is not None), key=lambda signal: signal.wasm or 0
@@ -104,7 +104,8 @@ class Started:
             raise CodeError(f"{PLACE}: {self.name}: {why}.") from None
 
     def decide(self, values: list[float], count: int) -> int:
-        """Return the position that the module chooses; `values` are those of the request, then of each instance."""
+        """Return the index of the instance that the module chooses. `values` contains the numbers of the request, then
+        those of each instance."""
         data = struct.pack(f"<{len(values)}d", *values)
         if len(data) > self.room:
             self.at = 0 if self.buffer is None else self.run(lambda: self.buffer(self.store, len(data))) & 0xFFFFFFFF
@@ -119,7 +120,7 @@ class Started:
 
 
 def _first(error: Exception) -> str:
-    """Return the line of an error that names the cause."""
+    """Return the line of an error message that names the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line.split(": ", 1)[1] for line in lines if line.startswith(("0: ", "1: ", "2: ")) and ": " in line]
     texts = [line for line in lines if "wasm trap" in line] or causes[-1:] or lines[:1]
@@ -135,7 +136,7 @@ class WasmRouting:
     from the prefix index with these `block_tokens` and `lru_blocks`. Needs the extra `wasm`.
     """
 
-    blank: ClassVar = True  # it needs a module from the user
+    blank: ClassVar = True  # the policy needs a module from the user
     path: str = ""
     fuel: int = FUEL
     block_tokens: BlockTokens = BLOCK_TOKENS

@@ -1,4 +1,4 @@
-"""Autoscalers that compare use with capacity: a target utilisation, or KV tokens."""
+"""Autoscalers that compare usage with capacity, as a target utilisation or in KV tokens."""
 
 from collections import deque
 from typing import Annotated, Final, Literal
@@ -12,7 +12,7 @@ from headway.types import Scale
 from headway.views.pool import PoolView
 
 SIGNALS: Final = {"kv": "kv_used", "batch": "running", "busy": "busy"}  # the reported signal of each utilisation
-OBSERVED: Final = 10  # saturated checks that count
+OBSERVED: Final = 10  # number of latest saturated checks that are averaged
 
 
 def utilization(pool: PoolView, signal: str) -> float:

@@ -36,7 +36,7 @@ class Predictive:
     trend_s: Span = 600.0
     period_s: Span = 86_400.0
     blend: Annotated[float, Bounds(0.0, 1.0)] = 0.5
-    rate_per_replica: Annotated[float | None, Bounds(0.001, 100_000, log=True)] = None  # requests a second
+    rate_per_replica: Annotated[float | None, Bounds(0.001, 100_000, log=True)] = None  # requests per second
     concurrency: Annotated[float | None, Bounds(0.1, 100_000, log=True)] = None  # requests
     target: Share = 0.7
     scale_down_delay_s: Seconds = 300.0
@@ -44,7 +44,7 @@ class Predictive:
 
     def __post_init__(self) -> None:
         self.recent = RecentTargets(self.scale_down_delay_s)
-        self.stay: float | None = None  # seconds that a request stays, as last learnt
+        self.stay: float | None = None  # latest estimate of the seconds that a request stays
 
     def scale(self, pool: PoolView) -> Scale | None:
         recent = since(pool.history, pool.now_ps - ps(self.trend_s))
@@ -69,7 +69,7 @@ class Predictive:
         return rate
 
     def replica_rate(self, pool: PoolView, recent: Sequence[LoadSample]) -> float | None:
-        """Return the requests a second that a replica sustains; None if nothing is known yet."""
+        """Return the requests per second that a replica sustains. If nothing is known yet, return None."""
         if self.rate_per_replica is not None:
             return self.target * self.rate_per_replica
         spans = [((new.at_ps - old.at_ps) / PS_PER_SECOND, new) for old, new in pairwise(recent)]
@@ -87,12 +87,12 @@ def ps(seconds: float) -> int:
 
 
 def since(history: Sequence[LoadSample], start_ps: int) -> Sequence[LoadSample]:
-    """Return the samples after an instant, and the last one before it."""
+    """Return the samples after `start_ps`, and the last sample at or before it."""
     return history[max(0, bisect_right(history, start_ps, key=at) - 1) :]
 
 
 def trend(samples: Sequence[LoadSample], at_ps: int) -> float:
-    """Return the rate at an instant by the least-squares line through the samples, at least 0."""
+    """Return the rate at time `at_ps` on the least-squares line through the samples, at least 0."""
     if not samples:
         return 0.0
     last = samples[-1].at_ps

@@ -13,9 +13,9 @@ from headway.types import PS_PER_SECOND, Scale
 from headway.views.pool import PoolView
 from headway.views.window import Window
 
-SHARE: Final = 0.7  # default target of utilisations
-QUEUE: Final = 5.0  # default target of queue, in requests
-READS: Final = {  # by metric: exact signals, reported signals
+SHARE: Final = 0.7  # default target of the utilisation metrics
+QUEUE: Final = 5.0  # default target of the metric `queue`, in requests per replica
+READS: Final = {  # metric -> (exact signals, reported signals) that it reads
     **{name: ((), (signal,)) for name, signal in SIGNALS.items()},
     "queue": (("pending",), ("queued",)),
     "concurrency": (("concurrency",), ()),
@@ -122,7 +122,7 @@ class Hpa:
 
 
 def select_limit(limits: list[int], select: str, replicas: int, farthest: Choice, nearest: Choice) -> int | None:
-    """Return the furthest number of replicas that a change may reach; None without a limit."""
+    """Return the furthest number of replicas that a change may reach. If there is no limit, return None."""
     if select == "disabled":
         return replicas
     if not limits:

@@ -1,4 +1,5 @@
-"""Knative's autoscaler: a target concurrency per replica, over a long window or, in a surge, a short one."""
+"""Knative's autoscaler: it keeps a target concurrency per replica, measured over a long window, or over a short window
+during a surge."""
 
 from math import floor
 from typing import Annotated
@@ -28,7 +29,7 @@ class Concurrency:
     detects a surge later.
     """
 
-    target: Annotated[float | None, Bounds(0.1, 100_000, log=True)] = None  # requests a replica
+    target: Annotated[float | None, Bounds(0.1, 100_000, log=True)] = None  # requests per replica
     utilization: Share = 0.7
     stable_window_s: Window = 60.0
     panic_window_s: Window = 6.0
@@ -45,8 +46,8 @@ class Concurrency:
         self.stable_ps = round(self.stable_window_s * PS_PER_SECOND)
         self.recent = RecentTargets(self.scale_down_delay_s)
         self.begun = False
-        self.panic_ps: int | None = None  # when a check last found a surge; None outside panic
-        self.most = 0  # highest need since the panic began
+        self.panic_ps: int | None = None  # time at which a check last found a surge; None outside panic
+        self.most = 0  # maximum number of replicas needed since the panic began
 
     def scale(self, pool: PoolView) -> Scale | None:
         now, ready = pool.now_ps, max(1, pool.serving)

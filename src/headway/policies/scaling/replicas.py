@@ -1,4 +1,4 @@
-"""Helpers of all autoscalers: rounding, pools without a serving replica, and the needs of recent checks."""
+"""Helpers for all autoscalers: rounding, pools without a serving replica, and the replicas needed at recent checks."""
 
 from math import ceil
 from typing import Annotated, Final
@@ -10,8 +10,8 @@ from headway.views.window import Window
 
 Seconds = Annotated[float, Bounds(0, 86_400)]
 Share = Annotated[float, Bounds(0.01, 1)]
-MOST: Final = 1e9  # more than any pool has
-PLACES: Final = 9  # decimals; a smaller excess over an integer is a rounding error
+MOST: Final = 1e9  # more replicas than any pool has
+PLACES: Final = 9  # decimal places; a smaller excess over an integer is a rounding error
 
 
 def whole(replicas: float) -> int:
@@ -20,27 +20,29 @@ def whole(replicas: float) -> int:
 
 
 def at_least_one(pool: PoolView, replicas: int) -> int:
-    """Return at least 1 for a pool that has requests."""
+    """Return `replicas`, but at least 1 if the pool has requests."""
     return max(replicas, 1) if pool.inflight or pool.pending else replicas
 
 
 def wake(pool: PoolView) -> Scale | None:
-    """Decide for a pool without a serving replica, which has no signals: start one if requests wait."""
+    """Decide for a pool without a serving replica. Such a pool has no signals. If requests wait and no replica is
+    starting, start one."""
     if pool.pending and not pool.replicas:
         return Scale(1, f"{pool.pending} requests wait, and there is no replica")
     return None
 
 
 def scale_to(pool: PoolView, replicas: int, reason: str) -> Scale | None:
-    """Return a decision, or None if it changes nothing."""
+    """Return the decision to have this number of replicas. If it changes nothing, return None."""
     return None if replicas == pool.replicas else Scale(replicas, reason)
 
 
 class RecentTargets:
-    """The replicas that were needed at recent checks, and those that existed before the first one."""
+    """The numbers of replicas needed at recent checks. The first entry is the number of replicas before the first
+    check."""
 
     def __init__(self, longest_s: float) -> None:
-        # Of equal values in a row only the last is kept, since it leaves the window last.
+        # If consecutive values are equal, only the last one is kept, because it leaves the window last.
         self.recent = Window(round(longest_s * PS_PER_SECOND))
 
     def add(self, pool: PoolView, replicas: int) -> None:
@@ -51,12 +53,12 @@ class RecentTargets:
         self.recent.add(pool.now_ps, replicas)
 
     def within(self, now_ps: int, seconds: float) -> list[int]:
-        """Return the needs in (now - seconds, now], and always that of now."""
+        """Return the numbers of replicas needed in (now - seconds, now], always including the current one."""
         start_ps = now_ps - round(seconds * PS_PER_SECOND)
         entries = self.recent.entries
         return [*(replicas for at_ps, replicas in entries if at_ps > start_ps), entries[-1][1]]
 
     def stabilise(self, pool: PoolView, replicas: int) -> int:
-        """Return the replicas needed now; remove none that was needed at a recent check."""
+        """Return the number of replicas needed now, but do not shrink below the highest number of recent checks."""
         self.add(pool, replicas)
         return max(replicas, min(pool.replicas, max(needed for _, needed in self.recent.entries)))

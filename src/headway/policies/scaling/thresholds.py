@@ -32,7 +32,7 @@ class QueueThreshold:
     most `below` for `sustained_down_s`, the pool loses one. Both times restart after a change.
     """
 
-    above: Annotated[float, Bounds(0.1, 10_000, log=True)] = 5.0  # requests a replica
+    above: Annotated[float, Bounds(0.1, 10_000, log=True)] = 5.0  # requests per replica
     below: Annotated[float, Bounds(0, 10_000)] = 0.5
     sustained_s: Seconds = 60.0
     sustained_down_s: Seconds = 300.0
@@ -63,7 +63,7 @@ class QueueThreshold:
 
 
 class Lasting(Struct, eq=False):
-    """Detects a condition that was true at all checks for some time."""
+    """Detects that a condition was true at all checks for at least `length_ps`."""
 
     length_ps: int
     since_ps: int | None = None
@@ -101,8 +101,8 @@ class SloDriven:
         if self.comfort < self.target:
             raise HeadwayError(f"slo-driven: comfort must be at least target, got {self.comfort:g}, {self.target:g}.")
         self.has_slo = False
-        self.missed_at: float | None = None  # load per replica when the SLO was last missed
-        self.came_up = float("-inf")  # when replicas were last starting, in seconds
+        self.missed_at: float | None = None  # load per replica when the autoscaler last reacted to an SLO miss
+        self.came_up = float("-inf")  # time of the last check that saw starting replicas, in seconds
 
     def scale(self, pool: PoolView) -> Scale | None:
         if not pool.serving:
