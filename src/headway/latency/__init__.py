@@ -1,4 +1,4 @@
-"""Step-time models and hardware tables: pure functions that return how long a step takes.
+"""Latency models and hardware tables. A latency model is a pure function that returns how long a step takes.
 
 `build` reads the `latency:` section of a scenario, `{model: NAME, ...}`. `MODELS` maps the name of every model in
 `step_models/` to its declaration: its keys with their defaults, and its constructor.
@@ -29,7 +29,7 @@ MODELS: Final[dict[str, LatencyKind]] = {module.MODEL.name: module.MODEL for mod
 
 
 def build(data: dict[str, Any], model: ModelShape, gpu: Gpu, tp: int, where: str = "cluster.latency") -> LatencyModel:
-    """Return the latency model that a `latency:` section describes; the default is `hardware`.
+    """Return the latency model that a `latency:` section describes. The default model is `hardware`.
 
     Only `hardware`, `aiconfigurator` and `roofline` use the shape, the GPU and TP. `table` uses the name of the model.
     """
@@ -45,7 +45,7 @@ def build(data: dict[str, Any], model: ModelShape, gpu: Gpu, tp: int, where: str
 
 
 def explicit(data: dict[str, Any]) -> dict[str, Any]:
-    """Return a valid section with the defaults of its model written out."""
+    """Return a valid section, completed by the default values of its model's keys."""
     name = plain(str(data.get("model", "hardware")))
     return {"model": name, **write(MODELS[name].keys()), **{key: data[key] for key in data if key != "model"}}
 

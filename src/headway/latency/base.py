@@ -1,14 +1,15 @@
 """The interface of a step-time model.
 
-A step computes `chunks` of prompts, each (new tokens, past tokens already in the KV cache), and one token for each of
-`decodes` sequences whose contexts sum to `context` tokens. A *run* repeats the step. From one step to the next, the
-context of every decode grows by one token and the past of every chunk by the length of the chunk.
+A step computes `chunks` of prompts and decodes one token for each of `decodes` sequences. A chunk is (new tokens, past
+tokens already in the KV cache). The contexts of the decoding sequences sum to `context` tokens. A *run* repeats the
+step. From one step to the next, the context of every decode grows by one token, and the past of every chunk grows by
+the length of the chunk.
 
-Over the next `k_max` steps, step j takes exactly `first + j * increment` picoseconds: a call at any of those steps
-returns the same number as its `first`. A step has at least one token and takes at least one picosecond.
+Step j of the next `k_max` steps takes exactly `first + j * increment` picoseconds. If a caller asks again at step j, it
+gets this number as `first`. A step has at least one token and takes at least one picosecond.
 
-Therefore a coefficient of a count that grows along the run (context, past) is a whole number of picoseconds. Terms
-that are constant along the run may be finer; they are rounded once per step.
+Therefore, the coefficient of a count that grows along the run (context, past) is a whole number of picoseconds. Terms
+that are constant along the run may have fractions of a picosecond; they are rounded once per step.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -29,11 +30,13 @@ Run = tuple[int, int, int]
 
 
 class LatencyModel(Protocol):
-    """A model may also have `scale(factor)`, which returns the model of an engine whose steps take `factor` times as
-    long, and `doubts(tokens, sequences)`, which returns a sentence about unmeasured step times up to these sizes."""
+    """A latency model. Two methods are optional. `scale(factor)` returns the model of an engine whose steps take
+    `factor` times as long. `doubts(tokens, sequences)` returns a sentence if step times up to these sizes are not
+    measured."""
 
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
-        """Return (first, increment, k_max): the first two in whole picoseconds, first and k_max at least 1."""
+        """Return (first, increment, k_max). `first` and `increment` are whole picoseconds; `first` and `k_max` are at
+        least 1."""
         ...
 
 
@@ -42,11 +45,11 @@ class LatencyKind(NamedTuple):
 
     name: str
     keys: type[Struct]
-    build: Callable[[Any, str, ModelShape, Gpu, int], LatencyModel]  # (keys, place for errors, model, GPU, TP)
+    build: Callable[[Any, str, ModelShape, Gpu, int], LatencyModel]  # (keys, location for errors, model, GPU, TP)
 
 
 class Walked(Struct, eq=False):
-    """A scaled model without a `scale` method: it scales each finished step time, so every run is one step long."""
+    """Scales a model that has no `scale` method. It scales each step time as a whole, so every run is one step long."""
 
     model: LatencyModel
     factor: Fraction
@@ -69,15 +72,15 @@ def times(value: int, factor: Fraction, least: int = 0) -> int:
 
 
 class Estimator:
-    """The step-time estimator that policies receive; it treats prefill tokens as one chunk without a past."""
+    """The step-time estimator that policies receive. It treats all prefill tokens as one chunk without a past."""
 
     __slots__ = ("_runs",)
 
     def __init__(self, models: Iterable[LatencyModel]) -> None:
-        self._runs = [model.run for model in models]  # by instance
+        self._runs = [model.run for model in models]  # by instance index
 
     def step_seconds(self, view: InstanceView, prefill_tokens: int, decodes: int, context: int) -> float:
-        """Return the duration of one step, 0 if it has no tokens; `context` is the sum over all decodes."""
+        """Return the duration of one step; if it has no tokens, return 0. `context` is the sum over all decodes."""
         run = self._runs[view.index]
         if prefill_tokens > 0:
             return run(decodes, context, ((prefill_tokens, 0),))[0] / PS_PER_SECOND

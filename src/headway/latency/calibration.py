@@ -1,7 +1,8 @@
-"""Calibration: fit a hardware profile to a file of measured steps, and measure its error on held-out steps.
+"""Calibration fits a hardware profile to a file of measured steps, and measures its error on held-out steps.
 
-If the caller names the model, the file needs no column `shape`. A column `composition`, {"decode": [[context, count],
-...], "prefill": [[tokens, past], ...]}, gives the exact chunks; without it, a step has `n_prefill` equal chunks.
+If the caller names the model, the file does not need the column `shape`. An optional column `composition`, {"decode":
+[[context, count], ...], "prefill": [[tokens, past], ...]}, specifies the exact chunks. Without it, a step has
+`n_prefill` equal chunks.
 """
 
 import json
@@ -26,9 +27,9 @@ from headway.latency.tables import COLUMNS, read_rows, whole
 from headway.types import Json
 
 PHASES: Final = ("decode", "prefill", "mixed")
-FEWEST: Final = 40  # steps
-FEWEST_OF_A_KIND: Final = 8  # steps that only decode, and steps with prompts
-HELD_OUT: Final = 4  # every fourth step is held out
+FEWEST: Final = 40  # minimum number of steps
+FEWEST_OF_A_KIND: Final = 8  # minimum number of steps that only decode, and of steps with prompts
+HELD_OUT: Final = 4  # every n-th step is held out
 
 
 class PhaseError(Struct, frozen=True):
@@ -51,7 +52,7 @@ class Calibration(Struct, frozen=True):
     shapes: tuple[str, ...]
 
     def summary(self) -> Json:
-        """Return the constants and the held-out errors as JSON; errors are shares."""
+        """Return the constants and the held-out errors as JSON. Errors are shares of the measured time."""
         return {
             "gpu": self.gpu,
             "steps": self.steps,
@@ -114,7 +115,7 @@ def calibrate(
 
 
 def read_steps(path: str | Path, gpu: Gpu, model: str | None = None) -> list[Step]:
-    """Read the steps of a file; raise if a step is impossible or there are too few."""
+    """Read the steps of a file. Raise an error if a step is impossible or there are too few steps."""
     rows = read_rows(path, COLUMNS if model is not None else ("shape", *COLUMNS))
     parts: dict[str, Shard] = {}
     steps = [_step(row, place, gpu, model, parts) for place, row in rows]
@@ -136,7 +137,7 @@ def _step(row: dict[str, Any], where: str, gpu: Gpu, model: str | None, parts: d
     if not tokens:
         raise HeadwayError(f"{where}: batch and new_tokens are both 0, but a step computes at least one token.")
     read = context * part.kv_bytes * part.layers
-    if not any(matmul.experts > 1 for matmul in part.matmuls):  # unknown which experts a step visits
+    if not any(matmul.experts > 1 for matmul in part.matmuls):  # with experts, the weights read are unknown
         read += part.weight_bytes - part.head.weights * part.head.bytes_a_weight
     least = read / gpu.bandwidth * 1e6
     if us < least:

@@ -1,4 +1,4 @@
-"""The cost of a prefill chunk by its length: t tokens after p past tokens attend over t·p + t(t+1)/2 pairs."""
+"""The cost of a prefill chunk by its length: t tokens after p past tokens have t·p + t(t+1)/2 query-key pairs."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Final
 
 from headway.latency.exact_numbers import round_ratio
 
-MAX_ENTRIES: Final = 1 << 16  # cached lengths; engines use few, but a policy's estimator may ask for any
+MAX_ENTRIES: Final = 1 << 16  # maximum number of cached lengths; a policy's estimator may ask for many
 
 
 class ChunkCosts(dict[int, tuple[int, int, int]]):
-    """Maps tokens to (cost without past, cost of each past token, increase from one such chunk to the next), in whole
-    picoseconds, and computes entries on demand.
+    """Maps the length of a chunk to (cost without past, cost of each past token, increase from one such chunk to the
+    next), in whole picoseconds. Entries are computed on demand.
 
-    The first two are rounded once each. So the cost is affine in the past with a whole slope, although the
-    coefficient of a pair may be finer than a picosecond.
+    The first two numbers are rounded once each. So the cost is affine in the past with an integer slope, although the
+    cost of a single pair may have fractions of a picosecond.
     """
 
     __slots__ = ("_pair", "_token")

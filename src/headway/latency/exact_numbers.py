@@ -1,4 +1,5 @@
-"""Exact numbers, read as decimals and never as binary fractions, and the units of latency and hardware keys."""
+"""Reads exact numbers, as decimals and never as binary fractions, and defines the units of latency and hardware
+keys."""
 
 import re
 from fractions import Fraction
@@ -15,7 +16,7 @@ _SUFFIX: Final = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
 def _fraction(value: object, where: str) -> Fraction | None:
-    """Return a value as an exact number, or None if it is not a number."""
+    """Return a value as an exact number. If it is not a number, return None."""
     if isinstance(value, bool) or not isinstance(value, int | float | str | Fraction):
         return None
     if isinstance(value, Fraction):
@@ -53,7 +54,7 @@ def share(value: object, where: str) -> Fraction:
 
 
 def count(value: object, where: str, most: int = 10**6) -> int:
-    """Read a whole number above zero, also in the forms 8.03B and 630M."""
+    """Read a whole number above zero. Forms such as 8.03B and 630M are valid too."""
     text, factor = value, 1
     if isinstance(value, str) and value.strip()[-1:].upper() in ("K", "M", "B", "T"):
         text, factor = value.strip()[:-1], _SUFFIX[value.strip()[-1].upper()]
@@ -67,7 +68,7 @@ def count(value: object, where: str, most: int = 10**6) -> int:
 
 
 def token_ps(value: object, where: str) -> int:
-    """Convert tokens a second to whole picoseconds a token."""
+    """Convert tokens per second to whole picoseconds per token."""
     time = round(PS_PER_SECOND / positive(value, where))
     if time < 1:
         raise HeadwayError(f"{where}: must be at most 10^12 tokens a second, got {shown(value)}.")
@@ -77,13 +78,13 @@ def token_ps(value: object, where: str) -> int:
 
 
 def round_ratio(numerator: int, denominator: int) -> int:
-    """Return `round(Fraction(numerator, denominator))`, halves to the even number, but faster."""
+    """Return `round(Fraction(numerator, denominator))`, which rounds halves to the even number, but faster."""
     whole, rest = divmod(numerator, denominator)
     rest *= 2
     return whole + 1 if rest > denominator or (rest == denominator and whole & 1) else whole
 
 
-# Units of keys; `headway.config.keys` explains them.
+# Units of keys. `headway.config.keys` explains what a unit is.
 
 
 def _step_ps(value: object, where: str) -> int:
@@ -94,7 +95,7 @@ def _step_ps(value: object, where: str) -> int:
 
 
 def _token_rate(value: object, where: str) -> Fraction:
-    token_ps(value, where)  # checks the range
+    token_ps(value, where)  # only to check the range
     return positive(value, where)
 
 
@@ -112,7 +113,7 @@ def plain_number(number: Fraction | float) -> float:
 
 StepDuration = Annotated[int, Unit("duration above 0", _step_ps, _duration_text, "_ps")]
 PartDuration = Annotated[int, Unit("duration", duration_ps, _duration_text, "_ps")]
-FineDuration = Annotated[Fraction, Unit("duration", fine_duration, duration_text)]  # may be below a picosecond
+FineDuration = Annotated[Fraction, Unit("duration", fine_duration, duration_text)]  # may have fractions
 AutoDuration = Annotated[int | Literal["auto"], Unit("duration or auto", _auto_or_ps, _duration_text, "_ps")]
 TokenTime = Annotated[int, Unit("number above 0", token_ps, lambda ps: plain_number(Fraction(PS_PER_SECOND, ps)))]
 TokenRate = Annotated[Fraction, Unit("number above 0", _token_rate, plain_number)]

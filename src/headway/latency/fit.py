@@ -1,7 +1,7 @@
-"""Fits a GPU's constants to measured steps: damped Gauss-Newton in the logarithms of constants and times.
+"""Fits a GPU's constants to measured steps, by damped Gauss-Newton on the logarithms of constants and times.
 
-The loss is the relative error, squared if small and linear if large, because measurements have outliers. Constants
-that no step depends on keep their starting values.
+The loss is a function of the relative error: quadratic if the error is small and linear if it is large, because
+measurements have outliers. Constants that no step depends on keep their starting values.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from headway.latency.shards import Shard
 from headway.latency.step_cost import Constants, step_us
 
 USUAL_ERROR: Final = 0.02  # relative error above which the loss grows linearly
-HOLD: Final = 2e-3  # strength of the pull of a constant to its starting value
+HOLD: Final = 2e-3  # strength of the regularisation that pulls a constant to its starting value
 NUDGE: Final = 1e-4  # relative change of a constant for finite differences
 ENOUGH: Final = 3e-5  # the fit ends when the relative gain of a round is below this
 ROUNDS: Final = 60
 
-# The constants that a fit may change: (start, minimum, maximum). Rates start at a share of the card's own limits: of
-# its memory bandwidth in the second table, of its FLOP/s in the third.
+# The constants that a fit may change, each with (start, minimum, maximum). Rates start at a share of the card's limit:
+# `OF_BANDWIDTH` has shares of its memory bandwidth, and `OF_FLOPS` has shares of its FLOP/s.
 FREE: Final = {
     "tile_share": (0.2, 1e-3, 1.0),
     "step_us": (60.0, 1.0, 1e4),
@@ -66,12 +66,12 @@ class Step(Struct, frozen=True):
         return ("mixed" if self.decodes else "prefill") if self.chunks else "decode"
 
     def error(self, gpu: Constants) -> float:
-        """Return the error of the predicted time, relative to the measured one."""
+        """Return the error of the predicted time, relative to the measured time."""
         return step_us(gpu, self.part, self.decodes, self.context, self.chunks) / self.us - 1.0
 
 
 def starting_constants(memory_tb_s: float, tflops: float) -> Constants:
-    """Return the starting values of a fit, for a card with this memory bandwidth and this peak of TFLOP/s."""
+    """Return the starting values of a fit for a card with this memory bandwidth and this peak TFLOP/s."""
     values: dict[str, Any] = {name: start for name, (start, _, _) in FREE.items()}
     values |= {name: share * memory_tb_s for name, share in OF_BANDWIDTH.items()}
     values |= {name: share * tflops for name, share in OF_FLOPS.items()}
@@ -85,7 +85,7 @@ def fit(
     start: Constants | None = None,
     progress: Callable[[int, float], None] | None = None,
 ) -> Constants:
-    """Return the fitted constants of a card with this memory bandwidth and this peak of TFLOP/s."""
+    """Return the fitted constants of a card with this memory bandwidth and this peak TFLOP/s."""
     np = load_library("numpy")
     first = start or starting_constants(memory_tb_s, tflops)
     bounds = {name: (low, high) for name, (_, low, high) in FREE.items()}
@@ -132,7 +132,8 @@ def fit(
 def damped_step(slopes: Any, residuals: Any, weights: Any, moved: Any, hold: float, damping: float) -> Any:
     """Return the parameter changes of one damped, weighted least-squares step.
 
-    `slopes` has one row per parameter; `moved` is the distance of each from the value to which `hold` pulls it."""
+    `slopes` has one row per parameter. `moved` is the distance of each parameter from the value to which `hold` pulls
+    it."""
     np, linalg = load_library("numpy"), load_library("scipy.linalg")
     rows = np.asarray(slopes)
     weighted = rows * np.asarray(weights)

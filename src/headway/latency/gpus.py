@@ -28,7 +28,7 @@ class Gpu(Struct, frozen=True):
     """A GPU as a mapping: `{memory: 80GB, bandwidth: 3.35TB/s, tflops: 989, usd_per_hour: 3.50}`."""
 
     memory: Annotated[int, bytes_of_at_least(1)]
-    bandwidth: Annotated[int, Unit("bandwidth", read_speed, show_speed)]  # bytes a second
+    bandwidth: Annotated[int, Unit("bandwidth", read_speed, show_speed)]  # bytes per second
     flops: Annotated[Fraction, Unit("number above 0", _read_teraflops, float)] = field(name="tflops")  # dense BF16
     usd_per_hour: Amount
     idle_watts: Amount = 0.0

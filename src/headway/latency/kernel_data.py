@@ -1,4 +1,4 @@
-"""Kernel times that the package aiconfigurator-core measured, looked up for one model on one GPU."""
+"""Looks up kernel times for one model on one GPU. The package aiconfigurator-core contains the measurements."""
 
 import json
 import logging
@@ -22,7 +22,7 @@ from headway.latency.shapes import ModelShape
 T = TypeVar("T")
 
 PACKAGE: Final = "aiconfigurator-core"
-SYSTEMS: Final = {  # names of our GPUs and of the package's systems
+SYSTEMS: Final = {  # Headway's name of a GPU -> the package's name of the system
     "h100": "h100_sxm",
     "h200": "h200_sxm",
     "b200": "b200_sxm",
@@ -30,8 +30,8 @@ SYSTEMS: Final = {  # names of our GPUs and of the package's systems
     "l40s": "l40s",
     "rtx-pro-6000": "rtx_pro_6000_server",
 }
-GEMMS: Final = {Fraction(2): "bfloat16", Fraction(1): "fp8", Fraction(1, 2): "int4_wo"}  # by bytes of a weight
-CACHES: Final = {Fraction(2): "bfloat16", Fraction(1): "fp8"}  # by bytes of a number in the KV cache
+GEMMS: Final = {Fraction(2): "bfloat16", Fraction(1): "fp8", Fraction(1, 2): "int4_wo"}  # bytes per weight -> format
+CACHES: Final = {Fraction(2): "bfloat16", Fraction(1): "fp8"}  # bytes per number in the KV cache -> format
 ATTENTION: Final = ("context_attention", "generation_attention")
 LOGITS: Final = ("context_logits_gemm", "generation_logits_gemm")
 
@@ -48,7 +48,7 @@ class Source(Struct, frozen=True):
 
 
 class Kernels:
-    """Times in milliseconds, summed over all layers, of the parts of a step."""
+    """The times of the parts of a step, in milliseconds, summed over all layers."""
 
     def __init__(self, handle: Any) -> None:
         self._prompts = _Phase(handle.evaluate_context_ops)
@@ -72,7 +72,7 @@ class Kernels:
 
 
 class _Phase:
-    """The package's operations of one phase, by their index in its list."""
+    """The operations of one phase, as indexes into the package's list of operations."""
 
     def __init__(self, evaluate: Any) -> None:
         self._evaluate = evaluate
@@ -93,7 +93,7 @@ class _Phase:
             try:
                 ((name, _, _, _),) = self._evaluate([place], batch_size=1, s=1)
             except ValueError as error:
-                if "out of range" in str(error):  # after the last operation
+                if "out of range" in str(error):  # the index is after the last operation
                     return
                 raise
             yield name
@@ -101,7 +101,8 @@ class _Phase:
 
 
 def find_source(system: object, backend: object, version: object, gpu: Gpu, where: str) -> Source:
-    """Return the measurements that a `latency:` section names; if there are none, raise with the ones that exist."""
+    """Return the measurements that a `latency:` section names. If they do not exist, raise an error that lists the
+    existing ones."""
     try:
         data = import_module("aiconfigurator_core.sdk.perf_database")
     except ImportError:
@@ -132,9 +133,9 @@ def find_source(system: object, backend: object, version: object, gpu: Gpu, wher
 
 
 def with_kernels(model: ModelShape, tp: int, source: Source, use: Callable[[Kernels], T]) -> T:
-    """Return what `use` makes of the kernels of a model's shape; the package need not know the model.
+    """Call `use` with the kernels of a model's shape, and return its result. The package need not know the model.
 
-    Errors name no place, because callers cache the result and may use it for several sections.
+    Errors name no section, because callers cache the result and may use it for several sections.
     """
     sdk = import_module("aiconfigurator_core.sdk")
     config, quantised = _config(model, tp)
@@ -153,7 +154,7 @@ def with_kernels(model: ModelShape, tp: int, source: Source, use: Callable[[Kern
             return use(Kernels(handle))
     except (RuntimeError, ValueError, AssertionError) as error:  # the package raises these if it has no data
         why = str(error).strip().partition("\n")[0].removeprefix("perf database error: ")
-        why = why.partition(" at /")[0].rstrip(".")  # without the path of the package's file
+        why = why.partition(" at /")[0].rstrip(".")  # removes the path of the package's file
         there = _mixtures(model, source) if model.experts else ""
         raise HeadwayError(
             f"{source.words()} has no kernel times of {model.name} with tp {tp} ({why}).{there}"
@@ -161,7 +162,7 @@ def with_kernels(model: ModelShape, tp: int, source: Source, use: Callable[[Kern
 
 
 def _config(model: ModelShape, tp: int) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the shape as a config.json that the package reads, and its names for the number formats."""
+    """Return the shape as a config.json that the package can read, and the package's names of the number formats."""
     if not (model.hidden and model.vocab and (model.experts or model.intermediate)):
         raise HeadwayError(
             f"the shape of {model.name} is incomplete. aiconfigurator needs hidden, intermediate and vocab."
@@ -200,7 +201,7 @@ def _config(model: ModelShape, tp: int) -> tuple[dict[str, Any], dict[str, str]]
 
 
 def _mixtures(model: ModelShape, source: Source) -> str:
-    """Return a sentence that lists the measured mixtures of experts with the model's weight format."""
+    """Return a sentence that lists the measured mixtures of experts that have the model's weight format."""
     with _quiet():
         data = import_module("aiconfigurator_core.sdk.perf_database").get_database(*astuple(source))
         import_module("aiconfigurator_core.sdk.operations").MoE.load_data(data)

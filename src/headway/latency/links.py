@@ -21,7 +21,7 @@ FIGURES: Final = ("latency", "bandwidth")
 def fill_link(keys: Any, where: str, usual: Mapping[str, str]) -> Any:
     """Fill in `latency` and `bandwidth`: from the measured link that `profile` names, from the keys, or from `usual`.
 
-    `profile` excludes the other two. Otherwise a resolved scenario would accept a profile and ignore it.
+    `profile` excludes the other two keys. Otherwise, a resolved scenario, which has both keys, would ignore a profile.
     """
     if not isinstance(keys, dict):
         return keys
@@ -53,21 +53,21 @@ def show_speed(speed: int) -> str:
     return f"{bytes_text(speed)}/s"
 
 
-Speed = Annotated[int, Unit("bandwidth", read_speed, write_speed, show=show_speed)]  # bytes a second
+Speed = Annotated[int, Unit("bandwidth", read_speed, write_speed, show=show_speed)]  # bytes per second
 ProfileName = Annotated[
     str | None, "measured link that sets `latency` and `bandwidth` (listed below); excludes these two keys", QUIET
 ]
 
 
 class LinkProfile(Struct, frozen=True):
-    """A measured link: the line that fits its measured copy times best."""
+    """A measured link: latency and bandwidth of the line that fits the measured copy times best."""
 
     name: str
     latency_ps: Duration
     bandwidth: Speed
-    direction: str  # h2d, d2h or d2d: host memory and GPU
-    methods: tuple[str, ...]  # of copying
-    within: float  # largest relative deviation of a measured time from the line
+    direction: str  # h2d, d2h or d2d; h is host memory and d is GPU memory
+    methods: tuple[str, ...]  # methods of copying
+    within: float  # maximum relative deviation of a measured time from the line
 
 
 @cache

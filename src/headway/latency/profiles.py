@@ -32,7 +32,7 @@ class Profile(Struct, frozen=True):
     as_of: Annotated[str, Unit("date", lambda date, _: str(date), str)]
     source: str
     measured: str
-    error: dict[str, str]  # of the fit, on each set of held-out steps
+    error: dict[str, str]  # error of the fit on each set of held-out steps
     tokens: tuple[int, int]  # measured range of tokens in a step
     context: tuple[int, int]  # measured range of a sequence's context
     shapes: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class Profile(Struct, frozen=True):
     calibrated: Annotated[bool, INTERNAL] = True
 
     def outside(self, tokens: int, context: int) -> str:
-        """Return a sentence if a step is outside the measured range, else an empty text."""
+        """If a step is outside the measured range, return a sentence that says so; otherwise an empty string."""
         if not self.calibrated:
             return f"{self.name} is not calibrated: its times are scaled from a spec sheet."
         for what, value, (_, most) in (("tokens in a step", tokens, self.tokens), ("context", context, self.context)):
@@ -51,7 +51,8 @@ class Profile(Struct, frozen=True):
 
 
 def read_profile(name: str, gpu: Gpu, where: str) -> Profile:
-    """Return a packaged profile by name, one from a `.yaml` file, or a spec-sheet profile of an unmeasured GPU."""
+    """Return a packaged profile by name, a profile from a `.yaml` file, or a spec-sheet profile of an unmeasured
+    GPU."""
     if name.endswith((".yaml", ".yml")):
         try:
             document = yaml.safe_load(Path(name).read_text(encoding="utf-8"))
@@ -85,7 +86,7 @@ def _load_measured(name: str) -> Profile:
 
 
 def spec_sheet(gpu: Gpu) -> Profile:
-    """Return the profile of an unmeasured card: its own peak rates at the efficiencies of a measured card."""
+    """Return the profile of an unmeasured card: its own peak rates, with the efficiencies of a measured card."""
     known = _load_measured(MODEL_OF_OTHERS)
     reference = gpus().entries[known.gpu]
     memory = gpu.bandwidth / reference.bandwidth

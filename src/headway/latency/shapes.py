@@ -29,13 +29,13 @@ class ModelShape(Struct, frozen=True):
     kv_heads: int = 0
     intermediate: int = 0  # width of a feed-forward layer
     vocab: int = 0
-    experts: int = 0  # 0: not a mixture
+    experts: int = 0  # 0: not a mixture of experts
     experts_per_token: int = 0
     expert_intermediate: int = 0
     shared_intermediate: int = 0  # total width of the experts that every token visits
-    dense_layers: int = 0  # layers without experts, in a mixture
-    weight_size: Fraction = Fraction(2)  # bytes of a weight
-    kv_size: Fraction = Fraction(2)  # bytes of a number in the KV cache
+    dense_layers: int = 0  # number of layers without experts in a mixture of experts
+    weight_size: Fraction = Fraction(2)  # bytes per weight
+    kv_size: Fraction = Fraction(2)  # bytes per number in the KV cache
 
 
 def _read_width(value: Any, where: str) -> int:
@@ -65,14 +65,14 @@ class ModelFigures(Struct):
     kv_heads: Count | None = None  # default: heads
     head_dim: Count | None = None  # default: hidden / heads
     active_params: Params | None = None  # default: params
-    intermediate: Width | None = None  # default: computed from the remaining params
+    intermediate: Width | None = None  # default: computed from the parameters that are not in other matrices
     vocab: Width | None = None  # default: the output matmul counts as part of the layers
     experts: Width | None = None
     experts_per_token: Width | None = None
     expert_intermediate: Width | None = None
     shared_intermediate: Width | None = None
     dense_layers: Width | None = None
-    dtype_bytes: Size = Fraction(2)  # bytes of a weight: 2 for BF16, 1 for FP8
+    dtype_bytes: Size = Fraction(2)  # bytes per weight: 2 for BF16, 1 for FP8
     kv_dtype_bytes: Size | None = None  # default: dtype_bytes
     name: str = "custom"
 

@@ -11,8 +11,9 @@ from headway.latency.shapes import ModelShape
 
 
 class Matmul(Struct, frozen=True):
-    """Weights that multiply all tokens of a step; a token visits `visits` of `experts` such sets. All matrices of one
-    kind count as one, since the time to read and to compute them depends only on the sum of their sizes."""
+    """A set of weights that multiplies the tokens of a step. There are `experts` such sets, of which a token visits
+    `visits`. All matrices of one kind are one set, because the time to read and to compute them depends only on the sum
+    of their sizes."""
 
     weights: float
     bytes_a_weight: float
@@ -27,14 +28,14 @@ class Shard(Struct, frozen=True):
     head_dim: int
     kv_bytes: float  # bytes of keys and values on this GPU, per token and layer
     matmuls: tuple[Matmul, ...]
-    head: Matmul  # from the last hidden state to the vocabulary
-    logits: float  # logits of a sequence on this GPU
+    head: Matmul  # the matmul from the last hidden state to the vocabulary
+    logits: float  # number of logits of a sequence on this GPU
     moved: float  # bytes that norms, rotary embedding and activation read and write, per token and layer
     tp: int = 1
 
     @property
     def weight_bytes(self) -> float:
-        """The size of all weights on this GPU, of every expert."""
+        """The size of all weights on this GPU, including those of every expert."""
         total = 0.0
         for matmul in (*self.matmuls, self.head):
             total += matmul.weights * matmul.experts * matmul.bytes_a_weight
@@ -42,8 +43,8 @@ class Shard(Struct, frozen=True):
 
 
 def shard(model: ModelShape, tp: int, where: str = "model") -> Shard:
-    """Return the part of each of `tp` GPUs. Heads, widths and vocabulary are split; if there are fewer KV heads than
-    GPUs, each GPU has one."""
+    """Return the part of a model that each of `tp` GPUs computes. Heads, widths and vocabulary are split. If there are
+    fewer KV heads than GPUs, each GPU has one KV head."""
     if not model.hidden:
         raise HeadwayError(
             f"{where}: the shape of {model.name} is unknown. The latency model `hardware` needs hidden, kv_heads, "
@@ -53,13 +54,13 @@ def shard(model: ModelShape, tp: int, where: str = "model") -> Shard:
     queries = model.heads * model.head_dim / tp
     kv = max(model.kv_heads / tp, 1.0) * model.head_dim
     sparse = model.layers - model.dense_layers if model.experts else 0
-    always = model.layers * hidden * (2 * queries + 2 * kv)  # weights that every token uses: first those of attention
-    width = 0.0  # of the activations, summed over the layers
+    always = model.layers * hidden * (2 * queries + 2 * kv)  # weights that every token uses; here of attention
+    width = 0.0  # width of the activations, summed over the layers
     matmuls = []
     if sparse:
-        expert = 3 * hidden * model.expert_intermediate / tp  # gate, up and down
+        expert = 3 * hidden * model.expert_intermediate / tp  # gate, up and down projections
         matmuls.append(Matmul(sparse * expert, size, model.experts, model.experts_per_token))
-        matmuls.append(Matmul(sparse * hidden * model.experts, 2.0))  # the router, neither split nor quantised
+        matmuls.append(Matmul(sparse * hidden * model.experts, 2.0))  # the expert router, neither split nor quantised
         always += sparse * 3 * hidden * model.shared_intermediate / tp
         width += sparse * (model.expert_intermediate * model.experts_per_token + model.shared_intermediate)
     dense = model.layers - sparse
@@ -80,7 +81,7 @@ def shard(model: ModelShape, tp: int, where: str = "model") -> Shard:
     )
 
 
-# Memory: the KV blocks of an instance, and its static capacity score.
+# Functions about memory: the KV blocks of an instance, and its static capacity score.
 
 MOST_BLOCKS: Final = 10**9
 
@@ -88,7 +89,8 @@ MOST_BLOCKS: Final = 10**9
 def kv_blocks(
     model: ModelShape, gpu: Gpu, tp: int, block_tokens: int, utilization: float = 0.9, where: str = "cluster"
 ) -> int:
-    """Return the KV blocks that fit beside the weights: floor((memory·tp·utilization - weights) / (bytes of a block)).
+    """Return the number of KV blocks that fit in addition to the weights: floor((memory·tp·utilization - weights) /
+    (bytes of a block)).
 
     This assumes that activations and graph pools fit into the unused share. If you know a measured count, use that.
     """
@@ -109,7 +111,7 @@ def kv_blocks(
 
 
 def _gigabytes(needed: int, offered: int) -> tuple[str, str]:
-    """Return both sizes as texts, with enough digits to differ."""
+    """Return both sizes as strings with enough digits to differ."""
     for digits in range(9):
         texts = f"{needed / 1e9:.{digits}f} GB", f"{offered / 1e9:.{digits}f} GB"
         if texts[0] != texts[1]:
@@ -120,8 +122,8 @@ def _gigabytes(needed: int, offered: int) -> tuple[str, str]:
 def capacity_score(model: ModelShape, gpu: Gpu, tp: int) -> float:
     """Return free / (free + M), a static score in [0, 1) that routing policies may use.
 
-    `free` is the memory of all `tp` GPUs minus the weights, 0 if they do not fit. M is the memory of the largest GPU of
-    the table.
+    `free` is the memory of all `tp` GPUs minus the weights, or 0 if the weights do not fit. M is the memory of the
+    largest GPU in the table.
     """
     free = max(0, gpu.memory * tp - model.weight_bytes)
     largest = max(known.memory for known in gpus().entries.values())

@@ -1,13 +1,13 @@
 """The time of a step on a GPU, in microseconds, from constants of the GPU and the shape of the model's shard.
 
-    dense work      for each kind of weights: cube root of (time to read them³ + time to compute the step's tokens³)
-    element-wise    bytes of norms, rotary embedding and activation / their bandwidth
+    dense work      for each kind of weights: cube root of (time to read the weights³ + time to compute with them³)
+    element-wise    bytes of norms, rotary embedding and activation / bandwidth of these operations
     decodes         KV bytes / bandwidth, and a time per layer that grows with the batch up to a limit
     prefill chunks  query-key pairs / rate; more for the past of a chunk that is too short to fill the GPU
-    constants       per step and per layer; for attention of decodes, of chunks, of both, of chunks with a past
+    constants       per step and per layer; also for attention of decodes, of chunks, of both, of chunks with a past
     communication   two all-reduces per layer, if the model is split
 
-The formulas use only + - * /, which every machine rounds alike, so results are the same everywhere.
+The formulas use only + - * /, which every machine rounds in the same way, so results are the same on every machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headway.errors import HeadwayError
 from headway.latency.base import Chunk
 from headway.latency.shards import Matmul, Shard
 
-MEGA = 1e6  # bytes a microsecond in a terabyte a second, and operations in a teraflop a second
+MEGA = 1e6  # 1 TB/s is 1e6 bytes per microsecond, and 1 TFLOP/s is 1e6 operations per microsecond
 
 
 class Constants(Struct, frozen=True):
@@ -59,7 +59,7 @@ class Constants(Struct, frozen=True):
     reduce_tb_s: Annotated[float, Doc("bytes of an all-reduce", type="TB/s")] = 1.0
 
     def validate(self, where: str) -> Constants:
-        """Raise if more work could take less time, or a step no time."""
+        """Raise an error if more work could take less time, or if a step could take no time."""
         for name in self.__struct_fields__:
             value = getattr(self, name)
             rate = name.endswith(("_tb_s", "_tflops")) or name in ("tile", "fp8_speedup")
@@ -75,12 +75,12 @@ class Constants(Struct, frozen=True):
 
 
 def cube_root(value: float) -> float:
-    """Return the cube root by Newton's method; the last bit of math.cbrt differs between machines."""
+    """Return the cube root by Newton's method, because the last bit of math.cbrt differs between machines."""
     if value <= 0.0:
         return 0.0
     mantissa, exponent = frexp(value)
     third, rest = divmod(exponent, 3)
-    mantissa = ldexp(mantissa, rest)  # in [0.5, 4)
+    mantissa = ldexp(mantissa, rest)  # now in [0.5, 4)
     root = 0.6 + 0.3 * mantissa
     for _ in range(6):
         root -= (root - mantissa / (root * root)) / 3.0
@@ -111,7 +111,8 @@ def _experts_read(experts: int, visits: int, tokens: float) -> float:
 
 
 def tokens_us(gpu: Constants, part: Shard, tokens: int) -> float:
-    """Return the time of the work that depends only on the number of tokens, with the constants per step and layer."""
+    """Return the time of the work that depends only on the number of tokens. This includes the constants per step and
+    per layer."""
     paid = tokens + gpu.tile_share * (ceil(tokens / gpu.tile) * gpu.tile - tokens)
     total = gpu.step_us + part.layers * (gpu.layer_us + tokens * part.moved / (gpu.elementwise_tb_s * MEGA))
     for matmul in part.matmuls:
@@ -129,7 +130,7 @@ def sequences_us(gpu: Constants, part: Shard, sequences: int) -> float:
 
 
 def decodes_us(gpu: Constants, part: Shard, decodes: int) -> float:
-    """Return the time of attention of decodes that does not depend on their context."""
+    """Return the part of the attention time of decodes that does not depend on their context."""
     return part.layers * (gpu.decode_us + gpu.crowd_us * decodes / (decodes + gpu.crowd_half)) if decodes else 0.0
 
 
@@ -139,7 +140,8 @@ def context_us(gpu: Constants, part: Shard) -> float:
 
 
 def mixed_context_us(gpu: Constants, part: Shard) -> float:
-    """Return the time per token of a decode's context in a step with chunks: their kernel reads it per query head."""
+    """Return the time per token of a decode's context in a step with chunks. In such a step, the kernel reads the
+    context once per query head."""
     return max(gpu.mixed_kv * context_us(gpu, part), gpu.padded_rows * pair_us(gpu, part))
 
 
@@ -155,7 +157,8 @@ def pair_us(gpu: Constants, part: Shard) -> float:
 
 
 def past_token_us(gpu: Constants, part: Shard, tokens: int) -> float:
-    """Return the time per token of a chunk's past: `tokens` pairs, more if the chunk is too short to fill the GPU."""
+    """Return the time per token of the past of a chunk of `tokens` tokens: the time of `tokens` pairs, or more if the
+    chunk is too short to fill the GPU."""
     pair = pair_us(gpu, part)
     read = gpu.short_read * context_us(gpu, part)
     return max(pair * tokens, min(read + gpu.short_pairs * pair * tokens, pair * gpu.fill_rows / part.heads))
@@ -172,7 +175,7 @@ def attention_us(gpu: Constants, part: Shard, decoding: bool, past: bool) -> flo
 
 
 def step_us(gpu: Constants, part: Shard, decodes: int, context: int, chunks: Sequence[Chunk]) -> float:
-    """Return the time of a whole step on the GPU, not rounded."""
+    """Return the time of a whole step on the GPU, without rounding."""
     tokens, past, longest, total = decodes, False, 0, 0.0
     for length, before in chunks:
         tokens += length

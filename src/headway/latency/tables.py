@@ -1,4 +1,5 @@
-"""The packaged tables of GPUs, models and links, with look-up by name or alias; CSV files of measured steps."""
+"""Reads the packaged tables of GPUs, models and links, with look-up by name or alias, and CSV files of measured
+steps."""
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,7 @@ def plain(name: str) -> str:
 
 
 class Table(Generic[T]):
-    """Entries by name, in the order of the file, and the date of its values."""
+    """The entries of a file by name, in the order of the file, and the date of the values."""
 
     def __init__(self, as_of: str, entries: Mapping[str, T], aliases: Mapping[str, str]) -> None:
         self.as_of = as_of
@@ -51,7 +52,7 @@ def document_of(file: str) -> dict[str, Any]:
 
 
 def load(file: str, key: str, make: Callable[[str, dict[str, Any]], T]) -> Table[T]:
-    """Load a table of `presets/`; `make` builds an entry from its name and its keys."""
+    """Load a table of `presets/`. The function `make` builds an entry from its name and its keys."""
     document = document_of(file)
     entries: dict[str, T] = {}
     aliases: dict[str, str] = {}
@@ -69,7 +70,8 @@ Row = tuple[str, dict[str, Any]]
 
 
 def read_rows(path: str | Path, needed: Sequence[str]) -> list[Row]:
-    """Return rows with their places for errors. If the file has a `mode` column, only its "graph" rows count."""
+    """Return the rows, each with its location for error messages. If the file has a column `mode`, return only the
+    rows with the mode "graph"."""
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)

@@ -1,4 +1,5 @@
-"""`aiconfigurator`: a step time is the sum of kernel times, which the package of that name measured one by one."""
+"""`aiconfigurator`: a step time is the sum of kernel times. The package of that name contains measurements of single
+kernels."""
 
 from __future__ import annotations
 
@@ -21,13 +22,13 @@ from headway.latency.shapes import ModelShape
 from headway.latency.surface import Surface
 
 PS_PER_MS: Final = 10**9
-LONGEST: Final = 1 << 17  # largest tabulated number of tokens in a sequence
-CROWD: Final = 2048  # largest tabulated number of decodes
-MEASURED: Final = 16_384  # largest measured number of tokens in a chunk
+LONGEST: Final = 1 << 17  # maximum tabulated number of tokens in a sequence
+CROWD: Final = 2048  # maximum tabulated number of decodes
+MEASURED: Final = 16_384  # maximum measured number of tokens in a chunk
 
 
 def _counts(most: int, parts: int, least: int = 1) -> list[int]:
-    """Return counts from `least` to `most`, `parts` of them per doubling."""
+    """Return counts from `least` to `most`, with `parts` counts per doubling."""
     counts, octave = {most}, least
     while octave < most:
         counts.update(octave + octave * part // parts for part in range(parts))
@@ -35,7 +36,7 @@ def _counts(most: int, parts: int, least: int = 1) -> list[int]:
     return sorted(counts)
 
 
-# A kernel works in tiles: one token above a multiple of the tile may cost a whole tile more.
+# A kernel works in tiles: one token above a multiple of the tile size may cost a whole additional tile.
 TILES: Final = ((16, 256), (256, 4096), (1024, LONGEST))
 TOKENS: Final = sorted(
     {
@@ -58,18 +59,18 @@ class AiconfiguratorParameters(Struct):
 
 
 class KernelSurfaces(Struct, frozen=True):
-    tokens: Surface  # work per token, in a step without chunks
-    mixed_tokens: Surface  # the same in a step with chunks
-    logits: Surface  # by sequences
-    decodes: Surface  # attention, by decodes and the sum of their contexts
-    chunks: Surface  # attention, by tokens and past
+    tokens: Surface  # work that depends only on the number of tokens, in a step without chunks
+    mixed_tokens: Surface  # the same work in a step with chunks
+    logits: Surface  # logits, by number of sequences
+    decodes: Surface  # attention of decodes, by their number and the sum of their contexts
+    chunks: Surface  # attention of a chunk, by its tokens and its past
 
     def scale(self, factor: Fraction) -> KernelSurfaces:
         return KernelSurfaces(*(getattr(self, name).scale(factor) for name in self.__struct_fields__))
 
 
 class Aiconfigurator(Struct, eq=False):
-    """The sum of non-decreasing surfaces; along a run each surface is affine until its next node."""
+    """The sum of non-decreasing surfaces. Along a run, each surface is affine until its next node."""
 
     source: Source
     parts: KernelSurfaces
@@ -118,7 +119,8 @@ MODEL: Final = LatencyKind("aiconfigurator", AiconfiguratorParameters, _build)
 
 @lru_cache(maxsize=16)
 def _surfaces(model: ModelShape, tp: int, source: Source) -> KernelSurfaces:
-    """Tabulate the kernels; cached because this takes seconds and every pool of a scenario does it several times."""
+    """Tabulate the kernels. The result is cached, because this takes seconds and every pool of a scenario needs it
+    several times."""
     return with_kernels(model, tp, source, _tabulate)
 
 

@@ -20,7 +20,7 @@ from headway.latency.profiles import Profile, read_profile
 from headway.latency.shapes import ModelShape, read_model
 from headway.latency.shards import Shard, shard
 
-MAX_ENTRIES: Final = 1 << 16  # cached costs; engines use few counts, but a policy's estimator may ask for any
+MAX_ENTRIES: Final = 1 << 16  # maximum number of cached costs; a policy's estimator may ask for many counts
 
 
 class HardwareParameters(Struct):
@@ -36,8 +36,8 @@ class Hardware:
     """The constant part of a run is a sum of table look-ups, each rounded once to whole picoseconds. A token of context
     or past costs a whole number of picoseconds, so the step time is exactly affine along a run.
 
-    The first chunk of a prompt has no past and the second has, which adds a constant. So a run that starts with a first
-    chunk is one step long.
+    The first chunk of a prompt has no past, but the second chunk has one, which adds a constant. So a run that starts
+    with the first chunk of a prompt is one step long.
     """
 
     def __init__(self, profile: Profile, part: Shard, host_ps: int, factor: Fraction = Fraction(1)) -> None:
@@ -47,18 +47,20 @@ class Hardware:
         self._host = times(host_ps, factor)
         self._kv = self._ps(step_cost.context_us(gpu, part))
         self._mixed_kv = self._ps(step_cost.mixed_context_us(gpu, part))
-        self._beside = self._ps(step_cost.beside_us(gpu, part, 0))  # a decode in a step with chunks
+        self._beside = self._ps(step_cost.beside_us(gpu, part, 0))  # time of a decode in a step with chunks
         self._beside_row = self._ps(step_cost.beside_us(gpu, part, 1)) - self._beside  # per token of the longest chunk
-        # Constants of a step with chunks, by whether it has decodes and whether any chunk has a past.
+        # Constants of a step with chunks. The indexes are whether it has decodes, and whether any chunk has a past.
         self._mixed = [
             [self._ps(step_cost.attention_us(gpu, part, decoding, past)) for past in (False, True)]
             for decoding in (False, True)
         ]
-        self._decode: list[tuple[int, int]] = []  # by decodes, without chunks: time without context, increase per step
-        self._decodes: list[int] = []  # by decodes: attention without the part that grows with context
+        # By number of decodes, for steps without chunks: (time without context, increase per step).
+        self._decode: list[tuple[int, int]] = []
+        self._decodes: list[int] = []  # by number of decodes: attention time that does not grow with context
         self._sequences: list[int] = []
         self._tokens: dict[int, int] = {}
-        self._chunks: dict[int, tuple[int, int, int]] = {}  # time without past, per past token, increase per step
+        # Length of a chunk -> (time without past, time per past token, increase per step).
+        self._chunks: dict[int, tuple[int, int, int]] = {}
 
     def scale(self, factor: Fraction) -> Hardware:
         return Hardware(self.profile, self.part, self.host_ps, self._factor * factor)
@@ -123,7 +125,7 @@ class Hardware:
         return self._decode[most]
 
     def _token(self, tokens: int) -> int:
-        """Return the host's time and the time of work that depends only on the number of tokens."""
+        """Return the host's time plus the time of the work that depends only on the number of tokens."""
         cost = max(1, self._host + self._ps(step_cost.tokens_us(self.profile.constants, self.part, tokens)))
         if len(self._tokens) < MAX_ENTRIES:
             self._tokens[tokens] = cost
@@ -166,7 +168,8 @@ class StepTimes:
         return self.hardware.profile
 
     def step_ms(self, decode: Iterable[int] = (), prefill: Iterable[tuple[int, int]] = ()) -> float:
-        """Return the GPU's time of a step with these decode contexts and these prefill chunks (new, past tokens)."""
+        """Return the GPU's time for a step with these decode contexts and these prefill chunks, each (new tokens, past
+        tokens)."""
         contexts = [_whole(value, "decode", 0) for value in decode]
         chunks = [(_whole(new, "prefill", 1), _whole(past, "prefill", 0)) for new, past in prefill]
         if not contexts and not chunks:
@@ -175,14 +178,15 @@ class StepTimes:
 
 
 def step_times(gpu: object, model: object, tp: int = 1, host: str | None = None) -> StepTimes:
-    """Return the step times of a model on a GPU, each a name, a mapping or a file (profile .yaml, config.json)."""
+    """Return the step times of a model on a GPU. Both may be a name, a mapping or a file: a profile (.yaml) for the
+    GPU, a config.json for the model."""
     if isinstance(tp, bool) or not isinstance(tp, int) or not 1 <= tp <= MOST_GPUS:
         raise HeadwayError(f"tp: must be a whole number between 1 and {MOST_GPUS}, got {shown(tp)}.")
     shape = read_model(model, "model")
     data: dict[str, Any] = {} if host is None else {"host": host}
     if isinstance(gpu, str) and gpu.endswith((".yaml", ".yml")):
         data["profile"] = gpu
-        card = next(iter(gpus().entries.values()))  # any card: a profile from a file does not use it
+        card = next(iter(gpus().entries.values()))  # any card, because a profile from a file does not use it
     else:
         card = read_gpu(gpu, "gpu")
     keys = section.read(HardwareParameters, data, "latency")

@@ -1,4 +1,4 @@
-"""`piecewise`: decode throughput grows linearly with the batch up to saturation and is constant beyond."""
+"""`piecewise`: decode throughput grows linearly with the batch size up to saturation and is constant beyond."""
 
 from __future__ import annotations
 

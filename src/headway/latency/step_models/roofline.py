@@ -1,7 +1,8 @@
 """`roofline`: a step takes the longer of computing and reading memory, from the model's shape and the GPU's spec sheet.
 
-It ignores communication between tensor-parallel GPUs and kernels below peak or without overlap, and is then too fast.
-It ignores expert routing (each step reads all weights of a mixture), and is then too slow at small batches.
+It ignores communication between tensor-parallel GPUs, and kernels that are slower than peak or do not overlap. In these
+cases its times are too short. It ignores expert routing and reads all weights of a mixture in each step. So its times
+are too long for mixtures at small batches.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Roofline:
     compute = (2·active_params·tokens + 4·heads·head_dim·layers·(prefill pairs + decode context)) / (FLOP/s·tp·mfu) and
     memory = (weight bytes + KV bytes·(decode context + past and tokens of every chunk)) / (bandwidth·tp·mbu).
 
-    Both are affine along a run, so a plan holds until the smaller overtakes the larger.
+    Both terms are affine along a run, so a run ends when the smaller term overtakes the larger.
     """
 
     __slots__ = ("_chunk", "_compute", "_decode", "_kv", "_memory", "_pair", "_token")
@@ -51,11 +52,11 @@ class Roofline:
         self._token = round(2 * model.active_params * flop)
         self._pair = round(pair)
         self._kv = round(model.kv_bytes_per_token * byte)
-        self._compute = keys.overhead_ps  # of a step without tokens
+        self._compute = keys.overhead_ps  # compute time of a step without tokens
         self._memory = keys.overhead_ps + max(1, round(model.weight_bytes * byte))
         self._chunk = ChunkCosts(self._token, pair)
-        # By batch size: the context from which memory is the bottleneck for good, and the increase per step. This is a
-        # shortcut for decode steps, which are most of the calls.
+        # By batch size: the context from which on memory stays the bottleneck, and the increase per step. This is a
+        # shortcut for steps that only decode, which are most of the calls.
         self._decode: list[tuple[int, int]] = []
 
     def scale(self, factor: Fraction) -> Roofline:

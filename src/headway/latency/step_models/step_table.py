@@ -22,8 +22,8 @@ from headway.latency.shapes import ModelShape, models
 from headway.latency.surface import Surface
 from headway.latency.tables import COLUMNS, plain, read_rows, whole
 
-MOST: Final = 1000  # rows of one kind
-LARGEST: Final = 10**9  # tokens in a row
+MOST: Final = 1000  # maximum number of rows of one kind
+LARGEST: Final = 10**9  # maximum number of tokens in a row
 
 Measured = tuple[int, int, int]  # (decodes, context, picoseconds) or (tokens, past, picoseconds)
 
@@ -50,10 +50,11 @@ class StepRow(Struct):
 
 
 class StepTable:
-    """Decode steps are a surface over decodes and their context; steps of one chunk are a surface over tokens and past.
+    """Interpolates two surfaces: decode steps by decodes and their context, steps of one chunk by tokens and past.
 
-    Any other step takes as long as one chunk of all its tokens without a past (or its decodes without context, if that
-    is longer), plus what contexts and pasts add; but at least as long as its decodes or any of its chunks alone.
+    Any other step takes as long as one chunk of all its tokens without a past, or as its decodes without context if
+    that is longer, plus what contexts and pasts add. But it takes at least as long as its decodes alone, and as each of
+    its chunks alone.
     """
 
     def __init__(self, decode: tuple[Measured, ...], prefill: tuple[Measured, ...], host_ps: int = 0) -> None:
@@ -119,13 +120,14 @@ MODEL: Final = LatencyKind("table", StepTableParameters, _build)
 
 
 def _run(surface: Surface, count: int, place: int, beside: int = 0) -> Run:
-    """Plan a run, along which `place` grows by `count` per step."""
+    """Return the run along which the second count starts at `place` and grows by `count` per step."""
     value, slope, room = surface.curve(count).at(place)
     return beside + value, slope * count, -(-room // count)
 
 
 def _highest(run: Run, others: Sequence[Run]) -> Run:
-    """Return the longest of several runs, for as long as it stays the longest and all are affine."""
+    """Return the run with the longest step, limited to the steps in which it stays the longest and all runs are
+    affine."""
     first, increment, k_max = max(run, *others)
     for value, rise, steps in (run, *others):
         k_max = min(k_max, steps)
@@ -136,7 +138,8 @@ def _highest(run: Run, others: Sequence[Run]) -> Run:
 
 @lru_cache(maxsize=16)
 def _surfaces(rows: tuple[Measured, ...], grows: bool) -> tuple[Surface, Surface]:
-    """Return the step times, and the part that context or past adds. Repeated measurements count by their mean."""
+    """Return two surfaces: the step times, and the part of them that context or past adds. The mean of repeated
+    measurements is used."""
     measured: dict[int, dict[int, list[int]]] = {}
     for row, place, ps in rows:
         measured.setdefault(row, {}).setdefault(place, []).append(ps)
@@ -191,7 +194,7 @@ def _from_file(path: object, shape: object, model: ModelShape, where: str) -> li
 
 
 def _canonical(name: str) -> str:
-    """Return the model's name in the table of models, or the normalized name if it is not there."""
+    """Return the model's name in the table of models. If the table does not have it, return the normalized name."""
     try:
         return models().find(name, "model", "").name
     except HeadwayError:
