@@ -1,1 +1,1 @@
-"""Reading settings: strict sections, YAML documents, units and the wording of errors."""
+"""Reads settings: strict sections, YAML documents, quantities with units, and the wording of error messages."""

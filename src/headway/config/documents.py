@@ -10,15 +10,15 @@ import yaml
 from headway.config.wording import cut, shown
 from headway.errors import HeadwayError
 
-DEEPEST: Final = 100  # nesting levels in a document
-MOST_VALUES: Final = 1_000_000  # in a document; aliases can expand to billions
-MOST_BYTES: Final = 64_000_000  # in a file; a device such as /dev/zero never ends
+DEEPEST: Final = 100  # maximum nesting depth of a document
+MOST_VALUES: Final = 1_000_000  # maximum number of values in a document; aliases can expand to billions of values
+MOST_BYTES: Final = 64_000_000  # maximum size of a file; reading a device such as /dev/zero would never end
 MERGE: Final = "tag:yaml.org,2002:merge"
 SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Rejects duplicate keys, of which PyYAML silently keeps only the last."""
+    """Rejects duplicate keys in a mapping. PyYAML would silently keep only the last one."""
 
 
 def _mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -29,7 +29,7 @@ def _mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
         key = loader.construct_object(key_node)
         if not isinstance(key, str | int | float | None):
             continue
-        name, line = str(key), key_node.start_mark.line + 1  # keys become text later, so 1 and "1" are duplicates
+        name, line = str(key), key_node.start_mark.line + 1  # keys become strings later: 1 and "1" are duplicates
         if name in lines:
             first = lines[name]
             raise HeadwayError(f"line {line}: {name!r} is written twice (first on line {first}); keep one of them.")
@@ -42,7 +42,7 @@ _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _m
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Return the plain values of a YAML text. Errors begin with `where` and name the line."""
+    """Parse a YAML string into plain values. Error messages begin with `where` and name the line."""
     try:
         document = yaml.load(text, _StrictLoader)
         check_size(document)
@@ -103,7 +103,7 @@ def read_bytes(file: str) -> bytes:
 
 
 def presets(folder: str, ending: str = ".yaml") -> dict[str, str]:
-    """Return the texts of the presets in a folder of the package, by name, sorted."""
+    """Return the presets in a folder of the package as a mapping of names to file contents, sorted by name."""
     files = (resources.files("headway") / "presets" / folder).iterdir()
     names = {file.name.removesuffix(ending): file for file in files if file.name.endswith(ending)}
     return {name: names[name].read_text(encoding="utf-8") for name in sorted(names)}
@@ -115,11 +115,11 @@ def file_name(file: str) -> str:
 
 
 def beside(file: str, document: str | Path) -> str:
-    """Return the absolute path of a file in a document's folder; if there is no such file, `file` unchanged."""
+    """Return the absolute path of a file in a document's folder. If there is no such file, return `file` unchanged."""
     try:
         path = Path(document).parent / Path(file).expanduser()
         return str(path.absolute()) if path.is_file() else file
-    except (OSError, RuntimeError):  # a name too long, or an unknown user's home: reading the file reports it
+    except (OSError, RuntimeError):  # the path is too long, or `~user` is unknown: reading the file reports it
         return file
 
 
@@ -129,7 +129,7 @@ def stem(file: str) -> str:
 
 
 class _Writer(yaml.SafeDumper):
-    """Writes multi-line texts as blocks, and writes no aliases."""
+    """Writes multi-line strings as blocks, and writes no aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

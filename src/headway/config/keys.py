@@ -1,8 +1,9 @@
 """Declares settings: each key is one annotated field of its section's struct.
 
-The key is the field's name without the suffix of its unit: the field `latency_ps` holds the key `latency`. The type
-says which values are valid. A `Unit` annotation converts what the user writes to the number in the field. A text
-annotation describes the key. Readers, resolved copies, JSON Schemas and the tables in the docs derive from this.
+The key is the field's name without the suffix of its unit: the field `latency_ps` has the value of the key `latency`.
+The type says which values are valid. A `Unit` annotation converts what the user writes to the number in the field. A
+string annotation describes the key. Readers, resolved copies, JSON Schemas and the tables in the documentation are
+derived from these declarations.
 
     class Adapters(Struct, frozen=True):
         slots: Annotated[Positive, "adapters that an instance can hold at a time"]
@@ -25,17 +26,17 @@ QUIET: Final = object()  # marks a key that resolved copies omit if it has its d
 
 
 class Unit(Struct, frozen=True):
-    """Converts a quantity between its text in a file and the number in a field."""
+    """Converts a quantity between its form in a file, such as "250ms", and the number in a field."""
 
-    name: str  # of the quantity, such as "duration"
-    parse: Callable[[Any, str], Any]  # takes the written value, and its place for error messages
+    name: str  # name of the quantity, such as "duration"
+    parse: Callable[[Any, str], Any]  # arguments: the value in the file, and its location for error messages
     write: Callable[[Any], Any]
-    suffix: str = ""  # of the fields that hold the number, such as "_ps"
-    show: Callable[[Any], str] | None = None  # a shorter form for tables
+    suffix: str = ""  # suffix of the names of fields with this unit, such as "_ps"
+    show: Callable[[Any], str] | None = None  # returns a shorter form for tables
 
 
 class Doc(Struct, frozen=True):
-    """The description of a key. `default` and `type` override what the declaration shows."""
+    """The description of a key. If set, `default` and `type` are shown instead of those of the declaration."""
 
     meaning: str = ""
     default: str | None = None
@@ -109,7 +110,8 @@ def plain_types(kind: Any) -> list[Any]:
 
 
 def write(section: Struct, without: Collection[str] = ()) -> Json:
-    """Return a section in the form of the file. Omits the keys in `without`, and quiet keys with default values."""
+    """Return a section in the form that a file has. Keys in `without`, and quiet keys with default values, are
+    omitted."""
     written = {}
     for key in keys_of(type(section)).values():
         value = getattr(section, key.field)
@@ -123,7 +125,7 @@ def write_value(key: Key, value: Any) -> Any:
         return None if value is None else key.unit.write(value)
     if key.section is None or value is None:
         return msgspec.to_builtins(value)
-    resolved = getattr(value, "resolved", None)  # a section's own way to write itself
+    resolved = getattr(value, "resolved", None)  # a section may define how it is written
     return write(value) if resolved is None else resolved()
 
 

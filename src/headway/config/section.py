@@ -1,4 +1,4 @@
-"""Reads one section of a file strictly: an unknown key or a wrong value is an error that names its place."""
+"""Reads one section of a file strictly: an unknown key or a wrong value raises an error that names its location."""
 
 from collections.abc import Collection
 from typing import Any, TypeVar
@@ -15,9 +15,9 @@ S = TypeVar("S", bound=msgspec.Struct)
 def read(kind: type[S], data: object, where: str, only: Collection[str] | None = None) -> S:
     """Build a struct from a mapping, using the declarations of its fields (`headway.config.keys`).
 
-    Fields of type `Any` are not checked here; the owner of the section reads them. The struct may define two hooks:
-    `expand(data, where)` turns a short form into a mapping, and `validate(where)` checks keys against each other and
-    returns the section or a replacement. `only` restricts the keys that are valid here.
+    Fields of type `Any` are not checked here; the code that uses the section reads them. The struct may define two
+    hooks: `expand(data, where)` turns a short form into a mapping, and `validate(where)` checks keys against each other
+    and returns the section or a replacement. If `only` is given, other keys are not valid.
     """
     expand = getattr(kind, "expand", None)
     if expand is not None:
@@ -62,7 +62,7 @@ def _convert(key: Key, value: Any, where: str) -> Any:
 
 
 def _read_value(key: Key, value: Any, place: str) -> Any:
-    """Read a quantity with its unit, or a nested section. An empty section has its defaults."""
+    """Read a quantity with its unit, or a nested section. If the section is null, its keys have their defaults."""
     if value is None and key.optional:
         return None
     if key.unit is not None:
@@ -82,8 +82,8 @@ def check_range(value: float, low: float, high: float, where: str) -> None:
 def split_kind(
     spec: object, where: str, tag: str, kinds: Collection[str], noun: str, title: str
 ) -> tuple[str, dict[str, Any]]:
-    """Return the kind that a name or a mapping with the key `tag` chooses, and the mapping's other keys. Error messages
-    use `noun` and `title`."""
+    """Return the kind that `spec` chooses, and its other keys. `spec` is a name, or a mapping with the name under the
+    key `tag`. Error messages use `noun` and `title`."""
     rest = {tag: spec} if isinstance(spec, str) else spec
     if not isinstance(rest, dict):
         raise HeadwayError(f"{where}: expected a {noun}'s name or a mapping with {tag!r}, got {shown(spec)}.")

@@ -1,8 +1,7 @@
 """Generates JSON Schemas, and the tables of keys in the documentation, from the declarations of the keys.
 
-In a page, a table is between two comments. The first one names the struct that declares the section:
-`<!-- keys: scenario.scenario.RouterSpec -->` and `<!-- /keys -->`. `python -m headway.config.tables docs/*.md`
-updates all tables.
+In a page, a table is between the comments `<!-- keys: scenario.scenario.RouterSpec -->` and `<!-- /keys -->`. The first
+comment names the struct that declares the section. `python -m headway.config.tables docs/*.md` updates all tables.
 """
 
 import re
@@ -20,7 +19,7 @@ from headway.config.wording import PLURALS, limit_text
 from headway.types import Json
 
 BLOCK: Final = re.compile(r"(<!-- keys: (\S+) -->\n).*?(<!-- /keys -->)", re.DOTALL)
-ENDLESS: Final = 10**9  # tables omit upper bounds from here on: they only catch typing errors
+ENDLESS: Final = 10**9  # tables omit upper bounds of this size or more, which only catch typing errors
 HEAD: Final = "| Key | Type | Default | Meaning |\n|---|---|---|---|\n"
 NAMES: Final = {int: "whole number", float: "number", bool: "true or false", str: "text", Any: "any value"}
 
@@ -31,7 +30,7 @@ def fill_tables(page: str) -> str:
 
 
 def find_section(name: str) -> type[Struct]:
-    """Return the struct with this name, which begins with its module in the package."""
+    """Return the struct with this name. The name begins with the struct's module in the package."""
     module, _, struct = name.rpartition(".")
     section: type[Struct] = getattr(import_module(f"headway.{module}"), struct)
     return section

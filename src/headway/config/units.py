@@ -10,32 +10,33 @@ from headway.errors import HeadwayError
 from headway.types import PS_PER_SECOND
 
 SECONDS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
-SHORT: Final = {"ps": 1, "ns": 10**3, "us": 10**6, "µs": 10**6, "ms": 10**9}  # picoseconds
+SHORT: Final = {"ps": 1, "ns": 10**3, "us": 10**6, "µs": 10**6, "ms": 10**9}  # in picoseconds
 TIME: Final = SHORT | {unit: seconds * PS_PER_SECOND for unit, seconds in SECONDS.items()}
 DECIMAL: Final = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 SIZE: Final = {**DECIMAL, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 PER: Final = {unit: Fraction(1, seconds) for unit, seconds in SECONDS.items() if unit != "d"}
 
-LONGEST: Final = 40  # characters of a number
-STEEPEST: Final = 30  # powers of ten; a larger number is a typing error, and exact arithmetic would take too long
+LONGEST: Final = 40  # maximum number of characters of a number
+STEEPEST: Final = 30  # maximum exponent of ten; a larger one is a typing error, and exact arithmetic would be slow
 LONGEST_PS: Final = 100 * 86400 * PS_PER_SECOND  # the clock is a 64-bit count of picoseconds, enough for 106 days
 SLOWEST: Final = Fraction(1, 3_600_000)
 FASTEST: Final = Fraction(10**12)
-LARGEST: Final = 10**18  # bytes
+LARGEST: Final = 10**18  # maximum size, in bytes
 
 _NUMBER: Final = r"([0-9][0-9_]*\.?[0-9_]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+)"
 
 
 def _parse(value: object, units: Mapping[str, int | Fraction], before: str = "") -> Fraction | None:
-    """Return a number with one of the units as a multiple of the base unit, or None. The pattern `before` precedes the
-    unit."""
+    """Parse a number with one of these units, and return it in the base unit. If the value has another form, return
+    None. `before` is a pattern that must precede the unit."""
     match = re.fullmatch(rf"{_NUMBER}\s*{before}({'|'.join(units)})", to_text(value))
     number = exact(match[1].replace("_", "")) if match else None
     return number * units[match[2]] if match and number is not None else None
 
 
 def to_text(value: object) -> str:
-    """Return a quantity as text; empty for an integer that is too long for Python to print."""
+    """Return a quantity as a string. If it is an integer that is too long for Python to print, return an empty
+    string."""
     try:
         return str(value).strip()
     except ValueError:
@@ -43,7 +44,7 @@ def to_text(value: object) -> str:
 
 
 def exact(text: str) -> Fraction | None:
-    """Return the exact value of a number; None if it is invalid, too long or too large."""
+    """Return the exact value of a number. If it is invalid, too long or too large, return None."""
     mantissa, _, exponent = text.lower().partition("e")
     if len(mantissa) > LONGEST or len(exponent) > LONGEST:
         return None
@@ -72,7 +73,7 @@ def positive_seconds(value: object, where: str) -> float:
 
 
 def fine_duration(value: object, where: str) -> Fraction:
-    """Parse a duration with its unit into picoseconds, with fractions."""
+    """Parse a duration with its unit into picoseconds. The result may have fractions."""
     duration = _parse(value, TIME)
     if duration is None:
         raise HeadwayError(
@@ -84,7 +85,7 @@ def fine_duration(value: object, where: str) -> Fraction:
 
 
 def duration_text(ps: int | None) -> str | None:
-    """Return a duration as a whole number of the largest unit that allows it."""
+    """Return a duration as a whole number of the largest possible unit, such as "250ms"."""
     if ps is None:
         return None
     for unit, size in (("s", PS_PER_SECOND), ("ms", 10**9), ("us", 10**6), ("ns", 10**3)):

@@ -1,4 +1,4 @@
-"""Text for error messages: expected types, lists of valid names, suggestions, and shortened values."""
+"""Parts of error messages: expected types, lists of valid names, suggestions, and shortened values."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -11,20 +11,20 @@ from headway.errors import HeadwayError
 
 WORDS: Final = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a mapping"}
 PLURALS: Final = {int: "whole numbers", float: "numbers", str: "texts"}
-LONGEST: Final = 100  # characters of a value in a message
-LONGEST_ERROR: Final = 300  # characters of another error's text
+LONGEST: Final = 100  # maximum number of characters of a value in a message
+LONGEST_ERROR: Final = 300  # maximum number of characters of another error that a message quotes
 LIMITS: Final = (("gt", "above"), ("ge", "of at least"), ("lt", "below"), ("le", "of at most"))
 
 
 def cut(text: str, longest: int = LONGEST) -> str:
-    """Return a text on one line, shortened to fit into a sentence."""
+    """Return a string on one line, shortened to fit into a sentence."""
     text = " ".join(text.splitlines())
     return text if len(text) <= longest else f"{text[:longest]}..."
 
 
 def one_line(error: object, kind: bool = True) -> str:
-    """Return the text of an exception or another object for the end of a sentence. With `kind`, the class of an
-    exception comes first."""
+    """Return the message of an exception, or another object as a string, for the end of a sentence. With `kind`, the
+    message begins with the class of the exception."""
     try:
         text = cut(" ".join(str(error).split()).rstrip("."), LONGEST_ERROR)
     except Exception:  # a user's exception whose `__str__` fails
@@ -35,11 +35,11 @@ def one_line(error: object, kind: bool = True) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value as messages quote it: its `repr` on one line, shortened."""
+    """Return a value in the form that messages use: its `repr` on one line, shortened."""
     try:
         return cut(repr(value))
     except Exception:
-        if isinstance(value, int):  # too long for Python to print
+        if isinstance(value, int):  # the integer is too long for Python to print
             return "a number with thousands of digits"
         return f"a {type(value).__name__} that cannot be printed"
 
@@ -49,7 +49,7 @@ def limit_text(limit: float) -> str:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Return " Did you mean ...?" with the nearest known word, or else the list of known words."""
+    """Return " Did you mean ...?" with the nearest known word. If no word is near, return the list of known words."""
     options = list(known)
     near = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
     if near:
@@ -58,7 +58,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def describe_type(kind: Any) -> str:
-    """Describe a type: "a whole number of at least 1 or 'auto'"."""
+    """Describe a type in words, such as "a whole number of at least 1 or 'auto'"."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
         limits = [

@@ -125,7 +125,7 @@ def _shape(figures: ModelFigures, where: str) -> ModelShape:
 
 
 def _widths(figures: ModelFigures, where: str, active: int, attended: int) -> dict[str, int]:
-    """Return the widths of layers, experts and vocabulary; `attended` is the total width of the attention matrices."""
+    """Return the widths of layers, experts and vocabulary. `attended` is the total width of the attention matrices."""
     mixture = ("experts", "experts_per_token", "expert_intermediate")
     absent = [key for key in mixture if getattr(figures, key) is None]
     if 0 < len(absent) < len(mixture):

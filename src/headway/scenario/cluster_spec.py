@@ -1,4 +1,5 @@
-"""The `cluster:` section: equal instances of one model, or deployments that each have a model, a GPU and limits."""
+"""The `cluster:` section: equal instances of one model, or deployments that each have their own model, GPU and
+limits."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ from headway.types import Json
 MOST_INSTANCES: Final = 100_000
 LONGEST_NAME: Final = 100
 COMMON: Final = ("block_tokens", "prefix_caching")  # keys of `kv` that must be equal in the whole cluster
-SCALED: Final = ("min_replicas", "max_replicas", "scaling")  # keys of a pool with an autoscaler
-APART: Final = (*ROLES, "transfer")  # keys of a disaggregated deployment
+SCALED: Final = ("min_replicas", "max_replicas", "scaling")  # keys that only a pool with an autoscaler uses
+APART: Final = (*ROLES, "transfer")  # keys that only a disaggregated deployment may have
 Replicas = Annotated[int, Meta(ge=0, le=MOST_INSTANCES)]
 
 
@@ -79,7 +80,7 @@ class Engines(Struct, frozen=True):
         return any(getattr(self, name) is not None for name in SCALED)
 
     def names(self) -> tuple[str, ...]:
-        """Return the names that clients may use for the model; empty if any name is valid."""
+        """Return the names that clients may use for the model. If any name is valid, return an empty tuple."""
         return ()
 
     def shape(self, where: str = "cluster") -> latency.ModelShape:
@@ -103,7 +104,8 @@ class Engines(Struct, frozen=True):
         return latency.kv_blocks(self.shape(where), self.card(where), self.tp, size, share, f"{where}.kv")
 
     def halves(self, where: str = "cluster") -> dict[str, Engines]:
-        """Return the prefill and decode instances of a disaggregated deployment by role; empty if it is monolithic."""
+        """Return the prefill and decode pools of a disaggregated deployment by role. For a monolithic deployment,
+        return an empty mapping."""
         pools: dict[str, Engines] = {}
         for role in ROLES if self.architecture == "disaggregated" else ():
             place = f"{where}.{role}"
@@ -125,7 +127,7 @@ class Engines(Struct, frozen=True):
         if self.scaling is not None:
             written["scaling"] = registry.explicit("scaling", self.scaling, "cluster.scaling")
         if self.adapters is not None:
-            written["adapters"] = written.pop("adapters")  # moves it to the end
+            written["adapters"] = written.pop("adapters")  # moves the key to the end
         return written
 
     def explicit_halves(self) -> Json:
@@ -154,7 +156,8 @@ class Deployment(Engines, frozen=True):
     serves: Annotated[tuple[str, ...], "more names that clients may use for the model, in addition to its own"] = ()
 
     def names(self) -> tuple[str, ...]:
-        """Return the names that clients may use: the one in the table, the one in the file, and `serves`."""
+        """Return the names that clients may use: the model's name in the table, its name in the scenario, and
+        `serves`."""
         written = (self.model,) if isinstance(self.model, str) else ()
         return tuple(dict.fromkeys((self.shape().name, *written, *self.serves)))
 
@@ -168,7 +171,7 @@ class Deployment(Engines, frozen=True):
 
 
 class Cluster(Engines, frozen=True):
-    """The section itself. If it has deployments, its other keys are their defaults."""
+    """The `cluster:` section itself. If it has deployments, its other keys are the defaults of the deployments."""
 
     deployments: Annotated[
         dict[str, Deployment] | None, "deployments by name, see below; the keys above are then their defaults"
@@ -189,7 +192,7 @@ class Cluster(Engines, frozen=True):
         return any(deployment.architecture == "disaggregated" for deployment in self.by_name().values())
 
     def instance_ids(self) -> list[str]:
-        """Return the ids of all instances, including those that an autoscaler may add."""
+        """Return the ids of all instances, including instances that an autoscaler may add."""
         ids: list[str] = []
         for name, half in self.scaling_pools().items():
             stem = "instance" if name == "default" and self.deployments is None else name
@@ -210,12 +213,13 @@ class Cluster(Engines, frozen=True):
         return {"default": self} if self.deployments is None else {**self.deployments}
 
     def default_model(self) -> str:
-        """Return the model of requests that name none; empty if the cluster serves several models."""
+        """Return the model of requests that do not name one. If the cluster serves several models, return an empty
+        string."""
         models: set[str] = {deployment.shape().name for deployment in self.by_name().values()}
         return models.pop() if len(models) == 1 else ""
 
     def served_models(self) -> list[str] | None:
-        """Return the model names that requests may use; None if any name is valid."""
+        """Return the model names that requests may use. If any name is valid, return None."""
         names = dict.fromkeys(name for deployment in self.by_name().values() for name in deployment.names())
         return list(names) or None
 
@@ -230,7 +234,7 @@ class Cluster(Engines, frozen=True):
 
 
 def _keys(section: Any, where: str, kv: Kv) -> Any:
-    """Return the section with its `kv` parsed. Keys that `kv` omits are inherited from the argument `kv`."""
+    """Return the section with its key `kv` parsed. If `kv` omits a key, it has the value from the argument `kv`."""
     keys = dict(section) if isinstance(section, dict) else {} if section is None else section
     if isinstance(keys, dict) and "kv" in keys:
         own = {} if keys["kv"] is None else keys["kv"]
@@ -240,8 +244,8 @@ def _keys(section: Any, where: str, kv: Kv) -> Any:
 
 
 def _inherit(kind: type[E], keys: Json, where: str, base: Engines, only: Collection[str] | None = None) -> E:
-    """Return a pool with these keys; it inherits the others from `base`. With `only`, it is a prefill or decode pool,
-    which is monolithic itself."""
+    """Return a pool with these keys. It inherits all other keys from `base`. If `only` is given, the pool is a prefill
+    or decode pool, which is itself monolithic."""
     own = read(kind, keys, where, only=only)
     inherited = {name: getattr(base, name) for name in Engines.__struct_fields__}
     if only is not None:
@@ -250,8 +254,8 @@ def _inherit(kind: type[E], keys: Json, where: str, base: Engines, only: Collect
 
 
 def _check(pool: E, keys: Json, where: str) -> E:
-    """Check the keys of a deployment against each other, and return it with its total number of instances. `keys` are
-    the keys that the file sets at this place."""
+    """Check the keys of a deployment against each other, and return the deployment with its total number of instances.
+    `keys` contains only the keys that the file sets in this section, without inherited ones."""
     halves = pool.halves(where)
     parts = {f"{where}.{role}": half for role, half in halves.items()} or {where: pool}
     for place, part in parts.items():
@@ -297,7 +301,7 @@ def _deployments(sections: Any, cluster: Cluster) -> dict[str, Deployment]:
     if not isinstance(sections, dict) or not sections:
         raise HeadwayError(f"{place}: expected a mapping of names to deployments, got {shown(sections)}.")
     deployments: dict[str, Deployment] = {}
-    shapes: dict[str, tuple[str, latency.ModelShape]] = {}  # by model name, with the first deployment that uses it
+    shapes: dict[str, tuple[str, latency.ModelShape]] = {}  # model name -> (first deployment, its shape)
     for name, section in sections.items():
         if not isinstance(name, str) or not name or len(name) > LONGEST_NAME:
             raise HeadwayError(f"{place}: {shown(name)} is not a deployment's name; use a short text, such as chat.")

@@ -1,4 +1,4 @@
-"""The `kv:` section: the KV blocks on the GPU of an instance, and the tiers below the GPU."""
+"""The `kv:` section: the KV blocks on the GPUs of an instance, and the slower tiers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from headway.latency.links import ProfileName, Speed, fill_link
 from headway.types import Json
 
 Share = Annotated[float, Meta(gt=0, le=1)]
-TIERS: Final = {  # fastest first, each with the defaults of its link
+TIERS: Final = {  # from the fastest to the slowest tier, each with the default values of its link
     "cpu": {"latency": "20us", "bandwidth": "50GB/s"},
     "storage": {"latency": "1ms", "bandwidth": "5GB/s"},
 }
 
 
 class TierSpec(Struct, frozen=True):
-    """A store of KV blocks below the GPU, and the link to it."""
+    """A tier: a store of KV blocks that is slower than the GPU, and the link to it."""
 
     blocks: Annotated[Positive, "capacity of the store in blocks: for each instance, or in total if it is shared"]
     bandwidth: Annotated[
@@ -77,7 +77,7 @@ class Kv(Struct, frozen=True):
     ] = 0.9
 
     def resolved(self) -> Json:
-        """Return the section in the form of the file. Keys about tiers are included only if there are tiers."""
+        """Return the section in the form that a file has. Keys about tiers are included only if there are tiers."""
         if self.tiers is not None:
             return write(self) | {"tiers": {name: write(tier) for name, tier in self.tiers.items()}}
         eviction = ("eviction",) if self.eviction == "lru" else ()

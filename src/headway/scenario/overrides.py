@@ -1,6 +1,6 @@
 """Changes a scenario from the command line: `--set key.path=value`, and the options that choose policies.
 
-They change the plain mapping before validation, so that errors read as if the file contained the change.
+These functions change the plain mapping before validation, so that errors read as if the file contained the change.
 """
 
 import copy
@@ -49,7 +49,7 @@ def put(data: Json, keys: list[str], value: Any, where: str) -> None:
 
 
 def _put(holder: Any, keys: list[str], value: Any, where: str) -> None:
-    """Set a value at a path of mappings and lists. Missing mappings are created."""
+    """Set a value at a path of keys through mappings and lists. Missing mappings are created."""
     for depth, key in enumerate(keys[:-1]):
         if isinstance(holder, list):
             holder = holder[_position(holder, key, where)]
@@ -92,7 +92,7 @@ def _policy(spec: Any, keys: list[str], value: Any, where: str) -> Json:
 
 
 def _put_scorer(spec: Json, key: str, keys: list[str], value: Any, where: str) -> None:
-    """Apply `scorers.NAME=weight` or `scorers.NAME.parameter=value`, in whichever form the scorers are written."""
+    """Apply `scorers.NAME=weight` or `scorers.NAME.parameter=value`. The scorers may be in any of their three forms."""
     if key not in spec and "name" in spec:
         known = {parameter.name: parameter for parameter in find("routing", str(spec["name"]), where).parameters}
         if "scorers" not in known:
@@ -109,7 +109,7 @@ def _put_scorer(spec: Json, key: str, keys: list[str], value: Any, where: str) -
 
 def policy_file(path: Path) -> tuple[Json, str | None, list[Json] | None]:
     """Return the content of a policy file: a bundle's policies by stage, `routing-policy`, and `routing-scorers`.
-    Relative paths in it resolve against its folder."""
+    Relative paths in the file resolve against its folder."""
     document = read_yaml(path)
     if is_bundle(document):
         bundle = Bundle.read(path)
@@ -137,10 +137,10 @@ def policy_config(path: Path, document: Any) -> tuple[str | None, list[Json] | N
 
 
 def with_policies(data: Mapping[str, Any], policies: Mapping[str, Any]) -> Json:
-    """Return a copy of the mapping in which these policies, by stage, replace its own."""
+    """Return a copy of the mapping with these policies by stage. Stages that are not in `policies` keep their own."""
     changed: Json = copy.deepcopy(dict(data))
     own = {} if changed.get("policies") is None else changed["policies"]
-    if isinstance(own, dict) and policies:  # validation reports other types
+    if isinstance(own, dict) and policies:  # validation reports a wrong type
         changed["policies"] = {**own, **policies}
     return changed
 

@@ -1,4 +1,5 @@
-"""The keys of a disaggregated deployment that describe the transfer of the KV cache from prefill to decode."""
+"""The keys of a disaggregated deployment that describe the transfer of the KV cache from prefill to decode
+instances."""
 
 from typing import Annotated, Any, Final, Literal
 

@@ -1,8 +1,8 @@
 """Finds the files that a scenario refers to: traces, lengths, measured steps, policy code and the user's classes.
 
-A reference is the value of any key `path` or `file`; the value of `profile` or `model` if it has the extension of a
-file; and any `file.py:Class`, as a value, as a key of a mapping, or inside scorers written as text. Reading a document
-makes its references absolute, so that its folder is not needed later.
+A reference is the value of any key `path` or `file`. The value of `profile` or `model` is a reference if it has the
+extension of a file. So is any `file.py:Class`: as a value, as a key of a mapping, or inside scorers in the form of a
+string. Reading a document makes its references absolute, so that the document's folder is not needed later.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from headway.policies import registry
 from headway.policies.profile import scorer_list
 
 Change = Callable[[str], str]
-HALVES = (".yaml", ".csv")  # the header and the rows of a BLIS trace
-ENDINGS = {"path": ("",), "file": ("",), "profile": (".yaml", ".yml"), "model": (".json",)}  # extensions by key
+HALVES = (".yaml", ".csv")  # extensions of the two files of a BLIS trace, its header and its rows
+ENDINGS = {"path": ("",), "file": ("",), "profile": (".yaml", ".yml"), "model": (".json",)}  # key -> file extensions
 
 
 def absolute(value: Any, folder: Path | None = None) -> Any:
-    """Return a copy of a document with absolute file paths. Relative paths resolve against `folder`, or else the
-    current folder. A file that exists in neither stays unchanged; the code that opens it reports the error."""
+    """Return a copy of a document with absolute file paths. Relative paths resolve against `folder`, or else against
+    the current folder. If the file exists in neither, its path stays unchanged; the code that opens it reports the
+    error."""
 
     def find(file: str) -> str:
         try:
@@ -32,7 +33,7 @@ def absolute(value: Any, folder: Path | None = None) -> Any:
             for base in (folder or Path(), Path()):
                 if file and (base / path).exists():  # some traces are folders
                     return str((base / path).absolute())
-        except (OSError, RuntimeError, ValueError):  # no such user, a name too long, a folder that may not be entered
+        except (OSError, RuntimeError, ValueError):  # unknown user, path too long, or no permission
             pass
         return file
 
@@ -40,7 +41,7 @@ def absolute(value: Any, folder: Path | None = None) -> Any:
 
 
 def replace_by_digests(value: Any) -> Any:
-    """Return a copy of a document in which a digest of its content replaces each file."""
+    """Return a copy of a document in which each file path is replaced by a digest of the file's content."""
     return _each(value, _digest)
 
 
@@ -80,7 +81,7 @@ def _each(value: Any, change: Change, key: object = None) -> Any:
         return document
     if isinstance(value, list | tuple):
         return [_each(item, change) for item in value]
-    if not isinstance(value, str) or key == "source":  # the value of `source` is a policy's program text
+    if not isinstance(value, str) or key == "source":  # `source` is the program of a policy
         return value
     if value.endswith(ENDINGS.get(str(key), ())):
         return change(value)
@@ -93,10 +94,11 @@ def _name(text: str, change: Change) -> str:
 
 
 def _scorers(text: str, change: Change) -> Any:
-    """Convert scorers from text to a list if they contain a file: its path may contain the separators of the text."""
+    """If scorers in the form of a string contain a file, convert them to a list. The absolute path of the file may
+    contain the separators of that form."""
     if not registry.is_file(text):
         return text
     try:
         return _each(scorer_list(text), change)
-    except HeadwayError:  # reading the section reports the error
+    except HeadwayError:  # reading the section reports the error later
         return text

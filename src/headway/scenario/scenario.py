@@ -1,4 +1,5 @@
-"""A validated `Scenario` and its YAML form: everything a run depends on, including policies and seeds."""
+"""A validated `Scenario` and its YAML form. It contains everything that a run depends on, including policies and
+seeds."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ class Seeds(Struct, frozen=True):
 
     @classmethod
     def expand(cls, value: Any, where: str) -> Any:
-        """Use a single number for all seeds."""
+        """If the value is a single number, use it for all seeds."""
         if isinstance(value, dict):
             return value
         if not isinstance(value, int) or isinstance(value, bool):
@@ -77,7 +78,8 @@ class Policies(Struct, frozen=True):
         return _explicit(stage, getattr(self, stage), f"policies.{stage}")
 
     def resolved(self) -> Json:
-        """Return the policies of all stages; without `flow` and `scaling` if they are off."""
+        """Return the policies of all stages. `flow` and `scaling` are omitted if they have their default policy, which
+        does nothing."""
         written = {stage: self.explicit(stage) for stage in STAGES}
         for stage in ("flow", "scaling"):
             if written[stage]["name"] == DEFAULT_POLICIES[stage]:
@@ -100,7 +102,7 @@ class SignalSpec(Struct, frozen=True):
 
     @classmethod
     def expand(cls, section: Any, where: str) -> Any:
-        """Drop empty keys, so that they have their defaults."""
+        """Drop keys whose value is null, so that they get their defaults."""
         return {k: v for k, v in section.items() if v is not None} if isinstance(section, dict) else section
 
     def validate(self, where: str) -> SignalSpec:
@@ -127,7 +129,7 @@ class RouterSpec(Struct, frozen=True):
 
     @classmethod
     def expand(cls, value: Any, where: str) -> Any:
-        """Use a single number as `count`."""
+        """If the value is a single number, use it as `count`."""
         if value is None or isinstance(value, dict):
             return value or {}
         if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_ROUTERS:
@@ -192,7 +194,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def expand(cls, data: Any, where: str) -> Any:
-        """Drop an empty name, so that it has its default."""
+        """Drop the key `name` if its value is null, so that it gets its default."""
         return {key: value for key, value in data.items() if key != "name" or value is not None}
 
     def validate(self, where: str) -> Scenario:
@@ -216,8 +218,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
         return _absolute(write(self))
 
     def key(self) -> str:
-        """Return a digest of the scenario, 16 hexadecimal digits. It ignores `leap`, `name` and the paths of files,
-        but covers their content."""
+        """Return a digest of the scenario, as 16 hexadecimal digits. It ignores `leap`, `name` and the paths of files,
+        but depends on the content of the files."""
         facts = {key: value for key, value in self.resolved().items() if key not in ("leap", "name")}
         facts = references.replace_by_digests(facts)
         return blake2b(msgspec.json.encode(facts, order="sorted"), digest_size=8).hexdigest()
@@ -227,7 +229,7 @@ Source = str | Path | Mapping[str, Any] | Scenario
 
 
 def presets() -> list[str]:
-    """Return the names of the scenarios in the package."""
+    """Return the names of the scenarios that the package contains."""
     return list(documents.presets("scenarios"))
 
 
@@ -248,7 +250,7 @@ def _read(source: str | Path) -> Any:
     try:
         path = Path(source).expanduser()
         there = path.is_file()
-    except (OSError, RuntimeError) as error:  # an unknown user, a name too long, or no permission for the folder
+    except (OSError, RuntimeError) as error:  # an unknown user in `~user`, a path that is too long, or no permission
         raise HeadwayError(
             f"{cut(str(source))}: cannot be read ({getattr(error, 'strerror', None) or str(error).rstrip('.')})."
         ) from None
@@ -268,12 +270,13 @@ def _read(source: str | Path) -> Any:
 
 
 def _absolute(data: Json, folder: Path | None = None) -> Json:
-    """Return the mapping with absolute file paths. The scenario's name stays, even if it looks like a file."""
+    """Return the mapping with absolute file paths. The scenario's name stays unchanged, even if it looks like a
+    file."""
     return {key: value if key == "name" else references.absolute(value, folder) for key, value in data.items()}
 
 
 def validate(data: Mapping[str, Any]) -> Scenario:
-    """Read every section strictly. Raises an error that names the place of the first mistake."""
+    """Read every section strictly. The first mistake raises an error that names its key."""
     return read(Scenario, _absolute(dict(data)), "")
 
 
@@ -294,7 +297,7 @@ def _check_models(scenario: Scenario) -> None:
 
 
 def _check_faults(scenario: Scenario) -> None:
-    """Check that the instance of every fault exists, or may exist after scaling."""
+    """Check that the instance of every fault exists at the start, or that an autoscaler may add it."""
     known = scenario.cluster.instance_ids() if scenario.faults else []
     for number, fault in enumerate(scenario.faults):
         if fault.instance not in known:
@@ -303,7 +306,7 @@ def _check_faults(scenario: Scenario) -> None:
 
 
 def _explicit(stage: str, spec: Any, where: str) -> Json:
-    """Return the name of a policy and all its parameters, including those of its parts."""
+    """Return the name of a policy and all its parameters, including those of its parts, such as scorers and filters."""
     policy = registry.build(stage, spec, where)
     written = registry.explicit(stage, spec, where, policy)
     if "scorers" in written:
