@@ -27,7 +27,7 @@ def load_class(reference: str, where: str) -> type:
 
 
 def execute(file: str, where: str) -> ModuleType:
-    """Return a user's file as a module. A file is executed once per process, and again if its text has changed."""
+    """Return a user's file as a module. A file is executed once per process, and again if its content has changed."""
     try:
         path = Path(file).expanduser().resolve()
         text = path.read_bytes() if path.is_file() else None

@@ -119,7 +119,7 @@ class PrefixIndex:
         return bisect_left(runs, True, key=lambda run: run[0] not in table)
 
     def _matches_with_holes(self, path: Path) -> list[int]:
-        """Do the same as `matches` if a run may be held without the runs before it."""
+        """Do the same as `matches` if an instance may hold a run without the runs before it."""
         if self._shared:
             return self._reach(path, len(TIERS) - 1)
         matched = self._none[:]

@@ -25,7 +25,7 @@ from headway.views.instance import REPORTED as REPORTED
 T = TypeVar("T", bound=type)
 Names = Iterable[str] | None  # names of signals
 
-# The method that a user's policy must have, by stage, and its number of arguments.
+# For each stage, the method that a user's policy must have, and the number of its arguments.
 CALLS = {
     "admission": ("admit", 2),
     "priority": ("prioritise", 2),
@@ -52,9 +52,9 @@ DEFAULT_POLICIES: Final = {
 
 EVERYTHING = ("all",)  # as `exact`: the policy reads every exact signal
 
-# The role of a policy in a comparison. A `policy` runs unless the caller names others. An `extra` policy is a variant
-# of another one, or a rule for rare cases. A `control` shows one effect and is not for use. A `template` has constants
-# to search. The last three run only if the caller asks for all policies.
+# The role of a policy in a comparison. A `policy` runs unless the caller names other policies. An `extra` is a variant
+# of another policy, or a rule for rare cases. A `control` shows one effect and is not for production. A `template` has
+# constants to search. The last three run only if the caller asks for all policies.
 Kind = Literal["policy", "extra", "control", "template"]
 
 
@@ -370,7 +370,7 @@ def check_call(method: Any, count: int, place: str) -> None:
 
 
 def figures(policy: Any, where: str) -> dict[str, float]:
-    """Return the metrics that a policy reports; raise an error unless they are names and finite numbers."""
+    """Return the metrics that a policy reports. If they are not names with finite numbers, raise an error."""
     metrics = policy.metrics()
     right = f"{where}: {type(policy).__name__}.metrics must return a mapping of names to finite numbers"
     if not isinstance(metrics, dict):

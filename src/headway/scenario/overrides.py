@@ -35,7 +35,7 @@ def apply(data: Mapping[str, Any], assignments: Iterable[str], where: str = "--s
 
 
 def put(data: Json, keys: list[str], value: Any, where: str) -> None:
-    """Set one key of a scenario's mapping in place."""
+    """Set the value at one key path of a scenario's mapping. This changes the mapping in place."""
     if keys[0] == "seed" and len(keys) > 1 and isinstance(data.get("seed", 0), int):
         data["seed"] = dict.fromkeys(SEEDS, data.get("seed", 0))
     if keys[0] == "policies" and len(keys) > 2:

@@ -1,4 +1,5 @@
-"""`hardware`: a step time from the measured constants of a GPU and a model's shape; `step_cost` has the formulas."""
+"""`hardware`: computes a step time from the measured constants of a GPU and the shape of a model. `step_cost` contains
+the formulas."""
 
 from __future__ import annotations
 

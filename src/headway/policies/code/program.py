@@ -99,7 +99,7 @@ class Program:
         self._factory = space[FACTORY]
 
     def _parameter_values(self, values: dict[str, float]) -> dict[str, float]:
-        """Return the values of all parameters; raise an error for a value outside its range."""
+        """Return the values of all parameters. If a value is outside its range, raise an error."""
         known = {parameter.name: parameter for parameter in self.parameters}
         for name, value in values.items():
             parameter = known.get(name)

@@ -73,7 +73,7 @@ class Coded:
         return type(self)(**registry.values_of(self))
 
     def ask(self, function: Callable[..., Any], request: Request | None, *arguments: Any) -> Any:
-        """Call a function of the program; errors name the line and the request."""
+        """Call a function of the program. Errors name the line and the request."""
         try:
             return function(*arguments)
         except FAILURES as error:
