@@ -120,7 +120,7 @@ class Pairing:
         self.assemble(decode, prefill, decode, decider)
 
     def assemble(self, whole: Any, prefill: Any, decode: Any, decider: Any) -> None:
-        """Set the parts. The entry is the entry of `whole`, extended by the signals that the parts read."""
+        """Set the parts. The entry is the entry of `whole`, with the signals of the parts in place of its own."""
         self.parts = (prefill, decode, decider)
         self.entry = combine_entries(whole, self.parts)
         self.split = 0  # number of requests with a prefill instance and a decode instance

@@ -13,7 +13,7 @@ Observe = Callable[[Event], None]
 
 
 def combine_entries(whole: Any, parts: Iterable[Any]) -> Entry:
-    """Return the entry of `whole`, extended by the signals that its parts read."""
+    """Return the entry of `whole`, with the signals of its parts in place of its own."""
     entries = [entry_of(part) for part in parts]
     return replace(
         entry_of(whole),
