@@ -1,4 +1,4 @@
-"""Generated traffic: the sessions of the tenants, drawn when they begin.
+"""Generated traffic: the sessions of the tenants. Each session is drawn when it begins.
 
 Each tenant has its own random streams and content numbers, so it does not change if another tenant is added or removed.
 Memory grows with the sessions in progress, not with all sessions.
@@ -31,12 +31,12 @@ MAX_REQUESTS: Final = 1_000_000_000
 
 
 class Budget(Struct):
-    """The number of requests that are left for sessions, in the order in which they begin."""
+    """The number of requests left. Sessions take requests from it in the order in which they begin."""
 
     left: int
 
     def take(self, requests: int) -> int:
-        """Take up to this many requests and return how many were left."""
+        """Take up to this many requests and return the number taken."""
         granted = min(requests, self.left)
         self.left -= granted
         return granted
@@ -52,7 +52,7 @@ def _begin(name: str | None, tenant: Tenant, script: Script, budget: Budget, cha
 
 
 class Habits:
-    """The distributions of a tenant's sessions, read once for all users of its closed loop."""
+    """The distributions of a tenant's sessions, parsed once for all users of its closed loop."""
 
     def __init__(self, tenant: Tenant, seed: int, model: str) -> None:
         self.tenant = tenant
@@ -106,7 +106,7 @@ class Author:
         return Script(planner.kind, model, steps, prefix, first, self._stride, self._adapters[self._adapter()])
 
 
-Chooser = Callable[[int], Callable[[], int]]  # by seed
+Chooser = Callable[[int], Callable[[], int]]  # takes a seed and returns a function that draws an index
 
 
 def _chooser(weights: list[float], name: str) -> Chooser:
@@ -117,7 +117,7 @@ def _chooser(weights: list[float], name: str) -> Chooser:
 
 
 def times(tenant: Tenant, seed: int) -> Iterator[int]:
-    """Return the starts of ordinary sessions of an open loop, in microseconds."""
+    """Return the start times of the ordinary sessions of an open loop, in microseconds."""
     profile = None if tenant.profile == profiles.Constant() else tenant.profile
     return arrivals.microseconds(tenant.arrival, tenant.rate, stream(seed, "workload.arrivals"), profile)
 
@@ -125,8 +125,8 @@ def times(tenant: Tenant, seed: int) -> Iterator[int]:
 def sources(tenants: list[Tenant], seed: int, model: str, requests: int | None, stop_ps: int) -> list[Source]:
     """Return one source per tenant, or per user of a closed loop, in the order of the tenants in the file.
 
-    Of all `requests`, tenants with a closed loop get a fixed part by weight. The others share the rest, in the order in
-    which their sessions begin.
+    Tenants with a closed loop get a fixed part of all `requests`, by weight. The other tenants share the rest, in the
+    order in which their sessions begin.
     """
     parts = _parts(tenants, requests)
     closed = sum(part for tenant, part in zip(tenants, parts, strict=True) if tenant.closed_loop is not None)
@@ -178,7 +178,7 @@ def _sessions(tenant: Tenant, seed: int, model: str, budget: Budget, stop_ps: in
 
 
 def _user(habits: Habits, seed: int, user: int, quota: Budget) -> Iterator[SessionStart]:
-    """Yield the sessions of one user of a closed loop, who thinks before each request except tool results."""
+    """Yield the sessions of one user of a closed loop. The user thinks before each request except tool results."""
     tenant = habits.tenant
     assert tenant.closed_loop is not None and habits.think is not None
     own = derive(tenant.seed(seed), f"workload.user.{user}")
@@ -201,7 +201,7 @@ def _check_time(at_ps: int, stop_ps: int, what: str) -> None:
 
 
 def requests_alone(tenant: Tenant, seed: int, model: str, requests: int | None, stop_ps: int) -> Iterator[Planned]:
-    """Yield the requests of a tenant whose requests are all independent; a faster way to the same contents."""
+    """Yield the requests of a tenant whose requests are all independent: faster than sessions, with equal contents."""
     own, places = tenant.seed(seed), tenant.places
 
     def lengths(name: str) -> shapes.Draw | None:

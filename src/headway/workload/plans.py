@@ -23,10 +23,10 @@ from headway.workload.correlations import Evolution
 from headway.workload.sessions import Turn
 from headway.workload.shapes import MAX_TOKENS, Maker
 
-MOST_STEPS: Final = 10_000  # requests of one session
-MOST_THOUGHTS: Final = 10_000  # steps of all chains of thought of a session
+MOST_STEPS: Final = 10_000  # maximum number of requests of one session
+MOST_THOUGHTS: Final = 10_000  # maximum number of steps in all chains of thought of one session
 
-Lengths = Mapping[str, tuple[Any, str]]  # distributions by name, with their places
+Lengths = Mapping[str, tuple[Any, str]]  # by key: the distribution, and the path of the key for errors
 
 
 class Step(Struct, gc=False):
@@ -37,8 +37,8 @@ class Step(Struct, gc=False):
     hidden_tokens: int = 0  # the first part of the output, which later turns do not repeat
     delay_ps: int = 0
     max_tokens: int | None = None
-    branch: int = 0  # the context that it continues: 0 for the session's own, else a sub-agent's
-    after: tuple[int, ...] = ()  # the steps that it waits for
+    branch: int = 0  # the context that this request continues: 0 for the session's own, else that of a sub-agent
+    after: tuple[int, ...] = ()  # indices of the steps that this step waits for
     by_user: bool = False  # sent by a person, not by an agent
 
 
@@ -47,16 +47,17 @@ class Mark(Struct, frozen=True, gc=False):
 
     prompt_factor: float = 1.0
     output_factor: float = 1.0
-    unique: bool = False  # without a shared prefix
+    unique: bool = False  # whether the session has no shared prefix
 
 
 USUAL: Final = Mark()
 
 
 class Recipe:
-    """The distributions of one kind of session, read once for all users of a closed loop.
+    """The distributions of one kind of session, parsed once for all users of a closed loop.
 
-    `lengths` are those of the tenant with their places; `label` makes the random streams of several kinds different.
+    `lengths` are the length distributions of the tenant; a kind may override them. `label` is part of the names of the
+    random streams, so that several kinds have different streams.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class Planner:
             self._sub_uniform = rng("subagents").random
 
     def draw(self, mark: Mark = USUAL) -> list[Step]:
-        """Draw the requests of the next session; each comes after those that it waits for."""
+        """Draw the requests of the next session; each request follows the requests that it waits for."""
         prompt = clip_length(self._prompt() * mark.prompt_factor) if mark.prompt_factor != 1 else self._prompt()
         if isinstance(self.kind, kinds.Completion):
             return [self._step(prompt, self._output(), mark, by_user=True)]
@@ -130,9 +131,9 @@ class Planner:
         return steps
 
     def _call(self, steps: list[Step], outputs: Iterator[int], mark: Mark) -> None:
-        """Append the result of a tool, or the requests and the results of sub-agents."""
+        """Append the request with a tool's result, or the requests of sub-agents and the request with their results."""
         caller, tool_latency = len(steps) - 1, self._draws["tool_latency"]
-        full = len(steps) > MOST_STEPS - 2  # sub-agents need at least two steps: their own and their results
+        full = len(steps) > MOST_STEPS - 2  # sub-agents need at least two steps: their own and one with the results
         if self._subagents is None or self._sub_uniform() >= self._subagents.probability or full:
             delay = tool_latency() * PS_PER_US
             steps.append(self._step(self._tool_tokens(), next(outputs), mark, delay, after=(caller,)))
@@ -188,7 +189,7 @@ class Planner:
             tokens = min(tokens * growth, MAX_TOKENS)
 
     def _outputs(self) -> Iterator[int]:
-        """Yield the output lengths of a session: independent, or the previous one times a factor of mean 1."""
+        """Yield the output lengths of a session: independent draws, or each the previous times a factor of mean 1."""
         variation = self._evolution.decode_variation
         if variation is None:
             while True:
@@ -201,7 +202,7 @@ class Planner:
 
 
 def clip_length(tokens: float) -> int:
-    """Round a length to a valid whole number."""
+    """Round a length to a whole number from 1 to `MAX_TOKENS`."""
     return 1 if tokens < 1 else int(tokens + 0.5) if tokens < MAX_TOKENS else MAX_TOKENS
 
 
@@ -211,15 +212,15 @@ class Script(Struct, frozen=True, gc=False):
     kind: kinds.AnyKind
     model: str
     steps: list[Step]
-    prefix: tuple[int, int]  # key and tokens of the group's prefix
+    prefix: tuple[int, int]  # key of the group's prefix, and its length in tokens
     first: int  # content number of the first step
     stride: int = 1
     adapter: str | None = None
 
 
 class Turns(Sequence[Turn]):
-    """The first `count` requests of a script, made on demand. Each is read once and, within a branch, in order, so only
-    the contexts of live branches are held, not all prompts."""
+    """The first `count` requests of a script, created on demand. Each request is read once, and the requests of one
+    branch are read in order. So memory holds one context per branch, not all prompts."""
 
     __slots__ = ("_contexts", "_count", "_script")
 

@@ -1,8 +1,8 @@
 """Replay: the traffic of the `trace:` key.
 
-With `timestamps`, every request arrives at its recorded time. With `think`, it arrives its recorded delay after the end
-of the requests that it waits for, as its client did. If the simulated cluster is slower than the recorded one,
-`timestamps` inflates tail latencies and can change which policy wins.
+With `timestamps`, every request arrives at its recorded time. With `think`, a request first waits until the requests
+that it depends on have ended, and then for its recorded delay. If the simulated cluster is slower than the recorded
+one, `timestamps` inflates tail latencies and can change which policy wins.
 """
 
 import pathlib
@@ -51,7 +51,7 @@ def traffic(
     retry: Retry = NO_RETRY,
     timeout_ps: int | None = None,
 ) -> Traffic:
-    """Return the requests of a trace; `declared` draws the max_tokens of clients, in the order of the trace."""
+    """Return the requests of a trace; `declared` draws the max_tokens that clients send, in the order of the trace."""
     reader = _open(spec, seed)
     clock = Clock(spec.speed, stop_ps)
     maker = Maker(model, declared)
@@ -89,7 +89,7 @@ def _empty(spec: TraceSpec) -> HeadwayError:
 
 
 def _sessions(spec: TraceSpec, info: Info) -> str:
-    """Return where sessions come from: recorded, derived or none."""
+    """Return the source of the sessions: "recorded", "derived" or "none"."""
     has_blocks = info.block_tokens is not None
     if spec.sessions == "recorded" and not info.sessions:
         other = "derived" if has_blocks else "none"
@@ -105,13 +105,13 @@ def _sessions(spec: TraceSpec, info: Info) -> str:
 
 
 def _thinks(spec: TraceSpec, info: Info) -> bool:
-    """Return whether requests wait for each other; by default only those of recorded sessions do."""
+    """Return whether requests wait for each other; by default only requests of recorded sessions do."""
     recorded = _sessions(spec, info) == "recorded"
     return recorded if spec.replay is None else spec.replay == "think"
 
 
 def _streams(spec: TraceSpec, info: Info) -> bool:
-    """Return whether the trace can be replayed while it is read, since no request depends on later ones."""
+    """Return whether the trace can be replayed while it is read, because no request depends on a later one."""
     return info.block_tokens is None and info.clock == "trace" and spec.starts is None and not _thinks(spec, info)
 
 
@@ -187,7 +187,7 @@ class Replay:
             yield at_ps, partial(Chain, *sender_of(self._labels(row), name), turns, 1, place)
 
     def _arrivals(self) -> Iterator[tuple[int, int, str | None, int]]:
-        """Yield the arrival of each row in order, with the row, its session and its position there."""
+        """Yield the arrival time of each request in order, with its row, session name and position in the session."""
         turns: dict[int, int] = {}
         for at_ps, row in self._recorded_times() if self._starts is None else self._shifted_times():
             if self._clock.over(at_ps, row):
@@ -205,7 +205,7 @@ class Replay:
             yield scale(check_stamp(row, at_ps)), row
 
     def _shifted_times(self) -> Iterator[tuple[int, int]]:
-        """Yield times with new starts of sessions; within a session, times count from its first request."""
+        """Yield arrival times and rows. Each session has a new start; its requests keep their offset from the first."""
         stamps, scale = self._trace.arrival_ps, self._clock.scale
         coming: list[tuple[int, int]] = []
         for start_ps, rows in zip(self._begins(), groups(self._trace, self._session), strict=False):
@@ -247,7 +247,7 @@ class Replay:
         sender = sender_of(self._labels(rows[0]), None if session < 0 else self._names[session])
         plans = waits(self._trace, self._session, rows)
         scale = self._clock.scale
-        if not any(row in self._trace.after for row in rows):  # each waits for the previous one
+        if not any(row in self._trace.after for row in rows):  # each request waits for the previous one
             return Chain(*sender, (self._turn(row, scale(delay_ps)) for row, _, delay_ps in plans), len(rows))
         number = {row: place for place, row in enumerate(rows)}
         turns, after = [], []
@@ -256,10 +256,10 @@ class Replay:
             after.append([number[other] for other in awaited])
         return Graph(*sender, turns, after)
 
-    # --- both ----------------------------------------------------------------------------------------------------
+    # --- used by both --------------------------------------------------------------------------------------------
 
     def _begins(self) -> Iterator[int]:
-        """Return the starts of sessions that the scenario sets."""
+        """Return the start times of sessions, in picoseconds, as the `starts` key sets them."""
         starts = self._starts
         assert starts is not None
         if starts.rate is None:

@@ -23,7 +23,7 @@ from headway.workload.traffic import OpenLoop, Retry, Sessions, Traffic, with_de
 KEYS: Final = ("requests", "duration", *SenderKeys.__struct_fields__, "tenants", "preset", "trace")
 WITH_TRACE: Final = ("trace", "duration", "max_tokens", "retry", "timeout")  # the keys that are valid with a trace
 INSTEAD: Final = {"requests": "Use workload.trace.limit", "rate": "Use workload.trace.speed"}
-INSTEAD_OF_PRESET: Final = {  # other keys of a preset that a key replaces
+INSTEAD_OF_PRESET: Final = {  # for each key of the workload, the other keys of a preset that it replaces
     "kind": ("kinds", "models"),
     "kinds": ("kind", "models"),
     "rate": ("closed_loop",),
@@ -40,7 +40,7 @@ class WorkloadSpec(SenderKeys):
     """
 
     requests: int | None = None
-    duration: Any = None  # end of arrivals
+    duration: Any = None  # no request arrives at or after this time
     tenants: Any = None
     preset: Any = None
     trace: Any = None
@@ -62,7 +62,7 @@ class WorkloadSpec(SenderKeys):
         return present({name: getattr(self, name) for name in KEYS})
 
     def _fill(self) -> None:
-        """Fill the keys that are not set from the preset."""
+        """Set each key that is not set to its value in the preset."""
         keys = self._keys()
         preset = load_preset(keys.pop("preset"), "workload.preset")
         keys = tenants.fill(keys, preset, INSTEAD_OF_PRESET)
@@ -100,7 +100,7 @@ class WorkloadSpec(SenderKeys):
         return [] if self.trace is not None else tenants.parse_all(self, self.tenants)
 
     def slos(self) -> dict[str, Targets]:
-        """Return the targets of the tenants that have any."""
+        """Return the SLO targets by tenant, for the tenants that have targets."""
         return {
             tenant.name: tenant.slo.targets(tenant.places["slo"])
             for tenant in self.senders()
@@ -108,7 +108,7 @@ class WorkloadSpec(SenderKeys):
         }
 
     def resolved(self) -> Json:
-        """Return the section with all defaults, except those that depend on the file of a trace."""
+        """Return the section with all defaults, except the defaults that depend on the file of a trace."""
         if self.trace is not None:
             return self._keys() | {"trace": trace_spec.explicit(trace_spec.parse(self.trace))}
         common = {name: value for name, value in self._keys().items() if name in ("requests", "duration", "rate")}
@@ -122,7 +122,7 @@ class WorkloadSpec(SenderKeys):
         return common | {"tenants": explicit}
 
     def plan(self, seed: int, model: str = "") -> Traffic:
-        """Return the requests in order of arrival, one at a time."""
+        """Return the traffic, which plans its requests in order of arrival, one at a time."""
         stop_ps = LAST_PS + 1
         if self.duration is not None:
             stop_ps = min(stop_ps, duration_ps(self.duration, "workload.duration"))
@@ -139,11 +139,11 @@ class WorkloadSpec(SenderKeys):
         return Sessions(generate.sources(senders, seed, model, self.requests, stop_ps))
 
 
-# --- packaged workloads: dated, and never changed ---------------------------------------------------------------------
+# --- packaged workloads: each has a date in its name and never changes ------------------------------------------------
 
 
 def preset_names() -> list[str]:
-    """Return the dated names, such as chat-2026-11."""
+    """Return the dated names of the packaged workloads, such as chat-2026-11."""
     return list(presets("workloads"))
 
 

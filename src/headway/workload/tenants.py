@@ -1,5 +1,5 @@
 """Tenants: the senders of requests. A key at the top of the workload is the default for all tenants. A workload without
-tenants has one, called "default"."""
+the `tenants` key has one tenant, called "default"."""
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -38,10 +38,10 @@ LONGEST_NAME: Final = 100
 class SenderKeys(Struct):
     """The keys of a tenant that the workload may also set for all tenants; a key that is not set is None."""
 
-    rate: Any = None  # of new sessions; required unless the arrivals have no rate (`_tenant` checks)
+    rate: Any = None  # rate of new sessions; `_tenant` raises if it is missing but required
     arrival: Any = None  # default: poisson
     profile: Any = None  # how the rate varies over time
-    prompt_tokens: Any = None  # of a session's first prompt
+    prompt_tokens: Any = None  # length of a session's first prompt
     output_tokens: Any = None
     max_tokens: Any = None  # limit that clients send; no output exceeds it
     prefix: Any = None
@@ -56,7 +56,7 @@ class SenderKeys(Struct):
     correlations: Any = None
     closed_loop: Any = None
     retry: Any = None
-    timeout: Any = None  # how long clients wait
+    timeout: Any = None  # how long clients wait for a request
 
 
 class TenantKeys(SenderKeys):
@@ -65,7 +65,7 @@ class TenantKeys(SenderKeys):
 
 KEYS: Final = TenantKeys.__struct_fields__
 INHERITED: Final = tuple(name for name in SenderKeys.__struct_fields__ if name != "rate")
-INSTEAD: Final = {  # other keys of the workload that a key of a tenant replaces
+INSTEAD: Final = {  # for each key of a tenant, the other keys of the workload that it replaces
     "kind": ("kinds",),
     "kinds": ("kind",),
     "rate": ("closed_loop",),
@@ -74,21 +74,21 @@ INSTEAD: Final = {  # other keys of the workload that a key of a tenant replaces
 
 
 class Archetype(Struct, frozen=True):
-    """The `archetype` key: a short form of other keys, which override it."""
+    """The `archetype` key: a short form of other keys. If one of those keys is set too, it overrides the archetype."""
 
     prompt_size: str | None = None
-    reuse_affinity: float | None = None  # correlations.prefix
-    burst_propensity: float | None = None  # probability of a bursty behaviour
-    session_turns: Any = None  # turns of every kind that has turns
+    reuse_affinity: float | None = None  # sets correlations.prefix
+    burst_propensity: float | None = None  # sets the probability of a bursty behaviour
+    session_turns: Any = None  # sets the turns of every kind of session that has turns
 
 
 class Tenant(Struct):
     """A tenant with all keys read and checked."""
 
     name: str
-    places: dict[str, str]  # places of its keys for errors
-    rate: Fraction | None  # None in a closed loop, and for arrivals as recorded
-    given_rate: Any  # as written, None if the tenant has a share of the workload's rate
+    places: dict[str, str]  # path of each key in the scenario, for errors
+    rate: Fraction | None  # None in a closed loop, and for a trace that plays as recorded
+    given_rate: Any  # rate as written; None if the tenant has a share of the workload's rate
     weight: float
     arrival: arrivals.Arrival
     profile: profiles.Profile
@@ -105,15 +105,15 @@ class Tenant(Struct):
     correlations: Correlations
     closed_loop: clients.ClosedLoop | None
     retry: Retry
-    timeout_ps: int | None  # how long its clients wait; None: without limit
+    timeout_ps: int | None  # how long its clients wait for a request; None: without limit
 
     @property
     def base(self) -> int:
-        """The first number of its contents; it depends only on the name, so other tenants cannot change it."""
+        """The first content number of the tenant; it depends only on the name, so other tenants cannot change it."""
         return 0 if self.name == DEFAULT else (1 + hashing.stable("tenant", self.name) % (2**27 - 1)) << 32
 
     def seed(self, seed: int) -> int:
-        """Return the seed of its random streams; it depends only on the name too."""
+        """Return the seed of the tenant's random streams, which other tenants cannot change either."""
         return seed if self.name == DEFAULT else derive(seed, f"workload.tenant.{self.name}")
 
     def plain(self) -> bool:
@@ -130,7 +130,7 @@ class Tenant(Struct):
         )
 
     def explicit(self) -> Json:
-        """Return all keys except its rate or weight as a mapping, with all defaults."""
+        """Return a mapping of all keys of the tenant except its rate and weight, with all defaults."""
         starts: Json = {
             "arrival": arrivals.explicit(self.arrival),
             "profile": to_builtins(self.profile),
@@ -185,13 +185,13 @@ def parse_all(top: SenderKeys, tenants: Any) -> list[Tenant]:
 
 
 def fill(own: Json, common: Json, instead: Mapping[str, Sequence[str]]) -> Json:
-    """Return the keys of a section and the common keys that none of them replaces."""
+    """Return the keys of a section, and the common keys that no key of the section replaces."""
     replaced = [*own, *(other for key in own for other in instead.get(key, ()))]
     return {key: value for key, value in common.items() if key not in replaced} | own
 
 
 def _share_rate(tenants: dict[str, tuple[Json, dict[str, str]]], total: Any) -> list[Tenant]:
-    """Return the tenants; those without a rate get a share of the total by weight."""
+    """Return the tenants; each tenant without a rate gets a share of the total rate, by weight."""
     weights = {
         name: Fraction(str(keys.get("weight", 1.0)))
         for name, (keys, _) in tenants.items()
@@ -215,7 +215,7 @@ def _share_rate(tenants: dict[str, tuple[Json, dict[str, str]]], total: Any) -> 
 
 
 def _settle(keys: SenderKeys, where: str) -> Json:
-    """Return the keys that are set, and those of the archetype that no other key overrides."""
+    """Return the keys that are set, and the keys of the archetype that none of them overrides."""
     values: Json = present({name: getattr(keys, name, None) for name in KEYS})
     weight = values.get("weight")
     if weight is not None and not (isfinite(weight) and 1e-9 <= weight <= 1e9):

@@ -1,8 +1,8 @@
 """Traffic: the requests of a run in order of arrival, some of which arrive only after others have ended.
 
 The event loop reads `next_ps`, takes the request that arrives then, and reports how each request ended. Open loops
-ignore these reports; sessions and closed loops need them. Requests at the same instant are ordered by identity (source,
-session, turn), not by the order of planning.
+ignore these reports; sessions and closed loops need them. Requests that arrive at the same instant are ordered by
+source, session and turn, not by the order of planning.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from headway.errors import HeadwayError
 from headway.types import NEVER, PS_PER_SECOND, Request
 from headway.workload.sessions import Session, Turn
 
-FUTILE: Final = 10_000  # rejections at one instant after which the run is stuck
-FUTILE_EACH: Final = 20  # added to that for each user
+FUTILE: Final = 10_000  # number of rejections at one instant after which the run is stuck
+FUTILE_EACH: Final = 20  # added to `FUTILE` for each user and for each retry that a user has
 MOST_RETRIES: Final = 30
 
 
 class Planned(Struct, frozen=True, gc=False):
-    """A future request, with what policies must not see: its true output length and the key of its output."""
+    """A future request, with two values that policies must not see: its true output length and its output's key."""
 
     request: Request
     output_tokens: int
@@ -76,11 +76,11 @@ def with_deadlines(requests: Iterable[Planned], timeout_ps: int | None) -> Itera
 class Traffic(Protocol):
     """The requests of a run. Iterating takes all requests as if each ended when it arrived."""
 
-    next_ps: int  # arrival of the next known request; NEVER if there is none
-    listens: bool  # whether it needs to know how requests end
-    not_issued: int  # planned turns of started sessions that never arrived, so far
-    abandoned: int  # those among them that never arrived because an earlier turn failed
-    retried: int  # requests that repeat a failed one
+    next_ps: int  # arrival of the next known request; NEVER if no request is known
+    listens: bool  # whether the traffic needs to know how requests end
+    not_issued: int  # number of planned turns of started sessions that never arrived, so far
+    abandoned: int  # number of turns in `not_issued` that never arrived because an earlier turn failed
+    retried: int  # number of requests that repeat a failed request
 
     def take(self) -> Planned:
         """Return the request that arrives at `next_ps`. Ids count up in this order."""
@@ -133,7 +133,7 @@ class OpenLoop:
 
 
 class Retry(Struct, frozen=True):
-    """Retries after a failed request. If all fail, the session ends."""
+    """Retries after a failed request. If all retries fail, the session ends."""
 
     max: Annotated[int, Doc("number of retries", type="whole number, 0 to 30")] = 0
     backoff_ps: Annotated[Duration, "delay before the first retry; it doubles with each further one"] = PS_PER_SECOND
@@ -143,34 +143,34 @@ class Retry(Struct, frozen=True):
         return self
 
 
-SessionStart = tuple[int, Callable[[], Session]]  # the start of a session, and the function that makes it
+SessionStart = tuple[int, Callable[[], Session]]  # the start of a session, and the function that creates it
 
 
 class Source(Struct):
-    """Sessions in order of their start, made on demand. If `users` is set, starts are ignored: that many sessions are
-    live at a time, and the next begins `pause_ps` after one has ended."""
+    """Sessions in order of their start, created on demand. If `users` is set, starts are ignored: that many sessions
+    are live at a time, and the next session begins `pause_ps` after one has ended."""
 
     sessions: Iterator[SessionStart]
     retry: Retry = Retry()
-    stop_ps: int = NEVER  # no request arrives at or after this
+    stop_ps: int = NEVER  # no request arrives at or after this time
     users: int | None = None
     pause_ps: int = 0
     timeout_ps: int | None = None  # how long a client waits for a request
 
 
 class _Live(Struct, eq=False):
-    """A session in progress. It has begun when its first turn arrives."""
+    """A session in progress. It counts as begun when its first turn arrives."""
 
     source: int
     number: int
     session: Session
     begun: bool = False
-    open: int = 0  # turns that are planned or in flight
-    late: int = 0  # turns that would arrive after the source's end
+    open: int = 0  # number of turns that are planned or in flight
+    late: int = 0  # number of turns that are not sent, since they would arrive after the source's end
     over: bool = False  # a turn failed for good: no further turn arrives
 
 
-Entry = tuple[int, int, int, int, int, _Live, Turn]  # time, source, session, turn, attempt
+Entry = tuple[int, int, int, int, int, _Live, Turn]  # arrival, numbers of source, session, turn and attempt, objects
 
 
 class Sessions:
@@ -180,10 +180,10 @@ class Sessions:
 
     def __init__(self, sources: Iterable[Source]) -> None:
         self._sources = list(sources)
-        self._counts = [0] * len(self._sources)  # sessions begun by each source
+        self._counts = [0] * len(self._sources)  # number of sessions begun by each source
         self._heap: list[Entry] = []  # planned turns
-        self._starts: list[tuple[int, int, Callable[[], Session]]] = []  # next session of each source: start, source
-        self._flights: dict[int, Entry] = {}  # by request
+        self._starts: list[tuple[int, int, Callable[[], Session]]] = []  # next session of each source
+        self._flights: dict[int, Entry] = {}  # requests in flight, by request id
         self._futile = (-1, 0)  # an instant, and the number of closed-loop requests rejected at it on arrival
         self._patience = FUTILE + FUTILE_EACH * sum(
             (source.users or 0) * (1 + source.retry.max) for source in self._sources
@@ -286,7 +286,7 @@ class Sessions:
                 live.late += 1
 
     def _retry(self, failed: Entry, at_ps: int) -> bool:
-        """Plan a retry; return False if there is none left or the source ends before."""
+        """Plan a retry. Return False if no retry is left, or if the source ends before the retry."""
         _, index, session, number, attempt, live, turn = failed
         source = self._sources[index]
         if attempt >= source.retry.max:
@@ -299,7 +299,7 @@ class Sessions:
         return True
 
     def _close(self, live: _Live) -> None:
-        """Count the turns that a finished session never sent; a session that never began has none."""
+        """Count the turns that a finished session never sent; a session that never began counts none."""
         if live.begun:
             left = live.session.turns_left()
             self.not_issued += left + live.late
@@ -318,7 +318,7 @@ class Sessions:
             )
 
     def _look(self) -> None:
-        """Begin the sessions that start before the next planned turn; of several at one instant, only the next."""
+        """Begin the sessions that start before the next planned turn; if several start at one instant, only one."""
         heap, starts = self._heap, self._starts
         while starts:
             at_ps, index, make = starts[0]
