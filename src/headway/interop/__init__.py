@@ -1,5 +1,5 @@
 """Formats and protocols of other projects: llm-d's scheduling profiles, BLIS's workloads and traces, and Envoy's
-external processing, by which an inference gateway asks for an endpoint."""
+external processing, with which an inference gateway asks for an endpoint."""
 
 import yaml
 from msgspec import Struct
@@ -8,7 +8,7 @@ from headway.types import Json
 
 
 class Translation(Struct, frozen=True):
-    """A translated document, and a sentence for each difference between the two sides."""
+    """A translated document, and a note for each difference between the two projects."""
 
     document: Json
     notes: list[str]

@@ -22,7 +22,7 @@ MOST_GROUPS: Final = 1000
 
 
 class _Share(Struct, frozen=True):
-    """A part of a tenant: its name, its share of the tenant's sessions, and their shared prefix."""
+    """A part of a tenant: its name, its share of the tenant's sessions, and the shared prefix of these sessions."""
 
     name: str
     share: Fraction = Fraction(1)

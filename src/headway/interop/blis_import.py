@@ -1,7 +1,7 @@
 """Read a workload specification of BLIS (version 2) as the workload of a scenario.
 
-A client of BLIS becomes a tenant. A feature without an equivalent is an error if it changes the requests, and a note if
-it does not. The same seed gives different random draws in both projects.
+A client of BLIS becomes a tenant. A feature without an equivalent raises an error if it changes the requests, and adds
+a note if it does not. The same seed gives different random draws in the two projects.
 """
 
 from fractions import Fraction
@@ -25,10 +25,10 @@ from headway.workload.tenants import DEFAULT
 
 PS_PER_US: Final = 1_000_000
 CLASSES: Final = ("critical", "standard", "sheddable", "batch", "background")
-OLD_CLASSES: Final = {"realtime": "critical", "interactive": "standard"}  # of version 1
+OLD_CLASSES: Final = {"realtime": "critical", "interactive": "standard"}  # SLO classes of version 1
 ARRIVALS: Final = ("poisson", "gamma", "weibull", "constant")
 PREFIX_TOKENS: Final = 50  # BLIS's default length of a shared prefix
-CLIENT_TIMEOUT_US: Final = 300_000_000  # BLIS's default for clients that wait for answers
+CLIENT_TIMEOUT_US: Final = 300_000_000  # BLIS's default timeout of clients that wait for answers
 UNSUPPORTED: Final = {
     "cohorts": "Write the members as clients.",
     "servegen_data": "Use `trace: {format: servegen, path: ...}` in a workload.",
@@ -112,7 +112,7 @@ def is_trace(path: Path) -> bool:
 
 
 def import_workload(document: Any, where: str) -> Translation:
-    """Translate a specification to the sections `seed` and `workload` of a scenario."""
+    """Translate a specification to the keys `seed` and `workload` of a scenario."""
     spec = read(Spec, document, where)
     if str(spec.version) not in ("", "1", "2"):
         raise HeadwayError(f"{where}.version: expected version 1 or 2, got {shown(spec.version)}.")
@@ -183,7 +183,7 @@ def _merge_groups(clients: list[Client]) -> list[_Source]:
 
 
 def _names(clients: list[_Source], where: str, notes: list[str]) -> list[str]:
-    """Name each tenant after its client's tenant_id if no other client has the same, else after the client's id."""
+    """Name each tenant after its client's tenant_id or, if another client has the same tenant_id, the client's id."""
     tenants = [client.tenant_id for client in clients]
     names: list[str] = []
     for at, client in enumerate(clients):
@@ -248,7 +248,7 @@ def _load(client: Client, where: str) -> Json:
 
 
 def _turns(client: Client, inputs: Dist, where: str, notes: list[str]) -> Json | None:
-    """Return the `kind` of a client whose requests are turns of conversations, else None."""
+    """If the requests of a client are turns of conversations, return its `kind`; otherwise None."""
     if client.reasoning is None:
         return None
     place = f"{where}.reasoning"

@@ -1,7 +1,7 @@
 """Translate length distributions between BLIS and a workload.
 
-BLIS adds a shared prefix to the input; a workload includes it in the prompt. So the prefix shifts the distribution of a
-prompt, and only some distributions can be shifted.
+BLIS adds a shared prefix to the input; a workload includes it in the prompt. So the translation shifts the distribution
+of a prompt by the length of the prefix, and only some distributions can be shifted.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,8 @@ from headway.types import Json
 from headway.workload import shapes
 from headway.workload.shapes import MAX_TOKENS
 
-MOST_VALUES: Final = 4096  # of a uniform distribution that becomes an empirical one
-DIGITS: Final = 10  # significant digits of a mean and deviation computed from logarithms
+MOST_VALUES: Final = 4096  # maximum number of values of a uniform distribution that becomes an empirical one
+DIGITS: Final = 10  # number of significant digits of a mean or a standard deviation computed from logarithms
 PARAMETERS: Final = {
     "gaussian": ("mean", "std_dev", "min", "max"),
     "exponential": ("mean",),
@@ -34,7 +34,7 @@ class Dist(Struct):
 
 
 def ours(dist: Dist, where: str, prefix: int = 0) -> Any:
-    """Return the distribution for a workload, with lengths `prefix` tokens longer."""
+    """Translate a distribution of BLIS to a workload's, with lengths `prefix` tokens longer."""
     if dist.file:
         raise HeadwayError(f"{where}.file: is not supported. Write the lengths and their weights as params.")
     params = {str(name): value for name, value in dist.params.items()}
@@ -127,12 +127,12 @@ def _round(value: float) -> int | float:
 
 
 def plain(value: float) -> int | float:
-    """Return a whole number as an int."""
+    """Return a whole number as an int, and any other number as it is."""
     return int(value) if float(value).is_integer() and abs(value) < 1e15 else value
 
 
 def theirs(spec: Any, where: str, prefix: int, notes: list[str]) -> Json:
-    """Return the distribution for BLIS, with lengths `prefix` tokens shorter."""
+    """Translate a distribution of a workload to one of BLIS, with lengths `prefix` tokens shorter."""
     kind, shape = shapes.parse(spec, where)
     low = 1 if shape.min is None else shape.min
     high = MAX_TOKENS if shape.max is None else shape.max

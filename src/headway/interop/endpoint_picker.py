@@ -1,5 +1,5 @@
-"""An endpoint picker: the gateway's control plane behind Envoy's external processing, without a data plane. An
-inference gateway asks it for the endpoint of each request, and shows it the head and the answer."""
+"""An endpoint picker: the control plane of Headway's gateway as a service for Envoy's external processing, without a
+data plane. An inference gateway asks it for the endpoint of each request, and reports the head and the answer to it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -26,7 +26,7 @@ OPTIONS: Final = (
 
 
 class Picker:
-    """A gateway whose clients are calls of an inference gateway."""
+    """A gateway whose client connections are calls of an inference gateway."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, config: Config) -> None:
         for name, section in (("cascade", config.chains), ("disaggregation", config.disaggregation)):
@@ -70,7 +70,7 @@ class Picker:
 
 
 def send_to_both(exchange: Exchange) -> None:
-    """Name both engines of a disaggregated request; a sidecar of the engines transfers the KV cache."""
+    """Reply with both engines of a disaggregated request; a sidecar of the engines transfers the KV cache."""
     assert exchange.backend is not None
     exchange.send_to(exchange.backend)
 
@@ -104,7 +104,7 @@ def serve(
     key: Path | None = None,
     drain_s: float = DRAIN_S,
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C. Calls in flight then have `drain_s` to end."""
+    """Serve until SIGTERM or Ctrl-C. Calls in flight then have `drain_s` seconds to end."""
     if (certificate is None) != (key is None):
         raise HeadwayError("--tls-cert and --tls-key: TLS needs both. Pass the certificate and its key.")
     credentials = None

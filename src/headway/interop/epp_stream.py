@@ -1,8 +1,9 @@
-"""One HTTP request as an inference gateway reports it: head and body ask for an endpoint, then the answer passes by.
+"""One HTTP request as an inference gateway reports it: first the head and the body of the request, to which the picker
+replies with an endpoint, then the engine's answer.
 
-A gateway may send the whole body after the reply to the head (BUFFERED). Or it sends pieces that it does not keep, and
-holds the head back until the picker replies (FULL_DUPLEX_STREAMED, which the endpoint picker protocol requires). Then
-the picker sends every piece back.
+In the mode BUFFERED, a gateway sends the whole body after the reply to the head. In the mode FULL_DUPLEX_STREAMED,
+which the endpoint picker protocol requires, it sends pieces that it does not keep, and delays the head until the picker
+replies. The picker then sends every piece back.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ TARGET: Final = "x-gateway-destination-endpoint"
 SUBSET: Final = "x-gateway-destination-endpoint-subset"
 PREFILLER: Final = "x-prefiller-host-port"
 NAMESPACE, SUBSETS = "envoy.lb", "envoy.lb.subset_hint"
-PIECE: Final = 60_000  # bytes of a body in one message; some gateways accept at most 64 KiB
+PIECE: Final = 60_000  # maximum number of body bytes in one message; some gateways accept at most 64 KiB
 MODES: Final = (BUFFERED, FULL_DUPLEX)
 log = logging.getLogger("headway.epp")
 
@@ -51,7 +52,7 @@ class Pick(Exchange):
             self.client.name_target(self, backend)
             return
         with self.services.plane.confine(self.services.clock.now_ps(), self.request, places) as enough:
-            if enough:  # a queued request was routed among all engines
+            if enough:  # a queued request was routed among all engines, not only the allowed ones
                 self._retry("not allowed")
                 return
         self.refuse(503, "none of the endpoints that the gateway allows can serve this request", outcome="failed")
@@ -61,7 +62,7 @@ class Pick(Exchange):
             self.refuse(500, "the endpoint picker failed at this request", outcome="failed")
 
     def expire(self) -> None:
-        """Reject a request that is still queued; the gateway watches the deadline of a dispatched one."""
+        """Reject a request that is still queued. The gateway enforces the deadline of a dispatched request."""
         if not self.over and self.flight is None:
             self.refuse(504, DEADLINE_PASSED, outcome="timed_out")
 
@@ -86,7 +87,7 @@ class Pick(Exchange):
 
 
 class Stream:
-    """A gateway's call. The reply to each message is a list of messages; after `over` there are no more."""
+    """A gateway's call. The reply to each message is a list of messages. If `over` is set, no more replies follow."""
 
     paused = False  # part of a client connection's interface; the gateway paces its own clients
 
@@ -163,14 +164,14 @@ class Stream:
         return replies if self.over else [*replies, _go_on("request_trailers")]
 
     async def _decide(self, phase: str, ends: bool | None) -> list[Any]:
-        """Ask the control plane and wait for its decision, the reply to this phase. `ends`: whether the returned body
-        ends the request; None if there is no body."""
+        """Ask the control plane, wait for its decision and return it as the reply to this phase. `ends` says whether
+        the returned body ends the request; None if there is no body."""
         body = b"".join(self._body)
         self._phase = phase
         incoming = Incoming(self._method, self._path, self._fields, body, True, "2", dict(self._fields))
         try:
             self.reception.begin(self, incoming)  # type: ignore[arg-type]  # takes the place of a client connection
-        except Exception:  # for example from a policy: this client gets 500, the others are served
+        except Exception:  # for example from a policy: this client gets 500, other clients are served
             log.exception("a request failed before it was routed")
             if self.exchange is not None and not self.exchange.over:
                 self.exchange.client_gone()
@@ -198,7 +199,7 @@ class Stream:
     def finish(self, keep: bool) -> None: ...  # there is no connection to reuse
 
     def places(self) -> frozenset[int] | None:
-        """Return the places of the engines that the gateway allows; None if it allows all."""
+        """Return the `place` of each engine that the gateway allows, or None if it allows all engines."""
         if self._allowed is None:
             return None
         backends = filter(None, self.services.fleet.backends)
@@ -275,7 +276,7 @@ def _set(heads: Any, name: str, value: bytes) -> None:
 
 
 def _pieces(phase: str, body: bytes, ends: bool) -> list[Any]:
-    """Return the messages that send a body back. `ends`: whether the last message ends the stream."""
+    """Return the messages that send a body back. `ends` says whether the last message ends the stream."""
     replies = []
     for at in range(0, max(len(body), 1), PIECE):
         reply = ProcessingResponse()
@@ -287,12 +288,12 @@ def _pieces(phase: str, body: bytes, ends: bool) -> list[Any]:
 
 
 def endpoint(backend: Backend) -> str:
-    """Return host and port in the gateway's notation."""
+    """Return the host and port of an engine in the gateway's notation."""
     return backend.address.host_line.decode().removeprefix("host: ")
 
 
 def _subset(message: Any) -> frozenset[str] | None:
-    """Return the endpoints that a gateway allows for a request; None if it allows all."""
+    """Return the endpoints that a gateway allows for a request, or None if it allows all endpoints."""
     for entry in message.metadata_context.filter_metadata:
         if entry.key == SUBSETS and SUBSET in entry.value.fields:
             listed = entry.value.fields[SUBSET]

@@ -1,7 +1,7 @@
 """The messages of Envoy's external processing that an endpoint picker needs: names, numbers and types of their fields.
 
-They are in a separate pool, so that they cannot collide with another definition of the protocol. protobuf skips fields
-that are not listed here.
+The messages are in a separate protobuf pool, so that they cannot collide with another definition of the protocol.
+protobuf skips fields that are not listed here.
 """
 
 from typing import Any, Final
@@ -25,7 +25,7 @@ _FIELD: Final = descriptor_pb2.FieldDescriptorProto
 _TYPES: Final = {
     "bool": _FIELD.TYPE_BOOL,
     "bytes": _FIELD.TYPE_BYTES,
-    "int32": _FIELD.TYPE_INT32,  # enums too: on the wire both are a varint
+    "int32": _FIELD.TYPE_INT32,  # also used for enums: both are varints on the wire
     "string": _FIELD.TYPE_STRING,
 }
 STRUCT: Final = "google.protobuf.Struct"

@@ -1,6 +1,7 @@
 """Translate a weighted profile to llm-d's `EndpointPickerConfig`, and back.
 
-A feature that only one side has is an error if decisions depend on it, and a note if they do not.
+A feature that only one of the two projects has raises an error if decisions depend on it, and adds a note if they do
+not.
 """
 
 from pathlib import Path
@@ -23,7 +24,7 @@ from headway.types import Json
 KIND: Final = "EndpointPickerConfig"
 VERSION: Final = "inference.networking.x-k8s.io/v1alpha1"
 VERSIONS: Final = (VERSION, "llm-d.ai/v1alpha1", "llm-d.ai/v1")
-SCHEDULING: Final = ("-scorer", "-filter", "-picker")  # endings of the plugin types in a profile
+SCHEDULING: Final = ("-scorer", "-filter", "-picker")  # suffixes of the plugin types that a profile may contain
 ELSEWHERE: Final = {  # sections that do not affect routing
     "featureGates": "Headway has no feature gates",
     "dataLayer": "use `signals` and `events` of a gateway's file",
@@ -38,8 +39,8 @@ ELSEWHERE: Final = {  # sections that do not affect routing
 
 
 def routing_of(source: str) -> Any:
-    """Return the routing policy of a scenario, a bundle, a gateway's file, policies by stage or a single policy; or of
-    scorers as text, such as `prefix-affinity:3,queue-depth:2`."""
+    """Return the routing policy of a scenario, a bundle, a gateway's file, policies by stage or a single policy. The
+    source may also be a string of scorers, such as `prefix-affinity:3,queue-depth:2`."""
     path = Path(source).expanduser()
     if not path.exists():
         if path.suffix in (".yaml", ".yml") or ":" not in source:
@@ -88,7 +89,7 @@ def export_profile(routing: Any) -> Translation:
 class _Config:
     def __init__(self, notes: list[str]) -> None:
         self.notes = notes
-        self.indexes: dict[tuple[int, int], list[Json]] = {}  # plugins that use a prefix index, by its settings
+        self.indexes: dict[tuple[int, int], list[Json]] = {}  # plugins that use a prefix index, by the index's settings
         self.plugins: list[Json] = []
         self.profile: list[Json] = []
 
@@ -163,7 +164,7 @@ class _Ref(Struct):
 
 
 def import_config(document: Any, where: str, profile: str | None = None) -> Translation:
-    """Translate a profile of a configuration to `policies.routing`. With several profiles, `profile` names one."""
+    """Translate a profile of a configuration to `policies.routing`. If there are several, `profile` names one."""
     keys = read(_Keys, document, where)
     if keys.kind != KIND:
         raise HeadwayError(f"{where}.kind: expected {KIND}, got {shown(keys.kind)}.")
@@ -224,7 +225,7 @@ class _Reader:
         return routing
 
     def _refs(self, name: str | None) -> tuple[list[_Ref], str]:
-        if not self.profiles:  # llm-d then makes a profile of all plugins
+        if not self.profiles:  # llm-d then creates a profile from all plugins
             types = {name: plugin.type for name, (plugin, _) in self.plugins.items()}
             return [_Ref(name) for name, type_ in types.items() if type_.endswith(SCHEDULING)], self.where
         names = ", ".join(profile.name for profile in self.profiles)
@@ -240,7 +241,7 @@ class _Reader:
         return [read(_Ref, ref, f"{place}.plugins[{at}]") for at, ref in enumerate(profile.plugins)], place
 
     def _note_rest(self, names: list[str]) -> None:
-        """Note the plugins that the profile does not use, directly or as a producer or handler."""
+        """Add a note about the plugins that the profile uses neither directly nor as a producer or handler."""
         known = (*plugins.PRODUCERS, plugins.HANDLER)
         rest = [name for name, (plugin, _) in self.plugins.items() if name not in names and plugin.type not in known]
         if rest:
@@ -252,7 +253,7 @@ class _Reader:
         return self.plugins[name]
 
     def _name(self, part: plugins.Part) -> str:
-        """Return Headway's name of a part, and note how llm-d's part differs."""
+        """Return Headway's name of a part, and add a note if llm-d's part differs."""
         if part.differs:
             self.notes.append(part.differs)
         return part.name

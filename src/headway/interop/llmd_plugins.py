@@ -1,5 +1,5 @@
-"""The parts of a weighted profile that llm-d also has, and the translation of their parameters. Where both sides behave
-slightly differently, a note says how."""
+"""The parts of a weighted profile that llm-d also has, and the translation of their parameters. If a part behaves
+slightly differently in llm-d, a note says how."""
 
 from typing import Any, Final
 
@@ -14,12 +14,12 @@ PRODUCER: Final = "approx-prefix-cache-producer"
 PRODUCER_NAME: Final = "prefixMatchInfoProducerName"
 PRECISE: Final = "precise-prefix-cache-producer"
 PRODUCERS: Final = (PRODUCER, PRECISE)
-LEAST_BLOCK: Final = 64  # tokens; llm-d treats shorter blocks as this long
-MATCHED: Final = 131_072  # tokens of a prompt that llm-d matches by default
+LEAST_BLOCK: Final = 64  # minimum block size in tokens; llm-d treats shorter blocks as this long
+MATCHED: Final = 131_072  # maximum number of tokens of a prompt that llm-d matches by default
 SESSION_HEADER: Final = "x-headway-session"
 HANDLER: Final = "single-profile-handler"
 ROLE_FILTERS: Final = ("decode-filter", "prefill-filter", "encode-filter")
-IGNORED: Final = {  # parameters of scorers
+IGNORED: Final = {  # parameters of scorers that Headway ignores
     "active-request-scorer": ("requestTimeout", "inFlightLoadProducerName"),
     "no-hit-lru-scorer": ("lruSize",),
     "session-affinity-scorer": ("evictionTtlSeconds", "evictionSweepSeconds", "missThreshold", "profileName"),
@@ -27,7 +27,7 @@ IGNORED: Final = {  # parameters of scorers
 
 
 class Parameters:
-    """The parameters of a plugin. Each is taken out when it is read; those that are left have no equivalent."""
+    """The parameters of a plugin. Reading a parameter removes it; the remaining parameters have no equivalent."""
 
     def __init__(self, data: Any, where: str) -> None:
         if data is not None and not isinstance(data, dict):
@@ -59,12 +59,12 @@ class Parameters:
 
 
 class Part(Struct, frozen=True):
-    """A scorer, filter or picker: Headway's name, llm-d's type, and how they differ."""
+    """A scorer, filter or picker: Headway's name, llm-d's type, and how the two differ."""
 
     name: str
     type: str
     differs: str = ""
-    prefixed: bool = False  # uses a prefix index
+    prefixed: bool = False  # whether the part uses a prefix index
 
 
 SCORERS: Final = (
@@ -134,7 +134,7 @@ def _note_block(block_tokens: int, notes: list[str]) -> None:
 
 
 def scorer_parameters(name: str, scorer: Json, notes: list[str]) -> Json:
-    """Return llm-d's parameters of a scorer, without those of its prefix index."""
+    """Return llm-d's parameters of a scorer, without the parameters of its prefix index."""
     if name != "session-affinity":
         return {}
     notes.append(f"session-affinity: llm-d ignores the limit of {scorer['max_sessions']:,} sessions.")
@@ -169,7 +169,7 @@ def prefix_index(parameters: Parameters, notes: list[str]) -> Json:
 
 
 def check_scorer(type_: str, parameters: Parameters, notes: list[str]) -> None:
-    """Raise an error or add a note for parameters without an equivalent. The caller has read those of the index."""
+    """Raise an error or add a note for parameters without an equivalent. The caller has read the index's parameters."""
     if type_ == "prefix-cache-scorer":
         if parameters.take("prefixLengthWeight", 0.0):
             raise HeadwayError(f"{parameters.place('prefixLengthWeight')}: is not supported. Remove it.")

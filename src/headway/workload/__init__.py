@@ -1,1 +1,1 @@
-"""What arrives: synthetic requests or a trace's, planned one after the other in order of arrival."""
+"""Workloads: synthetic requests or the requests of a trace, planned one at a time in order of arrival."""

@@ -1,4 +1,4 @@
-"""LoRA adapters that a tenant's sessions request, by weight; `base` means none."""
+"""LoRA adapters that a tenant's sessions request, by weight; `base` means no adapter."""
 
 from collections import Counter
 from sys import float_info
@@ -27,7 +27,7 @@ NONE: Final = (Share(),)
 
 
 def parse(spec: Any, where: str) -> tuple[Share, ...]:
-    """Read and check the key."""
+    """Read and check the `adapters` key."""
     if spec is None:
         return NONE
     if not isinstance(spec, dict | list) or not spec:
@@ -49,11 +49,11 @@ def parse(spec: Any, where: str) -> tuple[Share, ...]:
 
 
 def explicit(shares: tuple[Share, ...]) -> Json:
-    """Return a parsed key as a mapping."""
+    """Return a parsed `adapters` key as a mapping."""
     return {share.adapter or BASE: share.weight for share in shares}
 
 
 def salt_content(path: Path, output_key: int, adapter: str) -> tuple[Path, int]:
-    """Return prompt and output keys for an adapter, since adapters do not share KV content."""
-    salt = hashing.stable("adapter", adapter) >> 2  # 62 bits, like keys
+    """Return a prompt's path and an output key that are specific to an adapter: adapters do not share KV content."""
+    salt = hashing.stable("adapter", adapter) >> 2  # 62 bits, as many as a key has
     return Path(tuple([key ^ salt for key in path.keys]), path.ends), output_key ^ salt

@@ -40,30 +40,30 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
     "adversarial": ("size", "interval"),
 }
 PROCESSES: Final = tuple(KEYS)
-FIGURES: Final[dict[str, tuple[float, float, float, str]]] = {  # default, minimum, maximum, and a hint
+FIGURES: Final[dict[str, tuple[float, float, float, str]]] = {  # default, minimum, maximum, and a hint for errors
     "cv": (2.0, 0.01, 100, " (for equal gaps use constant)"),
     "alpha": (1.5, 1.05, 100, " (the mean gap is infinite at 1)"),
     "jitter": (0.1, 0, 1, ", as a share of the mean gap"),
     "size": (20, 1, 1_000_000, ""),
 }
-HELD: Final = 100_000  # instants of a repeated trace that are held; longer traces are read again each time
-# Gaps have mean 1 and are integers of 2^-20. So their sum is exact, and coarse enough to hide the last bit of a
-# logarithm, which differs between machines.
+HELD: Final = 100_000  # a repeated trace with more timestamps is not kept in memory, but read again for each repetition
+# Gaps have mean 1 and are multiples of 2^-20. So their sum is exact, and they are coarse enough to hide the last bit of
+# a logarithm, which differs between machines.
 UNIT: Final = 1 << 20
 SECONDS: Final = re.compile(rb"[+-]?[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?")
 
 
 class Arrival(Struct, frozen=True, omit_defaults=True):
-    """The `arrival` key as a mapping; None for keys that the process does not have."""
+    """The `arrival` key as a mapping; keys that the process does not have are None."""
 
     process: str
     cv: float | None = None  # coefficient of variation of the gaps: above 1 is burstier than Poisson
     alpha: float | None = None  # shape of Pareto gaps: below 2 their variance is infinite
-    jitter: float | None = None  # largest delay of a request, as a share of a gap; uniformly drawn
+    jitter: float | None = None  # maximum delay of a request, as a share of the mean gap; delays are uniform
     path: str | None = None  # a text file with one time in seconds per line, or any trace
-    format: str | None = None  # of that trace, if it cannot be detected
+    format: str | None = None  # format of that trace, if it cannot be detected
     size: int | None = None  # requests per burst, all at the same instant
-    interval: Any = None  # between bursts
+    interval: Any = None  # time between bursts
 
 
 def parse(spec: object, where: str) -> Arrival:
@@ -101,7 +101,7 @@ def explicit(arrival: Arrival) -> str | Json:
 
 
 def base_rate(arrival: Arrival, rate: Fraction | None, where: str = "arrival") -> Fraction | None:
-    """Return the rate that is set, or the rate of the process itself; None for a trace as recorded."""
+    """Return the rate that is set. If none is set, return the rate of the process itself, or None for a trace."""
     if arrival.interval is not None:
         if rate is not None:
             raise HeadwayError(f"{where}.interval: follows from the rate and the size. Remove either this or the rate.")
@@ -116,7 +116,7 @@ def base_rate(arrival: Arrival, rate: Fraction | None, where: str = "arrival") -
 def microseconds(arrival: Arrival, rate: Fraction | None, rng: Random, profile: Profile | None = None) -> Iterator[int]:
     """Yield arrival times in ascending order, from the results of `parse` and `base_rate`.
 
-    They have no end, unless a trace plays as recorded or the profile stays at 0.
+    The times never end, unless a trace plays as recorded or the profile stays at 0.
     """
     if rate is None:
         rate = base_rate(arrival, None)
@@ -136,7 +136,7 @@ def _even(totals: Iterator[int], unit: int, rate: Fraction) -> Iterator[int]:
 
 
 def _totals(arrival: Arrival, rng: Random) -> tuple[Iterator[int], int]:
-    """Return the arrival times at rate 1 as whole numbers, and the number that stands for one mean gap."""
+    """Return the arrival times at rate 1 as whole numbers, and the whole number that represents one mean gap."""
     uniform = rng.random
     match arrival.process:
         case "constant":
@@ -192,9 +192,10 @@ def weibull(cv: float) -> tuple[float, float]:
 
 
 def _recorded_instants(path: pathlib.Path, format: str | None, stretched: bool) -> tuple[Iterator[int], int]:
-    """Return the times of a file since the first, and the number that stands for one mean gap (or for one second).
+    """Return the times of a file, counted from the first, and the whole number that represents their unit.
 
-    If `stretched`, the times repeat without end. The file is then read once more, for its span and count.
+    The unit is one second. If `stretched`, the unit is one mean gap and the times repeat without end; the file is then
+    read once more, for its span and count.
     """
     if not stretched:
         return _instants(path, format), PS_PER_SECOND
@@ -207,7 +208,8 @@ def _recorded_instants(path: pathlib.Path, format: str | None, stretched: bool) 
         wrong = "has fewer than two times" if number < 1 else "all times are the same"
         raise HeadwayError(f"{path.name}: {wrong}. Remove the rate, or use the adversarial process.")
 
-    # number + 1 times have number + 1 gaps of mean last / number. Multiplied by `number`, all are whole numbers.
+    # With the gap to the next repetition, number + 1 times have number + 1 gaps, of mean last / number. All times are
+    # multiplied by `number`, so that they are whole numbers.
     def pattern() -> Iterator[int]:
         for begin in count(0, (number + 1) * last):
             for at in held if number < HELD else _instants(path, format):
@@ -217,7 +219,7 @@ def _recorded_instants(path: pathlib.Path, format: str | None, stretched: bool) 
 
 
 def _instants(path: pathlib.Path, format: str | None) -> Iterator[int]:
-    """Yield the recorded times in picoseconds since the first."""
+    """Yield the recorded times in picoseconds, counted from the first."""
     first, last = None, 0
     for place, at in _times(path, format):
         first = at if first is None else first

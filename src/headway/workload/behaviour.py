@@ -1,4 +1,4 @@
-"""Behaviour: how a tenant deviates from ordinary sessions at its rate. Its bursts come in addition to that rate
+"""Behaviour: how a tenant's traffic differs from ordinary sessions at its rate. Bursts are additional to that rate
 (`docs/workloads.md` lists the types and their keys)."""
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Abusive(Struct, frozen=True, tag_field="type", tag="abusive"):
     kv_exhaustion: Any = None
 
     def validate(self, where: str) -> Abusive:
-        """Read each abuse, False if it is off; if none is set, all are on."""
+        """Read each abuse; an abuse that is off becomes False. If no abuse is set, all are on."""
         values = {name: getattr(self, name) for name in ABUSES}
         if all(value is None for value in values.values()):
             values = dict.fromkeys(ABUSES, True)
@@ -146,7 +146,7 @@ def _merge_starts(
     base: Iterator[int], behaviour: Behaviour, mark: Callable[[int], Mark], seed: int, where: str
 ) -> Iterator[Start]:
     """Yield ordinary starts, volleys and bursts in order of time."""
-    heap: list[tuple[int, int, int, int]] = []  # time, what, number, size of a burst or rest of a volley
+    heap: list[tuple[int, int, int, int]] = []  # time, type, number, and the burst's size or the volley's rest
     numbers = count()
     bursts = _bursts(behaviour, seed, where)
     volley, gap = 1, None
@@ -194,7 +194,7 @@ def _bursts(behaviour: Behaviour, seed: int, where: str) -> Iterator[tuple[int, 
 
 
 def _marker(behaviour: Behaviour, burst_size: float, seed: int) -> Callable[[int], Mark]:
-    """Return a function from the size of a burst, 0 outside of bursts, to the mark of a session.
+    """Return a function that maps the size of a session's burst (0: not in a burst) to the mark of the session.
 
     In a burst of n sessions, first prompts are 1 + `burst_size` log2(n) times as long.
     """
@@ -225,4 +225,4 @@ def _abuser(behaviour: Abusive, seed: int) -> Callable[[int], Mark]:
     return mark
 
 
-Start = tuple[int, Mark]  # in microseconds
+Start = tuple[int, Mark]  # start of a session in microseconds, and its mark

@@ -1,4 +1,4 @@
-"""Clients: their SLO targets, closed loops and SLO classes."""
+"""Clients: their SLO targets and closed loops."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPEN: Final = ("rate", "arrival", "profile", "behaviour")  # the keys that set t
 
 
 class Slo(Struct, frozen=True):
-    """The `slo` key: targets as durations, None for no target."""
+    """The `slo` key: a duration for each target; None means no target."""
 
     ttft: Any = None
     tpot: Any = None
@@ -41,7 +41,7 @@ class Slo(Struct, frozen=True):
 
 
 class ClosedLoop(Struct, frozen=True):
-    """The `closed_loop` key: a fixed number of users, each with one request in flight or thinking."""
+    """The `closed_loop` key: a fixed number of users. Each user either waits for one request or thinks."""
 
     concurrency: int
     think_time: Any = "1s"

@@ -1,10 +1,11 @@
-"""Contexts: what the prompt of each turn repeats of earlier turns, after the prefix of its group.
+"""Contexts: the part of earlier turns that the prompt of each turn repeats, after the prefix of its group.
 
     linear      the whole history, unchanged: a cache that still holds it hits all of it
-    sublinear   a summary, new in every turn: in turn n the length of the history divided by the square root of n
+    sublinear   a summary, new in every turn: in turn n, its length is that of the history divided by sqrt(n)
     bounded     linear up to `context_limit` tokens; beyond that, the oldest tokens are dropped and the rest moves up
 
-Generated text that is not repeated (a chain of thought) shifts the answer after it, which then counts as new text.
+A chain of thought is generated but not repeated. So the answer after it has another position in the next prompt, and
+counts as new text there.
 """
 
 from math import isqrt
@@ -13,16 +14,16 @@ from headway.types import Path
 
 
 class Context:
-    """The context of one conversation, which returns the prompts of its turns."""
+    """The context of one conversation. It returns the prompts of the turns."""
 
     __slots__ = ("_ends", "_history", "_keys", "_limit", "_output", "_sublinear", "_turn", "prefix", "prefix_tokens")
 
     def __init__(self, prefix: int, prefix_tokens: int, growth: str = "linear", limit: int | None = None) -> None:
         self.prefix = prefix
-        self.prefix_tokens = prefix_tokens  # 0 without a group
+        self.prefix_tokens = prefix_tokens  # 0 if the session has no group
         self._sublinear = growth == "sublinear"
         self._limit = limit if growth == "bounded" else None
-        self._keys: tuple[int, ...] = ()  # the last prompt
+        self._keys: tuple[int, ...] = ()  # keys of the last prompt
         self._ends: tuple[int, ...] = ()
         self._output = (0, 0, False)  # the last answer: key, tokens, whether it directly follows the prompt
         self._history = 0  # tokens that a linear context would repeat after the prefix

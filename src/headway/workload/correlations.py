@@ -17,10 +17,10 @@ STEEPEST: Final = 100
 
 
 class Evolution(Struct, frozen=True):
-    """How lengths change within a session; None if each turn is drawn independently."""
+    """How lengths change within a session; if a key is None, the length of each turn is drawn independently."""
 
-    prompt_growth: float | None = None  # factor of the new tokens from turn to turn
-    decode_variation: float | None = None  # cv of the lognormal factor, of mean 1, from one answer to the next
+    prompt_growth: float | None = None  # factor by which the number of new tokens grows from turn to turn
+    decode_variation: float | None = None  # CV of the lognormal factor (mean 1) from one answer's length to the next
 
     def validate(self, where: str) -> Evolution:
         growth, variation = self.prompt_growth, self.decode_variation

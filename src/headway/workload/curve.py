@@ -1,5 +1,5 @@
 """A multiplier of the rate over time, as linear pieces between whole microseconds: its integral, and the change of time
-that gives an arrival process this rate. All arithmetic is exact; only the arrival times are rounded."""
+that makes an arrival process follow this rate. All arithmetic is exact; only the arrival times are rounded."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +13,7 @@ US_PER_SECOND: Final = 1_000_000
 
 
 class Piece(NamedTuple):
-    """A linear piece from `first` at `start` to `last` at `end`, in microseconds."""
+    """A linear piece: its value is `first` at time `start` and `last` at time `end`. Times are in microseconds."""
 
     start: int
     end: int
@@ -24,7 +24,7 @@ class Piece(NamedTuple):
 class Curve:
     """Contiguous pieces from time 0, then a constant level; if `level` is None, the pieces repeat.
 
-    Multipliers are whole numbers of 1/`scale`. Areas are stored doubled, so that they are whole too.
+    Multipliers are stored as multiples of 1/`scale`. Areas are stored doubled, so that they are whole numbers too.
     """
 
     __slots__ = ("areas", "first", "last", "level", "scale", "times")
@@ -36,14 +36,14 @@ class Curve:
         self.first = [int(piece.first * self.scale) for piece in pieces]
         self.last = [int(piece.last * self.scale) for piece in pieces]
         self.level = None if level is None else int(level * self.scale)
-        self.times, self.areas = [0], [0]  # starts of the pieces, and areas before them
+        self.times, self.areas = [0], [0]  # start of each piece, and the area before it
         for piece, first, last in zip(pieces, self.first, self.last, strict=True):
             assert piece.start == self.times[-1] < piece.end
             self.times.append(piece.end)
             self.areas.append(self.areas[-1] + (first + last) * (piece.end - piece.start))
 
     def integral(self, until_ps: int) -> Fraction:
-        """Return the area before a time, in seconds at multiplier 1."""
+        """Return the area under the curve before a time, in seconds at multiplier 1."""
         index, since, doubled = self._at(until_ps)
         length, first, slope = self._piece(index)
         doubled += self.areas[index] + 2 * first * since + slope * since**2 / length
@@ -59,7 +59,7 @@ class Curve:
         return index, since - self.times[index], Fraction(turns * self.areas[-1])
 
     def _piece(self, index: int) -> tuple[int, int, int]:
-        """Return length, first value and slope of a piece; the index after the last is the final level."""
+        """Return length, first value and slope of a piece; the index after the last piece means the final level."""
         if index == len(self.first):
             assert self.level is not None
             return 1, self.level, 0
@@ -68,8 +68,9 @@ class Curve:
     def change(self, totals: Iterable[int], unit: int, rate: Fraction) -> Iterator[int]:
         """Yield the microseconds at which the integral of rate × multiplier reaches each of `totals`.
 
-        `unit` is one expected arrival. The iterator ends if the integral never reaches a total. A total reached at the
-        begin of a period without arrivals belongs to its end. Targets are doubled areas times `parts`, whole numbers.
+        `unit` is one expected arrival. The iterator ends if the integral never reaches a total. If a total is reached
+        at the start of a period without arrivals, the arrival moves to the end of the period. Targets are doubled areas
+        times `parts`, so they are whole numbers.
         """
         scale, parts = 2 * US_PER_SECOND * self.scale * rate.denominator, unit * rate.numerator
         limit: float = 0
@@ -83,7 +84,8 @@ class Curve:
                 half, whole = first * parts, 2 * first * parts
                 double, square = 2 * first * length, (2 * first * length) ** 2
             if slope:
-                # h: most half microseconds with slope h^2 + 2 double h <= 4 length (target - base) / parts
+                # The maximum number h of half microseconds with
+                # slope h^2 + 2 double h <= 4 length (target - base) / parts
                 under = square + slope * (4 * length * (target - base) // parts)
                 root = isqrt(under) if slope > 0 else isqrt(under - 1) + 1 if under else 0
                 at = start + ((root - double) // slope + 1) // 2
@@ -92,10 +94,10 @@ class Curve:
             yield at if at <= latest else int(latest)
 
     def _place(self, target: int, parts: int) -> tuple[int, float, int, float, int, int, int] | None:
-        """Return the piece that contains the targets from `base` up to `limit`, this one among them, or None.
+        """Return the piece that contains `target`, or None if the curve never reaches it.
 
-        Returns (base, limit, start, latest, length, first, slope). `latest` keeps a rounded arrival out of a following
-        period without arrivals.
+        The result is (base, limit, start, latest, length, first, slope). The piece contains the targets from `base` up
+        to `limit`. `latest` keeps a rounded arrival out of a following period without arrivals.
         """
         area, turns = target // parts, 0
         if self.level is None:

@@ -1,6 +1,6 @@
 """Distributions of durations, such as think times. A draw is a whole number of microseconds.
 
-A duration is a constant; other distributions are mappings as for lengths, with durations as values.
+A plain duration is a constant; other distributions are mappings as for lengths, with durations as values.
 """
 
 from fractions import Fraction
@@ -67,7 +67,7 @@ def microseconds(value: object, where: str) -> int:
 
 
 def maker(spec: object, where: str) -> Maker:
-    """Read a distribution once, and return a function that makes samplers of it."""
+    """Parse a distribution once, and return a function that makes samplers of it."""
     figures = parse(spec, where)
     low, high = figures.get("min", 0), figures.get("max", MAX_US)
     kind = figures["dist"]

@@ -1,7 +1,7 @@
 """Statistics of a trace: rate, lengths, burstiness, tenants, sessions, and the hits of LRU caches in file order.
 
 With N caches, request i goes to cache i mod N (round robin), or session i goes to cache i mod N (sticky), in order of
-first appearance. Blocks are those of the trace, including a partly filled last one.
+first appearance. Blocks have the size that the trace uses; a partly filled last block counts as a block.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from headway.workload.traces import paths, read_trace
 from headway.workload.traces.blocks import RunTable, id_runs
 from headway.workload.traces.table import Trace, number_sessions
 
-RENUMBER: Final = 2  # mean blocks per run below which ids are renumbered
+RENUMBER: Final = 2  # mean number of blocks per run below which ids are renumbered
 
-Runs = Callable[[int], Sequence[reuse.Run]]  # of a row
+Runs = Callable[[int], Sequence[reuse.Run]]  # returns the runs of a row
 
 
 def inspect(
@@ -32,7 +32,7 @@ def inspect(
     instances: Sequence[int] = (1,),
     order: reuse.Order = "first-to-last",
 ) -> Json:
-    """Return the statistics of a trace file; a capacity is in blocks per cache, None for unlimited."""
+    """Return the statistics of a trace file. Capacities are in blocks per cache; None means unlimited."""
     for capacity in capacities:
         if capacity is not None and capacity < 1:
             raise HeadwayError(f"--capacity: must be at least 1 block, or inf, got {capacity}.")
@@ -46,7 +46,7 @@ def inspect(
 def describe(
     trace: Trace, capacities: Sequence[int | None], instances: Sequence[int], order: reuse.Order = "first-to-last"
 ) -> Json:
-    """Return the statistics of a loaded trace; those of time need a common clock, those of content need blocks."""
+    """Return the statistics of a loaded trace. Statistics of time need a common clock; those of content need blocks."""
     clock = trace.info.clock == "trace" and min(trace.arrival_ps) >= 0
     runs = None if trace.info.block_tokens is None else _runs(trace)
     columns = _columns(trace, runs)
@@ -75,7 +75,7 @@ def describe(
 
 
 def _runs(trace: Trace) -> Runs:
-    """Return a function from a row to its blocks as runs.
+    """Return a function that maps a row to the runs of its blocks.
 
     If ids are hashes, no two are consecutive. They are then renumbered by first appearance, which restores long runs.
     """
@@ -101,7 +101,7 @@ def _columns(trace: Trace, runs: Runs | None) -> Columns:
 
 
 def _recorded_gaps(trace: Trace) -> array[int]:
-    """Return the gap of each row since the requests that it waits for, else since the session's previous one."""
+    """Return the gap of each row since the requests that it waits for; by default, the session's previous request."""
     last: dict[int, int] = {}
     parents = []
     for row, session in enumerate(trace.session):
@@ -112,7 +112,7 @@ def _recorded_gaps(trace: Trace) -> array[int]:
 
 
 def _gaps(trace: Trace, parents: Iterable[Sequence[int]]) -> array[int]:
-    """Return the gap between each row and the last of its parents, NONE if either has no time."""
+    """Return the gap between each row and the last of its parents, or NONE if either has no time."""
     stamps = trace.arrival_ps
     gaps = array("q")
     for row, earlier in enumerate(parents):
@@ -122,7 +122,7 @@ def _gaps(trace: Trace, parents: Iterable[Sequence[int]]) -> array[int]:
 
 
 def _groups(trace: Trace, columns: Columns, by_label: Sequence[str | None], clock: bool) -> list[Json]:
-    """Return statistics by tenant, kind or model; none if the trace does not have it."""
+    """Return statistics by tenant, kind or model; an empty list if the trace does not record it."""
     numbers: dict[str | None, int] = {}
     of_label = [numbers.setdefault(name, len(numbers)) for name in by_label]
     if all(name is None for name in numbers):

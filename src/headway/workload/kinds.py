@@ -1,8 +1,8 @@
 """Kinds of sessions: the keys `kind`, `kinds` and `models` of a workload or a tenant (`docs/workloads.md`).
 
 A completion is one request. The other kinds are conversations, whose context grows as described in `contexts`. A
-reasoning answer begins with a chain of thought that later turns do not repeat. A turn of an agent calls tools, each of
-whose results is a new request, or starts sub-agents.
+reasoning answer begins with a chain of thought that later turns do not repeat. A turn of an agent calls tools or starts
+sub-agents; each tool result is sent in a new request.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _dist(**figures: Any) -> Any:
 
 
 class Kind(Struct, frozen=True, kw_only=True):
-    """The keys of every kind; lengths that are not set are those of the tenant."""
+    """The keys of every kind; a length that is not set defaults to that of the tenant."""
 
     weight: float = 1.0
     prompt_tokens: Any = None
@@ -50,7 +50,7 @@ class Turns(Kind, frozen=True, kw_only=True):
     turn_tokens: Any = _dist(dist="lognormal", mean=120, std=120, min=4, max=4096)
     think_time: Any = _dist(dist="exponential", mean="10s")
     growth: str = "linear"
-    context_limit: int | None = None  # tokens of history in a bounded context
+    context_limit: int | None = None  # maximum history of a bounded context, in tokens
 
 
 class Chat(Turns, frozen=True, kw_only=True, tag_field="kind", tag="chat"):
@@ -64,10 +64,10 @@ class Reasoning(Turns, frozen=True, kw_only=True, tag_field="kind", tag="reasoni
 
 
 class Subagents(Struct, frozen=True):
-    """Sub-agents that replace a tool call: `count` of them work in parallel, and the agent waits for all.
+    """Sub-agents that replace a tool call: `count` of them work in parallel, and the agent waits for all of them.
 
-    Each has its own context, which begins with `prompt_tokens`, and sends `turns` requests, separated by a tool's
-    latency. Its result is its last output.
+    Each sub-agent has its own context, which begins with `prompt_tokens`, and sends `turns` requests, separated by a
+    tool's latency. Its result is its last output.
     """
 
     probability: float
@@ -114,7 +114,7 @@ class _ModelKeys(Struct, frozen=True):
 
 
 def parse(spec: object, where: str, turns: Any = None) -> AnyKind:
-    """Read a kind from its name or its mapping; `turns` is the default of kinds with turns."""
+    """Read a kind from its name or its mapping; `turns` is the default `turns` key of all kinds except completion."""
     name, rest = split_kind(spec, where, "kind", KINDS, "kind", "kind of request")
     if turns is not None and name != "completion":
         rest.setdefault("turns", turns)
@@ -155,7 +155,7 @@ def limit_of(kind: Turns) -> int:
 
 
 def mix(kind: Any, kinds: Any, where: str, turns: Any = None) -> tuple[AnyKind, ...]:
-    """Read the kinds of `kind` or of the list `kinds`; the default is completion."""
+    """Read the key `kind` or the list `kinds`; if neither is set, the kind is completion."""
     if kinds is None:
         return (parse("completion" if kind is None else kind, f"{where}.kind", turns),)
     if kind is not None:

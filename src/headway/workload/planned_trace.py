@@ -1,7 +1,7 @@
 """The requests that a workload plans, as the records of a trace.
 
-Every answer takes no time here. So a request that waits for an answer gets the think time as its delay, which a replay
-adds to the end of the answer. Blocks have `BLOCK_TOKENS` tokens.
+Answers take no time here. So the delay of a request that waits for an answer is only the think time. A replay adds the
+delay to the end of the answer. Blocks have `BLOCK_TOKENS` tokens.
 """
 
 from collections.abc import Iterator
@@ -13,17 +13,17 @@ from headway.workload.traces.record import Info, Reader, Record, present
 from headway.workload.traffic import Traffic
 
 BLOCK_TOKENS: Final = 16
-IDS_OF_KEY: Final = 1 << 28  # block ids that each key of a prompt may use: more than a prompt has blocks
+IDS_OF_KEY: Final = 1 << 28  # number of block ids reserved for each key of a prompt; no prompt has as many blocks
 
 
 def planned_trace(traffic: Traffic, origin: str) -> Reader:
-    """Return the requests of a traffic as a trace about to be read."""
+    """Return the requests of a traffic as a trace that is open for reading."""
     info = Info("workload", BLOCK_TOKENS, whole_blocks=True, sessions=traffic.listens, extra={"origin": origin})
     return Reader(info, _records(traffic))
 
 
 def _records(traffic: Traffic) -> Iterator[Record]:
-    numbers: dict[int, int] = {}  # of the keys of prompts, in order of appearance
+    numbers: dict[int, int] = {}  # number of each prompt key, in order of appearance
     last_ps: dict[str, int] = {}  # latest arrival by session
     for planned in traffic:
         request = planned.request

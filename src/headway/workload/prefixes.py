@@ -1,7 +1,7 @@
 """Shared-prefix groups: prompts of one group begin with the same tokens, such as a common system prompt.
 
 The first `tokens` tokens of a prompt are those of its group. If `tokens` is a distribution, each group draws its length
-once. Groups are a number or a list of names; all tenants that list a name share the same text.
+once. `groups` is a number of groups or a list of named groups; all tenants that list a name share the same text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headway.workload.traces.record import present
 
 MAX_GROUPS: Final = 10_000_000
 NO_GROUP: Final = -1
-NAMED: Final = 1 << 60  # numbers of named groups begin here, above all others
+NAMED: Final = 1 << 60  # numbers of named groups begin here, above the numbers of all other groups
 
 
 class Prefix(Struct, frozen=True):
@@ -38,23 +38,23 @@ class Prefix(Struct, frozen=True):
 
 
 class Group(Struct, frozen=True):
-    """One of a list of groups."""
+    """One entry of a list of groups."""
 
     name: str
-    tokens: int | None = None  # default: those of `prefix`
+    tokens: int | None = None  # default: the `tokens` of `prefix`
     popularity: float = 1.0
     reuse: float = 1.0
 
 
 class Popularity(Struct, frozen=True):
-    """`popularity` as a mapping."""
+    """The `popularity` key as a mapping."""
 
     dist: str
     s: float | None = None
 
 
 def parse(spec: object, where: str) -> Prefix:
-    """Read and check the key."""
+    """Read and check the `prefix` key."""
     prefix = read(Prefix, spec, where)
     if isinstance(prefix.groups, list):
         prefix = msgspec.structs.replace(prefix, groups=_read_groups(prefix, where))
@@ -71,10 +71,10 @@ def parse(spec: object, where: str) -> Prefix:
 
 
 def explicit(prefix: Prefix) -> Json:
-    """Return a parsed key as a mapping."""
+    """Return a parsed `prefix` key as a mapping."""
     keys = present(msgspec.to_builtins(prefix))
     if isinstance(prefix.groups, list):
-        del keys["popularity"]  # each group has its own
+        del keys["popularity"]  # each group has its own popularity
         keys["groups"] = [present(group) for group in keys["groups"]]
     return keys
 
@@ -134,7 +134,7 @@ class Beginnings:
     """The shared prefixes of a tenant's sessions: the same groups, keys and lengths for all users of a closed loop."""
 
     def __init__(self, prefix: Prefix, seed: int, base: int, common_seed: int, where: str) -> None:
-        """`seed` is that of the tenant, `common_seed` that of all tenants."""
+        """`seed` is the seed of the tenant; `common_seed` is the seed that all tenants share."""
         self._prefix = prefix
         self._groups: list[Group] | None = prefix.groups if isinstance(prefix.groups, list) else None
         self._base = base
@@ -143,10 +143,10 @@ class Beginnings:
         if prefix.tokens is not None and not isinstance(prefix.tokens, int):
             self._tokens = shapes.maker(prefix.tokens, f"{where}.tokens")
         self._members = _members(prefix)
-        self._lengths: dict[int, tuple[int, int]] = {}  # by group, only for groups drawn so far
+        self._lengths: dict[int, tuple[int, int]] = {}  # key and length by group, only for groups drawn so far
 
     def sampler(self, seed: int, correlation: float = 0.0) -> Callable[[], tuple[int, int]]:
-        """Return a function that draws the prefix of each session: its key and tokens, (0, 0) for none.
+        """Return a function that draws the prefix of each session: its key and tokens, or (0, 0) for no prefix.
 
         `correlation` is the probability that a session has the same prefix as the previous one.
         """
@@ -160,7 +160,7 @@ class Beginnings:
         return draw
 
     def _measure(self, member: int) -> tuple[int, int]:
-        """Return the key and length of a group; those of a named group depend only on its name."""
+        """Return the key and length of a group; for a named group, they do not depend on the tenant."""
         tokens, number, name = self._prefix.tokens, self._base + member, str(member)
         seed, common_seed = self._seeds
         if self._groups is not None:
@@ -189,7 +189,7 @@ def _members(prefix: Prefix) -> shapes.Maker:
 
 
 def _chooser(prefix: Prefix, members: shapes.Maker, seed: int) -> Callable[[], int]:
-    """Return a function that draws the group of each session, `NO_GROUP` for none."""
+    """Return a function that draws the group of each session, or `NO_GROUP` for a session without a group."""
     draw, share = members(stream(seed, "workload.prefix.group")), prefix.share
     reuse = [group.reuse for group in prefix.groups] if isinstance(prefix.groups, list) else [1.0]
     if min(reuse) < 1:

@@ -1,7 +1,7 @@
 """Statistics of the first requests of a workload, without a simulation.
 
-Every answer takes no time here. So requests that wait for an answer (the next turn of a session, the next request of a
-closed loop) arrive earlier than in a run. Lengths, contents and think times are those of a run.
+Answers take no time here. So requests that wait for an answer (the next turn of a session, the next request of a closed
+loop) arrive earlier than in a run. Lengths, contents and think times are the same as in a run.
 """
 
 from fractions import Fraction
@@ -21,9 +21,9 @@ REQUESTS: Final = 10_000
 
 
 class Prefixes(Struct):
-    """An unlimited cache of earlier prompts and outputs, in tokens."""
+    """An unlimited cache of earlier prompts and outputs, measured in tokens."""
 
-    known: dict[int, int] = field(default_factory=dict)  # tokens of a run, by its key
+    known: dict[int, int] = field(default_factory=dict)  # length of each cached run in tokens, by key
     prompt_tokens: int = 0
     tokens_hit: int = 0
     requests_hit: int = 0
@@ -47,14 +47,14 @@ class Prefixes(Struct):
 
 
 def preview(spec: WorkloadSpec, seed: int = 0, model: str = "", requests: int = REQUESTS) -> Json:
-    """Return statistics of the first `requests` of a workload, or of all if there are fewer."""
+    """Return statistics of the first `requests` requests of a workload, or of all requests if there are fewer."""
     figures = look(spec.plan(seed, model), requests)
     figures["expected_requests"] = _expect(spec, figures)
     return figures
 
 
 def _expect(spec: WorkloadSpec, figures: Json) -> int | None:
-    """Estimate the number of requests: all that came, else the smaller of `requests` and those within the duration."""
+    """Return the number of requests if all were planned. Otherwise estimate it from `requests` and the duration."""
     if figures["complete"]:
         return int(figures["requests"])
     within = _within(spec, figures)
@@ -64,7 +64,7 @@ def _expect(spec: WorkloadSpec, figures: Json) -> int | None:
 
 
 def _within(spec: WorkloadSpec, figures: Json) -> int | None:
-    """Extrapolate the requests so far to the whole duration: those of an open loop by its profile, others linearly."""
+    """Extrapolate the requests so far to the whole duration: for an open loop by its profile, otherwise linearly."""
     so_far_ps = round((figures["first_s"] + figures["span_s"]) * PS_PER_SECOND)
     if spec.duration is None or not so_far_ps:
         return None
@@ -86,7 +86,7 @@ def _within(spec: WorkloadSpec, figures: Json) -> int | None:
 def look(traffic: Traffic, requests: int) -> Json:
     """Return statistics of the first requests of a traffic."""
     columns, prefixes = Columns(), Prefixes()
-    tenants, kinds, models, sessions = (dict[str, int]() for _ in range(4))  # numbers by name
+    tenants, kinds, models, sessions = (dict[str, int]() for _ in range(4))  # number of each name
     last_ps: dict[int, int] = {}  # latest arrival by session
     source = iter(traffic)
     for planned in islice(source, requests):

@@ -1,8 +1,8 @@
 """Load profiles: the rate over time, as a multiplier of the base rate (`docs/scenario.md` lists their keys).
 
-The multiplier is 1 before the first level and outside spikes and segments; the last level and the end of a ramp hold
-without end. Every profile is a `Curve`. It changes the time of an arrival process: the n-th arrival comes when the
-integral of the rate reaches the n-th arrival of the process at rate 1.
+The multiplier is 1 before the first level, and outside spikes and segments. The last level lasts forever, as does the
+value at the end of a ramp. Every profile is a `Curve`, which rescales the time of an arrival process: the n-th request
+arrives when the integral of the rate reaches the n-th arrival time of the process at rate 1.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headway.workload.durations import microseconds
 
 MILLION: Final = 1_000_000
 ONE: Final = Fraction(1)
-HALF_DAY: Final = 48  # samples of half a diurnal period
+HALF_DAY: Final = 48  # number of samples in half a diurnal period
 
 
 class Profile(Struct, frozen=True, tag_field="type"):
@@ -75,7 +75,8 @@ class Diurnal(Profile, frozen=True, tag="diurnal"):
         if high < low:
             raise HeadwayError(f"{where}.high: must be at least 'low', {self.low:g}, got {self.high:g}.")
         peak = Fraction(microseconds(self.peak_at, f"{where}.peak_at"), half) % 2
-        # Rounding to millionths hides differences between machines. The second half mirrors the first: an exact mean.
+        # Rounding to millionths hides differences between machines. The second half is the negative of the first, so
+        # that the mean is exact.
         turns = [float(Fraction(sample, HALF_DAY) - peak) for sample in range(HALF_DAY)]
         waves = [Fraction(round(cos(pi * turn) * MILLION), MILLION) for turn in turns]
         levels = [(low + high + (high - low) * wave) / 2 for wave in (*waves, *(-wave for wave in waves), waves[0])]
@@ -91,7 +92,7 @@ class Repeatable(Profile, frozen=True, kw_only=True):
     repeat: Any = UNSET
 
     def pieces(self, where: str) -> tuple[list[Piece], Fraction]:
-        """Return the pieces from 0 on, some of them empty, and the level after them."""
+        """Return the pieces from time 0 on, some of which may be empty, and the level after the last piece."""
         raise NotImplementedError
 
     def curve(self, where: str = "profile") -> Curve:
@@ -136,7 +137,7 @@ class Step(Repeatable, frozen=True, tag="step"):
 
 
 class Ramp(Repeatable, frozen=True, tag="ramp"):
-    """`from` until `start`, then linearly to `to` at `end`."""
+    """The multiplier is `from` until `start`, then changes linearly to `to` at `end`."""
 
     from_: float = field(name="from")
     to: float
@@ -152,7 +153,7 @@ class Ramp(Repeatable, frozen=True, tag="ramp"):
 
 
 class Spike(Repeatable, frozen=True, tag="spike"):
-    """`multiplier` from `at` on for `duration`, then linearly back to 1 within `recovery`."""
+    """The rate is multiplied by `multiplier` for `duration` from `at` on, then returns linearly within `recovery`."""
 
     at: Any
     multiplier: float

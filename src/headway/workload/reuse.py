@@ -1,12 +1,12 @@
-"""Reuse: the hits of LRU caches for prompts given as runs of block ids, in order of arrival.
+"""Reuse: the hits of prompts in LRU caches. Prompts are runs of block ids, in order of arrival.
 
 A prompt hits its leading blocks that are in the cache. Then all its blocks are touched, first to last or tail first,
-and the least recently used blocks above the capacity are evicted. Only the order counts, not time or output tokens.
+and the least recently used blocks above the capacity are evicted. Only the order matters, not time or output tokens.
 
 The cost is per run, not per block. An LRU cache of c blocks holds the c blocks touched last, so one order serves caches
-of all sizes: each block has the number of its last touch, and a cache holds the blocks at or after its `floor`, which
-never falls. A run touched at once has consecutive numbers, so the order is stored as stretches of ids with a constant
-`shift` from id to number. With tail first, numbers fall as ids rise; ids are then negated, so that numbers rise again.
+of all sizes. Each block has the number of its last touch. A cache holds the blocks whose number is at or above its
+`floor`, which never falls. A run touched at once has consecutive numbers, so the order is stored as stretches of ids
+with a constant `shift` from id to number. With tail first, numbers would fall as ids rise, so ids are negated.
 """
 
 from bisect import bisect_left, bisect_right
@@ -15,23 +15,23 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-Order = Literal["first-to-last", "tail-first"]  # in which the blocks of a prompt are touched
+Order = Literal["first-to-last", "tail-first"]  # the order in which the blocks of a prompt are touched
 Run = tuple[int, int]  # first id, count
 Stretches = tuple[list[int], list[int], list[int]]  # starts, ends and shifts, in order of id
 
 ORDERS: Final[tuple[Order, ...]] = ("first-to-last", "tail-first")
-BUCKET_BITS: Final = 14  # of the ids in one list of stretches, so that no list grows long
-SPARSE: Final = 4  # log entries per stretch above which the log is rebuilt
-SHORT: Final = 1024  # a log of this many entries is never rebuilt
+BUCKET_BITS: Final = 14  # one list of stretches covers 2^BUCKET_BITS ids, so that no list grows long
+SPARSE: Final = 4  # number of log entries per stretch above which the log is rebuilt
+SHORT: Final = 1024  # a log with up to this many entries is never rebuilt
 NO_STRETCHES: Final[Stretches] = ([], [], [])
 
 
 class Hits(Struct):
-    """Hits by capacity in blocks, and of the largest cache also in tokens and requests."""
+    """The blocks hit, by capacity; for the largest capacity also the tokens hit and the requests with a hit."""
 
     blocks: list[int]
     referenced: int = 0
-    distinct: int = 0  # blocks that a cache has ever held, summed over the caches
+    distinct: int = 0  # number of different blocks that a cache has ever held, summed over the caches
     tokens: int = 0
     requests: int = 0
 
@@ -40,10 +40,10 @@ class Caches:
     """Caches of several `capacities` (ascending, None for unlimited last) that receive the same prompts."""
 
     def __init__(self, capacities: Sequence[int | None], order: Order = "first-to-last") -> None:
-        self._tail_first = order == "tail-first"  # then all ids below are negated
+        self._tail_first = order == "tail-first"  # if true, all ids below are negated
         self._limits = [capacity for capacity in capacities if capacity is not None]
         self._floors = [0] * len(capacities)
-        self._live = [0] * len(self._limits)  # blocks at or after each floor
+        self._live = [0] * len(self._limits)  # number of blocks at or above each floor
         self._buckets: dict[int, Stretches] = {}
         self._stretches = 0
         self._now = 0
@@ -53,8 +53,8 @@ class Caches:
         self._counts: list[int] = []
 
     def offer(self, runs: Sequence[Run], hits: list[int]) -> int:
-        """Look up a prompt, add the blocks that each cache hits to `hits`, and touch its blocks. Return the hits of the
-        largest cache."""
+        """Look up a prompt, add the number of blocks that each cache hits to `hits`, and touch the prompt's blocks.
+        Return the number of blocks that the largest cache hits."""
         walked = self._count_hits(runs, hits)
         if self._tail_first:
             for first, count in reversed(runs):
@@ -91,7 +91,7 @@ class Caches:
         return walked
 
     def _walk(self, runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
-        """Yield length and oldest touch of each stretch of a prompt, up to its first block that was never touched."""
+        """Yield length and oldest touch of each stretch of a prompt, up to the first block that was never touched."""
         for at, count in runs:
             end = at + count
             while at < end:
@@ -148,7 +148,7 @@ class Caches:
             first = until
 
     def _overlay(self, stretches: Stretches, first: int, end: int, shift: int) -> None:
-        """Add a stretch and remove what it covers of others."""
+        """Add a stretch, and remove the parts of other stretches that it covers."""
         starts, ends, shifts = stretches
         low = bisect_right(ends, first)
         high = bisect_left(starts, end, low)
@@ -169,7 +169,7 @@ class Caches:
         self._stretches += len(starts)
 
     def _forget(self, since: int, until: int) -> None:
-        """Uncount the touches from `since` until `until`, whose blocks were touched again."""
+        """Subtract the touches from `since` to `until` from the live blocks, since these blocks were touched again."""
         live, floors = self._live, self._floors
         for which in range(len(live)):
             floor = floors[which]
@@ -224,16 +224,17 @@ def hits(
     block_tokens: int,
     order: Order = "first-to-last",
 ) -> Hits:
-    """Return the hits of `prompts`, each with its tokens, in the `caches` that receive them, for each capacity.
+    """Return the hits of prompts for each capacity. `prompts` yields the runs and the tokens of each prompt, and
+    `caches` yields the number of the cache that receives it.
 
-    A partly filled block counts as one block and as its own tokens.
+    A partly filled block counts as one block, with only the tokens that it contains.
     """
     ranked = sorted(range(len(capacities)), key=lambda at: (capacities[at] is None, capacities[at] or 0))
     ascending = [capacities[at] for at in ranked]
     stacks: dict[int, Caches] = {}
     blocks_hit = [0] * len(ranked)
     total = Hits([])
-    for (runs, tokens), place in zip(prompts, caches, strict=False):  # `caches` may have no end
+    for (runs, tokens), place in zip(prompts, caches, strict=False):  # `caches` may be infinite
         stack = stacks.get(place)
         if stack is None:
             stack = stacks[place] = Caches(ascending, order)

@@ -1,4 +1,4 @@
-"""Sessions: related requests, whose content is planned in advance but whose arrival depends on each other.
+"""Sessions: related requests. Their content is planned in advance, but their arrivals depend on each other.
 
 A turn arrives some time (a person thinks, a tool runs) after the turns that it waits for have ended. Its content and
 length are drawn in advance, so they do not depend on the cluster.
@@ -13,13 +13,13 @@ from headway.types import Path
 
 
 class Turn(Struct, gc=False):
-    """A planned request. `delay_ps` counts from the end of the last turn that it waits for, or from the start of the
-    session if it waits for none."""
+    """A planned request. `delay_ps` counts from the end of the last turn that it waits for. If it waits for no turn,
+    `delay_ps` counts from the start of the session."""
 
     prompt_tokens: int
     output_tokens: int
     path: Path
-    output_key: int  # the content of its output, with which a later prompt may continue
+    output_key: int  # key of the output's content, which a later prompt may repeat
     delay_ps: int = 0
     model: str = ""
     kind: str = "completion"
@@ -43,7 +43,7 @@ class Session(Protocol):
         ...
 
     def on_ended(self, number: int) -> Iterable[Numbered]:
-        """Return the turns that waited for this one and are now ready."""
+        """Return the turns that waited for this turn and are now ready."""
         ...
 
     def turns_left(self) -> int:
@@ -58,8 +58,8 @@ class Chain(Struct, eq=False):
     tenant: str
     slo_class: str
     turns: Iterator[Turn]
-    count: int | None = None  # turns that are left; None if they have no end
-    number: int = 0  # of the next turn
+    count: int | None = None  # number of turns left; None if there is no end
+    number: int = 0  # number of the next turn
 
     def begin(self) -> Iterable[Numbered]:
         turn = next(self.turns, None)

@@ -1,7 +1,8 @@
 """Length distributions: the tokens of a prompt or an output. A draw is a whole number of at least 1.
 
-A number is a constant; other distributions are mappings with `dist` and its keys. `mean` and `std` are those of the
-lengths themselves, also for lognormal. A draw outside `min` and `max` is set to the bound, not drawn again.
+A plain number is a constant; other distributions are mappings with `dist` and its keys. `mean` and `std` describe the
+lengths themselves, not their logarithms, also for lognormal. A draw outside `min` and `max` is set to the bound, not
+drawn again.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from headway.config.wording import shown
 from headway.errors import HeadwayError
 
 MAX_TOKENS: Final = 2**31 - 1
-MOST_LENGTHS: Final = 10_000_000  # in a file
+MOST_LENGTHS: Final = 10_000_000  # maximum number of lengths in a file
 LONGEST_LINE: Final = 1000
-MAX_RATIO: Final = 1e12  # of std to mean; the square of a larger ratio could overflow
+MAX_RATIO: Final = 1e12  # maximum ratio of std to mean; a larger ratio could overflow when squared
 WHOLE: Final = f"a length is a whole number between 1 and {MAX_TOKENS}"
 
 Draw = Callable[[], int]
@@ -41,7 +42,7 @@ class Constant(Bounded, frozen=True):
 
 
 class Spread(Bounded, frozen=True):
-    """Normal and lognormal."""
+    """The keys of normal and lognormal distributions."""
 
     mean: float
     std: float
@@ -139,7 +140,7 @@ def _check_empirical(shape: Empirical, where: str) -> None:
 
 
 def check_weights(weights: Sequence[float], count: int, of: str, where: str) -> None:
-    """Raise unless there are `count` positive weights; `of` names what they belong to."""
+    """Raise unless there are `count` positive weights; `of` names the items that they belong to."""
     if len(weights) != count:
         raise HeadwayError(f"{where}: {len(weights)} weights for {count} {of}. List one weight for each.")
     for weight in weights:
@@ -155,12 +156,12 @@ def check_probability(value: float, where: str) -> None:
 
 
 def figure_text(value: float) -> str:
-    """Return a number as text for an error, also if it has too many digits."""
+    """Format a number for an error; an integer with too many digits is described instead."""
     return "a number of too many digits" if isinstance(value, int) and abs(value) > 10**18 else f"{value:.15g}"
 
 
 def maker(spec: object, where: str) -> Maker:
-    """Read a distribution once, and return a function that makes samplers of it."""
+    """Parse a distribution once, and return a function that makes samplers of it."""
     kind, shape = parse(spec, where)
     low = 1 if shape.min is None else shape.min
     high = MAX_TOKENS if shape.max is None else shape.max

@@ -1,4 +1,4 @@
-"""The `trace:` key of a workload: the file to replay, and how."""
+"""The `trace:` key of a workload: the file to replay, and the options of the replay."""
 
 from typing import Any, Final, Literal
 
@@ -25,28 +25,28 @@ GIVEN: Final = (
     "share_system",
     "columns",
     "skip_bad",
-)  # in a resolved copy only if set
+)  # keys that a resolved copy contains only if they are set
 
 
 class TraceSpec(Struct, frozen=True):
-    """The `trace` key: a file to replay. Without `format`, it is detected from the content."""
+    """The `trace` key: a file to replay. If `format` is not set, it is detected from the content."""
 
     path: str
     format: str | None = None
     speed: float = 1.0  # 2 replays twice as fast
-    limit: int | None = None  # replay only the first requests, up to this number
-    block_tokens: int | None = None  # size of the trace's blocks, if the file does not have it
-    transforms: list[Any] | None = None  # each a mapping of one name to its keys, in order
+    limit: int | None = None  # maximum number of requests to replay, from the start of the file
+    block_tokens: int | None = None  # size of the trace's blocks, if the file does not state it
+    transforms: list[Any] | None = None  # transforms in order, each a mapping of its name to its keys
     replay: Literal["think", "timestamps"] | None = None  # default: think if the file records sessions
-    sessions: Literal["recorded", "derived", "none"] | None = None  # default: recorded if the file has them, or derived
+    sessions: Literal["recorded", "derived", "none"] | None = None  # default: the first that the file allows
     starts: Any = None  # when sessions begin
-    share_system: bool | None = None  # sessions with equally long tool and system prompts share them
-    columns: Any = None  # a table of your own: field to column, as in {arrival: "ts_ms:ms", prompt: in_tok, ...}
-    skip_bad: bool | None = None  # a table: skip rows that are wrong instead of refusing the file
+    share_system: bool | None = None  # whether sessions with equally long tool and system prompts share these prompts
+    columns: Any = None  # for your own table: column of each field, as in {arrival: "ts_ms:ms", prompt: in_tok, ...}
+    skip_bad: bool | None = None  # for your own table: skip invalid rows instead of rejecting the file
 
 
 class Starts(Struct, frozen=True):
-    """The `starts` key: sessions begin at a rate; or each of `users` has one, and the next after a pause."""
+    """The `starts` key: sessions begin at a rate, or each of `users` runs one session after another, with a pause."""
 
     rate: Any = None
     arrival: Any = None
@@ -79,7 +79,7 @@ def parse(data: object) -> TraceSpec:
 
 
 def explicit(spec: TraceSpec) -> Json:
-    """Return the key with its defaults, except those that depend on the file."""
+    """Return the key with its defaults, except the defaults that depend on the file."""
     keys: Json = msgspec.to_builtins(spec)
     return {name: value for name, value in keys.items() if name not in GIVEN or value is not None}
 

@@ -1,6 +1,6 @@
 """Statistics of recorded or planned requests: lengths, rate, burstiness, tenants, sessions and their gaps.
 
-All are computed from columns of numbers, which keeps large files in memory.
+All statistics are computed from columns of numbers, so that large files fit in memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headway.types import PS_PER_SECOND, Json
 
 WINDOWS_S: Final = (1, 10, 60)
 RATE_BINS: Final = 60
-NONE: Final = -1  # in a column: unknown
+NONE: Final = -1  # an unknown value in a column
 
 
 def numbers() -> array[int]:
@@ -35,26 +35,26 @@ class Columns(Struct):
     kind: array[int] = field(default_factory=numbers)
     model: array[int] = field(default_factory=numbers)
     session: array[int] = field(default_factory=numbers)
-    gap_ps: array[int] = field(default_factory=numbers)  # since the request of the session that it continues
+    gap_ps: array[int] = field(default_factory=numbers)  # time since the request that this request continues
 
     def __len__(self) -> int:
         return len(self.prompt_tokens)
 
 
 def counts(values: Sequence[int]) -> Json:
-    """Return the exact distribution of whole numbers; `spread_of` converts picoseconds to milliseconds."""
+    """Return the exact distribution of whole numbers, multiplied first since `spread_of` converts ps to ms."""
     return dict(spread_of([value * PS_PER_MS for value in values]))
 
 
 def seconds(durations_ps: Sequence[int]) -> Json | None:
-    """Return the distribution of durations in seconds, None if there are none."""
+    """Return the distribution of durations in seconds, or None if there are no durations."""
     if not len(durations_ps):
         return None
     return {name: None if value is None else value / 1000 for name, value in spread_of(durations_ps).items()}
 
 
 def lengths(tokens: Sequence[int]) -> Json:
-    """Return the distribution of lengths, their total, and counts by powers of two as [up to, count]."""
+    """Return the distribution of lengths, their total, and a histogram by powers of two as [upper bound, count]."""
     by_bits: dict[int, int] = {}
     for length in tokens:
         bits = (length - 1).bit_length() if length else 0
@@ -64,7 +64,7 @@ def lengths(tokens: Sequence[int]) -> Json:
 
 
 def overview(columns: Columns, clock: bool = True) -> Json:
-    """Return span, rate, lengths and burstiness; without a common clock, those of time are None."""
+    """Return span, rate, lengths and burstiness; without a common clock, all statistics of time are None."""
     span_ps = columns.at_ps[-1] - columns.at_ps[0] if clock else None
     return {
         "span_s": None if span_ps is None else span_ps / PS_PER_SECOND,
@@ -77,7 +77,7 @@ def overview(columns: Columns, clock: bool = True) -> Json:
 
 def arrivals(stamps: Sequence[int]) -> Json:
     """Return burstiness: CV of the gaps (1 for Poisson), index of dispersion (variance / mean of the counts per window,
-    1 for Poisson) and peak / mean per minute; None if the time is too short."""
+    1 for Poisson) and peak / mean per minute. A statistic is None if the span is too short for it."""
     gaps = array("d", ((later - earlier) / PS_PER_SECOND for earlier, later in pairwise(stamps)))
     span = stamps[-1] - stamps[0]
     dispersion: dict[str, float | None] = {}
@@ -98,7 +98,7 @@ def arrivals(stamps: Sequence[int]) -> Json:
 
 
 def rates(stamps: Iterable[int], first_ps: int, last_ps: int) -> list[float]:
-    """Return requests per second in equal parts of the time from first to last; empty if both are the same."""
+    """Return requests per second in equal parts of the time from first to last; if both are equal, an empty list."""
     if first_ps == last_ps:
         return []
     width = (last_ps - first_ps) // RATE_BINS + 1
@@ -125,7 +125,7 @@ def _cv(values: Sequence[float]) -> float | None:
 
 
 def groups(columns: Columns, numbers: Sequence[int], names: Sequence[str | None], clock: bool = True) -> list[Json]:
-    """Return number, lengths and rates of the requests of each name, most requests first; None is an unknown name."""
+    """Return count, lengths and rates of the requests of each name, by descending count; None is an unknown name."""
     rows: Mapping[int, array[int]] = {number: array("q") for number in range(len(names))}
     for row, number in enumerate(numbers):
         rows[number].append(row)

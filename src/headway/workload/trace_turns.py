@@ -37,7 +37,7 @@ def sender_of(labels: Labels | Record, session: str | None) -> tuple[str | None,
 
 
 class Clock:
-    """Converts times of the trace to times of the run: divided by the speed, rounded, and up to an end."""
+    """Converts times of the trace to times of the run (divided by the speed and rounded), and ends the arrivals."""
 
     def __init__(self, speed: float, stop_ps: int) -> None:
         exact = Fraction(str(speed))
@@ -48,19 +48,19 @@ class Clock:
         return (ps * self._by + self._half) // self._over
 
     def over(self, at_ps: int, row: int, key: str = "speed") -> bool:
-        """Return whether arrivals end before this; raise if the clock ends first, which a higher `key` avoids."""
+        """Return whether arrivals end before this time. Raise if the clock ends first; raising `key` avoids that."""
         if at_ps > LAST_PS and self.stop_ps > LAST_PS:
             raise HeadwayError(f"{PLACE}.{key}: request {row} would arrive {too_late(at_ps)}. Raise this key.")
         return at_ps >= self.stop_ps
 
 
 class Maker(Struct):
-    """Makes turns from rows. `declare` draws the max_tokens of clients in the order of the trace, in whatever order the
-    rows are used."""
+    """Creates turns from rows. `declare` draws the max_tokens of clients in the order of the trace, even if the rows
+    are used in another order."""
 
     model: str
     declare: Callable[[], int] | None
-    limits: array[int] = field(default_factory=lambda: array("q"))  # drawn so far
+    limits: array[int] = field(default_factory=lambda: array("q"))  # max_tokens drawn so far, by row
 
     def turn(
         self, row: int, prompt_tokens: int, output_tokens: int, path: Path, labels: Labels | Record, delay_ps: int = 0
@@ -89,7 +89,7 @@ class Maker(Struct):
 
 
 def groups(trace: Trace, session: Sequence[int]) -> list[list[int]]:
-    """Return the rows of each session in file order, sessions by their first row.
+    """Return the rows of each session in file order; sessions are in order of their first row.
 
     Sessions that wait for each other are one group; a row without a session is its own group.
     """
@@ -102,7 +102,7 @@ def groups(trace: Trace, session: Sequence[int]) -> list[list[int]]:
 
 
 def _number(session: Sequence[int], row: int) -> int:
-    """Return the session of a row, or a unique negative number if it has none."""
+    """Return the session of a row, or a unique negative number if the row has no session."""
     return session[row] if session[row] >= 0 else -1 - row
 
 
@@ -130,7 +130,8 @@ def _join_sessions(trace: Trace, session: Sequence[int]) -> dict[int, int]:
 def waits(trace: Trace, session: Sequence[int], rows: list[int]) -> Iterator[tuple[int, list[int], int]]:
     """Yield each row of a group, the rows that it waits for, and its delay after the last of them in picoseconds.
 
-    By default a row waits for the previous row of its session. A row that waits for none has a delay after the start.
+    By default a row waits for the previous row of its session. If a row waits for no other, its delay counts from the
+    start of the group.
     """
     stamps = trace.arrival_ps
     latest: dict[int, int] = {}  # latest row of each session

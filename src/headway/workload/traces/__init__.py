@@ -1,6 +1,6 @@
 """Trace files: the table of formats, detection of a format by content, and reading.
 
-Every module of this package with a `FORMAT` is a format.
+Every module of this package that defines `FORMAT` is a format.
 """
 
 import pathlib
@@ -32,7 +32,7 @@ FORMATS: Final[dict[str, Format]] = {
 
 
 def find_format(name: str, where: str) -> Format:
-    """Return a format by its name; `_` and `-` are the same."""
+    """Return a format by its name; `_` and `-` are interchangeable."""
     format = FORMATS.get(name) or FORMATS.get(name.replace("_", "-"))
     if format is None:
         raise HeadwayError(f"{where}: no trace format is called {shown(name)}.{suggest(name, FORMATS)}")

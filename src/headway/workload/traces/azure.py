@@ -18,8 +18,8 @@ from headway.workload.traces.record import Format, Info, Options, Reader, Record
 from headway.workload.traces.writing import Losses, open_text
 
 COLUMNS: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-WRITTEN_FROM: Final = datetime(2023, 11, 16)  # written as time 0
-PS_PER_DIGIT: Final = PS_PER_SECOND // 10**7  # the seventh decimal
+WRITTEN_FROM: Final = datetime(2023, 11, 16)  # the writer starts time stamps at this date
+PS_PER_DIGIT: Final = PS_PER_SECOND // 10**7  # value of the seventh decimal of a second
 
 
 def tell(path: pathlib.Path, first: list[bytes]) -> bool:
@@ -46,7 +46,7 @@ def parse_stamp(text: str, place: str) -> int:
 
 
 def write(path: pathlib.Path, info: Info, records: Iterable[Record]) -> list[str]:
-    """Write time stamps as in 2023, with seven decimals."""
+    """Write the records, with time stamps as in the 2023 files: seven decimals of a second."""
     lost = Losses()
     with open_text(path) as file:
         file.write(",".join(COLUMNS) + "\n")

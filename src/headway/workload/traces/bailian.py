@@ -43,7 +43,7 @@ def read(path: pathlib.Path, options: Options) -> Reader:
 
 
 def _records(path: pathlib.Path, size: int) -> Iterator[Record]:
-    """Yield the records; holds two numbers per chat, since any later chat may continue it."""
+    """Yield the records. Memory holds two numbers per chat, since any later chat may continue it."""
     fit = Fit(size, whole=True)
     roots: dict[int, int] = {}
     latest: dict[int, int] = {}  # the latest chat of each root

@@ -1,9 +1,10 @@
 """BLIS TraceV2: a YAML header and a CSV file, `X.yaml` and `X.csv` (or a folder with `header.yaml` and `data.csv`).
 
 Requests of one group share a prefix of `prefix_length` tokens, which `input_tokens` does not include. If the header
-has `session_context_growth: accumulate`, `input_tokens` is only what a turn adds: its prompt is the previous prompt,
-the previous output and that. A turn arrives `think_time_us` after the end of the previous one; without that column, the
-delay comes from the measured end. If every session begins at 0, times count from the start of the session.
+has `session_context_growth: accumulate`, `input_tokens` counts only the new tokens of a turn. Its prompt is the
+previous prompt, the previous output and these tokens. A turn arrives `think_time_us` after the end of the previous
+turn. Without that column, the delay is computed from the measured end. Times count from the start of the session if
+every session begins at 0 and the times in the file are out of order.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def read(path: pathlib.Path, options: Options) -> Reader:
 
 
 def _rows(path: pathlib.Path) -> Iterator[tuple[str, Row]]:
-    """Yield the rows by column, each with its place; a quoted cell may contain line breaks."""
+    """Yield the rows by column, each with its location for errors; a quoted cell may contain line breaks."""
     at = 0
 
     def texts() -> Iterator[str]:
@@ -81,7 +82,7 @@ def _rows(path: pathlib.Path) -> Iterator[tuple[str, Row]]:
 def _survey(path: pathlib.Path) -> tuple[bool, bool]:
     """Return whether there are sessions, and whether times count from the start of each session.
 
-    They do if they are out of order and every session begins at 0.
+    Times count from the start of each session if they are out of order and every session begins at 0.
     """
     begun: dict[str, None] = {}
     last, ordered, all_at_zero = 0, True, True
@@ -101,12 +102,12 @@ def _survey(path: pathlib.Path) -> tuple[bool, bool]:
 class _Session(Struct, gc=False):
     """The state of a session after its latest row."""
 
-    own: int  # first id of its content
+    own: int  # first block id of the session's content
     turn: int = -1
     at_ps: int = 0
     prompt: int = 0
     output: int = 0
-    end_us: int = 0  # measured time of the last token of its latest turn, 0 if unknown
+    end_us: int = 0  # measured time of the last token of the latest turn; 0 if unknown
     shared: int = 0
     group: str | None = None
 
@@ -153,7 +154,7 @@ def _record(row: Row, place: str, at_ps: int) -> Record:
     if prompt != own + shared:
         extra["input_tokens"] = own
     if not output:
-        extra["output_tokens"] = 0  # a failed request; every replayed request generates at least one token
+        extra["output_tokens"] = 0  # a failed request, but every replayed request generates at least one token
     return Record(
         prompt,
         max(output, 1),
@@ -169,7 +170,7 @@ def _record(row: Row, place: str, at_ps: int) -> Record:
 
 
 def _continue(record: Record, state: _Session, row: Row, grows: bool, contents: Contents, place: str) -> None:
-    """Set the turn and the delay of a record, and the prompt that grows with its session."""
+    """Set the turn and the delay of a record; if `grows`, also the prompt, which includes the session's history."""
     assert record.at_ps is not None
     turn = whole(row, "round_index", place) if "round_index" in row else state.turn + 1
     if turn != state.turn + 1:
@@ -210,7 +211,7 @@ def whole(row: Row, name: str, place: str) -> int:
 
 
 def _value(text: str, name: str, place: str) -> Any:
-    """Parse a cell by the type of its column; unknown columns are text."""
+    """Parse a cell by the type of its column; a cell of an unknown column is a string."""
     text = text.strip()
     if name in WHOLE:
         digits = text.removeprefix("-") if name.endswith("_time_us") else text

@@ -21,7 +21,7 @@ COLUMNS: Final = (
 OPTIONAL: Final = ("vllm_priority", "slo_target_us", "x_request_id", "adapter", "think_time_us", "input_tokens_reset")
 REQUIRED: Final = ("input_tokens", "output_tokens", "arrival_time_us")
 
-# Columns that a record's own fields hold; other columns go into `extra` if they differ from their default.
+# Columns that are fields of a record. Other columns are stored in `extra` if they differ from their default.
 TOLD: Final = frozenset(
     (
         *("request_id", "tenant_id", "slo_class", "session_id", "round_index", "prefix_length", "input_tokens"),
@@ -51,7 +51,7 @@ HEADER, DATA = "header.yaml", "data.csv"
 
 
 def files(path: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
-    """Return the existing header and data file, given either file, their folder or their common name."""
+    """Return the existing header file and data file, given either file, their folder or their common name."""
     header, data = names(path)
     if path.name in (HEADER, DATA) and not (header.is_file() and data.is_file()):
         header, data = path.parent / HEADER, path.parent / DATA
@@ -81,7 +81,7 @@ def names(path: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
 UNIT: Final = "microseconds"
 ACCUMULATE: Final = "accumulate"
 GROWTH: Final = "session_context_growth"
-LARGEST: Final = 1 << 20  # bytes
+LARGEST: Final = 1 << 20  # maximum size of a header in bytes
 TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"
 UNREADABLE: Final = (
     yaml.YAMLError,
@@ -126,7 +126,7 @@ class Network(Struct):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without aliases, which could expand to billions of values, and with dates as text."""
+    """Loads YAML without aliases, which could expand to billions of values, and reads dates as strings."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 (PyYAML's own way)
         first: [(tag, form) for tag, form in known if tag != TIMESTAMP]
@@ -140,7 +140,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def load(path: pathlib.Path) -> tuple[dict[str, Any], Header, Server]:
-    """Return the header as written, and as checked structs."""
+    """Return the header as written, and its checked structs."""
     try:
         with path.open("rb") as file:
             raw = file.read(LARGEST + 1)
@@ -174,7 +174,7 @@ def _check(data: object, name: str) -> tuple[dict[str, Any], Header, Server]:
 
 
 def text(known: dict[str, Any], accumulate: bool) -> str:
-    """Return the text of a header with these keys, in the order of their declaration."""
+    """Return a header with these keys as a string, in the order of their declaration."""
     data: dict[str, Any] = {"trace_version": 2, "time_unit": UNIT, "mode": "generated", "warm_up_requests": 0, **known}
     data.pop(GROWTH, None)
     if accumulate:

@@ -23,7 +23,7 @@ from headway.workload.traces.writing import open_text
 
 OWN: Final = tuple(name for name in COLUMNS if name not in TOLD and name not in (GROUP, "input_tokens_reset"))
 KNOWN: Final = frozenset((*OWN, GROUP, "input_tokens", "output_tokens", "input_tokens_reset"))
-KEPT: Final = ("session", "delay_ps", "after", "id", "model", "tenant", "slo_class", "kind")  # partly, see below
+KEPT: Final = ("session", "delay_ps", "after", "id", "model", "tenant", "slo_class", "kind")  # some in part, see below
 
 Row = dict[str, Any]
 
@@ -72,7 +72,7 @@ def _draft(draft: TextIO, writer: _Writer, records: Iterable[Record]) -> dict[st
 
 
 class _Writer:
-    """Turns records into rows. Memory grows with the number of sessions."""
+    """Converts records to rows. Memory grows with the number of sessions."""
 
     def __init__(self, info: Info) -> None:
         self.info = info
@@ -167,7 +167,7 @@ class _Writer:
         if not state.turn:
             if think_us:
                 lost.add("the delay before a session's first turn")
-        elif not (0 < state.end_us <= at_us and at_us - state.end_us == think_us):  # else it follows from the end
+        elif not (0 < state.end_us <= at_us and at_us - state.end_us == think_us):  # else the end implies it
             row["think_time_us"] = think_us
 
 

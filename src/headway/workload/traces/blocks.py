@@ -52,7 +52,7 @@ def check_count(count: int, tokens: int, size: int, whole: bool, name: str, plac
 
 
 def beginning(runs: Runs, blocks: int) -> list[Run]:
-    """Return the first `blocks` blocks, or all if there are fewer."""
+    """Return the runs of the first `blocks` blocks, or of all blocks if there are fewer."""
     head: list[Run] = []
     for first, count in runs:
         if blocks <= 0:
@@ -63,7 +63,7 @@ def beginning(runs: Runs, blocks: int) -> list[Run]:
 
 
 def rest(runs: Runs, blocks: int) -> list[Run]:
-    """Return what follows the first `blocks` blocks."""
+    """Return the runs of the blocks after the first `blocks` blocks."""
     tail: list[Run] = []
     for first, count in runs:
         skipped = min(count, blocks)
@@ -74,7 +74,7 @@ def rest(runs: Runs, blocks: int) -> list[Run]:
 
 
 def shared_blocks(left: Runs, right: Runs) -> int:
-    """Return the number of equal leading blocks; the runs need not be split at the same places."""
+    """Return the number of equal leading blocks, even if both sides are split into runs at different blocks."""
     shared = 0
     while left and right and left[0][0] == right[0][0]:
         step = min(left[0][1], right[0][1])
@@ -104,12 +104,12 @@ class RunTable:
 
 
 class Fit(Struct):
-    """Checks the block size against the length and the ids of every row. The first row that contradicts it raises an
-    error with the sizes that fit all rows so far."""
+    """Checks the block size against the length and the number of ids of every row. If a row contradicts the size, the
+    check raises an error with the sizes that fit all rows so far."""
 
     size: int
-    whole: bool = False  # a partly filled last block may have no id
-    low: int = 1  # the smallest and the largest size that fit so far
+    whole: bool = False  # whether a partly filled last block may have no id
+    low: int = 1  # the smallest and the largest block size that fit all rows so far
     high: int = MAX_BLOCK
 
     def check(self, tokens: int, count: int, name: str, place: str) -> None:

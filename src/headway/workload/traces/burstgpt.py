@@ -24,7 +24,7 @@ SESSION, ELAPSED = "Session ID", "Elapsed time"
 KINDS: Final = {"Conversation log": "chat", "API log": "completion"}
 LOGS: Final = {kind: log for log, kind in KINDS.items()}
 NO_SESSION: Final = ("", "nan", "None")
-REMEMBERED: Final = 100_000  # sessions whose last answer is known; delays of older ones come from the time stamps
+REMEMBERED: Final = 100_000  # number of sessions whose last end is kept; delays of other sessions come from time stamps
 
 
 def tell(path: pathlib.Path, first: list[bytes]) -> bool:
@@ -39,7 +39,7 @@ def read(path: pathlib.Path, options: Options) -> Reader:
 
 
 def _records(path: pathlib.Path, info: Info) -> Iterator[Record]:
-    ends: OrderedDict[str, int] = OrderedDict()  # the end of each session's last answer
+    ends: OrderedDict[str, int] = OrderedDict()  # end of each session's last answer
     for place, row, at_ps in stamped_rows(path, COLUMNS, _seconds):
         output = parse_length(row, "Response tokens", place, least=0)
         if not output:
@@ -84,7 +84,7 @@ def _seconds(text: str, place: str, name: str = COLUMNS[0]) -> int:
 
 
 def write(path: pathlib.Path, info: Info, records: Iterable[Record]) -> list[str]:
-    """Write version 3 if the source has sessions, else version 1."""
+    """Write the records, as version 3 if the source has sessions, else as version 1."""
     lost = Losses("session", "model", "kind", "extra", "delay_ps") if info.sessions else Losses("model", "kind")
     names = [*COLUMNS[:1], *((SESSION, ELAPSED) if info.sessions else ()), *COLUMNS[1:]]
     with open_text(path) as file:

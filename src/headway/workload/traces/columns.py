@@ -1,11 +1,13 @@
 """A user's own table of requests: CSV, TSV, JSONL or Parquet, with a mapping from fields of a request to columns.
 
-The mapping is written `arrival=ts_ms:ms,prompt=in_tok,output=out_tok,session=conv`: a field, a column, and where the
-field needs it a unit. The file is read twice: first to check every row, to find the first arrival and the order, then
-to give the records. Rows that are not in order are sorted with temporary files, so memory stays bounded.
+The mapping is written `arrival=ts_ms:ms,prompt=in_tok,output=out_tok,session=conv`: a field, its column, and a unit if
+the field needs one. The file is read twice. The first pass checks every row, and finds the first arrival and whether
+rows are in order. The second pass yields the records. Rows that are not in order are sorted with temporary files, so
+memory stays bounded.
 
-What the table does not say is assumed: a prompt that is as long as its session's previous prompt and answer begins
-with them, and prompts with the same `prefix` share as many tokens as the shortest of them has.
+The table does not describe content, so the reader assumes it. A prompt that is at least as long as its session's
+previous prompt and answer begins with them. Prompts with the same `prefix` share as many tokens as the shortest of them
+has.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from headway.workload.traces.sorting import sort_rows
 from headway.workload.traces.source import head, lines, open_unpacked
 
 NAME: Final = "columns"
-FIELDS: Final = {  # each with the usual names of its column, in lower case without separators
+FIELDS: Final = {  # for each field, the usual names of its column, in lower case without separators
     "arrival": ("arrival", "arrivaltime", "arrivedat", "timestamp", "time", "ts", "datetime", "date", "createdat",
                 "created", "starttime", "startedat", "requesttime", "receivedat"),
     "prompt": ("prompttokens", "inputtokens", "intokens", "contexttokens", "inputlength", "promptlength", "promptlen",
@@ -55,12 +57,12 @@ FIELDS: Final = {  # each with the usual names of its column, in lower case with
 REQUIRED: Final = ("arrival", "prompt", "output")
 EXAMPLE: Final = "arrival=ts_ms:ms,prompt=in_tokens,output=out_tokens"
 UNITS: Final = {"s": PS_PER_SECOND, "ms": 10**9, "us": 10**6, "ns": 10**3, "ps": 1}
-EPOCHS: Final = ((10**17, "ns"), (10**14, "us"), (10**11, "ms"), (10**8, "s"))  # a number as large is a date in a unit
+EPOCHS: Final = ((10**17, "ns"), (10**14, "us"), (10**11, "ms"), (10**8, "s"))  # minimum of a date in this unit
 DELIMITERS: Final = ",;\t|"
 BLOCK_TOKENS: Final = 16
-SHOWN: Final = 5  # bad rows in an error
-REMEMBERED: Final = 200_000  # sessions whose history is known
-PREFIXES: Final = 1 << 62  # ids of prefixes begin here, those of other blocks at 0
+SHOWN: Final = 5  # maximum number of bad rows listed in an error
+REMEMBERED: Final = 200_000  # maximum number of sessions whose history is kept in memory
+PREFIXES: Final = 1 << 62  # block ids of prefixes begin here; ids of other blocks begin at 0
 EMPTY: Final = ("", "null", "none", "nan", "na", "n/a", "-")
 
 
@@ -71,7 +73,7 @@ Columns = dict[str, Column]
 
 
 def parse_columns(mapping: object, where: str) -> Columns:
-    """Read a mapping from its text, or from a mapping of fields to columns."""
+    """Read a mapping from a string such as `EXAMPLE`, or from a mapping of fields to columns."""
     if isinstance(mapping, str):
         pairs = [part.partition("=")[::2] for part in mapping.split(",") if part.strip()]
         if not pairs or not all(name.strip() and column.strip() for name, column in pairs):
@@ -104,7 +106,7 @@ def _column(field: str, text: str, where: str) -> Column:
 
 
 def write_columns(columns: Columns) -> str:
-    """Write a mapping as `parse_columns` reads it."""
+    """Return a mapping as a string that `parse_columns` can read."""
     return ",".join(f"{field}={_column_text(column)}" for field, column in columns.items())
 
 
@@ -144,7 +146,7 @@ def _is_json(first: list[bytes]) -> bool:
 
 
 def _names(path: pathlib.Path) -> list[str]:
-    """Return the names of a table's columns; those of nested JSON objects have dots."""
+    """Return the names of a table's columns; names of nested JSON values contain dots."""
     if own_parquet.is_parquet(path):
         return own_parquet.column_names(path)
     first = head(path)
@@ -155,7 +157,7 @@ def _names(path: pathlib.Path) -> list[str]:
 
 
 def _rows(path: pathlib.Path, names: list[str]) -> Iterator[tuple[str, Row | str]]:
-    """Yield the rows of a table, each with its place: values by column, or what is wrong with the row."""
+    """Yield the location of each row for errors, and its values by column; for a bad row, a string that says why."""
     if own_parquet.is_parquet(path):
         for number, values in enumerate(own_parquet.rows(path, names), 1):
             yield f"row {number}", dict(zip(names, values, strict=True))
@@ -192,7 +194,7 @@ def _flatten(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def _header(source: IO[bytes], path: pathlib.Path) -> tuple[Any, list[str]]:
-    """Return a CSV reader below the header, and the names in the header."""
+    """Return a CSV reader that has read the header, and the names in the header."""
     text = io.TextIOWrapper(source, encoding="utf-8-sig", newline="")
     first = text.readline()
     delimiter = max(DELIMITERS, key=first.count)
@@ -227,11 +229,11 @@ def _csv_rows(source: IO[bytes], path: pathlib.Path) -> Iterator[tuple[str, Row 
 
 
 class BadRow(Exception):
-    """What is wrong with a row."""
+    """A row is invalid; the message says why."""
 
 
 def _text(value: Any) -> str | None:
-    """Return a cell as text; None if it is empty."""
+    """Return a cell as a string, or None if it is empty."""
     if value is None:
         return None
     text = str(value).strip()
@@ -239,7 +241,7 @@ def _text(value: Any) -> str | None:
 
 
 def _number(value: Any) -> Decimal | None:
-    """Return a cell as a number; a decimal comma is allowed. None if it is not a number."""
+    """Return a cell as a number, or None if it is not a number; a decimal comma is allowed."""
     if isinstance(value, bool):
         return None
     text = str(value).strip()
@@ -287,7 +289,7 @@ def _arrival(value: Any, column: Column) -> tuple[int, bool]:
 
 
 class Survey(Struct):
-    """What the first pass over a table finds."""
+    """The findings of the first pass over a table."""
 
     rows: int = 0
     first_ps: int | None = None
@@ -296,7 +298,7 @@ class Survey(Struct):
     dated: bool | None = None  # whether times count from 1970
     bad: int = 0
     examples: list[str] = []
-    shortest: dict[str, int] = {}  # the shortest prompt by prefix
+    shortest: dict[str, int] = {}  # length of the shortest prompt, by prefix
 
 
 def read(path: pathlib.Path, options: Options) -> Reader:
@@ -371,7 +373,7 @@ class _Table:
         return survey
 
     def _check_time(self, at_ps: int) -> None:
-        """Refuse a time from 0 in a table of dates, and a date in a table of times from 0."""
+        """Reject a relative time in a table of dates, and a date in a table of relative times."""
         dated = at_ps >= 10**8 * PS_PER_SECOND
         if self.survey.dated is None:
             self.survey.dated = dated
@@ -382,7 +384,7 @@ class _Table:
         return [column.name for column in self.columns.values()]
 
     def _parse(self, row: Row | str) -> tuple[int, Record, str | None, int | None]:
-        """Return the arrival, the record without it, the prefix, and the prefix's length where a column has it."""
+        """Return the arrival, the record without it, the prefix, and the prefix's length if a column contains it."""
         if isinstance(row, str):
             raise BadRow(row)
         columns = self.columns
@@ -415,7 +417,7 @@ class _Table:
         return at_ps, record, texts["prefix"], numbers.get("prefix_tokens")
 
     def _parsed(self, survey: Survey) -> Iterator[tuple[int, int, Record, str | None, int | None]]:
-        """Yield the good rows with their arrival since the first."""
+        """Yield the valid rows, with arrivals counted from the first arrival."""
         for number, (_, row) in enumerate(_rows(self.path, self._names())):
             try:
                 at_ps, record, prefix, length = self._parse(row)
@@ -438,13 +440,13 @@ class _Table:
 
 
 class _Contents:
-    """Block ids of prompts: those of shared prefixes and of the history of sessions are equal."""
+    """Assigns block ids to prompts: equal ids for a shared prefix and for the history of a session."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.next_id = 0
-        self.prefixes: dict[str, int] = {}  # the first id of each
-        self.sessions: dict[str, tuple[int, list[Run]]] = {}  # tokens and blocks so far, oldest session first
+        self.prefixes: dict[str, int] = {}  # first block id of each prefix
+        self.sessions: dict[str, tuple[int, list[Run]]] = {}  # tokens and blocks so far, least recent session first
 
     def add(self, record: Record, prefix: str | None, shared: int) -> None:
         tokens = 0

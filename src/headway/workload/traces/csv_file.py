@@ -35,7 +35,7 @@ def cells(line: bytes, place: str) -> list[str]:
 
 
 def rows_below(header: list[str], path: pathlib.Path, source: Iterator[Numbered]) -> Iterator[tuple[str, Row]]:
-    """Yield the rows below a header by column, each with its place."""
+    """Yield the rows below a header by column, each with its location for errors."""
     for number, line in source:
         place = f"{path.name} line {number}"
         values = cells(line, place)
@@ -47,9 +47,9 @@ def rows_below(header: list[str], path: pathlib.Path, source: Iterator[Numbered]
 def stamped_rows(
     path: pathlib.Path, names: tuple[str, ...], parse_ps: Callable[[str, str], int]
 ) -> Iterator[tuple[str, Row, int]]:
-    """Yield the rows of a file with these columns, each with its place and its time since the first row.
+    """Yield the rows of a file with these columns, each with its location for errors and its time since the first row.
 
-    The first column has the times, in ascending order; `parse_ps` converts them to picoseconds.
+    The first column contains the times, in ascending order; `parse_ps` converts them to picoseconds.
     """
     source = lines(path)
     number, line = next(source, (0, b""))

@@ -1,9 +1,9 @@
 """Dynamo request traces (`dynamo.request.trace.v1`): one event per line, bare or as {"timestamp", "event"}.
 
 A request is written when it ends, so the file is read twice, first for the order of arrival. `agent_context` names the
-session. A session with a `parent_session_id` is part of its parent's session: it branches off the parent's latest
-request, and the parent's first request after its end waits for it. The delay of a request is the time between the last
-end that it waited for and its arrival; `tool_ms` is the part of it in which tools ran.
+session. A session with a `parent_session_id` is a branch of its parent's session: it follows the parent's latest
+request, and the parent's first request after the end of the branch waits for it. The delay of a request counts from the
+end of the last request that it waited for to its arrival; `tool_ms` is the part of the delay in which tools ran.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Request(Struct):
     worker: dict[str, Any] | None = None
 
 
-MEASURED: Final = Request.__struct_fields__[5:]  # stored in `extra`
+MEASURED: Final = Request.__struct_fields__[5:]  # measured values, stored in `extra`
 
 
 class Tool(Struct):
@@ -84,13 +84,13 @@ class Call(Struct):
     request: Request
     context: Context | None
     end_ns: int
-    tools: list[tuple[int, int]]  # runs of the session's tools since the previous request, in ns
+    tools: list[tuple[int, int]]  # start and end in ns of each tool run since the session's previous request
     place: str
 
 
 def read(path: pathlib.Path, options: Options) -> Reader:
     starts = array("q")
-    turns: Counter[str] = Counter()  # requests of each session
+    turns: Counter[str] = Counter()  # number of requests of each session
     size: int | None = None
     for start_ns, call in _calls(path):
         starts.append(start_ns)
@@ -114,7 +114,7 @@ def tell(path: pathlib.Path, head: list[bytes]) -> bool:
 
 def _records(path: pathlib.Path, starts: array[int], turns: Counter[str]) -> Iterator[Record]:
     lanes: dict[str, Lane] = {}
-    sessions: dict[Lane, tuple[str, int]] = {}  # by root: name, and number of requests so far
+    sessions: dict[Lane, tuple[str, int]] = {}  # by root lane: name, and number of requests so far
     first_ns: int | None = None
     for start_ns, call in in_order(starts, _calls(path)):
         first_ns = start_ns if first_ns is None else first_ns
@@ -160,7 +160,7 @@ def _join(record: Record, lane: Lane, start_ns: int, call: Call, context: Contex
 
 
 def _overlap(spans: list[tuple[int, int]], start: int, end: int) -> int:
-    """Return how much of the time between two instants the spans cover."""
+    """Return how much of the time from `start` to `end` the spans cover."""
     covered = 0
     for first, last in sorted(spans):
         first, last = max(first, start), min(last, end)
@@ -208,7 +208,7 @@ def _check(request: Request, place: str) -> int:
 
 
 def _end(request: Request, start_ns: int, stamp: Number, place: str) -> int:
-    """Return the end of a request, from its duration or else from the less precise time of the event."""
+    """Return the end of a request: from its duration or, if it has none, from the less precise time of the event."""
     if request.total_time_ms is not None:
         return start_ns + _ns(request.total_time_ms, "request.total_time_ms", place)
     return start_ns if stamp is None else max(start_ns, _ns(stamp, "event_time_unix_ms", place))

@@ -1,8 +1,8 @@
-"""Turns named prefix groups into blocks.
+"""Converts named prefix groups to blocks.
 
 Some formats have no blocks, but name groups of requests that share a prefix and give its length. Here each piece of
 content (the prefix of a group, the context of a session, the rest of a request) gets its own ids. Only full blocks have
-ids, and a block belongs to the piece of its last token.
+ids, and a block belongs to the piece that contains its last token.
 """
 
 from collections.abc import Iterable
@@ -14,10 +14,10 @@ from headway.workload.traces.blocks import rest
 from headway.workload.traces.record import LOCAL, Info, Record
 from headway.workload.traces.writing import Losses
 
-BLOCK_TOKENS: Final = 16  # default if neither the file nor the user sets it, as in the engines of such traces
+BLOCK_TOKENS: Final = 16  # default if neither the file nor the user sets it; the engines of such traces use it too
 GROUP: Final = "prefix_group"  # the key of the group's name in Record.extra
-NAMED: Final = ("blis", "routesim")  # formats whose blocks are made here
-ROOM: Final = 32  # bits for the blocks of one piece of content
+NAMED: Final = ("blis", "routesim")  # formats whose blocks this module creates
+ROOM: Final = 32  # number of bits for the block ids of one piece of content
 
 
 class Contents(Struct):
@@ -53,7 +53,7 @@ def origin(info: Info) -> str:
 
 
 def group_of(record: Record, info: Info) -> str | None:
-    """Return the name of a request's shared prefix: the recorded name, or one made from the prefix's last block."""
+    """Return the name of a request's shared prefix: the recorded name, or a name from the prefix's last block."""
     if not record.shared_prefix_tokens:
         return None
     name = record.extra.get(GROUP)
@@ -68,8 +68,8 @@ def group_of(record: Record, info: Info) -> str | None:
 
 
 class NamedLosses(Losses):
-    """The losses of a format with named prefixes. Blocks made from such names are not lost, nor are fields of `extra`
-    that the format has (`known`)."""
+    """The losses of a format with named prefixes. Blocks that were created from such names are not lost, nor are the
+    fields of `extra` that the format can express (`known`)."""
 
     def __init__(self, info: Info, known: Iterable[str], *keeps: str) -> None:
         super().__init__(*keeps, "shared_prefix_tokens", "extra", *(("blocks",) if origin(info) in NAMED else ()))

@@ -1,4 +1,4 @@
-"""The largest values that a trace may hold, and the checks that readers share."""
+"""The maximum values in a trace, and the checks that readers share."""
 
 from fractions import Fraction
 from typing import Final
@@ -8,14 +8,14 @@ from headway.errors import HeadwayError
 from headway.types import PS_PER_SECOND
 
 PS_PER_DAY: Final = 86400 * PS_PER_SECOND
-LAST_PS: Final = 100 * PS_PER_DAY  # times are 64-bit integers of 106 days; the rest is for the end of the run
+LAST_PS: Final = 100 * PS_PER_DAY  # 64-bit times reach 106 days; the last 6 days are for the end of the run
 MAX_LENGTH: Final = 2**31 - 1
-MAX_BLOCK: Final = 65536  # tokens of a block
-MAX_DIGITS: Final = 18  # of a whole number in a text: all such numbers fit into 64 bits
+MAX_BLOCK: Final = 65536  # maximum number of tokens of a block
+MAX_DIGITS: Final = 18  # maximum number of digits of a whole number in a file, so that it fits into 64 bits
 
 
 def too_late(at_ps: int) -> str:
-    """Return how far a time lies beyond the last possible arrival, as the end of a sentence."""
+    """Return the end of a sentence that says how late an arrival is and what the limit is."""
     days = at_ps // PS_PER_DAY
     return f"after {days if days < 10**9 else 'over 1000000000'} days; the limit is {LAST_PS // PS_PER_DAY} days"
 
@@ -30,7 +30,7 @@ def check_length(value: int, name: str, place: str, least: int = 1) -> None:
 
 
 def check_order(at_ps: int, last_ps: int, name: str, stamp: object, place: str) -> None:
-    """Raise if a request arrives before the previous one or too late; `stamp` is its time in the file."""
+    """Raise if a request arrives before the previous request, or too late; `stamp` is its time in the file."""
     if at_ps < last_ps:
         raise HeadwayError(
             f"{place}: {name} {stamp} is earlier than that of a previous request. Sort the file by time."
@@ -50,7 +50,7 @@ def exact(value: float, unit: int) -> int:
     """Multiply a finite number by `unit`, with the decimal digits exactly as they are written."""
     if isinstance(value, int):
         return value * unit
-    # Fast path for few decimals, where the nearest float stands for the decimal number.
+    # Fast path for at most six decimals: the float is then the nearest one to that decimal number.
     millionths = round(value * 1_000_000)
     if unit % 1_000_000 == 0 and millionths / 1_000_000 == value:
         return millionths * (unit // 1_000_000)
@@ -58,5 +58,5 @@ def exact(value: float, unit: int) -> int:
 
 
 def whole_number(text: str) -> int | None:
-    """Parse a text of digits; return None for any other text."""
+    """Parse a string of digits; return None for any other string."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else None

@@ -1,9 +1,10 @@
 """Mooncake JSONL: one object per line in order of arrival, with `timestamp` (ms), `input_length`, `output_length` and
 `hash_ids`, one id per block of the prompt; the last block may be partly filled.
 
-Dialects have other names for the first three fields, and add sessions and waits. A later turn arrives its `delay` after
-the end of the previous turn, or of the requests in `wait_for`. A request that waits for none arrives at its timestamp.
-If the first line has no `hash_ids`, no line may have them, and content is unknown. Other fields are ignored.
+Dialects have other names for the first three fields, and add sessions and waits. A later turn waits for the end of the
+previous turn, or of the requests in `wait_for`, and then for its `delay`. A request that waits for no other arrives at
+its timestamp. If the first line has no `hash_ids`, no line may have them, and content is unknown. Other fields are
+ignored.
 """
 
 import pathlib
@@ -26,8 +27,8 @@ from headway.workload.traces.writing import Losses, open_text
 
 BLOCK_TOKENS: Final = 512
 FORM: Final = "a line is one JSON object with timestamp, input_length, output_length and hash_ids"
-EXTRA: Final = ("branches", "prefix_reset", "priority", "strict_priority", "policy_class")  # stored in `extra`
-ROOM: Final = 32  # bits for the ids of one session, if ids are local to a session
+EXTRA: Final = ("branches", "prefix_reset", "priority", "strict_priority", "policy_class")  # fields stored in `extra`
+ROOM: Final = 32  # number of bits for the ids of one session, if ids are local to a session
 OWN: Final = 1 << 62  # ids from here on are unique to one prompt
 
 Number = int | float
@@ -102,7 +103,7 @@ def _check_waits(record: Record, sessions: dict[str, None], requests: dict[str, 
     requests[record.id] = None
     if record.session is not None:
         if record.session in sessions and record.at_ps is not None and not record.after:
-            record.session = f"{record.session}/{record.id}"  # it waits for nothing, so it starts a session
+            record.session = f"{record.session}/{record.id}"  # the request waits for nothing, so it starts a session
         sessions[record.session] = None
 
 

@@ -18,12 +18,12 @@ from headway.types import PS_PER_SECOND
 from headway.workload.traces.source import Numbered, lines
 
 T = TypeVar("T")
-LARGEST: Final = 256 << 20  # bytes of one document, which is held in memory
+LARGEST: Final = 256 << 20  # maximum size in bytes of one document, which is read into memory
 WRONG: Final = (msgspec.MsgspecError, RecursionError, ValueError, OverflowError)
 
 
 def objects(path: pathlib.Path) -> Iterator[tuple[str, bytes]]:
-    """Yield each object as text, with its place for errors."""
+    """Yield each object as undecoded JSON, with its location for errors."""
     source = lines(path)
     number, line = next(source, (0, b""))
     if not number:
@@ -37,7 +37,7 @@ def objects(path: pathlib.Path) -> Iterator[tuple[str, bytes]]:
 
 
 def decode_object(decode: Callable[[bytes], T], text: bytes, place: str, form: str) -> T:
-    """Decode a text; if that fails, raise an error that ends with `form`, the description of the right form."""
+    """Decode JSON; if that fails, raise an error that ends with `form`, the description of the correct form."""
     try:
         return decode(text)
     except WRONG as error:
@@ -47,7 +47,7 @@ def decode_object(decode: Callable[[bytes], T], text: bytes, place: str, form: s
 def json_rows(
     path: pathlib.Path, kind: type[T], form: str, source: Iterable[Numbered] | None = None
 ) -> Iterator[tuple[str, T]]:
-    """Yield the lines of a file, or those of `source`, as objects of a type, each with its place."""
+    """Yield the lines of a file, or of `source` if set, as objects of a type, each with its location for errors."""
     decode = msgspec.json.Decoder(kind).decode
     for number, line in lines(path) if source is None else source:
         place = f"{path.name} line {number}"
@@ -88,7 +88,7 @@ def _document(path: pathlib.Path, number: int, line: bytes, rest: Iterator[Numbe
 # Times
 
 NS_PER_MS: Final = 10**6
-LAST_NS: Final = 2**63 - 1  # since 1970: the year 2262
+LAST_NS: Final = 2**63 - 1  # last time in ns since 1970 that fits into 64 bits, in the year 2262
 EPOCH: Final = datetime(1970, 1, 1)
 SECOND: Final = timedelta(seconds=1)
 MAX_ZONE_HOURS: Final = 14  # no time zone is further from UTC
@@ -118,8 +118,8 @@ def stamp_ps(text: str) -> int | None:
 def in_order(starts: array[int], items: Iterable[tuple[int, T]]) -> Iterator[tuple[int, T]]:
     """Sort items by their start; items with the same start keep their order.
 
-    Files list requests by their end. Since all `starts` are known, an item is yielded as soon as no later item can be
-    earlier, so only requests that overlap in time are held.
+    Files list requests by their end. Since all `starts` are known, an item is yielded as soon as no item after it in
+    the file can have an earlier start. So memory holds only requests that overlap in time.
     """
     expected = iter(sorted(starts))
     next_start = next(expected, None)
@@ -134,25 +134,25 @@ def in_order(starts: array[int], items: Iterable[tuple[int, T]]) -> Iterator[tup
 
 # Sessions that branch: the requests that a request waited for, inferred from recorded times.
 #
-# A lane is a sequence of requests: those of a session itself, or of a sub-agent that it started. The first request of a
+# A lane is a sequence of requests, of a session itself or of a sub-agent that it started. The first request of a
 # branch waits for the latest request of its parent lane. The parent's first request after a branch has ended waits for
 # that branch. Requests are added in order of their start.
 
 
 class Lane:
-    """A sequence of requests, of which `left` are still to come."""
+    """A sequence of requests; `left` is the number of requests that have not been added yet."""
 
     def __init__(self, left: int, parent: Lane | None = None) -> None:
         self.left, self.parent = left, parent
         self.root: Lane = self if parent is None else parent.root
         self.branches: list[Lane] = []  # branches that no request has waited for yet
         self.last: str | None = None  # id of the latest request
-        self.end = 0  # latest end so far
+        self.end = 0  # latest end of a request so far
         self.latest: str | None = None  # in a root: id of the latest request of the whole session
 
     def add(self, id: str, start: int, end: int) -> tuple[tuple[str, ...], int | None, bool]:
-        """Add the next request of the lane. Return the requests that it waited for, the end of the last of them (None
-        if it waited for none), and whether that was the lane's own previous request."""
+        """Add the next request of the lane. Return the requests that it waited for, the latest end of these requests
+        (None if there are none), and whether the request with that end was the lane's own previous request."""
         after: tuple[str, ...] = ()
         until: int | None = None
         goes_on = self.last is not None

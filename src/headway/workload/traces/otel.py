@@ -56,15 +56,15 @@ FORM: Final = 'the file holds spans: {"resourceSpans": ...}, {"spans": [...]} or
 
 
 class Counts(Struct):
-    """Numbers of spans by what they are."""
+    """The number of spans of each type."""
 
     spans: int = 0
     requests: int = 0
-    errors: int = 0  # failed calls, including those that count as requests
+    errors: int = 0  # failed calls, including failed calls that count as requests
     passed_over: int = 0  # other operations
 
 
-Call = tuple[Record, int, str]  # with its end in ns since 1970, and its place
+Call = tuple[Record, int, str]  # a request, its end in ns since 1970, and its location for errors
 
 
 def read(path: pathlib.Path, options: Options) -> Reader:
@@ -90,7 +90,7 @@ def tell(path: pathlib.Path, head: list[bytes]) -> bool:
 def _records(path: pathlib.Path, starts: array[int]) -> Iterator[Record]:
     """Yield the requests by arrival, with their turns and delays."""
     first_ns: int | None = None
-    sessions: dict[str, tuple[int, int]] = {}  # turns so far, latest end
+    sessions: dict[str, tuple[int, int]] = {}  # by session: number of turns so far, and latest end
     for start_ns, (record, end_ns, place) in in_order(starts, _calls(path, Counts())):
         first_ns = start_ns if first_ns is None else first_ns
         record.at_ps = (start_ns - first_ns) * PS_PER_NS
@@ -125,7 +125,7 @@ def _calls(path: pathlib.Path, counts: Counts) -> Iterator[tuple[int, Call]]:
 
 
 def _request(attributes: Json, failed: bool, counts: Counts, place: str) -> Record | None:
-    """Return the request of a span, or None if the span is no model call or failed without token counts."""
+    """Return the request of a span, or None if the span is not a model call or if it failed without token counts."""
     operation = _text(attributes, OPERATION, place)
     prompt = _count(attributes, INPUT, 0, place)
     output = _count(attributes, OUTPUT, 0, place)
@@ -162,7 +162,7 @@ def _failed(span: Json, attributes: Json) -> bool:
 
 
 def _spans(path: pathlib.Path) -> Iterator[tuple[str, Json, str | None]]:
-    """Yield each span with its place, and the name of its service or None."""
+    """Yield each span with its location for errors, and the name of its service or None."""
     for place, text in objects(path):
         document = decode_object(msgspec.json.decode, text, place, FORM)
         if isinstance(document, list):
@@ -241,7 +241,7 @@ def _value(typed: Any) -> Any:
 
 
 def _first(values: Json, names: tuple[str, ...]) -> tuple[str, Any]:
-    """Return the first name that has a value, and the value; ("", None) if none has."""
+    """Return the first name that has a value, and the value; if no name has a value, ("", None)."""
     return next(((name, values[name]) for name in names if values.get(name) is not None), ("", None))
 
 
@@ -253,7 +253,7 @@ def _text(values: Json, names: tuple[str, ...], place: str) -> str | None:
 
 
 def _count(values: Json, names: tuple[str, ...], least: int, place: str) -> int | None:
-    """Return a number of tokens; OTLP writes whole numbers as text."""
+    """Return a number of tokens; OTLP writes whole numbers as strings."""
     name, value = _first(values, names)
     if value is None:
         return None
@@ -278,7 +278,7 @@ def _stamp(span: Json, names: tuple[str, ...], place: str) -> int | None:
         digits = value.isascii() and value.isdigit() and len(value) <= 19
         at_ps = None if digits else stamp_ps(value)
         value = int(value) if digits else at_ps and at_ps // PS_PER_NS
-    # The lower limit rejects present times in s, ms and us, which are smaller numbers.
+    # The lower limit rejects current times that are written in s, ms or us instead of ns, since they are smaller.
     if type(value) is not int or not 10**17 <= value <= LAST_NS:
         like = "1779163050197000000 (ns) or 2026-05-19T03:57:30.197Z"
         raise HeadwayError(f"{place}: {name} {str(span[name])[:40]!r} is not a time like {like}.")

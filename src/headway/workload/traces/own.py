@@ -1,8 +1,8 @@
-"""Headway's own format, which can express all others: JSONL (in gzip if the name ends in .gz) or Parquet.
+"""Headway's own format, which can express all other formats: JSONL (in gzip if the name ends in .gz) or Parquet.
 
 The first line is a header, `{"headway_trace": 1, ...}`, with facts about the trace. Every other line is one `Record`
-with all its fields, times in whole picoseconds and blocks as runs (first id, count). The same trace gives the same
-bytes. A Parquet file has the same fields as columns, and the header in its metadata.
+with all its fields. Times are in whole picoseconds, and blocks are runs (first id, count). The same trace gives the
+same bytes. A Parquet file has the same fields as columns, and the header in its metadata.
 """
 
 import pathlib
@@ -45,7 +45,7 @@ class Header(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Line(Record, forbid_unknown_fields=True):
-    """A record in the file."""
+    """A record as a line of the file."""
 
 
 def tell(path: pathlib.Path, first: list[bytes]) -> bool:

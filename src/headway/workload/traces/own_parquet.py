@@ -20,8 +20,8 @@ from headway.workload.traces.record import Record
 from headway.workload.traces.source import reason
 
 MAGIC: Final = b"PAR1"
-ROWS: Final = 1 << 16  # of a row group
-TAIL: Final = 1 << 20  # bytes at the end that are searched for the footer
+ROWS: Final = 1 << 16  # number of rows in a row group
+TAIL: Final = 1 << 20  # number of bytes at the end of the file that are searched for the footer
 COLUMNS: Final = Record.__struct_fields__
 MISSING: Final = "Parquet needs polars or pyarrow. Run: pip install 'headway[data]'; or use .jsonl.gz"
 UNREADABLE: Final = "is not a readable Parquet file"
@@ -119,7 +119,7 @@ def _backend(path: pathlib.Path) -> _Polars | _Arrow:
 
 @contextmanager
 def _failing_as(wrong: str, path: pathlib.Path, errors: tuple[type[BaseException], ...]) -> Iterator[None]:
-    """Turn errors of the library into a HeadwayError that names the file."""
+    """Convert errors of the library to a HeadwayError that names the file."""
     try:
         yield
     except (HeadwayError, GeneratorExit):

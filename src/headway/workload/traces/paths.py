@@ -4,8 +4,8 @@
     [0] [14..20]       another                         └▶ 14..20
 
 A block is identified by its id *and* all ids before it, so files whose ids do not include their prefix are read
-correctly too. Blocks are numbered in order of first appearance. A run ends where prompts diverge, and its key is that
-of its last block. The cost is per run, not per block.
+correctly too. Blocks are numbered in order of first appearance. A run ends where prompts diverge, and its key is the
+key of its last block. The cost is per run, not per block.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Node(Struct, eq=False):
     first: int
     count: int
     number: int  # number of the first block
-    after: dict[int, Node] = field(default_factory=dict)  # by first id
-    ends: bool = False  # a run ends here, even if prompts do not diverge
+    after: dict[int, Node] = field(default_factory=dict)  # following nodes, by their first id
+    ends: bool = False  # whether a run ends here even if prompts do not diverge
 
     @property
     def parts(self) -> bool:
@@ -42,7 +42,7 @@ class Tree:
     def __init__(self, cut_at_ends: bool) -> None:
         self._cut = cut_at_ends
         self._root = Node(0, 0, 0)
-        self.blocks = 0  # distinct blocks so far
+        self.blocks = 0  # number of distinct blocks so far
 
     def add(self, runs: IdRuns) -> None:
         node, at = self._root, 0
@@ -75,7 +75,7 @@ class Tree:
         node.count, node.after, node.ends = at, {back.first: back}, False
 
     def nodes(self, runs: IdRuns) -> Iterator[Node]:
-        """Yield the nodes of a prompt after all prompts were added; the last may extend beyond it unless ends cut."""
+        """Yield the nodes of an added prompt. Without `cut_at_ends`, the last node may extend beyond the prompt."""
         node, at = self._root, 0
         for first, count in runs:
             while count:
@@ -86,7 +86,7 @@ class Tree:
                 at, first, count = at + step, first + step, count - step
 
     def path(self, runs: IdRuns, size: int, prompt_tokens: int, own: int) -> Path:
-        """Return the path of an added prompt in blocks of `size`; tokens without ids are content number `own`."""
+        """Return the path of an added prompt in blocks of `size`; tokens without block ids get content number `own`."""
         keys: list[int] = []
         ends: list[int] = []
         tokens, last = 0, self._root
@@ -111,13 +111,13 @@ def _key(node: Node) -> int:
     return hashing.key(hashing.TRACE, node.number + node.count - 1)
 
 
-# Sessions derived from shared prompts, for traces that record none.
+# Sessions derived from shared prompts, for traces that record no sessions.
 #
-# A request continues the latest earlier request that has its deepest matched block, unless that block is a shared root:
-# a block of so many requests that it must be a system prompt.
+# A request continues the latest earlier request that contains its deepest matched block. It continues none if that
+# block is a shared root: a block of so many requests that it must be a system prompt.
 
 ROOT_SHARE: Final = 10  # a shared root is in at least a tenth of the rows
-ROOT_ROWS: Final = 10  # and in at least ten, or every block of a short file would be one
+ROOT_ROWS: Final = 10  # and in at least ten rows; otherwise every block of a short file would be a shared root
 NONE: Final = -1
 
 
@@ -134,12 +134,12 @@ def derive(rows: int, runs: Callable[[int], IdRuns]) -> Threads:
     tree = Tree(cut_at_ends=True)  # so that a prompt consists of whole nodes
     for row in range(rows):
         tree.add(runs(row))
-    references: dict[int, int] = {}  # number of rows by node number
+    references: dict[int, int] = {}  # number of rows that contain a node, by node number
     for row in range(rows):
         for node in tree.nodes(runs(row)):
             references[node.number] = references.get(node.number, 0) + 1
     root = max(ROOT_ROWS, rows / ROOT_SHARE)
-    owner: dict[int, int] = {}  # latest row by node number
+    owner: dict[int, int] = {}  # latest row that contains a node, by node number
     threads = Threads(array("q"), array("q"), 0)
     for row in range(rows):
         deepest = NONE

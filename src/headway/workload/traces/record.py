@@ -13,20 +13,20 @@ GLOBAL: Final = "trace"
 class Record(Struct):
     """One request; a field is None if the format does not have it.
 
-    A request with `after` waits for the end of those requests. A request of a session without `after` waits for the
-    session's previous record. It arrives `delay_ps` after that (while a person thinks or a tool runs).
+    A request with `after` waits for the end of the requests in `after`. A request of a session without `after` waits
+    for the session's previous record. It arrives `delay_ps` after that end (while a person thinks or a tool runs).
     """
 
     prompt_tokens: int
     output_tokens: int
-    at_ps: int | None = None  # arrival, counted from what Info.clock says
+    at_ps: int | None = None  # arrival, counted from the start that Info.clock names
     # Ids of the prompt's blocks as runs (first, count): first, first + 1, ... An id identifies its block and everything
     # before it.
     blocks: Sequence[tuple[int, int]] | None = None
     session: str | None = None
     turn: int | None = None
     id: str | None = None  # the name of the request in its file
-    after: tuple[str, ...] = ()  # ids
+    after: tuple[str, ...] = ()  # ids of the requests that this request waits for
     delay_ps: int | None = None
     model: str | None = None
     tenant: str | None = None
@@ -34,7 +34,7 @@ class Record(Struct):
     kind: str | None = None  # completion, chat, agentic or reasoning
     max_tokens: int | None = None
     shared_prefix_tokens: int = 0
-    extra: dict[str, Any] = field(default_factory=dict)  # other fields: measured times, statuses
+    extra: dict[str, Any] = field(default_factory=dict)  # other fields, such as measured times and statuses
 
     @property
     def adapter(self) -> str | None:
@@ -52,7 +52,7 @@ class Info(Struct):
 
     format: str
     block_tokens: int | None = None  # None: the trace does not describe content
-    whole_blocks: bool = False  # only full blocks have ids, not a partly filled last one
+    whole_blocks: bool = False  # whether only full blocks have ids, not a partly filled last block
     scope: str = GLOBAL  # equal ids mean equal content in the whole trace (GLOBAL) or within a session (LOCAL)
     clock: Literal["trace", "session"] = "trace"  # at_ps counts from the start of the trace, or of the session
     sessions: bool = False  # whether the file itself records sessions
@@ -61,40 +61,40 @@ class Info(Struct):
 
 
 class Reader(Struct):
-    """A trace open for reading. Records come in file order, which is the order of `at_ps` if the clock is the trace's.
-    An invalid record raises a HeadwayError that names file, line and field."""
+    """A trace that is open for reading. Records are in file order, which is the order of `at_ps` if the clock is the
+    trace's. An invalid record raises a HeadwayError that names file, line and field."""
 
     info: Info
     records: Iterator[Record]
 
 
 class Column(Struct, frozen=True):
-    """A column of a table, and the unit of its numbers where one was given."""
+    """A column of a table, and the unit of its numbers if it is known."""
 
     name: str
     unit: str | None = None
 
 
 class Options(Struct, frozen=True):
-    """Options for reading a file; None uses the file's own value."""
+    """Options for reading a file; None means the file's own value."""
 
     block_tokens: int | None = None
-    limit: int | None = None  # read only the first requests, up to this number
-    start: Any = None  # servegen, whose requests are drawn: begin of the drawn period, as in 10h or in seconds
+    limit: int | None = None  # maximum number of requests to read, from the start of the file
+    start: Any = None  # servegen, whose requests are drawn: start of the drawn period, as in 10h or in seconds
     duration: Any = None  # servegen: length of the drawn period
-    seed: int = 0  # servegen
-    columns: dict[str, Column] | None = None  # a table of the user's own: the column of each field
-    skip_bad: bool = False  # a table: skip rows that are wrong
+    seed: int = 0  # servegen: random seed of the drawn requests
+    columns: dict[str, Column] | None = None  # for a user's own table: the column of each field
+    skip_bad: bool = False  # for a user's own table: whether to skip invalid rows
 
 
 class Format(Struct, frozen=True):
     """A trace format: how to detect, read and write it."""
 
     name: str
-    title: str  # one line for people
+    title: str  # one-line description
     tell: Callable[[pathlib.Path, list[bytes]], bool]  # whether a file certainly has this format, by its first lines
     read: Callable[[pathlib.Path, Options], Reader]
-    # Writes the records and returns a phrase for each thing that the format cannot express; None if read-only.
+    # Writes the records and returns a phrase for each property that the format cannot express; None if read-only.
     write: Callable[[pathlib.Path, Info, Iterable[Record]], list[str]] | None = None
     blocks: bool = True  # whether traces of the format may describe content
-    drawn: bool = False  # whether the file holds distributions from which requests are drawn
+    drawn: bool = False  # whether the file contains distributions from which requests are drawn

@@ -1,7 +1,7 @@
 """Live traffic that the gateway recorded: a run folder, or all run folders of one process in order.
 
-Blocks are those by which the gateway compared prompts. Without a tokenizer the gateway estimates tokens from bytes,
-while the lengths are the engine's own counts; tokens beyond the known blocks count as content of that request alone.
+Blocks are the blocks by which the gateway compared prompts. Without a tokenizer, the gateway estimates tokens from
+bytes, while the lengths are the engine's own counts. Tokens beyond the known blocks count as unique content.
 Requests that did not complete are skipped, because their output length is unknown.
 """
 
@@ -19,7 +19,7 @@ from headway.workload.traces.blocks import Run, add_run
 from headway.workload.traces.record import Format, Info, Options, Reader, Record
 
 NAME: Final = "records"
-BLOCK_TOKENS: Final = 16  # of the trace; the gateway's blocks are split into blocks of this size
+BLOCK_TOKENS: Final = 16  # block size of the trace; the gateway's blocks are split into blocks of this size
 COMPLETED: Final = "completed"
 PROMPTS: Final = store.LISTS["prompts"][0]
 KINDS: Final = ("completion", "chat")
@@ -118,7 +118,7 @@ def _records(parts: list[pathlib.Path], size: int) -> Iterator[Record]:
 def _turn(ends: dict[str, int], row: dict[str, Any], at_ps: int, begun: int) -> tuple[str | None, int | None]:
     """Return the session of a request and its delay after the session's previous turn.
 
-    A request that arrived before the previous turn ended did not wait for it, and counts as no turn.
+    A request that arrived before the previous turn ended did not wait for it, and does not count as a turn.
     """
     session = row["session"]
     last = ends.get(session)
@@ -132,7 +132,7 @@ class Blocks(Struct):
     """Ids for blocks of one size; a block of the gateway maps to the same run of ids each time."""
 
     size: int
-    first: dict[int, int] = field(default_factory=dict)  # by key
+    first: dict[int, int] = field(default_factory=dict)  # first id of each block, by key
     count: int = 0
 
     def runs(self, prompt: Prompt, tokens: int) -> list[Run]:

@@ -1,8 +1,8 @@
 """ServeGen client data: for each client and window of ten minutes, the number of requests, the distribution of their
-gaps, and histograms of their lengths. It is not a log: the requests are drawn.
+gaps, and histograms of their lengths. The data is not a log: the requests are drawn.
 
-In a window, a client sends as many requests as its rate says. Their gaps follow the window's distribution, rescaled to
-fill the window. Every client is a tenant and has one random stream per window, so its requests do not depend on the
+In a window, the rate of a client sets the number of its requests. Their gaps follow the window's distribution, rescaled
+to fill the window. Every client is a tenant and has one random stream per window, so its requests do not depend on the
 drawn period or on other clients. Time 0 is the start of the drawn period.
 """
 
@@ -26,8 +26,8 @@ from headway.workload.traces.limits import LAST_PS, MAX_LENGTH
 from headway.workload.traces.record import Format, Info, Options, Reader, Record
 from headway.workload.traces.servegen_data import WINDOW, Client, Datasets, Lengths, Window
 
-US: Final = 1_000_000  # in a second
-# Gaps are integers of 2^-20 of their mean, so that their sum is exact and the same on every machine.
+US: Final = 1_000_000  # microseconds in a second
+# Gaps are multiples of 2^-20 of their mean, so that their sum is exact and the same on every machine.
 UNIT: Final = 1 << 20
 MEDIA: Final = (("image_tokens", "image_count"), ("audio_tokens", "audio_count"), ("video_tokens", "video_count"))
 
@@ -58,7 +58,7 @@ def read(path: pathlib.Path, options: Options) -> Reader:
 
 
 def _microseconds(value: Any, name: str, default: int) -> int:
-    """Convert a number of seconds, or a duration with its unit, to microseconds."""
+    """Convert a number of seconds, or a duration with a unit, to microseconds."""
     if value is None:
         return default
     if isinstance(value, str):
@@ -104,14 +104,14 @@ def _arrivals(client: Client, index: int, seed: int, start_us: int, stop_us: int
         name = f"servegen.{client.name}.{window.start}"
         draw = _request(client, lengths, streams.stream(seed, f"{name}.lengths"))
         for at_us in times(window, streams.stream(seed, f"{name}.arrivals")):
-            record = next(draw)  # drawn even before the period begins, so that its start changes no request
+            record = next(draw)  # drawn even before the period begins, so that the period's start changes no request
             if start_us <= at_us < stop_us:
                 record.at_ps = (at_us - start_us) * PS_PER_US
                 yield at_us, index, record
 
 
 def times(window: Window, rng: Random) -> Iterator[int]:
-    """Yield the arrival times of a window in microseconds; n requests and n + 1 gaps fill it."""
+    """Yield the arrival times of a window in microseconds; n requests have n + 1 gaps, which fill the window."""
     total = 0
     if window.law == "Gamma":
         gap, shape = rng.gammavariate, window.shape
@@ -131,7 +131,7 @@ def times(window: Window, rng: Random) -> Iterator[int]:
 
 
 def _request(client: Client, lengths: Lengths, rng: Random) -> Iterator[Record]:
-    """Yield requests without end and without times."""
+    """Yield an infinite number of requests, without times."""
     draws = {name: make(rng) for name, make in lengths.items()}
     output, ratio, text = draws["output_tokens"], draws.get("reason_ratio"), draws.get("text_tokens")
     media = [(tokens, draws[tokens], draws[count]) for tokens, count in MEDIA if {tokens, count} <= draws.keys()]

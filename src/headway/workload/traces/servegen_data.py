@@ -25,14 +25,14 @@ from headway.workload.traces.source import reason
 NAME: Final = re.compile(r"chunk-([0-9]{1,9})-(trace\.csv|dataset\.json)")
 ARCHIVES: Final = (".tar.gz", ".tgz", ".tar")
 DAMAGED: Final = (tarfile.TarError, EOFError, zlib.error, ValueError, LookupError)  # raised by a damaged archive
-WINDOW: Final = 600  # seconds
+WINDOW: Final = 600  # length of a window in seconds
 LAST_SECOND: Final = 86400 * (LAST_PS // PS_PER_DAY)
-MAX_FILE: Final = 64 << 20  # bytes
+MAX_FILE: Final = 64 << 20  # maximum size of one file in bytes
 MAX_TOTAL: Final = 1 << 30
 MAX_FILES: Final = 20_000
-MAX_HISTOGRAM: Final = 4 << 20  # characters; ten times the largest known
-MAX_COUNT: Final = 10_000  # images in one request
-MAX_RATE: Final = 10_000.0  # requests per second of one client
+MAX_HISTOGRAM: Final = 4 << 20  # maximum number of characters; ten times the largest known histogram
+MAX_COUNT: Final = 10_000  # maximum number of images in one request
+MAX_RATE: Final = 10_000.0  # maximum rate of one client in requests per second
 SHAPES: Final = (0.006, 1e6)  # range of shape parameters from which gaps can be drawn
 LAWS: Final = ("Gamma", "Weibull")
 
@@ -40,7 +40,7 @@ LAWS: Final = ("Gamma", "Weibull")
 class Window(Struct, frozen=True):
     """A period of `WINDOW` seconds in which the gaps between a client's requests have one distribution."""
 
-    start: int  # seconds
+    start: int  # in seconds
     requests: int
     law: str
     shape: float
@@ -48,9 +48,9 @@ class Window(Struct, frozen=True):
 
 class Client(Struct, frozen=True):
     number: int
-    trace: str  # the file's name
+    trace: str  # name of the file with its rates
     windows: list[Window]  # only windows with requests
-    lengths: Callable[[], bytes] | None  # reads the file of its lengths, if there is one
+    lengths: Callable[[], bytes] | None  # reads the file with its lengths; None if the file is missing
 
     @property
     def name(self) -> str:
@@ -119,7 +119,7 @@ def _bytes(path: pathlib.Path) -> bytes:
 
 
 def _in_archive(path: pathlib.Path) -> Iterator[tuple[str, str, Callable[[], bytes]]]:
-    """Yield the same from an archive; the content is held, since an archive cannot be read out of order."""
+    """Yield the same from an archive. The content is kept in memory, since an archive cannot be read out of order."""
     total = 0
     try:
         with tarfile.open(path) as archive:
@@ -182,7 +182,7 @@ def _number(text: str, what: str, low: float, high: float, place: str) -> float:
 # --- lengths ------------------------------------------------------------------------------------------------------
 
 
-Lengths = dict[str, Maker]  # samplers by field
+Lengths = dict[str, Maker]  # makers of samplers, by field
 
 
 class Datasets:
@@ -204,7 +204,7 @@ class Datasets:
             raise HeadwayError(f"{self._name}: contains no histograms.")
 
     def at(self, second: int) -> int:
-        """Return the start of the window in use: the latest one with lengths, or the first one."""
+        """Return the start of the window to use: the latest window with lengths up to this time, else the first."""
         return self.starts[max(0, bisect_right(self.starts, second) - 1)]
 
     def lengths(self, start: int) -> Lengths:
@@ -221,7 +221,7 @@ class Datasets:
 
 
 def _histogram(text: str, largest: int, place: str) -> Maker:
-    """Parse the text of a Python dict of values and weights, without executing it."""
+    """Parse a Python dict of values and weights, written as a string, without executing it."""
     if len(text) > MAX_HISTOGRAM:
         raise HeadwayError(f"{place} has more than {MAX_HISTOGRAM >> 20} MiB.")
     try:

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from itertools import count, islice
 from typing import Any, Final
 
-ROWS: Final = 200_000  # of one temporary file
+ROWS: Final = 200_000  # number of rows in one temporary file
 
 
 def sort_rows(rows: Iterator[Any]) -> Iterator[Any]:
-    """Yield rows in order of their first two values: the arrival, and the place in the file."""
+    """Yield rows in order of their first two values: the arrival, and the position in the file."""
     with tempfile.TemporaryDirectory(prefix="headway-") as folder:
         parts = []
         for number in count():

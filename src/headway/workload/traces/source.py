@@ -1,4 +1,4 @@
-"""Reads a trace file as numbered lines, and decompresses gzip and zstd by content; errors name the line."""
+"""Reads a trace file as numbered lines. Decompresses gzip and zstd, detected by content; errors name the line."""
 
 import gzip
 import io
@@ -16,8 +16,8 @@ Numbered = tuple[int, bytes]  # a line with its number
 GZIP: Final = b"\x1f\x8b"
 ZSTD: Final = b"\x28\xb5\x2f\xfd"
 BOM: Final = b"\xef\xbb\xbf"
-HEAD: Final = 65536  # decompressed bytes by which a format is detected
-MAX_LINE: Final = 1 << 26  # bytes; a longer line is not a request and could fill the memory
+HEAD: Final = 65536  # number of decompressed bytes from which a format is detected
+MAX_LINE: Final = 1 << 26  # maximum length in bytes; a longer line is not a request and could fill the memory
 
 
 def check_ordinary(path: pathlib.Path) -> None:
@@ -47,7 +47,7 @@ def lines(path: pathlib.Path) -> Iterator[Numbered]:
 
 
 def head(path: pathlib.Path) -> list[bytes]:
-    """Return the first lines that are not blank, stripped; the last may be incomplete. A folder has none."""
+    """Return the first non-blank lines, stripped; the last line may be incomplete. For a folder, return no lines."""
     if path.is_dir():
         return []
     with open_unpacked(path) as source:
@@ -58,7 +58,7 @@ def head(path: pathlib.Path) -> list[bytes]:
 
 @contextmanager
 def open_unpacked(path: pathlib.Path, place: Callable[[], str] | None = None) -> Iterator[IO[bytes]]:
-    """Open a file for reading, decompressed; errors of reading become a HeadwayError with the `place`."""
+    """Open a file for reading and decompress it. Read errors become a HeadwayError that names the `place`."""
     check_ordinary(path)
     where = place or (lambda: f"{path.name} line 1")
     try:
@@ -88,7 +88,7 @@ def _unpack_zstd(raw: IO[bytes], path: pathlib.Path) -> IO[bytes]:
 
 
 def reason(error: OSError | ValueError) -> str:
-    """Return why a file could not be opened or read, without its path."""
+    """Return the reason why a file could not be opened or read, without the path of the file."""
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 

@@ -17,11 +17,11 @@ from headway.workload.traces.paths import Tree
 from headway.workload.traces.record import LOCAL, Info, Reader, Record
 
 V = TypeVar("V")
-NONE: Final = -1  # in a column: unknown
+NONE: Final = -1  # an unknown value in a column
 
 
 class Labels(Struct, frozen=True):
-    """Attributes of a request other than times, lengths and content; many requests share the same ones."""
+    """Attributes of a request other than times, lengths and content; many requests have the same labels."""
 
     model: str | None = None
     tenant: str | None = None
@@ -32,7 +32,7 @@ class Labels(Struct, frozen=True):
     adapter: str | None = None
 
 
-label_values: Final = attrgetter(*Labels.__struct_fields__)  # of a record
+label_values: Final = attrgetter(*Labels.__struct_fields__)  # returns the labels of a record
 
 
 class Trace:
@@ -40,7 +40,7 @@ class Trace:
 
     def __init__(self, info: Info) -> None:
         self.info = info
-        self.arrival_ps = array("q")  # counted from what info.clock says
+        self.arrival_ps = array("q")  # counted from the start that info.clock names
         self.prompt_tokens = array("q")
         self.output_tokens = array("q")
         self.blocks = RunTable()
@@ -49,8 +49,8 @@ class Trace:
         self.system = array("q")  # index into `systems`
         self.systems: list[tuple[int, int]] = []  # lengths of the tool and system prompts that begin a prompt
         self.delay_ps = array("q")
-        self.think_ps = array("q")  # as in the file; may differ from the delay of a replay
-        self.after: dict[int, tuple[int, ...]] = {}  # rows that a row waits for, if the format has them
+        self.think_ps = array("q")  # think time as in the file; may differ from the delay of a replay
+        self.after: dict[int, tuple[int, ...]] = {}  # by row: the rows that it waits for, if the format records them
         self.label = array("q")  # index into `labels`
         self.labels: list[Labels] = []
         self._label_of: dict[Labels, int] = {}
@@ -60,7 +60,7 @@ class Trace:
 
     @classmethod
     def load(cls, reader: Reader, whole: bool = True) -> Trace:
-        """Load all records of a reader. With `whole`, every request in `after` must exist, since none was removed."""
+        """Load all records. With `whole`, no request was removed, so every request named in `after` must exist."""
         trace = cls(reader.info)
         for record in reader.records:
             trace.append(record, whole)
@@ -106,8 +106,8 @@ class Trace:
         return len(self.arrival_ps)
 
     def runs(self, row: int) -> list[tuple[int, int]]:
-        """Return the ids of a row's blocks as (first, count). If ids are local to a session, the session is part of
-        them."""
+        """Return the ids of a row's blocks as runs (first id, count). If ids are local to a session, the number of the
+        session is part of the returned ids."""
         if self.info.scope != LOCAL:
             return self.blocks.row(row)
         session = self.session[row]
@@ -115,7 +115,7 @@ class Trace:
         return self.blocks.row(row, space * IDS)
 
     def paths(self, share_system: bool = False) -> Callable[[int], Path]:
-        """Return a function from a row to its prompt's path. Without block ids, no two prompts share content."""
+        """Return a function that maps a row to the path of its prompt. Without block ids, prompts share no content."""
         size, prompts = self.info.block_tokens, self.prompt_tokens
         if size is None:
             kind, key = hashing.PROMPT, hashing.key
@@ -129,9 +129,9 @@ class Trace:
         return lambda row: tree.path(runs(row), size, prompts[row], row)
 
     def _share_system(self, size: int) -> Callable[[int], list[tuple[int, int]]]:
-        """Return a function from a row to its runs, with tool and system prompts shared between sessions.
+        """Return a function that maps a row to its runs, with tool and system prompts shared between sessions.
 
-        Sessions with equally long tool and system prompts share these blocks, although their ids are local.
+        Sessions with equally long tool and system prompts share the blocks of these prompts, although ids are local.
         """
         beginnings: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for row, system in enumerate(self.system):

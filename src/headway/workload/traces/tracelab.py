@@ -1,9 +1,10 @@
-"""TraceLab (University of Washington): rounds of coding agents as JSONL, and the CSV that its simulators replay, whose
-`input_len` is the appended part of the prompt.
+"""TraceLab (University of Washington): rounds of coding agents as JSONL, and the CSV that its simulators replay. In the
+CSV, `input_len` is the appended part of the prompt.
 
-Neither has block ids, but a round records how many tokens of its prompt the provider had cached. Ids are made from
-that: a round shares the full blocks of this prefix with the previous round of its session, up to the length of that
-prompt. A cache miss of the provider looks like new content, and content shared between sessions is unknown.
+Neither format has block ids, but a round records how many tokens of its prompt the provider had cached. The reader
+derives ids from this prefix: a round shares its full blocks with the previous round of its session, up to the length of
+the previous prompt. A cache miss of the provider looks like new content, and content shared between sessions is
+unknown.
 
 In JSONL, a round begins with the last message or tool result of its input and ends with its last output. Sessions are
 months apart, so times count from the start of the session. In the CSV, the delay is the previous round's
@@ -69,13 +70,13 @@ class Context(Struct):
 
     blocks: list[tuple[int, int]] = field(default_factory=list)
     tokens: int = 0  # length of the latest prompt
-    ids: int = 0  # ids used so far
+    ids: int = 0  # number of ids used so far
     turn: int = 0
     round_index: int = 0
     first_ps: int | None = None
     at_ps: int = 0
     end_ps: int | None = None
-    wait_ps: int = 0  # time of the tools after the latest round
+    wait_ps: int = 0  # run time of the tools after the latest round
 
     def prompt(self, prefix: int, tokens: int, size: int) -> list[tuple[int, int]]:
         """Return the ids of a prompt that shares its first `prefix` tokens with the latest prompt."""
@@ -169,11 +170,11 @@ def _rounds(path: pathlib.Path, source: Iterator[Numbered], size: int) -> Iterat
 
 
 def _time(record: Record, round: Round, context: Context, place: str) -> None:
-    """Set the arrival of a round, and its delay after the end of the previous one."""
+    """Set the arrival of a round, and its delay after the end of the previous round."""
     began, ended = _ran(round, place)
     if began is not None:
         context.first_ps = began if context.first_ps is None else context.first_ps
-        # Time stamps come from several clocks: never let a round begin before the previous one.
+        # Time stamps come from several clocks. Never let a round begin before the previous round.
         context.at_ps = max(context.at_ps, began - context.first_ps)
         if context.at_ps > LAST_PS:
             raise HeadwayError(f"{place}: timing_events are too late in the session: {too_late(context.at_ps)}.")
@@ -186,14 +187,14 @@ def _time(record: Record, round: Round, context: Context, place: str) -> None:
         record.delay_ps = context.wait_ps
     context.end_ps = ended
     context.wait_ps = 0
-    for tool in round.tools or ():  # tools run in parallel, so the longest counts
+    for tool in round.tools or ():  # tools run in parallel, so only the longest run counts
         latency = tool.tool_wall_latency_ms
         if latency is not None and 0 <= latency <= MAX_WAIT_MS:
             context.wait_ps = max(context.wait_ps, exact(latency, PS_PER_MS))
 
 
 def _ran(round: Round, place: str) -> tuple[int | None, int | None]:
-    """Return when a round began and ended by its events, in picoseconds since 1970, or None."""
+    """Return the start and the end of a round by its events, in picoseconds since 1970; None if unknown."""
     began: int | None = None
     ended: int | None = None
     for index, event in enumerate(round.timing_events or ()):
@@ -232,7 +233,7 @@ def _rows(path: pathlib.Path, source: Iterator[Numbered], columns: list[str], si
         record.delay_ps = context.wait_ps
         context.wait_ps = _ms(row, "tool_wait_after_ms", place) or 0
         came_ps = _ms(row, "arrival_time", place)
-        # Every row repeats the arrival of its session, so only a different value is the row's own time.
+        # Every row repeats the arrival of its session. Only a value that differs from it is the row's own time.
         if came_ps is not None and came_ps != context.first_ps:
             check_order(came_ps, latest_ps, "arrival_time", row["arrival_time"], place)
             record.at_ps = latest_ps = came_ps
@@ -241,7 +242,7 @@ def _rows(path: pathlib.Path, source: Iterator[Numbered], columns: list[str], si
 
 
 def _ms(row: Row, name: str, place: str) -> int | None:
-    """Parse a time in ms as picoseconds; return None if the file has no such column or the row no value."""
+    """Parse a time in ms as picoseconds; return None if the file lacks the column or the row has no value."""
     text = row.get(name, "")
     if not text:
         return None

@@ -2,7 +2,8 @@
 
 A request needs two lines: `Received request ID: …` (or, at debug level, `Request ID details: …`) with its time and
 `prompt_token_ids`, and `Generated response ID: …` with `output_token_ids`. Times have whole seconds and no year.
-Requests without both lengths are skipped, and a note counts them. Prompts share what their token ids share.
+Requests that lack one of the two lengths are skipped, and a note counts them. Prompts with equal leading token ids
+share content.
 """
 
 import pathlib
@@ -28,7 +29,7 @@ GENERATED: Final = re.compile(rb"\bGenerated response ([^\s:(]+)( \(streaming de
 PROMPT_IDS: Final = re.compile(rb"prompt_token_ids: \[([\d, ]*)\]")
 OUTPUT_IDS: Final = re.compile(rb"output_token_ids: \[([\d, ]*)\]")
 MAX_TOKENS: Final = re.compile(rb"\bmax_tokens=(\d+)")
-YEAR: Final = 2000  # a leap year, since the log has none
+YEAR: Final = 2000  # a leap year, for dates without a year
 
 
 class Open(Struct):
@@ -82,14 +83,14 @@ def _records(path: pathlib.Path, info: Info) -> Iterator[Record]:
 
 
 def _requests(path: pathlib.Path) -> Iterator[tuple[int, str, Open]]:
-    """Yield each request with its position in the log, once its answer is complete or the log ends."""
+    """Yield each request with its position in the log, when its answer is complete or the log ends."""
     waiting: dict[str, tuple[int, Open]] = {}
     years = 0
     last_s = 0
     for number, line in lines(path):
         if match := RECEIVED.search(line):
             at_s = _seconds(match[1].decode(), years)
-            if at_s < last_s - 86400:  # the year ended
+            if at_s < last_s - 86400:  # a new year has begun
                 years += 1
                 at_s = _seconds(match[1].decode(), years)
             last_s = max(last_s, at_s)
@@ -100,7 +101,7 @@ def _requests(path: pathlib.Path) -> Iterator[tuple[int, str, Open]]:
                 known[1].prompt = _ids(PROMPT_IDS, line)
         elif (match := GENERATED.search(line)) and (known := waiting.get(name := match[1].decode())) is not None:
             ids = _ids(OUTPUT_IDS, line) or []
-            if match[2]:  # one piece of a stream
+            if match[2]:  # one piece of a streamed answer
                 known[1].output_tokens += len(ids)
             else:
                 known[1].output_tokens = len(ids) or known[1].output_tokens
@@ -121,7 +122,7 @@ def _ids(pattern: re.Pattern[bytes], line: bytes) -> list[int] | None:
 
 
 def _block_ids(tokens: list[int], size: int) -> list[int]:
-    """Return an id for each full block, which stands for the block and everything before it."""
+    """Return an id for each full block, which identifies the block and everything before it."""
     ids, before = [], 0
     for start in range(0, len(tokens) - size + 1, size):
         before = stable(before, *tokens[start : start + size])

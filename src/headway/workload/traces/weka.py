@@ -1,10 +1,11 @@
-"""WEKA's agentic coding sessions (kv-cache-tester): one JSON object per session, in one file each, in a folder of such
-files, or one per line. Block ids are in `hash_ids`, or in the compact form in `hash_runs` of [first id, count].
+"""WEKA's agentic coding sessions (kv-cache-tester): one JSON object per session, as a file, in a folder of such files,
+or as a line of a file. Block ids are in `hash_ids` or, in the compact form, in `hash_runs` as [first id, count].
 
 Times are seconds since the session's start; sessions have no common clock. If `think_time` is missing, the delay is the
-difference of `t` minus the previous `api_time`. An entry of type `subagent` has its own requests, with `t` since its
-spawn. Its own `t` is the spawn, or the end if it has a `duration_ms`. The parent's first request after a sub-agent's
-end waits for it; its delay comes from the time stamps, since its `think_time` includes the sub-agent's run.
+difference of `t` minus the previous `api_time`. An entry of type `subagent` has its own requests, whose `t` counts from
+the spawn of the sub-agent. The entry's own `t` is the spawn, or the end if it has a `duration_ms`. The parent's first
+request after a sub-agent's end waits for the sub-agent. The delay of that request comes from the time stamps, since its
+`think_time` includes the sub-agent's run.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def tell(path: pathlib.Path, head: list[bytes]) -> bool:
 
 
 def _sessions(path: pathlib.Path) -> Iterator[tuple[str, Session]]:
-    """Yield the sessions with their places; check that ids differ, and that block size and scope are the same."""
+    """Yield the sessions with their locations. Check that ids differ, and that block size and scope are equal."""
     decode = msgspec.json.Decoder(Session).decode
     places: dict[str, str] = {}
     first: Session | None = None
@@ -163,7 +164,7 @@ def _records(session: Session, place: str) -> Iterator[Record]:
         if until is not None and not goes_on:
             delay_ps = max(0, step.start_ps - until)
         if request.think_time is not None and delay_ps != _seconds(request.think_time, "think_time", step.place):
-            extra["think_time"] = request.think_time  # because it differs from the delay
+            extra["think_time"] = request.think_time  # stored because it differs from the delay
         yield Record(
             request.prompt,
             request.output,
@@ -214,14 +215,14 @@ def _add(
 
 
 def _think(step: _Step) -> int:
-    """Return the time between the end of the previous request of the lane and this request."""
+    """Return the time from the end of the lane's previous request to this request."""
     if step.before is None:
         return step.start_ps
     gap_ps = max(0, step.start_ps - step.before.end_ps)
     if step.request.think_time is None:
         return gap_ps
     think_ps = _seconds(step.request.think_time, "think_time", step.place)
-    # If the previous request has no api_time, think_time counts from an earlier one and would overlap with it.
+    # If the previous request has no api_time, think_time counts from an earlier request and includes the previous one.
     return min(think_ps, gap_ps) if step.before.request.api_time is None else think_ps
 
 
@@ -230,7 +231,7 @@ def _seconds(value: float, name: str, place: str) -> int:
 
 
 def _blocks(request: Request, size: int, place: str) -> Sequence[tuple[int, int]]:
-    """Return the full blocks of the prompt as runs; raise if their number does not match its length."""
+    """Return the full blocks of the prompt as runs; raise if their number does not match the prompt's length."""
     name, blocks = "hash_runs", request.hash_runs
     if request.hash_ids is not None and blocks is None:
         name, blocks = "hash_ids", id_runs(request.hash_ids)

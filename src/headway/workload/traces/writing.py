@@ -1,4 +1,4 @@
-"""Shared by the writers of trace formats: opening the file, and the list of what a format cannot express."""
+"""Helpers that the writers of trace formats share: opening the file, and listing what a format cannot express."""
 
 import gzip
 import io
@@ -40,7 +40,7 @@ def open_text(path: pathlib.Path) -> Iterator[TextIO]:
 
 
 class Losses:
-    """The fields of the records so far that a format cannot express; `keeps` are those that it can."""
+    """The fields of the records so far that a format cannot express; `keeps` are the fields that it can express."""
 
     def __init__(self, *keeps: str) -> None:
         self._watched = {name: phrase for name, phrase in FIELDS.items() if name not in keeps}

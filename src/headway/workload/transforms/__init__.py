@@ -1,7 +1,7 @@
 """Transforms of traces, applied in order and one record at a time if possible.
 
 In a scenario they are a list, `transforms: [{cap: {max_turns: 8}}, {scale: {rate: 2}}]`. On the command line each is a
-verb, `headway trace cap IN OUT --max-turns 8`.
+command, `headway trace cap IN OUT --max-turns 8`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from headway.workload.transforms.base import Transform, with_records
 
 __all__ = ["TRANSFORMS", "Transform", "apply", "make", "parse"]
 
-# Each module has `Spec`, its keys, and `transform`, which returns a function from one trace to another.
+# Each module defines `Spec`, the keys of the transform, and `transform`, which returns a function from trace to trace.
 MODULES: Final = (cap, scale, slice, merge, filter, dequantise, anonymise, starts, assign)
 TRANSFORMS: Final = {module.__name__.rpartition(".")[2]: module for module in MODULES}
 NESTED: Final = ".merge.transforms"
-DEEPEST: Final = 4  # each transform reads from the previous one, so too many would exhaust the stack
+DEEPEST: Final = 4  # maximum depth of nested merges; each transform reads from the previous one, which uses stack
 MOST: Final = 30
 
 
@@ -50,7 +50,7 @@ def _parse_step(item: Any, where: str) -> Transform:
 
 
 def make(name: str, parameters: object, where: str) -> Transform:
-    """Return a transform by its name; `where` is its place for errors."""
+    """Return a transform by its name; `where` is its location for errors."""
     module = TRANSFORMS[name]
     step = module.transform(read(module.Spec, {} if parameters is None else parameters, where), where)
     return lambda reader: _check_filled(step(reader), where)

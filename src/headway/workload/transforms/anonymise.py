@@ -26,9 +26,9 @@ class Spec(Struct, frozen=True):
 def transform(spec: Spec, where: str) -> Transform:
     """Rename sessions, requests, tenants, models and adapters, renumber blocks, and drop other fields of `extra`.
 
-    New names are numbers in order of appearance or, with a `seed`, pseudonyms that are the same in every file made with
-    that seed. Keep the seed secret: with it, anyone can test a guessed name. Memory grows with the runs of block ids
-    and, without a seed, with the names.
+    New names are numbers in order of appearance. With a `seed`, they are pseudonyms that are the same in every file
+    anonymised with that seed. Keep the seed secret: with it, anyone can test a guessed name. Memory grows with the runs
+    of block ids and, without a seed, with the names.
     """
 
     def anonymise(reader: Reader) -> Reader:

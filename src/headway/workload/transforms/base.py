@@ -1,4 +1,4 @@
-"""Shared by the transforms: their type, and keeping waits valid when requests are removed."""
+"""Helpers that the transforms share: their type, and keeping waits valid when requests are removed."""
 
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
@@ -16,13 +16,13 @@ from headway.workload.traces.record import Info, Reader, Record
 
 Transform = Callable[[Reader], Reader]
 
-# Records are held as JSON, which takes a few hundred bytes each.
+# Records are kept in memory as JSON, a few hundred bytes each.
 pack: Final = msgspec.json.Encoder().encode
 unpack: Final = msgspec.json.Decoder(Record).decode
 
 
 def with_records(reader: Reader, records: Iterator[Record], **facts: object) -> Reader:
-    """Return a reader of other records, with these fields of its info changed."""
+    """Return a reader of other `records`, with these fields of its info changed."""
     return Reader(replace(reader.info, **facts), records)
 
 
@@ -51,9 +51,9 @@ Place = tuple[tuple[str, ...], bool]  # the ids that a request waits for, and wh
 
 
 class Waits:
-    """Keeps waits valid when requests are removed: a request that waited for a removed one waits for what that one
-    waited for, and the first remaining request of a session has no delay. Holds the names of sessions and the ids of
-    removed requests."""
+    """Keeps waits valid when requests are removed. A request that waited for a removed request now waits for the
+    requests that the removed one waited for. The first remaining request of a session has no delay. Memory holds the
+    names of sessions and the ids of removed requests."""
 
     def __init__(self) -> None:
         self._last: dict[str, str | None] = {}  # id of the latest request by session
@@ -61,7 +61,7 @@ class Waits:
         self._beheaded: dict[str, None] = {}  # sessions whose first requests were removed
 
     def see(self, record: Record) -> Place:
-        """Return the place of a request; call this for every request, in order."""
+        """Return the `Place` of a request; call this for every request, in order."""
         session = record.session
         if session is None:
             return record.after, False
@@ -90,7 +90,7 @@ class Waits:
         return record
 
     def _follow(self, ids: Iterable[str]) -> tuple[str, ...]:
-        """Replace each removed id by the ids that it waited for, until none is removed."""
+        """Replace each removed request by the requests that it waited for, until all ids remain in the trace."""
         visited: dict[str, bool] = {}  # whether the request remains
         todo = list(ids)
         while todo:
@@ -113,9 +113,10 @@ def keep_where(records: Iterable[Record], keeps: Callable[[Record], bool]) -> It
 
 
 def with_sessions(reader: Reader, where: str) -> Iterator[tuple[str | None, Record]]:
-    """Yield each record with its session, recorded or else derived from its blocks, which holds the whole trace.
+    """Yield each record with its session. If the trace records no sessions, they are derived from its blocks, which
+    reads the whole trace into memory.
 
-    The records do not change, so that derived sessions are not mistaken for recorded ones.
+    The records do not change, so that derived sessions are not mistaken for recorded sessions.
     """
     if reader.info.sessions:
         return ((record.session, record) for record in reader.records)

@@ -1,4 +1,4 @@
-"""`cap`: keep the first turns of each session, so that no long session makes a hot spot."""
+"""`cap`: keep the first turns of each session, so that no long session creates a hot spot."""
 
 from collections.abc import Iterator
 from heapq import heappush, heappushpop
@@ -20,7 +20,7 @@ def transform(spec: Spec, where: str) -> Transform:
     """Keep the first `max_turns` requests of each session, by turn and then time, in the order of the trace.
 
     A request without a turn number counts by its position in the session. If the trace records no sessions, they are
-    derived from its blocks. Holds the kept requests in memory, or the whole trace if sessions are derived.
+    derived from its blocks. Memory holds the kept requests, or the whole trace if sessions are derived.
     """
     return lambda reader: with_records(reader, _cap(reader, spec.max_turns, where))
 
@@ -28,7 +28,7 @@ def transform(spec: Spec, where: str) -> Transform:
 def _cap(reader: Reader, most: int, where: str) -> Iterator[Record]:
     waits = Waits()
     heaps: dict[str, list[Entry]] = {}
-    left: list[tuple[int, bytes]] = []  # by position
+    left: list[tuple[int, bytes]] = []  # position and record of the kept requests
     turns: dict[str, int] = {}
     for position, (session, record) in enumerate(with_sessions(reader, where)):
         place = waits.see(record)

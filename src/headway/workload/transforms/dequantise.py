@@ -21,9 +21,9 @@ from headway.types import PS_PER_US
 from headway.workload.traces.record import Reader, Record
 from headway.workload.transforms.base import Transform, need_clock, with_records
 
-SAMPLE: Final = 20_000  # requests from which the grid is detected
+SAMPLE: Final = 20_000  # number of requests from which the grid is detected
 SHARED: Final = 0.1  # minimum share of requests with the same time stamp as another; a finer grid does no harm
-ASTRAY: Final = 0.05  # mean deviation of time stamps from the grid, as a share of a tick
+ASTRAY: Final = 0.05  # maximum mean deviation of time stamps from the grid, as a share of a tick
 
 
 class Spec(Struct, frozen=True):
@@ -34,9 +34,9 @@ class Spec(Struct, frozen=True):
 def transform(spec: Spec, where: str) -> Transform:
     """Spread the requests of each tick uniformly over it, in file order and to whole microseconds.
 
-    `grid` is the length of a tick; auto detects it from the time stamps, and fails if they lie on no grid. A tick ends
-    early if the next one begins earlier, so the order stays. Holds the requests of one tick, and the first 20,000
-    requests during detection.
+    `grid` is the length of a tick; auto detects it from the time stamps, and fails if they are not on a grid. A tick
+    ends early if the next tick begins earlier, so the order does not change. Memory holds the requests of one tick and,
+    during detection, the first 20,000 requests.
     """
     grid_ps = None if spec.grid == "auto" else units.duration_ps(spec.grid, f"{where}.grid")
     if grid_ps is not None and grid_ps < PS_PER_US:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from headway.workload.traces.blocks import Run, add_run
 from headway.workload.traces.record import LOCAL, Record
 
-BUCKET_BITS: Final = 12  # of the ids in one list of runs, so that no list grows long
+BUCKET_BITS: Final = 12  # one list of runs covers 2^BUCKET_BITS ids, so that no list grows long
 
 
 class Counter(Struct):
@@ -24,13 +24,13 @@ class Counter(Struct):
 
 
 class Numbering:
-    """Maps the ids of one name space to new ones. It holds runs of ids, not single ids."""
+    """Maps the ids of one name space to new ids. Memory holds runs of ids, not single ids."""
 
     __slots__ = ("_buckets", "counter")
 
     def __init__(self, counter: Counter) -> None:
         self.counter = counter
-        self._buckets: dict[int, tuple[list[int], list[int], list[int]]] = {}  # starts, ends, new firsts
+        self._buckets: dict[int, tuple[list[int], list[int], list[int]]] = {}  # starts, ends, first new ids
 
     def runs(self, blocks: Iterable[Run]) -> list[Run]:
         runs: list[Run] = []
@@ -45,7 +45,7 @@ class Numbering:
         return runs
 
     def _stretch(self, bucket: int, first: int, stop: int) -> Run:
-        """Return the new ids of the longest run from `first` on that is known, or new, as a whole."""
+        """Return the new ids of the longest run from `first` on whose old ids are either all known or all unknown."""
         starts, ends, news = self._buckets.setdefault(bucket, ([], [], []))
         at = bisect_right(starts, first) - 1
         if at >= 0 and first < ends[at]:
@@ -63,7 +63,7 @@ class Numbering:
 
 
 class Numbers:
-    """The name spaces of a trace: one, or one per session. With `counter`, all get new ids in one name space."""
+    """The name spaces of a trace: a single one or one per session. With `counter`, new ids share one name space."""
 
     def __init__(self, scope: str, counter: Counter | None = None) -> None:
         self._local = scope == LOCAL

@@ -17,7 +17,7 @@ from headway.workload.transforms.base import Transform
 
 OWN: Final = "headway"
 OWN_SUFFIXES: Final = (".jsonl", ".jsonl.gz", ".parquet")
-STRIDE: Final = 1024  # records between two reports of progress
+STRIDE: Final = 1024  # number of records between two reports of progress
 
 
 class Rewritten(Struct):
@@ -25,10 +25,10 @@ class Rewritten(Struct):
 
     read_format: str
     format: str
-    read: int  # requests
-    written: int  # requests
-    lost: list[str]  # one phrase for each thing that the target format cannot express
-    notes: list[str]  # from reading the source
+    read: int  # number of requests read
+    written: int  # number of requests written
+    lost: list[str]  # one phrase for each property that the target format cannot express
+    notes: list[str]  # notes from reading the source
 
 
 def rewrite(
@@ -41,7 +41,7 @@ def rewrite(
     options: Options | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Rewritten:
-    """Rewrite a trace; `target` appears only if everything succeeds."""
+    """Rewrite a trace; `target` is created only if everything succeeds."""
     check_target(target, source)
     reader = open_trace(source, read_format, options or Options(), "--from")
     return write_trace(reader, target, transforms, source=source.name, format=format, progress=progress)
@@ -56,7 +56,7 @@ def write_trace(
     format: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Rewritten:
-    """Write a trace about to be read; `target` appears only if everything succeeds."""
+    """Write a trace that is open for reading; `target` is created only if everything succeeds."""
     writer = find_format(format, "--to") if format is not None else find_format(target_format(target), "--to")
     if writer.write is None:
         able = [name for name, known in FORMATS.items() if known.write is not None]
@@ -107,7 +107,7 @@ def check_target(target: pathlib.Path, *sources: pathlib.Path) -> None:
 
 
 def target_format(target: pathlib.Path) -> str:
-    """Return the format that a file name contains, as in trace.mooncake.jsonl, or else Headway's own."""
+    """Return the format that a file name contains, as in trace.mooncake.jsonl; by default, Headway's own format."""
     parts = target.name.lower().split(".")
     named = [name for name in FORMATS if name in parts[1:]]
     if len(named) == 1:

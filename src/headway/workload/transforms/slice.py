@@ -1,4 +1,4 @@
-"""`slice`: take a part of a trace, by time, by request number or by session number."""
+"""`slice`: keep a part of a trace, by time, by request number or by session number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headway.workload.traces.record import Reader, Record
 from headway.workload.traces.table import number_sessions
 from headway.workload.transforms.base import Transform, Waits, need_clock, with_records, with_sessions
 
-Bounds = tuple[int, int | None]  # first, and one after the last
+Bounds = tuple[int, int | None]  # the first, and one after the last
 
 
 class Spec(Struct, frozen=True):
@@ -29,9 +29,9 @@ class Spec(Struct, frozen=True):
 def transform(spec: Spec, where: str) -> Transform:
     """Keep the requests from `start` until before `end`, or the `requests` or `sessions` [from, to), counted from 0.
 
-    Times then count from `start`, or from the first remaining request. Sessions are cut at the border;
-    `whole_sessions` instead keeps exactly the sessions that begin inside, with all their turns. This and `sessions`
-    hold the names of sessions, or the whole trace if sessions are derived.
+    Times then count from `start`, or from the first remaining request. Sessions are cut at the bounds;
+    `whole_sessions` instead keeps exactly the sessions that begin within the bounds, with all their turns. With
+    `whole_sessions` or `sessions`, memory holds the names of sessions, or the whole trace if sessions are derived.
     """
     timed = spec.start is not None or spec.end is not None
     if [timed, spec.requests is not None, spec.sessions is not None].count(True) != 1:

@@ -1,4 +1,4 @@
-"""`starts`: give the sessions of a trace a common clock, by drawing when each begins."""
+"""`starts`: give the sessions of a trace a common clock, by drawing the start of each session."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Spec(Struct, frozen=True):
 
 def transform(spec: Spec, where: str) -> Transform:
     """Begin the sessions as a Poisson process of this rate, in file order and the first at 0, and sort all requests by
-    time. Holds the whole trace."""
+    time. Memory holds the whole trace."""
     rate = units.rate(spec.rate, f"{where}.rate")
 
     def start(reader: Reader) -> Reader:
