@@ -62,7 +62,7 @@ class Arrival(Struct, frozen=True, omit_defaults=True):
     jitter: float | None = None  # maximum delay of a request, as a share of the mean gap; delays are uniform
     path: str | None = None  # a text file with one time in seconds per line, or any trace
     format: str | None = None  # format of that trace, if it cannot be detected
-    size: int | None = None  # requests per burst, all at the same instant
+    size: int | None = None  # number of requests per burst, which all arrive at the same time
     interval: Any = None  # time between bursts
 
 

@@ -146,7 +146,7 @@ def _merge_starts(
     base: Iterator[int], behaviour: Behaviour, mark: Callable[[int], Mark], seed: int, where: str
 ) -> Iterator[Start]:
     """Yield ordinary starts, volleys and bursts in order of time."""
-    heap: list[tuple[int, int, int, int]] = []  # time, type, number, and the burst's size or the volley's rest
+    heap: list[tuple[int, int, int, int]] = []  # time, type, number, size of a burst or rest of a volley
     numbers = count()
     bursts = _bursts(behaviour, seed, where)
     volley, gap = 1, None

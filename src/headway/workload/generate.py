@@ -201,7 +201,7 @@ def _check_time(at_ps: int, stop_ps: int, what: str) -> None:
 
 
 def requests_alone(tenant: Tenant, seed: int, model: str, requests: int | None, stop_ps: int) -> Iterator[Planned]:
-    """Yield the requests of a tenant whose requests are all independent: faster than sessions, with equal contents."""
+    """Yield the requests of a tenant whose requests are all independent: contents as from sessions, but faster."""
     own, places = tenant.seed(seed), tenant.places
 
     def lengths(name: str) -> shapes.Draw | None:

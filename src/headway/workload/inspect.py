@@ -1,6 +1,6 @@
 """Statistics of a trace: rate, lengths, burstiness, tenants, sessions, and the hits of LRU caches in file order.
 
-With N caches, request i goes to cache i mod N (round robin), or session i goes to cache i mod N (sticky), in order of
+With N caches, request i is sent to cache i mod N (round robin), or session i to cache i mod N (sticky), in order of
 first appearance. Blocks have the size that the trace uses; a partly filled last block counts as a block.
 """
 

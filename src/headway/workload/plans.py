@@ -189,7 +189,7 @@ class Planner:
             tokens = min(tokens * growth, MAX_TOKENS)
 
     def _outputs(self) -> Iterator[int]:
-        """Yield the output lengths of a session: independent draws, or each the previous times a factor of mean 1."""
+        """Yield the output lengths of a session: independent draws, or the previous length times a factor of mean 1."""
         variation = self._evolution.decode_variation
         if variation is None:
             while True:

@@ -1,6 +1,6 @@
 """Shared-prefix groups: prompts of one group begin with the same tokens, such as a common system prompt.
 
-The first `tokens` tokens of a prompt are those of its group. If `tokens` is a distribution, each group draws its length
+The first `tokens` tokens of a prompt are the group's prefix. If `tokens` is a distribution, each group draws its length
 once. `groups` is a number of groups or a list of named groups; all tenants that list a name share the same text.
 """
 
@@ -160,7 +160,7 @@ class Beginnings:
         return draw
 
     def _measure(self, member: int) -> tuple[int, int]:
-        """Return the key and length of a group; for a named group, they do not depend on the tenant."""
+        """Return the key and length of a group; a named group has the same key and random stream in all tenants."""
         tokens, number, name = self._prefix.tokens, self._base + member, str(member)
         seed, common_seed = self._seeds
         if self._groups is not None:

@@ -42,7 +42,7 @@ class Columns(Struct):
 
 
 def counts(values: Sequence[int]) -> Json:
-    """Return the exact distribution of whole numbers, multiplied first since `spread_of` converts ps to ms."""
+    """Return the exact distribution of whole numbers; the factor cancels the conversion to ms in `spread_of`."""
     return dict(spread_of([value * PS_PER_MS for value in values]))
 
 

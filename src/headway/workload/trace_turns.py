@@ -37,7 +37,7 @@ def sender_of(labels: Labels | Record, session: str | None) -> tuple[str | None,
 
 
 class Clock:
-    """Converts times of the trace to times of the run (divided by the speed and rounded), and ends the arrivals."""
+    """Converts times of the trace to times of the run: divides by the speed, rounds, and checks for the end."""
 
     def __init__(self, speed: float, stop_ps: int) -> None:
         exact = Fraction(str(speed))
@@ -48,7 +48,7 @@ class Clock:
         return (ps * self._by + self._half) // self._over
 
     def over(self, at_ps: int, row: int, key: str = "speed") -> bool:
-        """Return whether arrivals end before this time. Raise if the clock ends first; raising `key` avoids that."""
+        """Return whether arrivals end before this time. Raise if the clock ends first; a higher `key` avoids it."""
         if at_ps > LAST_PS and self.stop_ps > LAST_PS:
             raise HeadwayError(f"{PLACE}.{key}: request {row} would arrive {too_late(at_ps)}. Raise this key.")
         return at_ps >= self.stop_ps

@@ -184,7 +184,7 @@ class Sessions:
         self._heap: list[Entry] = []  # planned turns
         self._starts: list[tuple[int, int, Callable[[], Session]]] = []  # next session of each source
         self._flights: dict[int, Entry] = {}  # requests in flight, by request id
-        self._futile = (-1, 0)  # an instant, and the number of closed-loop requests rejected at it on arrival
+        self._futile = (-1, 0)  # an instant, and the number of closed-loop requests rejected on arrival at it
         self._patience = FUTILE + FUTILE_EACH * sum(
             (source.users or 0) * (1 + source.retry.max) for source in self._sources
         )
@@ -307,7 +307,7 @@ class Sessions:
                 self.abandoned += left
 
     def _watch(self, at_ps: int) -> None:
-        """Raise if rejected users retry at the same instant without end."""
+        """Raise if rejected users send requests at the same instant again and again."""
         instant, count = self._futile
         count = count + 1 if instant == at_ps else 1
         self._futile = (at_ps, count)

@@ -23,7 +23,7 @@ from headway.workload.traces.writing import open_text
 
 OWN: Final = tuple(name for name in COLUMNS if name not in TOLD and name not in (GROUP, "input_tokens_reset"))
 KNOWN: Final = frozenset((*OWN, GROUP, "input_tokens", "output_tokens", "input_tokens_reset"))
-KEPT: Final = ("session", "delay_ps", "after", "id", "model", "tenant", "slo_class", "kind")  # some in part, see below
+KEPT: Final = ("session", "delay_ps", "after", "id", "model", "tenant", "slo_class", "kind")  # some with losses
 
 Row = dict[str, Any]
 

@@ -57,7 +57,7 @@ FIELDS: Final = {  # for each field, the usual names of its column, in lower cas
 REQUIRED: Final = ("arrival", "prompt", "output")
 EXAMPLE: Final = "arrival=ts_ms:ms,prompt=in_tokens,output=out_tokens"
 UNITS: Final = {"s": PS_PER_SECOND, "ms": 10**9, "us": 10**6, "ns": 10**3, "ps": 1}
-EPOCHS: Final = ((10**17, "ns"), (10**14, "us"), (10**11, "ms"), (10**8, "s"))  # minimum of a date in this unit
+EPOCHS: Final = ((10**17, "ns"), (10**14, "us"), (10**11, "ms"), (10**8, "s"))  # minimum of a date in each unit
 DELIMITERS: Final = ",;\t|"
 BLOCK_TOKENS: Final = 16
 SHOWN: Final = 5  # maximum number of bad rows listed in an error

@@ -114,7 +114,7 @@ def _key(node: Node) -> int:
 # Sessions derived from shared prompts, for traces that record no sessions.
 #
 # A request continues the latest earlier request that contains its deepest matched block. It continues none if that
-# block is a shared root: a block of so many requests that it must be a system prompt.
+# block is a shared root: a block that so many requests contain that it must be a system prompt.
 
 ROOT_SHARE: Final = 10  # a shared root is in at least a tenth of the rows
 ROOT_ROWS: Final = 10  # and in at least ten rows; otherwise every block of a short file would be a shared root

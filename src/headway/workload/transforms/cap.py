@@ -28,7 +28,7 @@ def transform(spec: Spec, where: str) -> Transform:
 def _cap(reader: Reader, most: int, where: str) -> Iterator[Record]:
     waits = Waits()
     heaps: dict[str, list[Entry]] = {}
-    left: list[tuple[int, bytes]] = []  # position and record of the kept requests
+    left: list[tuple[int, bytes]] = []  # position and record of each kept request
     turns: dict[str, int] = {}
     for position, (session, record) in enumerate(with_sessions(reader, where)):
         place = waits.see(record)
