@@ -25,7 +25,7 @@ from headway.types import OUTCOMES
 TIMES: Final = (
     "arrival_ps", "admitted_ps", "routed_ps", "enqueued_ps", "started_ps", "first_token_ps", "finished_ps",
 )  # fmt: skip
-# The states that may follow a state; an instance that exists before the run begins with ready.
+# For each state, the states that may follow it. An instance that exists before the run starts in `ready`.
 FOLLOWS: Final = {
     "": ("ready", "stopped"),
     "stopped": ("provisioning",),
@@ -39,7 +39,7 @@ FOLLOWS: Final = {
 
 
 def check_scaling(recorder: Recorder, instances: Sequence[InstanceStats], facts: RunFacts) -> None:
-    """Raise unless instances changed state as they may, and requests were retried at most as often as allowed."""
+    """Raise unless all state changes of instances are allowed, and no request has more retries than allowed."""
     failed = recorder.outcome.count(FAILED)
     again = max(recorder.retries, default=0)
     if min(recorder.retries, default=0) < 0 or again > facts.retries or not 0 <= recorder.lost <= failed:
@@ -67,7 +67,7 @@ def _places(pool: PoolFacts) -> range:
 
 
 def _check_states(changes: Sequence[StateChange], instances: Sequence[InstanceStats], facts: RunFacts) -> None:
-    """Raise unless states follow each other as they may, and agree with the time that each instance was held."""
+    """Raise unless all state changes are allowed, and agree with the time for which each instance was paid."""
     states = [""] * len(instances)
     held = [0] * len(instances)
     now = facts.started_ps
@@ -93,7 +93,7 @@ def _check_states(changes: Sequence[StateChange], instances: Sequence[InstanceSt
 
 
 def _check_bounds(pool: PoolFacts, recorder: Recorder) -> None:
-    """Raise unless a pool keeps its bounds (except after crashes) and has the size that the autoscaler recorded."""
+    """Raise unless a pool keeps within its bounds (except after crashes) and its size matches the scaling records."""
     own = _places(pool)
     crashes = {fault.at_ps for fault in recorder.struck if fault.kind == "crash" and fault.instance in own}
     replicas = 0
@@ -115,7 +115,7 @@ def _check_bounds(pool: PoolFacts, recorder: Recorder) -> None:
 
 
 def verify(recorder: Recorder, instances: list[InstanceStats], facts: RunFacts) -> None:
-    """Raise unless every request has one outcome, its times are in order, and every instance kept its limits."""
+    """Raise unless every request has one outcome, its times are in order, and instances stayed within limits."""
     _check_counts(recorder)
     _check_order(recorder, len(instances), facts)
     length_ps = facts.ended_ps - facts.started_ps

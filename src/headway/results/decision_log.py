@@ -33,17 +33,17 @@ class DecisionLog:
         self.priority = array("d")
         self.reason, self.reasons = array("i"), Words[str]()
         self.candidates, self.sets = array("i"), Words[Candidates]()
-        self.first = array("q")  # position of its first candidate in the columns of candidates
-        self.signals: dict[str, array[int]] = {}  # by signal, for each candidate
-        self.believed = array("i")  # blocks of the router's index, for each candidate
+        self.first = array("q")  # index of the decision's first candidate in the per-candidate columns
+        self.signals: dict[str, array[int]] = {}  # signal -> its value for each candidate
+        self.believed = array("i")  # for each candidate: cached blocks in the router's index
         self.prompt_tokens = array("q")
         self.views: Sequence[InstanceView] = ()
-        self.block_tokens = 1  # of the indexes
-        # Scores: the names of the scorers, whether the lowest total wins, and the position of the first number.
+        self.block_tokens = 1  # tokens per block of the prefix indexes
+        # Scores of a decision: the scorers' names, whether the lowest total wins, and its first index in `scores`.
         self.scorers, self.cards = array("i"), Words[tuple[str, ...]]()
         self.lowest_wins = array("b")
         self.scored = array("q")
-        self.scores = array("d")  # the candidates' totals, then their scores by scorer; NaN if there is none
+        self.scores = array("d")  # the candidates' totals, then their scores by scorer; NaN for a missing score
 
     def journal(self, router: int) -> RouterJournal:
         return RouterJournal(self, router)
@@ -54,7 +54,7 @@ class DecisionLog:
         return Decisions(self, self.verdicts)
 
     def watch(self, signals: Iterable[str]) -> None:
-        """Record these signals of candidates."""
+        """Record these signals for every candidate."""
         for name in signals:
             self.signals.setdefault(name, array("q" if SIGNALS[name].kind == "tokens" else "i"))
 
@@ -72,7 +72,8 @@ class DecisionLog:
         believed: list[int],
         prompt_tokens: int,
     ) -> None:
-        """Record a decision; `candidates` is the number of their set, `signals` as in `watch`. Call `score` next."""
+        """Record a decision. `candidates` is the number of the candidate set in `sets`; `signals` has the order of
+        `watch`. Call `score` next."""
         self.request.append(request)
         self.at_ps.append(at_ps)
         self.router.append(router)
@@ -88,7 +89,7 @@ class DecisionLog:
         self.prompt_tokens.append(prompt_tokens)
 
     def score(self, card: Scorecard | None, names: Sequence[str]) -> None:
-        """Record the scorecard of the last decision, if it has one; `names` are those of its candidates."""
+        """Record the scorecard of the last decision, if it has one; `names` are the names of its candidates."""
         self.scored.append(len(self.scores))
         self.lowest_wins.append(card is not None and card.lowest_wins)
         if card is None:
@@ -127,7 +128,7 @@ class DecisionLog:
         itself = self.prefill[place] < 0 and self.views[self.target[place]].role == "decode"
         estimate = partial(_estimate, "prefill" if itself else "decode")
         scores, totals = self._card(place, count)
-        recorded: Json = {name: signals.get(name, []) for name in RECORDED}  # empty if no signal is maintained
+        recorded: Json = {name: signals.get(name, []) for name in RECORDED}  # empty lists if not maintained
         return Decision(
             request=self.request[place],
             at_ps=self.at_ps[place],
@@ -172,7 +173,7 @@ class DecisionLog:
 
 
 def _estimate(idle: str, view: InstanceView, tokens: int, decodes: int, pending: int, inflight_tokens: int) -> int:
-    """Return the TTFT of the latency model; -1 for the `idle` role, whose instances could not compute the prompt."""
+    """Return the latency model's TTFT; -1 if the instance has the `idle` role, which cannot compute the prompt."""
     if view.role == idle:
         return -1
     return round(view.estimate(tokens, decodes, pending, inflight_tokens) * PS_PER_SECOND)
@@ -207,7 +208,7 @@ class RouterJournal:
         self.all_places = tuple(range(len(views)))
         self.instances: tuple[InstanceView, ...] = ()
         self.candidates: Candidates = ()
-        self.number = self.log.sets.number(())  # of the set of candidates
+        self.number = self.log.sets.number(())  # number of the current candidate set in `log.sets`
         self.own = not context.indexes
         self.index = PrefixIndex(len(views), LRU_BLOCKS, context.block_tokens) if self.own else context.indexes[0]
         self.log.views, self.log.block_tokens = views, self.index.block_tokens
@@ -254,7 +255,7 @@ class RouterJournal:
                 self.index.touch(prefill, request.path)
 
     def _place(self, name: str) -> int:
-        """Return the place of an instance. Live engines join and leave places during a run."""
+        """Return the index of an instance. In a live run, the engine at an index can change."""
         place = self.places.get(name)
         if place is None or self.views[place].id != name:
             self.places = {view.id: view.index for view in self.views if view.id}
@@ -263,7 +264,7 @@ class RouterJournal:
 
 
 def recorded_signals(reported: Collection[str]) -> list[str]:
-    """Return the signals to record with decisions: the recorded ones that the run maintains, and those that the
+    """Return the signals to record with decisions: those of RECORDED that the run maintains, and those that the
     estimates need."""
     signals = [SIGNALS[name] for name in (*RECORDED, "inflight_tokens")]
     return [

@@ -34,7 +34,7 @@ class Decision(Struct, frozen=True):
     at_ps: int
     router: int
     target: int  # index of the instance
-    prefill: int  # the instance that computes the prompt, if another, else -1
+    prefill: int  # the instance that computes the prompt, if it is another one; otherwise -1
     reason: str
     priority: float
     candidates: list[int]
@@ -48,13 +48,13 @@ class Decision(Struct, frozen=True):
     # prompt: a decode instance or, if the chosen decode instance computes it itself, a prefill instance.
     believed_tokens: list[int]
     estimated_ttft_ps: list[int]
-    # The policy's scores by scorer, and their totals, if it gives any; None if a filter removed the candidate.
+    # Scores by scorer and their totals; empty if the policy gives none. None if a filter removed the candidate.
     scores: dict[str, list[float | None]]
     totals: list[float | None]
     lowest_wins: bool
     # The outcome: actual cached tokens, the slowest tier that had any of them (gpu, cpu or storage; empty without a
-    # hit), and the times, -1 if they never came.
-    predicted_tokens: int = 0  # believed cached by the policy
+    # hit), and the latencies (-1 if the event never happened).
+    predicted_tokens: int = 0  # tokens that the policy believed to be cached
     cached_tokens: int = 0
     tier: str = ""
     outcome: str = ""
@@ -72,7 +72,7 @@ class Decision(Struct, frozen=True):
 
     def estimated_regret_ps(self) -> int | None:
         """Return how much earlier the best candidate would give the first token, according to the latency model; None
-        without an estimate for the chosen one."""
+        if the chosen instance has no estimate."""
         chosen = self.estimated_ttft_ps[self.place(self.judged)]
         return None if chosen < 0 else chosen - min(estimate for estimate in self.estimated_ttft_ps if estimate >= 0)
 
@@ -134,7 +134,7 @@ class Decisions(Sequence[Decision]):
         return [self[place] for place, (row, _) in enumerate(self.choices()) if row == request]
 
     def find(self, at_ps: int, request: int) -> int | None:
-        """Return the position of the decision on a request at an instant."""
+        """Return the index of the decision on a request at time `at_ps`; None if there is no such decision."""
         place = bisect_left(self, at_ps, key=lambda decision: decision.at_ps)
         while place < len(self) and (decision := self[place]).at_ps == at_ps:
             if decision.request == request:

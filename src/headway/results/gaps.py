@@ -1,4 +1,4 @@
-"""Exact order statistics of the gaps between tokens, by counting instead of writing the gaps out.
+"""Exact order statistics of the gaps between tokens, by counting the gaps instead of listing each one.
 
 The recorder stores gaps as arithmetic progressions, four integers each: first, increment, steps, weight. A few million
 progressions represent hundreds of millions of gaps. One pass counts them in buckets of 2^shift picoseconds. Buckets
@@ -14,10 +14,10 @@ from headway.errors import InvariantError
 
 Progression = tuple[int, int, int, int]
 
-WRITE_OUT = 4096  # a bucket with at most this many steps is written out and sorted
-SAMPLE = 512  # progressions that determine the bucket width
-BUCKETS_LOG2 = 10  # log2 of the buckets across the middle of the gaps
-NARROWING = 4  # bits by which the buckets inside a bucket are narrower, at least
+WRITE_OUT = 4096  # in a bucket with at most this many steps, all gaps are listed and sorted
+SAMPLE = 512  # approximate number of progressions sampled to choose the bucket width
+BUCKETS_LOG2 = 10  # log2 of the number of buckets that divide the middle 90 % of the gaps
+NARROWING = 4  # when a bucket is split, the new buckets are narrower by at least this many bits
 
 
 class GapCounts:
@@ -120,8 +120,8 @@ def _progressions(runs: Sequence[int]) -> Iterator[Progression]:
 
 
 def _layout(runs: Sequence[int], widest: int) -> tuple[int, int, int]:
-    """Return the bucket width in bits, the lowest bucket, and the number of buckets for all first gaps. Buckets are
-    narrow enough to divide the middle of the gaps, and wide enough that most progressions lie within one."""
+    """Return the bucket width in bits, the lowest bucket, and the number of buckets that cover all first gaps. Buckets
+    are narrow enough to divide the middle 90 % of the gaps, and wide enough that most progressions fit into one."""
     firsts = runs[0::4]
     if not firsts:
         return 0, 0, 0

@@ -21,8 +21,8 @@ KINDS: Final = ("ttft", "tpot", "e2e")
 
 
 class Promises(Struct, frozen=True):
-    default: Targets  # of tenants without own targets
-    own: dict[str, Targets]  # by tenant
+    default: Targets  # targets of tenants without their own
+    own: dict[str, Targets]  # targets of the other tenants, by tenant
 
     @property
     def any(self) -> bool:
@@ -36,7 +36,7 @@ def promises(scenario: Mapping[str, Any]) -> Promises:
     workload = scenario.get("workload") or {}
     tenants = {name: _targets(keys.get("slo")) for name, keys in (workload.get("tenants") or {}).items()}
     return Promises(
-        default=_targets(workload.get("slo") or scenario.get("slo")),  # `workload.slo` is that of a single tenant
+        default=_targets(workload.get("slo") or scenario.get("slo")),  # `workload.slo`: targets of a single tenant
         own={name: targets for name, targets in tenants.items() if targets != Targets()},
     )
 
@@ -50,8 +50,8 @@ WHOLE = 1 << 60  # a share of 1, as an integer
 
 
 def groups(recorder: Recorder, sample: Sample, facts: RunFacts, window_ps: int | None, ills: Pathology) -> Json:
-    """Return the sections `tenants`, `classes` and `kinds` if there are several, `fairness` with several tenants,
-    `models` with deployments, and `sessions` if there are any."""
+    """Return the sections `tenants`, `classes` and `kinds` (each only if it has several groups), `fairness` if there
+    are several tenants, `models` if there are deployments, and `sessions` if there are sessions."""
     sections: Json = {}
     for column, name in GROUPS.items():
         if len(recorder.names[column]) > 1:
@@ -68,7 +68,7 @@ def groups(recorder: Recorder, sample: Sample, facts: RunFacts, window_ps: int |
 
 
 def _each(recorder: Recorder, column: str, sample: Sample, window_ps: int | None, ills: Pathology) -> list[Json]:
-    """Return one object per group with requests, in order of its name."""
+    """Return one object per group that has requests, ordered by name."""
     codes, names, warmup = getattr(recorder, column), recorder.names[column], ills.warmup
     ends = Counter(zip(codes, recorder.outcome, strict=True))
     counted = Counter(codes[warmup:])
@@ -124,8 +124,8 @@ def jain(shares: Sequence[int]) -> float | None:
 
 
 def sessions(recorder: Recorder, warmup: int) -> Json:
-    """Return the section of sessions that begin after the warm-up. Of a retried turn, the last attempt counts."""
-    begun = max(recorder.session[:warmup], default=-1) + 1  # in the warm-up; sessions are numbered by arrival
+    """Return the section of sessions that begin after the warm-up. A retried turn counts with its last attempt."""
+    begun = max(recorder.session[:warmup], default=-1) + 1  # sessions that begin in the warm-up (numbered by arrival)
     count = len(recorder.names["session"]) - begun
     first, last = [-1] * count, [-1] * count
     outcomes: dict[tuple[int, int], int] = {}

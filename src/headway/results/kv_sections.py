@@ -51,7 +51,7 @@ def check_transfers(recorder: Recorder, instances: Sequence[InstanceStats], leng
         if prefill == -1:
             possible = handed == begun == arrived == -1
         else:
-            # A request that had to leave its decode instance may continue on an instance that does both.
+            # A request that had to leave its decode instance may continue on an instance that does prefill and decode.
             possible = roles[prefill] == "prefill" and (roles[decode] == "decode" or recorder.redirects[row] > 0)
             known = [at for at in (started, handed, arrived, finished) if at != -1]
             possible = possible and known == sorted(known) and (arrived == -1 or started <= begun <= arrived)
@@ -146,7 +146,7 @@ def _figures(stores: list[TierStats], prompt_tokens: int, length_ps: int) -> Jso
 
 
 def _samples(stores: list[TierStats]) -> Json:
-    """Return the share in use over time, of all stores of a tier together."""
+    """Return the share of blocks in use over time, for all stores of a tier together."""
     blocks = sum(store.blocks for store in stores)
     used = [sum(at) for at in zip(*(store.samples for store in stores), strict=True)]
     return {"interval_s": stores[0].interval_ps / PS_PER_SECOND, "utilization": [count / blocks for count in used]}

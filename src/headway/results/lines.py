@@ -21,11 +21,11 @@ from headway.results.table import COLUMNS, Coded, Row, Table
 BATCH: Final = 4096  # lines encoded at a time
 STRETCH: Final = 1 << 23  # bytes read at a time
 Line = TypeVar("Line")
-KINDS: Final = {"int": "q", "float": "d"}  # type of a column: type code of its array
+KINDS: Final = {"int": "q", "float": "d"}  # column type -> type code of its array
 
 
 def clean(value: Any) -> Any:
-    """Replace text that is not valid Unicode (such as a file name in another encoding) with `?`, at any depth."""
+    """Replace invalid Unicode (such as in a file name of another encoding) with `?`, in strings at any depth."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
@@ -42,7 +42,7 @@ def write_lines(file: Path, lines: Iterable[msgspec.Struct]) -> None:
         while batch := list(islice(rest, BATCH)):
             try:
                 out.write(encoder.encode_lines(batch))
-            except UnicodeEncodeError:  # such as in a policy's reason
+            except UnicodeEncodeError:  # invalid Unicode, such as in a policy's reason
                 out.write(encoder.encode_lines([clean(msgspec.to_builtins(line)) for line in batch]))
 
 

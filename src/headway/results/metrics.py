@@ -33,7 +33,7 @@ def costs(recorder: Recorder, instances: Sequence[InstanceStats], length_ps: int
     requests = completed.count(True)
     tokens = sum(compress(recorder.prompt_tokens, completed)) + sum(compress(recorder.output_tokens, completed))
     busy_ps = sum(stats.busy_ps * stats.gpus for stats in instances)
-    held: Counter[float] = Counter()  # by price, so that equal prices are summed before rounding
+    held: Counter[float] = Counter()  # GPU time by price, so that equal prices are summed before rounding
     for stats in instances:
         held[stats.usd_per_gpu_hour] += stats.gpus * held_ps(stats, length_ps)
     usd = fsum(time_ps / PS_PER_HOUR * price for price, time_ps in held.items())
@@ -55,11 +55,11 @@ def costs(recorder: Recorder, instances: Sequence[InstanceStats], length_ps: int
 
 
 def _kwh(instances: Sequence[InstanceStats], length_ps: int) -> float | None:
-    """Return the energy: busy watts during steps, idle watts for the rest of the held time; None if the watts of a GPU
-    are unknown."""
+    """Return the energy: busy watts during steps, idle watts for the rest of the time for which an instance is paid;
+    None if the watts of a GPU are unknown."""
     if any(not stats.busy_watts for stats in instances):
         return None
-    drawn: Counter[float] = Counter()  # by watts
+    drawn: Counter[float] = Counter()  # time by watts
     for stats in instances:
         drawn[stats.busy_watts] += stats.busy_ps
         drawn[stats.idle_watts] += held_ps(stats, length_ps) - stats.busy_ps
@@ -143,8 +143,8 @@ def _shadow(recorder: Recorder, facts: RunFacts) -> Json:
     if not facts.predicts and not any(believed):
         return {}
     cached = _column_of_started(recorder, facts, "cached_tokens")
-    misses = list(compress(cached, believed)).count(0)  # of predicted hits
-    hits = list(compress(believed, cached)).count(0)  # of actual hits
+    misses = list(compress(cached, believed)).count(0)  # requests with a predicted hit but no actual hit
+    hits = list(compress(believed, cached)).count(0)  # requests with an actual hit but no predicted hit
     return {
         "shadow": {
             "divergences": misses + hits,

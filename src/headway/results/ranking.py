@@ -16,7 +16,8 @@ from headway.types import Json
 Best = Literal["low", "high"]
 Named = tuple[str, Json]
 
-# Whether a low or a high value is better, by the longest matching prefix of a path. Others cannot rank runs.
+# Whether a low or a high value is better, by the longest matching prefix of a path. A path without a matching prefix
+# cannot rank runs.
 LOW: Final = (
     "duration_s", "preemptions", "rates", "pathology", "requests", "latency", "balance.cv", "cost", "energy", "scaling",
     "sessions.duration", "tiers.cpu.thrashed_blocks", "tiers.storage.thrashed_blocks", "loads.wait", "transfer.bytes",
@@ -27,7 +28,7 @@ HIGH: Final = (
     "fairness", "sessions.completed", "tiers.gpu.hit_ratio", "tiers.cpu.hit_ratio", "tiers.storage.hit_ratio",
 )  # fmt: skip
 NEITHER: Final = ("requests.arrived", "scaling.mean_serving", "scaling.faults")
-MANY: Final = 12  # names that an error may list
+MANY: Final = 12  # maximum number of names that an error lists
 # The facts of an empty run, whose summary has every path.
 NOTHING: Final = RunFacts(started_ps=0, ended_ps=0, block_tokens=1, warmup=0, policy_metrics={})
 
@@ -45,8 +46,8 @@ def rank(results: Iterable[Named], by: str | None = None) -> list[Named]:
 
 
 def figure(path: str, where: str = "by", ranked: bool = True) -> str:
-    """Return the path of a figure of the summary, such as `latency.ttft.p99`, as it is written there; raise an error
-    for an unknown one. With `ranked` only figures that runs can be ranked by are known."""
+    """Return the path of a figure, such as `latency.ttft.p99`, exactly as the summary spells it; raise an error if it
+    is unknown. With `ranked`, accept only figures that can rank runs."""
     name = path.strip().replace("-", "_")
     known = [figure for figure in every_figure() if direction(figure) or not ranked]
     if name in known or (not ranked and name.startswith("policy_metrics.")):

@@ -27,7 +27,7 @@ COMPLETED: Final = "completed"
 
 
 class Served(Struct, frozen=True):
-    """A request; times in picoseconds after its arrival, None without an answer."""
+    """A request. Times are in picoseconds after its arrival; None if it was not answered."""
 
     arrival_s: float
     ttft_ps: float | None

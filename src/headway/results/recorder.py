@@ -24,7 +24,7 @@ class RequestColumns:
 
     __slots__ = ()
 
-    tenant: Annotated[Numbers, "i", 0]  # a code in `names`, like the other columns of words
+    tenant: Annotated[Numbers, "i", 0]  # a code in `names`, like the other columns of strings
     slo_class: Annotated[Numbers, "i", 0]
     session: Annotated[Numbers, "i", -1]
     turn: Annotated[Numbers, "i", 0]
@@ -52,11 +52,11 @@ class RequestColumns:
     transfer_ps: Annotated[Numbers, "q", -1]
     transferred_ps: Annotated[Numbers, "q", -1]
     retries: Annotated[Numbers, "i", 0]  # restarts after an instance lost the request
-    redirects: Annotated[Numbers, "i", 0]  # moves to another instance while running, because one was drained
+    redirects: Annotated[Numbers, "i", 0]  # moves to another instance while running, because its instance was drained
     priority: Annotated[MutableSequence[float], "d", 0.0]  # the score that the scheduler received
     loaded_from: Annotated[Numbers, "b", -1]  # the slowest tier that it loaded blocks from, as an index into TIERS
 
-    names: dict[str, dict[str, int]]  # by column of words: the code of each word
+    names: dict[str, dict[str, int]]  # column of strings -> the code of each string
 
     def __len__(self) -> int:
         return len(self.arrival_ps)
@@ -92,17 +92,17 @@ class Recorder(RequestColumns):
             setattr(self, name, array(kind))
         self.names = {name: {} for name in NAMED}
         self.names["slo_class"][USUAL_CLASS] = 0
-        self.retried = 0  # requests with which a client repeats an unsuccessful one
-        self.lost_tokens = 0  # generated for requests that their instance lost before they were retried
-        self.not_issued = 0  # turns that sessions planned and never sent
-        self.abandoned = 0  # those of them that were not sent because an earlier turn was unsuccessful
+        self.retried = 0  # requests that clients sent to retry an unsuccessful one
+        self.lost_tokens = 0  # tokens that an instance generated for requests which it then lost and which were retried
+        self.not_issued = 0  # turns that sessions planned but never sent
+        self.abandoned = 0  # part of `not_issued`: turns not sent because an earlier turn was unsuccessful
         self.reasons: dict[int, str] = {}  # row -> why it was rejected or failed, or timed out at the router
         self.scaled: list[ScaleRecord] = []
-        self.states: list[StateChange] = []  # with autoscaling or faults
+        self.states: list[StateChange] = []  # recorded only with autoscaling or faults
         self.struck: list[FaultRecord] = []
         self.preempted: list[Preemption] = []
         self.thrashed: list[Thrash] = []
-        self.events: list[Batch | KvMove] | None = None  # of a full trace
+        self.events: list[Batch | KvMove] | None = None  # recorded only in a full trace
         self.lost = 0  # requests that failed because their instance stopped
         # Gaps between successive tokens of one request, four integers per run of steps: the first gap, the increment
         # per step, the number of steps, and the number of requests. A negative number of requests subtracts the gaps
@@ -153,7 +153,7 @@ class ScaleRecord(Struct, frozen=True):
     before: int
     after: int
     reason: str = ""
-    trigger: str = ""  # of the check: interval, queue_depth, ...
+    trigger: str = ""  # trigger of the autoscaler's check: interval, queue_depth, ...
 
 
 class StateChange(Struct, frozen=True, gc=False):
@@ -176,13 +176,13 @@ class TierStats(Struct):
     owner: str  # its instance, or the pool that shares it
     name: str
     blocks: int
-    hit_tokens: int  # of prompts, loaded from here at their first start
+    hit_tokens: int  # prompt tokens loaded from this store when requests first started
     stored_blocks: int
     loaded_blocks: int
     thrashed_blocks: int
     peak_blocks: int
     block_ps: int  # blocks in use, summed over time
-    moved_bytes: int  # over its link, in both directions
+    moved_bytes: int  # bytes moved over its link, in both directions
     link_busy_ps: int
     interval_ps: int
     samples: list[int]  # blocks in use at multiples of the interval
@@ -192,16 +192,16 @@ class InstanceStats(Struct):
     """Figures of one instance over a whole run."""
 
     id: str
-    pool: str | None = None  # its deployment, if there are any
+    pool: str | None = None  # its deployment, if the cluster has deployments
     model: str = ""
     role: str | None = None  # prefill or decode; None if it does both
-    requests: int = 0  # routed here
+    requests: int = 0  # requests routed to this instance
     busy_ps: int = 0
     steps: int = 0
-    prefill_tokens: int = 0  # computed, without recomputation after preemptions
+    prefill_tokens: int = 0  # computed prompt tokens, without recomputation after preemptions
     output_tokens: int = 0
     cached_tokens: int = 0
-    prompt_tokens: int = 0  # of the requests that started
+    prompt_tokens: int = 0  # prompt tokens of the requests that started
     preemptions: int = 0
     evicted_blocks: int = 0
     peak_kv_blocks: int = 0
@@ -214,9 +214,9 @@ class InstanceStats(Struct):
     load_waits_ps: list[int] = []  # duration of each load from the tiers
     kv_samples: list[int] = []  # GPU blocks in use at multiples of the interval, if there are tiers
     kv_interval_ps: int = 0
-    sent_bytes: int = 0  # of KV caches, to decode instances
-    link_busy_ps: int = 0  # of the link to decode instances
-    held_ps: int | None = None  # from provisioning to stopped, summed; None: the whole run
+    sent_bytes: int = 0  # bytes of KV caches sent to decode instances
+    link_busy_ps: int = 0  # busy time of the link to decode instances
+    held_ps: int | None = None  # total time from provisioning to stopped; None means the whole run
     idle_watts: float = 0.0
     busy_watts: float = 0.0
 
@@ -230,7 +230,7 @@ class Targets(Struct, frozen=True):
 
 
 class PoolFacts(Struct, frozen=True):
-    """Equal instances that scale together: `maximum` places, beginning with instance `first`."""
+    """Equal instances that scale together: at most `maximum`, with indexes from `first` on."""
 
     id: str
     first: int
@@ -239,7 +239,7 @@ class PoolFacts(Struct, frozen=True):
 
 
 class RunFacts(Struct):
-    """The input of `metrics.summarise` besides the columns."""
+    """The input of `metrics.summarise` in addition to the columns."""
 
     started_ps: int  # first arrival
     ended_ps: int  # last event, or the horizon
@@ -251,8 +251,8 @@ class RunFacts(Struct):
     deployed: bool = False  # the cluster has deployments
     predicts: bool = False  # a policy predicts cached tokens
     routers: list[int] = []  # requests by router, if there are several
-    pools: list[PoolFacts] = []  # with autoscaling or faults
-    retries: int = 0  # allowed per request after an instance lost it
+    pools: list[PoolFacts] = []  # filled only with autoscaling or faults
+    retries: int = 0  # retries allowed per request after an instance lost it
 
 
 def seen_stats(
@@ -266,7 +266,7 @@ def seen_stats(
     peak_kv: int = 0,
     kv_blocks: int = 0,
 ) -> InstanceStats:
-    """Return the figures of an instance as seen from outside; a request in flight counts until the end of the run."""
+    """Return an instance's figures, derived from its requests. A request in flight counts until the end of the run."""
     mine = [row for row in range(len(recorder)) if recorder.instance[row] == index]
     prompt = sum(recorder.prompt_tokens[row] for row in mine)
     cached = sum(recorder.cached_tokens[row] for row in mine)
@@ -290,7 +290,7 @@ def seen_stats(
 
 
 def covered_time(stays: list[tuple[int, int]]) -> int:
-    """Return the total time covered by stays that are in order of their begin."""
+    """Return the total time covered by the stays, which must be sorted by their begin."""
     total, until = 0, -1
     for begin, end in stays:
         if end > until:

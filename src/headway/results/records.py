@@ -1,4 +1,4 @@
-"""The records of a run besides requests and decisions: one struct per line of a file."""
+"""The records of a run other than requests and decisions: one struct per line of a file."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
@@ -34,10 +34,10 @@ class Batch(Struct, frozen=True, tag_field="event", tag="batch"):
 
     at_ps: int
     instance: int
-    entered: list[int]  # requests
+    entered: list[int]  # requests that entered the batch
     running: int
     queued: int
-    prefill_tokens: int  # of the next step
+    prefill_tokens: int  # prompt tokens of the next step
 
 
 class KvMove(Struct, frozen=True, gc=False, tag_field="event", tag="kv_move"):
@@ -48,13 +48,13 @@ class KvMove(Struct, frozen=True, gc=False, tag_field="event", tag="kv_move"):
     kind: str  # offload and reload; swap_out and swap_in of a preempted request
     tier: str  # the tier below the GPU: the source or the destination
     blocks: int
-    request: int = -1  # if they belong to one request
+    request: int = -1  # the request that owns the blocks, if there is one
 
 
 class Series(Struct, frozen=True):
     """A value of one instance over time: `values[k]` is its value k·`interval_ps` after `start_ps`."""
 
-    name: str  # kv_used
+    name: str  # name of the value: kv_used
     instance: int
     start_ps: int
     interval_ps: int
@@ -74,11 +74,12 @@ class Counterfactual(Struct, frozen=True):
     e2e_ps: int
     alternative_e2e_ps: int
     objective: str  # a figure of the summary, as in slo.goodput_ratio
-    value: float | None  # in the run as it was
+    value: float | None  # in the actual run
     alternative_value: float | None
-    chosen_prefill: int = -1  # the instance that computes the prompt, if another
+    chosen_prefill: int = -1  # the instance that computes the prompt, if it is another one; otherwise -1
     alternative_prefill: int = -1
-    # Prompt tokens cached at the chosen and at the alternative instance; -1 if the latter would have moved it on.
+    # Prompt tokens cached at the chosen and at the alternative instance; -1 if the alternative would have moved the
+    # request on.
     cached_tokens: int = 0
     alternative_cached_tokens: int = 0
 
@@ -89,14 +90,14 @@ class Counterfactual(Struct, frozen=True):
 
     @property
     def regret_ps(self) -> int | None:
-        """How much earlier the first token would have come; negative if later, None if there was none."""
+        """How much earlier the alternative gives the first token; negative if later, None if a run has none."""
         if self.ttft_ps < 0 or self.alternative_ttft_ps < 0:
             return None
         return self.ttft_ps - self.alternative_ttft_ps
 
 
 def best_alternatives(tried: Sequence[Counterfactual]) -> dict[int, int]:
-    """Return by request the place of the alternative with the earliest first token, if both runs have one."""
+    """Return by request the index of the alternative with the earliest first token, if both runs have a first token."""
     best: dict[int, int] = {}
     for place, other in enumerate(tried):
         if other.regret_ps is not None:
@@ -107,13 +108,13 @@ def best_alternatives(tried: Sequence[Counterfactual]) -> dict[int, int]:
 
 
 class Prompt(Struct, frozen=True):
-    """The blocks of a prompt of live traffic, by their keys; never its text."""
+    """The prompt of a live request as the keys of its blocks. The text itself is never stored."""
 
     request: int
     tokens: int  # as the router counted them; `ends` refer to this count
     keys: Sequence[int]  # each depends on all keys before it
-    ends: Sequence[int]  # in tokens
-    max_tokens: int | None = None  # as the client requested
+    ends: Sequence[int]  # the end of each block, in tokens
+    max_tokens: int | None = None  # the limit that the client requested
 
 
 class Finding(Struct, frozen=True):
@@ -125,7 +126,7 @@ class Finding(Struct, frozen=True):
     severity: float  # from 0 (negligible) to 1
     count: int  # requests or events
     title: str  # one sentence with the most important figures
-    requests: list[int] = []  # the first or worst, at most EXAMPLES
+    requests: list[int] = []  # the first or worst requests, at most EXAMPLES
     instances: list[int] = []
     evidence: Json = {}  # figures by name
 
@@ -134,7 +135,7 @@ EXAMPLES = 20
 
 
 def group_by(records: Iterable[Record], key: Callable[[Record], Key]) -> dict[Key, list[Record]]:
-    """Group the records by a key, in order within each group."""
+    """Group the records by a key, and keep their order within each group."""
     groups: dict[Key, list[Record]] = {}
     for record in records:
         groups.setdefault(key(record), []).append(record)

@@ -20,7 +20,7 @@ from headway.types import PS_PER_SECOND, Json
 
 
 class Result:
-    """One run. `requests` has its columns, `summary()` its figures, `scenario` runs it again.
+    """One run. `requests` has the columns of its requests, `summary()` its figures, and `scenario` reproduces it.
 
     With autoscaling or faults, `states` lists the instances' states and `scaling_events` the autoscaler's changes.
     `preemptions` and `thrashes` list single events. All lists are in order of time. If decisions were traced, they are

@@ -12,7 +12,7 @@ from headway.results.recorder import COMPLETED, RequestColumns, RunFacts, Target
 from headway.results.statistics import spread_of
 from headway.types import PS_PER_SECOND, Json
 
-Met = list[bool | None]  # by request: whether it met a target; None if it has none
+Met = list[bool | None]  # by request: whether it met a target; None if it has no such target
 
 
 class Sample(Struct):
@@ -21,17 +21,17 @@ class Sample(Struct):
     ttft_ps: list[int]
     queue_wait_ps: list[int]
     e2e_ps: list[int]
-    decode_ps: list[int]  # first token to last
+    decode_ps: list[int]  # from the first token to the last
     prompt_tokens: list[int]
     output_tokens: list[int]
-    met: dict[str, Met]  # by target, of the targets that any request has
+    met: dict[str, Met]  # by target; only targets that some request has
     good: list[bool] | None  # whether it met all its targets; None if no request has a target
 
     def __len__(self) -> int:
         return len(self.e2e_ps)
 
     def tpot_ps(self) -> list[float]:
-        """Return the time per output token of the requests with more than one."""
+        """Return the time per output token of the requests with more than one output token."""
         pairs = zip(self.decode_ps, self.output_tokens, strict=True)
         return [decode / (tokens - 1) for decode, tokens in pairs if tokens > 1]
 
@@ -126,7 +126,7 @@ def ratio(part: int, whole: int) -> float | None:
 
 
 def rate(count: int, window_ps: int | None) -> float | None:
-    """Return a count per second; None without a window, 0 for a window of no length."""
+    """Return a count per second; None without a window, 0 if the window's length is 0."""
     if window_ps is None:
         return None
     return count * PS_PER_SECOND / window_ps if window_ps > 0 else 0.0

@@ -15,10 +15,10 @@ FAULTS: Final = ("crash", "slow", "unreachable")
 
 
 class Level(NamedTuple):
-    """The number of a pool's instances after all changes of an instant, until the next level."""
+    """The number of a pool's instances after all changes at `at_ps`, until the next level."""
 
     at_ps: int
-    held: int  # paid for: not stopped
+    held: int  # instances that are paid for: all except stopped ones
     replicas: int  # neither stopped nor draining
     serving: int
 
@@ -111,14 +111,14 @@ def levels(changes: Sequence[StateChange]) -> list[Level]:
 
 
 def turns_back(earlier: ScaleRecord, later: ScaleRecord) -> bool:
-    """Return whether a change soon reverses the change before it, of the same pool."""
+    """Return whether the later of two changes of a pool soon reverses the earlier one."""
     opposite = (earlier.after > earlier.before) != (later.after > later.before)
     return opposite and later.at_ps - earlier.at_ps <= OSCILLATION_PS
 
 
 def startups(changes: Sequence[StateChange]) -> tuple[list[int], list[int]]:
     """Return how long each started instance took from provisioning until it served, and until it was ready. Instances
-    that were there at the beginning, or that left before, have no entry."""
+    that existed at the beginning, or that stopped before that point, have no entry."""
     since: dict[int, int] = {}
     serves: set[int] = set()
     serve_ps, ready_ps = [], []

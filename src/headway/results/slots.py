@@ -33,7 +33,7 @@ class Places:
     """The requests of each instance: `prompts` that it computes, and `answers` that it only generates."""
 
     def __init__(self, requests: Table, until_ps: int) -> None:
-        self.until_ps = until_ps  # end of requests that have not ended
+        self.until_ps = until_ps  # assumed end of requests that have not ended
         self.column: dict[str, Sequence[Any]] = {name: requests.column(name) for name in requests}
         self.prompts: dict[int, array[int]] = {}
         self.answers: dict[int, array[int]] = {}
@@ -54,7 +54,7 @@ class Places:
         return enumerate(zip(*(self.column[name] for name in names), strict=True))
 
     def end_ps(self, row: int) -> int:
-        """Return when a request ended, or the end of the timeline."""
+        """Return when a request ended; if it has not ended, return the end of the timeline."""
         finished: int = self.column["finished_ps"][row]
         return finished if finished >= 0 else self.until_ps
 
@@ -72,7 +72,7 @@ class Places:
         runs = [(started[row], row, False) for row in self.prompts.get(instance, ()) if started[row] >= 0]
         runs += [(transferred[row], row, True) for row in self.answers.get(instance, ())]
         runs.sort()
-        busy: list[tuple[int, int]] = []  # until when, and the slot
+        busy: list[tuple[int, int]] = []  # end time and slot of each running request
         free: list[int] = []
         for begun, row, generate in runs:
             first, ended = (-1, self.end_ps(row)) if generate else self._prefill_end(row)
@@ -92,7 +92,7 @@ class Places:
 
     def levels(self, instance: int) -> Iterator[tuple[int, int, int]]:
         """Yield the time and the running and waiting requests of an instance, at each change."""
-        changes: list[int] = []  # each a number: time, running or waiting, one more or one less
+        changes: list[int] = []  # each change as one integer: time, running or waiting, plus or minus one
         for _, begun, until in self.waits(instance):
             changes += (begun << 2 | WAITING << 1 | 1, until << 2 | WAITING << 1)
         for stay in self.stays(instance):

@@ -18,7 +18,7 @@ Spread = dict[str, float | None]
 
 
 def ranks(count: int) -> list[int]:
-    """Return the ranks that the spread of `count` values reads, in ascending order."""
+    """Return the ranks of the order statistics that the spread of `count` values uses, in ascending order."""
     places = {0, count - 1}
     for percent in PERCENTS:
         below = (count - 1) * percent // 100
@@ -50,7 +50,7 @@ def spread_of(values: Sequence[float]) -> Spread:
 
 
 CONFIDENCE: Final = 0.95
-DECIMALS: Final = 9  # of a quantile; further ones differ between machines
+DECIMALS: Final = 9  # decimals of a quantile; further decimals differ between machines
 
 
 class Interval(Struct, frozen=True):
@@ -64,7 +64,7 @@ class Interval(Struct, frozen=True):
 @cache
 def quantile(freedom: int) -> float:
     """Return t such that a variable of Student's distribution lies within ±t with 95 % probability."""
-    low, high = 1.0, 13.0  # below the normal distribution's, above that of one degree of freedom
+    low, high = 1.0, 13.0  # below the normal quantile, above the quantile of one degree of freedom
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if within(middle, freedom) < CONFIDENCE else (low, middle)

@@ -1,23 +1,23 @@
 """A run folder: the same bytes for the same run.
 
     manifest.json          format number, version, run key, seeds and trace level; marks the folder as a run folder
-    scenario.yaml          the resolved scenario, which runs it again
+    scenario.yaml          the resolved scenario, which reproduces the run
     summary.json           the summary document
     requests.jsonl         one object per request, in order of arrival
     findings.jsonl         the findings, most severe first
 
-and, if they have entries, with one object per line:
+The following files exist only if they have entries, with one object per line:
 
     decisions.jsonl        routing decisions with their inputs and outcomes, if traced
     admission.jsonl        requests that admission rejected or delayed, if decisions were traced
     gauges.jsonl           use of the GPUs' KV caches over time, if decisions were traced
-    events.jsonl           changes of batches and moves of KV blocks, of a full trace
+    events.jsonl           changes of batches and moves of KV blocks, in a full trace
     preemptions.jsonl      preempted requests
     thrashes.jsonl         blocks that were loaded right after they were stored
     scaling.jsonl          changes by the autoscaler
     states.jsonl           state changes of instances
     counterfactuals.jsonl  simulated alternatives
-    prompts.jsonl          the keys of the prompts' blocks, of live traffic
+    prompts.jsonl          the keys of the prompts' blocks, for live traffic
 
 No file contains a wall-clock time. They are not compressed, because zlib's output differs between builds.
 """
@@ -47,7 +47,7 @@ TRACES: Final = ("minimal", "decisions", "full")  # see `experiment.run`
 MANIFEST, SCENARIO, SUMMARY, REQUESTS = "manifest.json", "scenario.yaml", "summary.json", "requests.jsonl"
 DECISIONS, ADMISSION = "decisions.jsonl", "admission.jsonl"
 STUDY = "study.json"  # marks a folder of several runs
-LONGEST: Final = 300  # characters of a path in an error
+LONGEST: Final = 300  # maximum length of a path in an error, in characters
 # Keys that readers of a run rely on, with their types.
 PARTS_OF_SCENARIO: Final = {"workload": dict, "cluster": dict, "policies": dict, "seed": dict, "warmup": int}
 PARTS_OF_SUMMARY: Final = {"requests": dict, "latency": dict, "instances": list}
@@ -130,7 +130,7 @@ def write(folder: str | Path, run: RunFiles) -> None:
 
 @contextlib.contextmanager
 def writing(place: str | Path) -> Iterator[None]:
-    """Turn errors of writing a file or folder into a sentence."""
+    """Turn an `OSError` of writing a file or folder into a `HeadwayError` with a readable message."""
     try:
         yield
     except OSError as error:
@@ -153,7 +153,7 @@ def add(folder: str | Path, name: str, lines: Sequence[msgspec.Struct]) -> None:
 
 
 def manifest(folder: str | Path) -> Manifest | None:
-    """Return the manifest of a run folder; None if it is not one."""
+    """Return the manifest of a run folder; None if the folder is not a run folder."""
     try:
         return msgspec.json.decode((Path(folder) / MANIFEST).read_bytes(), type=Manifest)
     except (OSError, msgspec.DecodeError):
@@ -178,7 +178,7 @@ def check(folder: str | Path, kind: str = "run", read: Callable[[Path], object |
 
 
 def has(folder: str | Path, key: str, trace: str) -> bool:
-    """Return whether the folder has a run of that key by this version, traced at least as much as `trace`."""
+    """Return whether this version wrote a run with this key to the folder, with at least the detail of `trace`."""
     known = manifest(folder)
     if known is None or (known.format, known.headway, known.key) != (FORMAT, __version__, key):
         return False

@@ -30,8 +30,8 @@ STUDY: Final = store.STUDY
 SEEDS: Final = "seeds"
 PART: Final = ".part"  # suffix of files and folders that are being written
 UNFINISHED: Final = "Unfinished: some runs are missing."  # the verdict until all runs are done
-TRIES: Final = 10  # to replace a folder
-LONGEST: Final = 100  # characters of a folder's name, without its key
+TRIES: Final = 10  # attempts to replace a folder
+LONGEST: Final = 100  # maximum length of a folder's name without its key, in characters
 Kind = Literal["comparison", "sweep"]
 
 
@@ -117,7 +117,7 @@ def save(result: Result, folder: Path) -> None:
 
 
 def adopt(folder: Path, files: dict[str, bytes]) -> None:
-    """Write files of run folders and of seeds' summaries from elsewhere, by their paths in the study folder."""
+    """Write files that a worker returned (run folders, seeds' summaries), by their paths in the study folder."""
     runs: dict[str, dict[str, bytes]] = {}
     for place, content in files.items():
         name, _, rest = place.partition("/")
@@ -150,7 +150,7 @@ def _new_folder(folder: Path) -> Iterator[Path]:
 
 
 def clear_parts(folder: Path) -> None:
-    """Remove what an interrupted process left half-written, but not what another process is writing."""
+    """Remove partial files and folders of interrupted processes, but not those that another process is writing."""
     for place in (folder, folder / SEEDS):
         for part in sorted(place.glob(f".*{PART}")) if place.is_dir() else []:
             if _others(part.name):
@@ -162,7 +162,7 @@ def clear_parts(folder: Path) -> None:
 
 
 def _others(name: str) -> bool:
-    """Return whether another running process owns a part of that name."""
+    """Return whether another running process owns the partial file or folder of that name."""
     match = re.search(rf"\.(\d+){re.escape(PART)}$", name)
     if match is None or int(match[1]) == os.getpid() or not hasattr(os, "getpgid"):
         return False
@@ -195,7 +195,7 @@ def by_key(folder: Path) -> dict[str, list[str]]:
 
 
 def read_summary(folder: Path, key: str, trace: str) -> Json | None:
-    """Return the summary of a complete run folder that this version wrote for a run key; None if there is none."""
+    """Return the summary of a complete run that this version wrote for a run key; None if there is no such run."""
     if not store.has(folder, key, trace):
         return None
     try:

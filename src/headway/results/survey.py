@@ -1,4 +1,4 @@
-"""Totals over a run's routing decisions, in one pass: decisions against the believed cache, and their cost.
+"""Totals over a run's routing decisions, in one pass: decisions that ignored a better believed cache, and their cost.
 
 A decision is judged by the instance that computes the prompt. Outcomes count only for requests that were dispatched
 once, so that they follow from that decision.
@@ -19,36 +19,37 @@ from headway.results.decisions import Decision, Decisions, scorer_weights
 from headway.results.result import Result
 
 SHORT_QUEUE: Final = 5  # requests: a queue below this is short
-WORST_KEPT: Final = 64  # decisions
+WORST_KEPT: Final = 64  # number of worst decisions that are kept
 
 
 class Away(Struct):
     """Decisions for an instance although another was believed to cache more of the prompt."""
 
     count: int = 0
-    tokens: int = 0  # by which the best instance was believed to cache more, summed
-    uncached: int = 0  # the request hit no cache
-    missed: int = 0  # the request missed its targets
-    judged: int = 0  # the request's targets could be judged
-    short_queue: int = 0  # the instance with more cached had a short queue
+    tokens: int = 0  # additional tokens that the best instance was believed to cache, summed
+    uncached: int = 0  # decisions whose request hit no cache
+    missed: int = 0  # decisions whose request missed its targets
+    judged: int = 0  # decisions whose request could be judged by its targets
+    short_queue: int = 0  # decisions where the instance with more cached tokens had a short queue
     deciders: Counter[str] = field(default_factory=Counter)  # by the scorer that contributed most to the choice
 
 
 class Survey(Struct):
     count: int = 0
-    candidates: int = 0  # summed
+    candidates: int = 0  # number of candidates, summed over the decisions
     estimated: int = 0  # decisions with an estimate of the latency model
-    regret_ps: int = 0  # estimated, summed
+    regret_ps: int = 0  # estimated regret, summed
     regretted: int = 0  # decisions with regret
     away: Away = field(default_factory=Away)
     hit_elsewhere: int = 0  # cache misses while another instance was believed to cache more
     compared: int = 0  # decisions with an estimate and an actual first token
     expected_ps: int = 0  # their estimates, summed
     waited_ps: int = 0  # their actual times from decision to first token, summed
-    worst: list[tuple[int, int]] = field(default_factory=list)  # (estimated regret, place), worst first
-    regrets_ps: array[int] = field(default_factory=lambda: array("q"))  # of each decision with an estimate
-    arguments: dict[str, array[float]] = field(default_factory=dict)  # by scorer, for each decision that it scored
-    # By request, from its last decision: queued requests and believed cached tokens at the chosen instance; -1 if none.
+    worst: list[tuple[int, int]] = field(default_factory=list)  # (estimated regret, index of the decision), worst first
+    regrets_ps: array[int] = field(default_factory=lambda: array("q"))  # of each decision that has an estimated regret
+    arguments: dict[str, array[float]] = field(default_factory=dict)  # by scorer: see `_arguments`
+    # By request, from its last decision: queued requests and believed cached tokens at the chosen instance; -1 without
+    # a decision.
     queued: array[int] = field(default_factory=lambda: array("i"))
     believed: array[int] = field(default_factory=lambda: array("q"))
 
@@ -112,7 +113,7 @@ def _beliefs(
 
 
 def _arguments(totals: Survey, decision: Decision) -> None:
-    """Add each scorer's score of the chosen candidate minus its mean score."""
+    """Add, for each scorer, its score of the chosen candidate minus its mean score."""
     target, sign = decision.place(decision.target), -1 if decision.lowest_wins else 1
     for scorer, scores in decision.scores.items():
         scored = [score for score in scores if score is not None]
@@ -129,8 +130,8 @@ def best_estimate(decision: Decision) -> int:
 
 
 def best_holder(decision: Decision) -> int:
-    """Return the position of the candidate that computes prompts and is believed to cache most of this one; of equals,
-    the chosen or the first."""
+    """Return the position of the candidate that computes prompts and is believed to cache most of this one; among
+    equals, the chosen one, else the first."""
     chosen = decision.place(decision.judged)
     best = chosen
     for place, tokens in enumerate(decision.believed_tokens):

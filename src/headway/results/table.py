@@ -44,7 +44,7 @@ class Row(Struct, forbid_unknown_fields=True, omit_defaults=True):
     predicted_tokens: int
     preemptions: int
     loaded_tokens: int = 0
-    prefill_instance: int = -1  # this and the next three: of a disaggregated request
+    prefill_instance: int = -1  # this and the next three fields: for disaggregated requests
     handed_ps: int = -1
     transfer_ps: int = -1
     transferred_ps: int = -1
@@ -58,7 +58,7 @@ COLUMNS = Row.__struct_fields__
 
 
 class Coded:
-    """A column of words stored as codes; -1 is the code of the last word, the empty one."""
+    """A column of strings stored as codes. Code -1 means the last string, which is empty."""
 
     __slots__ = ("codes", "words")
 
@@ -153,7 +153,7 @@ class Table:
 
 
 class Columns(RequestColumns):
-    """The columns of a table as numbers. Only columns stored as plain words are copied."""
+    """The columns of a table as numbers. Only columns stored as plain strings are copied."""
 
     def __init__(self, table: Table) -> None:
         self.names = {}
@@ -167,9 +167,9 @@ class Columns(RequestColumns):
 
 
 def encode(column: Any, words: Sequence[str] = ()) -> tuple[Numbers, dict[str, int]]:
-    """Return a column of words as codes, and the code of each word; `words` have their positions as codes."""
+    """Return a column of strings as codes, and the code of each string. Strings in `words` have their index as code."""
     if isinstance(column, Coded):
-        own = column.words[:-1] if list(column.words[-1:]) == [""] else column.words  # without the word of -1
+        own = column.words[:-1] if list(column.words[-1:]) == [""] else column.words  # without the string of code -1
         if words and list(own) != list(words):  # read from a file, with codes in order of occurrence
             places = [words.index(word) for word in own]
             return [places[code] for code in column.codes], {word: code for code, word in enumerate(words)}

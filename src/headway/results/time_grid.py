@@ -1,4 +1,4 @@
-"""Equal parts of a run, and the time that spans have in each part, in whole picoseconds."""
+"""Equal parts of a run, and the time that spans cover in each part, in whole picoseconds."""
 
 from array import array
 from itertools import accumulate
@@ -22,8 +22,8 @@ class Grid(Struct, frozen=True):
 
 
 class SpanSums:
-    """Sums of the spans' time in each part. Adding a span takes constant time: the parts between its first and last
-    are kept as differences."""
+    """The total time that spans cover in each part. Adding a span takes constant time: the parts between its first and
+    last part are stored as differences."""
 
     __slots__ = ("_change", "_grid", "_length", "_part")
 

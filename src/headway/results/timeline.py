@@ -21,7 +21,7 @@ from headway.results.slots import Places, Stay, levels
 from headway.results.store import writing
 from headway.types import PS_PER_SECOND, Json
 
-ROUTER: Final = 1  # the router's process; an instance's is this plus 1 plus its index
+ROUTER: Final = 1  # process number of the router; that of an instance is ROUTER + 1 + its index
 CHUNK: Final = 4096  # events written at a time
 ARROW_PS: Final = 2000  # an arrow begins this long before its slice ends, to lie within it in whole nanoseconds
 
@@ -54,7 +54,7 @@ class _Tracks:
         self.places = Places(rows, self.until_ps)
         tenants: dict[str, str] = {}
         self.tenant = [tenants.setdefault(tenant, _json(tenant)) for tenant in rows.column("tenant")]
-        # Thread numbers are unique over all processes and processes' numbers: some viewers need this.
+        # Thread numbers are unique across processes and differ from all process numbers: some viewers need this.
         self.threads = max((_pid(index) for index in self.ids), default=ROUTER)
         self.states = group_by(result.states, attrgetter("instance"))
         self.series = group_by(result.series, attrgetter("instance"))
@@ -131,7 +131,7 @@ class _Tracks:
         for row, begun, until in self.places.waits(index):
             yield from self._span(pid, "waiting", "queue", row, begun, until)
         slots: list[int] = []
-        preempted = {each.request: state for each in self.preemptions.get(index, ())}  # the thread that shows it
+        preempted = {each.request: state for each in self.preemptions.get(index, ())}  # thread that shows each
         for stay in self.places.stays(index):
             if stay.slot == len(slots):
                 slots.append(self._new_thread())

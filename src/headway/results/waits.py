@@ -1,7 +1,7 @@
 """Waits at instances: priority inversions, and short prompts blocked by long ones, in near-linear time.
 
 A request *waits at its instance* from `enqueued_ps` until its first step begins, or until it gives up or the run ends.
-Requests that moved between instances while running are left out, because the place of their wait is not recorded.
+Requests that moved between instances while running are left out, because their waiting instance is not recorded.
 """
 
 from bisect import bisect_right
@@ -15,14 +15,14 @@ from headway.results.recorder import RequestColumns
 
 LONG_TOKENS: Final = 1024  # a prompt with fewer computed tokens blocks no other
 LONG_FACTOR: Final = 4  # a blocking prompt is at least this many times as long as the waiting one
-USUAL: Final = "standard"  # user-defined classes rank with it
+USUAL: Final = "standard"  # user-defined classes have the rank of this class
 
 
 class Queue(NamedTuple):
     """The requests that waited at one instance."""
 
-    rows: list[int]  # by number
-    order: list[int]  # by the end of the wait
+    rows: list[int]  # in order of arrival
+    order: list[int]  # in order of the end of their waits
 
 
 class Waits:
@@ -48,14 +48,14 @@ class Waits:
         return [Queue(rows, sorted(rows, key=self.left_ps.__getitem__)) for _, rows in sorted(queues.items())]
 
     def waited_ps(self) -> list[int]:
-        """Return the wait of each request at its instance; 0 if it never came there or moved."""
+        """Return the wait of each request at its instance; 0 if it never reached an instance or moved to another."""
         requests = self.requests
         rows = zip(self.left_ps, requests.enqueued_ps, requests.redirects, strict=True)
         return [0 if since < 0 or moved else left - since for left, since, moved in rows]
 
     def inversions(self) -> dict[int, int]:
-        """Return the requests that waited while their instance started a less important one, each with the least
-        important of these (of equals, the first)."""
+        """Return the requests that waited while their instance started less important ones. Each maps to the least
+        important request that passed it (of equals, the first)."""
         ranks = importance(self.requests)
         if ranks is None:
             return {}
@@ -91,11 +91,11 @@ def _find_passed(order: Iterable[int], waits: Waits, ranks: Sequence[int]) -> It
     """Yield the requests that were passed, with the request that passed them.
 
     The stack has the started requests that no less important one followed. The least important request started after
-    an instant is the first on the stack after that instant.
+    a time is the first one on the stack that started after that time.
     """
     enqueued, started, left = waits.requests.enqueued_ps, waits.requests.started_ps, waits.left_ps
     stack: list[tuple[int, int, int]] = []  # start, rank and row
-    same: list[int] = []  # started at this instant: they do not pass each other
+    same: list[int] = []  # requests started at this time, which do not pass each other
     now = -1
     for row in order:
         if left[row] != now:
@@ -133,7 +133,7 @@ class _Spans:
         self.before.append(before)
 
     def until(self, at: int) -> int:
-        """Return the covered time up to an instant."""
+        """Return the covered time up to the time `at`."""
         place = bisect_right(self.begins, at) - 1
         return 0 if place < 0 else self.before[place] + min(at, self.ends[place]) - self.begins[place]
 
