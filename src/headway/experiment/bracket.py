@@ -1,8 +1,8 @@
-"""Searches with few questions: each answer costs several runs.
+"""Searches that ask few questions, because each answer costs several runs.
 
-Each search calls `ask` with a value and with those that it may ask next. It assumes that the answer changes once: more
-replicas never serve worse, and more load is never served better. Even if that is wrong, the result still has the
-answer yes, and its neighbour the answer no.
+Each search calls `ask` with a value and with the values that it may ask for next. It assumes that the answer changes
+once: more replicas never serve worse, and more load is never served better. Even if that is wrong, `ask` said yes to
+the result and no to its neighbour.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from headway.experiment.load_levels import Load
 from headway.experiment.space import Counts, Space
 
 T = TypeVar("T")
-Ask = Callable[[T, Sequence[T]], bool]  # a value, and those that may be asked next
+Ask = Callable[[T, Sequence[T]], bool]  # a value, and the values that the search may ask for next
 AHEAD: Final = 8
-FURTHEST: Final = 1024  # a search multiplies or divides the load by at most this
+FURTHEST: Final = 1024  # maximum factor by which a search multiplies or divides the load
 
 
 def fewest(ask: Ask[int], low: int, high: int, guess: int) -> int | None:
-    """Return the least number from `low` to `high` for which `ask` says yes; None if it says no to `high`."""
+    """Return the smallest number from `low` to `high` for which `ask` says yes; None if it says no to `high`."""
     no, yes = low - 1, high + 1
     number = min(max(guess, low), high)
     while no + 1 < yes:
@@ -36,7 +36,7 @@ def fewest(ask: Ask[int], low: int, high: int, guess: int) -> int | None:
 
 def highest(ask: Ask[Fraction], load: Load, digits: int, tolerance: float) -> tuple[Fraction | None, Fraction | None]:
     """Return the highest load to which `ask` says yes and the lowest to which it says no, no more than the tolerance
-    apart. One of them is None if there is none within `FURTHEST`."""
+    apart. If a factor of `FURTHEST` does not change the answer, one of the two is None."""
     yes: Fraction | None = None
     no: Fraction | None = None
     value, most = load.base, load.most(FURTHEST)
@@ -73,12 +73,12 @@ class Mixes:
         self._pools = space.pools
         self._yes: list[Counts] = []
         self._no: list[Counts] = []
-        # The most expensive first: then there are few columns, each with many counts of the cheapest pool.
+        # The most expensive pool first: then there are few columns, each with many counts of the cheapest pool.
         self._order = sorted(range(len(self._pools)), key=lambda place: -self._pools[place].usd_per_hour)
 
     def cheapest(self, every: bool = False) -> Counts | None:
-        """Return the cheapest mix to which `ask` says yes; it says no to every mix with one replica less. `every` asks
-        for every cheaper mix instead of assuming that a larger mix is never worse."""
+        """Return the cheapest mix to which `ask` says yes; `ask` says no to every mix with one replica less. With
+        `every`, ask for every cheaper mix instead of assuming that a larger mix is never worse."""
         best = self._first()
         if best is None:
             return self._of_all(None) if every else None
@@ -112,7 +112,7 @@ class Mixes:
         return answer
 
     def _first(self) -> Counts | None:
-        """Return a first mix that `ask` accepts, with the fewest replicas of each pool: of one pool, or of all."""
+        """Return a mix that `ask` accepts, to start from: the fewest replicas of one pool, or else of all pools."""
         low = tuple(pool.low for pool in self._pools)
         whole = max(1, sum(self._space.now()))
         for place in range(len(self._pools)):
@@ -137,7 +137,7 @@ class Mixes:
         return None if number is None else _with(counts, place, number)
 
     def _cheaper(self, best: Counts, places: Sequence[int], counts: Counts | None = None) -> Iterator[Counts]:
-        """Yield every choice for these pools that is better than `best`, with the fewest of the others."""
+        """Yield every choice for these pools that is better than `best`, with the minimum of the other pools."""
         counts = tuple(pool.low for pool in self._pools) if counts is None else counts
         if self._space.key(counts) >= self._space.key(best):
             return
@@ -152,7 +152,7 @@ class Mixes:
             yield from self._cheaper(best, places[1:], mix)
 
     def _top(self, counts: Counts, best: Counts) -> Counts | None:
-        """Return the largest mix of a column that is better than `best`; None if there is none."""
+        """Return the largest mix of a column that is better than `best`; None if no mix of the column is better."""
         last, key = self._order[-1], self._space.key(best)
         low, high = self._pools[last].low, self._pools[last].high
         if self._space.key(counts) >= key:
@@ -166,7 +166,7 @@ class Mixes:
         return _with(counts, last, low)
 
     def _descend(self, best: Counts) -> Counts:
-        """Remove replicas until `ask` says no to one less of any pool, without relying on earlier answers."""
+        """Remove replicas until `ask` says no to every mix with one less. Do not rely on earlier answers."""
         while True:
             below = sorted(self.below(best), key=self._space.key)
             better = next((less for place, less in enumerate(below) if self._ask(less, below[place + 1 :])), None)
@@ -175,7 +175,7 @@ class Mixes:
             best = better
 
     def _of_all(self, best: Counts | None) -> Counts | None:
-        """Return the best of all cheaper mixes, asking for each."""
+        """Return the best of all cheaper mixes to which `ask` says yes; if there is no such mix, return `best`."""
         bound = tuple(pool.high for pool in self._pools) if best is None else best
         cheaper = sorted(filter(self._space.serves, self._cheaper(bound, self._order)), key=self._space.key)
         good = (mix for place, mix in enumerate(cheaper) if self._ask(mix, cheaper[place + 1 : place + 1 + AHEAD]))

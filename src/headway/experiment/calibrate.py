@@ -14,7 +14,7 @@ from headway.latency import calibration as steps
 from headway.latency import read_gpu
 
 HOST: Final = "500us"  # host time of the shipped profiles
-NOT_TOLD: Final = "not told"  # as_of of a profile without a date
+NOT_TOLD: Final = "not told"  # `as_of` of a profile without a date
 
 
 def calibrate(
@@ -27,7 +27,7 @@ def calibrate(
     progress: Callable[[int], None] | None = None,
 ) -> steps.Calibration:
     """Fit a profile to the steps of a CSV file, and write it to `output`. The `gpu` (a name or a mapping of figures)
-    sets the limits of the fit. `model` is the model of steps without such a column."""
+    sets the limits of the fit. `model` is used for a file without a `model` column."""
     card = read_gpu(gpu, "gpu")
     duration_ps(host, "host")
     if output is not None:

@@ -20,8 +20,9 @@ DOCUMENTS = (".yaml", ".yml")
 def check_policy(file: str | Path, stage: str | None = None) -> Json:
     """Check a source in the policy language, a bundle, or a file with a routing policy.
 
-    In the result, `ok` tells whether the policy can run, `rejections` why not, each with its place, and `policies` has
-    the signals, parameters and complexity of each policy. By default the source's function determines its `stage`.
+    In the result, `ok` tells whether the policy can run, `rejections` lists the errors with their locations, and
+    `policies` has the signals, parameters and complexity of each policy. By default, the source's function determines
+    its `stage`.
     """
     if stage is not None and stage not in STAGES:
         raise HeadwayError(f"stage: there is no stage {shown(stage)}.{suggest(stage, STAGES)}")
@@ -61,7 +62,7 @@ def _source(file: str, source: str, stage: str | None) -> Json:
 
 
 def _policy(stage: str, spec: Any, where: str) -> tuple[Json | None, list[Json]]:
-    """Return the description of a policy, or else its errors."""
+    """Return the description of a policy; if it has errors, return None and the errors."""
     name, parameters = registry.split(spec, f"policies.{stage}")
     written = name in WRITTEN
     try:
@@ -84,7 +85,7 @@ def _policy(stage: str, spec: Any, where: str) -> tuple[Json | None, list[Json]]
 
 
 def _rejections(stage: str, name: str, parameters: Json, where: str) -> list[Json]:
-    """Return what the language rejects in a source, or in a tree with the place in the tree."""
+    """Return what the language rejects in a source, or in a tree with its location in the tree."""
     if name == "code":
         source = source_of(stage, {"name": name, **parameters})
         return [_rejection(where, stage, None, fault) for fault in check(source, stage)]

@@ -25,17 +25,17 @@ from headway.scenario.scenario import DEFAULT, Scenario, Source
 from headway.types import Json
 
 PLAIN: Final = {**DEFAULT_POLICIES, "routing": "round-robin"}  # the usual baseline of each stage
-PER: Final = {"tenant": "tenants", "class": "classes"}  # groups with their own figures, and their section of a summary
+PER: Final = {"tenant": "tenants", "class": "classes"}  # group -> its section of a summary
 
 
 class Comparison(Struct, frozen=True):
-    """The summary of each policy, best first. With several seeds, summaries are means, `runs` has those of each seed,
-    and `paired` the difference of each figure from the baseline."""
+    """The summary of each policy, best first. With several seeds, summaries are means, `runs` has the summaries of each
+    seed, and `paired` the difference of each figure from the baseline."""
 
     scenario: Json
     ranked: list[tuple[str, Json]]
     verdict: str
-    oracles: tuple[str, ...] = ()  # policies that read the truth: never the best, unless all are oracles
+    oracles: tuple[str, ...] = ()  # policies that read the true state: never the best, unless all are oracles
     by: str | None = None  # the figure to rank by, if the caller gave one
     stage: str = "routing"
     seeds: int = 1
@@ -49,7 +49,7 @@ class Comparison(Struct, frozen=True):
         return next((name for name, _ in self.ranked if name not in self.oracles), self.ranked[0][0])
 
     def per(self, group: str) -> list[Json]:
-        """Return the figures of each policy for each tenant or class, best policy first; empty if there is only one."""
+        """Return the figures of each policy for each tenant or class, best policy first; empty for a single group."""
         section = PER.get(group)
         if section is None:
             raise HeadwayError(f"per: there are no figures per {shown(group)}.{suggest(group, PER)}")
@@ -115,20 +115,20 @@ def compare(
 
     A policy is a name, `path/to/file.py:Class`, a mapping with `name` and parameters, a bundle or its file
     (`best.yaml`), which sets the policies of all its stages, or your own class or object, which runs in this process. A
-    text may name several, separated by commas. Without `policies`, the stage's recommended policies and the scenario's
-    own run. `policies="all"` adds variants, and after them templates and controls, which are never the best.
+    string may name several, separated by commas. Without `policies`, the stage's recommended policies and the
+    scenario's own run. `policies="all"` adds variants, and after them templates and controls, which are never the best.
 
-    If the scenario has an SLO, the best policy has the largest share of requests within it, then the lowest p99 of
-    TTFT. Without one it loses the fewest requests, then has the lowest mean of E2E. `by` names a figure of the summary
-    to rank by instead, such as `latency.tpot.p99`.
+    If the scenario has an SLO, the best policy has the largest share of requests within it, then the lowest TTFT p99.
+    Without an SLO, the best policy loses the fewest requests, then has the lowest mean E2E. `by` names a figure of the
+    summary to rank by instead, such as `latency.tpot.p99`.
 
-    With several `seeds`, each policy runs with the same ones: seed n adds n to the scenario's. Figures are then means,
+    With several `seeds`, all policies run with the same seeds: seed n adds n to the scenario's. Figures are then means,
     with the paired difference from the `baseline` (by default the stage's plain policy if it runs, else the first) and
     its 95 % interval. A difference within noise does not make a policy the best.
 
     `output` is a folder for the study: the run of each policy with the first seed, with the detail of `trace`
     (`minimal`, `decisions` or `full`), and `study.json`. Runs use `workers` processes, by default one per core, or the
-    Ray cluster at the address `ray`; their output goes to standard error.
+    Ray cluster at the address `ray`. What the workers print goes to standard error.
 
     If prefill instances keep no copy of a prefix, a pair policy that seeks prefixes runs twice: as it is, and with
     `transfer.keep_prefill_copy` on.
@@ -238,7 +238,7 @@ def run_all(
     trace: str = "minimal",
 ) -> list[list[Json]]:
     """Return the summaries of each scenario with its contender, seed by seed. Write the runs of the first seed to the
-    folders. A policy of the caller's program, which no other process can find, runs in this process."""
+    folders. A policy that only the caller's program defines runs in this process: no other process can find it."""
     jobs = []
     for place, (resolved, contender) in enumerate(tasks):
         home = strange(resolved["policies"]) or strange(contender.policies)

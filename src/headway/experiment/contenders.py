@@ -23,8 +23,8 @@ from headway.scenario.scenario import STAGES, Scenario
 from headway.types import Json
 
 WHERE = "policies"
-ALL: Final = "all"  # instead of names: every policy of the stage
-ASIDE: Final = ("template", "control")  # kinds that rank behind the others when all policies run, in this order
+ALL: Final = "all"  # stands for every policy of the stage
+ASIDE: Final = ("template", "control")  # kinds that rank last when all policies run, in this order
 BUNDLES = (".yaml", ".yml")
 PARTS = {"filters": "filter", "policies": "admission"}  # parameters that are lists of policies, and their stage
 
@@ -37,7 +37,7 @@ class Contender(Struct, frozen=True):
     oracle: bool
     stage: str = "routing"
     beside: Json = {}  # a bundle's policies of other stages
-    aside: str | None = None  # its kind, if it is in `ASIDE` and runs only because all policies do
+    aside: str | None = None  # its kind, if the kind is in `ASIDE` and the policy runs only because all do
 
     @property
     def policies(self) -> Json:
@@ -56,7 +56,7 @@ def contenders(scenario: Scenario, policies: Any = None, stage: str = "routing")
     aside: dict[str, str] = {}
     whole = isinstance(policies, str) and policies.strip() == ALL
     if whole or policies is None:
-        # Those that can run by their name: a pair policy needs pairs of instances, a blank one a source.
+        # Policies that can run by their name alone: a pair policy needs pairs of instances, a blank one a source.
         listed = [entry for entry in registry.entries(stage) if not entry.blank]
         entries = [entry for entry in listed if pairs or not getattr(entry.make, "pairs", False)]
         names: list[Any] = [entry.name for entry in entries if whole or entry.kind == "policy"]
@@ -87,7 +87,7 @@ def _contender(stage: str, spec: Any, own: Any) -> Contender:
 
 
 def _of_bundle(stage: str, bundle: Bundle) -> Contender:
-    """Return a bundle with the policies of all its stages, whichever is compared."""
+    """Return a bundle with the policies of all its stages, whichever stage is compared."""
     if stage not in bundle.policies:
         raise HeadwayError(f"{WHERE}: the bundle {shown(bundle.name)} has no policy of stage {stage}.")
     built = [registry.build(each, spec, f"{bundle.name}: policies.{each}") for each, spec in bundle.policies.items()]
@@ -97,7 +97,7 @@ def _of_bundle(stage: str, bundle: Bundle) -> Contender:
 
 
 def place_of(aside: str | None) -> int:
-    """Return the rank of a kind when all policies run: first the policies to choose from (None), then `ASIDE`."""
+    """Return the rank of a kind when all policies run: first normal policies (None), then the kinds of `ASIDE`."""
     return 0 if aside is None else 1 + ASIDE.index(aside)
 
 
@@ -113,7 +113,7 @@ def copy_for_seed(contender: Contender) -> Contender:
 
 
 def list_items(values: Any, where: str) -> list[Any]:
-    """Return a list of a list, of a single value, or of the items of a text: "a,b,{name: c, parameter: 1}"."""
+    """Return the items of a list, of a single value, or of a string such as "a,b,{name: c, parameter: 1}"."""
     if isinstance(values, str):
         return [item for item in parse_yaml(f"[{values}]", where) if item is not None]
     if isinstance(values, Mapping) or not isinstance(values, Iterable):
@@ -128,7 +128,7 @@ def _of_spec(stage: str, spec: str | Mapping[str, Any], own: Any) -> Contender:
     if not parameters and registry.canonical(name) == registry.canonical(own_name):
         chosen = own
         parameters = _diff_from_defaults(registry.find(stage, name, WHERE), own_parameters)
-    policy = registry.build(stage, chosen, WHERE)  # before the label: its errors are clearer
+    policy = registry.build(stage, chosen, WHERE)  # build the policy before its label, because its errors are clearer
     return Contender(label(name, parameters), chosen, registry.entry_of(policy).oracle)
 
 
@@ -160,7 +160,7 @@ def label(name: str, parameters: Json) -> str:
 
 
 def _short(name: str) -> str:
-    """Return a name of the catalogue, or a file's name without its folder."""
+    """Return the catalogue's name of a policy, or a file's name without its folder."""
     if not registry.is_file(name):
         return registry.canonical(name)
     file, _, attribute = name.rpartition(":")

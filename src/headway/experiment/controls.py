@@ -30,7 +30,7 @@ FIGURES: Final = (
 
 
 class Control(Struct, frozen=True):
-    """A row of the decision matrix, and what a comparison with LMetric isolates."""
+    """A row of the decision matrix: a control, and the effect that a comparison with LMetric isolates."""
 
     name: str
     routing: str
@@ -90,7 +90,7 @@ class Controls(Struct, frozen=True):
     missing: str | None  # why `capped` did not run; None if it ran
 
     def difference(self, name: str, path: str) -> float | None:
-        """Return a figure of a control minus that of LMetric."""
+        """Return a figure of a control minus the same figure of LMetric."""
         its, base = value(self.summaries[name], path), value(self.summaries[BASE], path)
         return None if its is None or base is None else its - base
 
@@ -137,7 +137,7 @@ def controls(
     turns of each session, on `workers` processes. The scenario's own routing policy is ignored."""
     loaded = Scenario.load(scenario, overrides)
     resolved = loaded.resolved()
-    loaded = replace(loaded, policies=replace(loaded.policies, routing="random"))  # to ignore its parameters
+    loaded = replace(loaded, policies=replace(loaded.policies, routing="random"))  # ignore the scenario's parameters
     resolved["policies"]["routing"] = BASE
     missing = _uncappable(resolved["workload"])
     ran = [control for control in CONTROLS if control.name != CAPPED or missing is None]
@@ -160,7 +160,7 @@ def _cap_turns(resolved: Json) -> Json:
 
 
 def _uncappable(workload: Json) -> str | None:
-    """Say why a workload has no sessions to shorten; None if it has."""
+    """Say why a workload has no sessions to shorten; None if it has sessions."""
     trace = workload.get("trace")
     if trace is None:
         return f"{CAPPED} did not run: it needs a trace with sessions (workload.trace), and this workload is generated."

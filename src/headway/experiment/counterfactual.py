@@ -1,7 +1,7 @@
 """Counterfactuals: the same run again, with one routing decision forced to another target.
 
-Workload, noise and every earlier decision are equal, so the two runs are a pair. The policy takes later decisions anew,
-because it observes where the request went. The value of a decision is its lead over the best alternative.
+Workload, noise and every earlier decision are equal, so the two runs are a pair. The policy makes later decisions
+again, because it observes where the request went. The value of a decision is its lead over the best alternative.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ WHERE: Final = "counterfactuals"
 
 
 class Pair(Struct, frozen=True):
-    """A possible target of a request, and the prefill instance if it is another."""
+    """A possible target of a request, and its prefill instance if that is another one."""
 
     target: int
     prefill: int = -1
@@ -55,7 +55,7 @@ def counterfactuals(
 
     The decisions are those on `requests`, or `count` random ones. For each, try the best `alternatives`, as the latency
     model ranked them at the time of the decision; None tries all. `objective` is a figure of the summary: by default
-    the share of requests within the SLO, or without one the mean of E2E.
+    the share of requests within the SLO or, without an SLO, the mean E2E.
     """
     if result.decisions is None:
         raise HeadwayError(f'{WHERE}: this run has no trace of its decisions. Simulate it with trace="decisions".')
@@ -116,8 +116,8 @@ def forced_run(scenario: Json, request: int, to: tuple[str, str | None], by: str
 
 
 def others(decision: Decision, instances: dict[int, Json]) -> list[Pair]:
-    """Return the alternatives to a decision, best first by estimated TTFT, or else by requests in flight. For a pair,
-    change one of its two instances at a time."""
+    """Return the alternatives to a decision, best first: by estimated TTFT or, without an estimate, by requests in
+    flight. For a pair, change one of its two instances at a time."""
     best = {}
     for place, candidate in enumerate(decision.candidates):
         estimate = decision.estimated_ttft_ps[place]
@@ -140,9 +140,9 @@ def _alike(instances: dict[int, Json], index: int, chosen: int) -> bool:
 
 
 def _choose(result: Result, count: int, requests: Sequence[int] | None) -> list[Decision]:
-    """Return the first decisions on these requests, or without any, `count` random ones after the warm-up."""
+    """Return the first decision on each of these requests; if None, on `count` random requests after the warm-up."""
     assert result.decisions is not None
-    first: dict[int, tuple[int, int]] = {}  # by request: the place of its first decision, and the candidates
+    first: dict[int, tuple[int, int]] = {}  # request -> index and number of candidates of its first decision
     for place, (request, candidates) in enumerate(result.decisions.choices()):
         first.setdefault(request, (place, candidates))
     if requests is None:

@@ -29,21 +29,22 @@ from headway.results.recorded import Served
 from headway.scenario.scenario import Scenario, Source
 from headway.types import Json
 
-HOLD: Final = 1e-3  # weight of the penalty beside the errors
-# Steps of the search in the logarithms of the host time and of the factor. The first change the host time alone.
+HOLD: Final = 1e-3  # weight of the penalty relative to the errors
+# Steps of the search in the logarithms of the host time and of the factor. The first HOST_ALONE steps change only the
+# host time.
 STEPS: Final = ((0.7, 0.0), (0.2, 0.0), (0.05, 0.0), (0.3, 0.1), (0.1, 0.03), (0.03, 0.01), (0.01, 0.003))
 HOST_ALONE: Final = 3
 LEAST_HOST_PS: Final = 10**7
 
-Point = tuple[float, float]  # logarithms of the host time, in picoseconds, and of the factor
+Point = tuple[float, float]  # logarithm of the host time in picoseconds, and logarithm of the factor
 
 
 class EngineFit(Struct):
-    profile: str  # the text of its file
+    profile: str  # content of the profile's file
     host_ms: float
     scale: float
     runs: int  # simulated runs
-    before: Validation  # of the held-out requests, with the scenario's profile
+    before: Validation  # errors on the held-out requests with the scenario's profile
     after: Validation
 
     def summary(self) -> Json:
@@ -144,7 +145,7 @@ def _document(
     longest: int = 1,
     models: tuple[str, ...] = (),
 ) -> str:
-    """Return the text of the profile's file. A profile from a spec sheet becomes valid for `longest` tokens at most."""
+    """Return the content of the profile's file. A spec-sheet profile becomes valid for at most `longest` tokens."""
     scale = exp(at[1])
     constants = {}
     for key, value in asdict(profile.constants).items():

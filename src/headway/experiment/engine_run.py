@@ -13,8 +13,8 @@ from headway.results.recorded import Served, read_recorded, served_requests
 from headway.results.result import Result
 from headway.scenario.scenario import Scenario
 
-HELD_OUT: Final = 4  # one of so many requests is held out
-FEWEST: Final = 40  # requests to fit to
+HELD_OUT: Final = 4  # one of this many requests is held out
+FEWEST: Final = 40  # minimum number of requests for a fit
 SIMULATION: Final = "held-out requests"
 Pairs = list[tuple[Served, Served]]  # a request as simulated, and as recorded
 
@@ -24,7 +24,7 @@ class EngineRun:
 
     def __init__(self, path: str | Path, scenario: Scenario, progress: Callable[[int], None] | None) -> None:
         requests = read_recorded(path)
-        is_folder = Path(path).is_dir()  # of live traffic, which replays its completed requests only
+        is_folder = Path(path).is_dir()  # a run folder of live traffic replays only its completed requests
         self.requests = [each for each in requests if each.e2e_ps is not None] if is_folder else requests
         self.path, self.progress = path, progress
         self.forced = placement(path, scenario)
@@ -59,14 +59,14 @@ class EngineRun:
         return compare_requests(mine, real, SIMULATION, str(self.path))
 
     def pairs(self, ours: list[Served]) -> Pairs:
-        """Return the requests of the fit, without those held out."""
+        """Return the requests to fit to, without the held-out ones."""
         both = enumerate(zip(ours, self.requests, strict=True))
         return [pair for place, pair in both if place % HELD_OUT != HELD_OUT - 1]
 
 
 def placement(recorded: str | Path, scenario: Scenario) -> Forced:
     """Return the recorded instance of each request, so that routing does not affect the fit; empty if the recording has
-    none. The scenario's instances have the same order."""
+    no instances. The scenario's instances have the same order."""
     if not Path(recorded).is_dir():
         return {}
     result = Result.load(recorded)
@@ -88,7 +88,7 @@ def log_error(mine: Served, other: Served) -> float:
 
 
 def residuals(pairs: Pairs) -> tuple[list[float], list[float]]:
-    """Return the log errors of TTFT and TPOT for each request, and of their means, which include a few long waits."""
+    """Return the log errors of each request's TTFT and TPOT, and of their means, which include a few long waits."""
     each: list[float] = []
     means: list[float] = []
     for name in ("ttft_ps", "tpot_ps"):

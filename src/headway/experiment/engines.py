@@ -56,7 +56,7 @@ def _equal(spec: Engines, ids: list[str], first: int, pool: str, serves: tuple[s
         )
         for index in range(first, first + spec.bounds()[1])
     ]
-    for engine in setups[spec.instances :]:  # scaling may start them
+    for engine in setups[spec.instances :]:  # instances that scaling may start
         engine.view.state = "stopped"
     return setups
 
@@ -76,11 +76,11 @@ def pools(cluster: Cluster, build: Callable[[Any, str], Any]) -> list[PoolSetup]
     return setups
 
 
-ANY: Final = {"requests": 1, "rate": "1/s", "prompt_tokens": 1, "output_tokens": 1}  # a workload that nothing sends
+ANY: Final = {"requests": 1, "rate": "1/s", "prompt_tokens": 1, "output_tokens": 1}  # a placeholder, never sent
 
 
 def engine_room(source: Source | None, changes: Iterable[str] = ()) -> tuple[ClusterSetup, Any]:
-    """Return the ready instances of a scenario, each step planned alone, and their scheduler, for the emulator."""
+    """Return a scenario's ready instances, which plan each step separately, and their scheduler, for the emulator."""
     data = load_data(DEFAULT if source is None else source, tuple(changes))
     scenario = validate({"workload": ANY, **data})
     kv = scenario.cluster.kv

@@ -1,4 +1,4 @@
-"""Explains the routing of a request: what the router saw and believed, what was true, and the alternatives."""
+"""Explains the routing of a request: what the router saw and believed, the true values, and the alternatives."""
 
 from pathlib import Path
 
@@ -55,14 +55,14 @@ def explain(
     document["taken_again"] = [
         {"at_s": each.at_ps / PS_PER_SECOND, "target": ids[each.target], "reason": each.reason} for each in later
     ]
-    if later or document["request"]["cached_tokens"] is None:  # the column is about the last target
+    if later or document["request"]["cached_tokens"] is None:  # the column describes the last target
         own = next(each for each in document["decision"]["candidates"] if each["id"] == ids[first.judged])
         own["true"]["cached_tokens"] = None
     return document
 
 
 def trace_decisions(result: Result) -> Result:
-    """Return the run with its decisions, simulated again if it has none."""
+    """Return the run with its decisions; if it has none, simulate it again."""
     if result.decisions is not None:
         return result
     if result.key() == "":

@@ -22,7 +22,7 @@ from headway.scenario.scenario import STAGES, Scenario, validate
 from headway.types import Json
 
 WHERE: Final = "vary"
-MOST: Final = 100_000  # points
+MOST: Final = 100_000  # maximum number of points
 NUMBER: Final = r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 QUANTITY: Final = re.compile(rf"({NUMBER})\s*([A-Za-zµ%]{{0,3}}(?:\s*/\s*[a-z]{{1,3}})?)")
 RANGE: Final = re.compile(r"(.+?)\.\.(.+?)(?::([^:]+))?")
@@ -41,12 +41,12 @@ class Axis(Struct, frozen=True):
 
     @property
     def stage(self) -> str | None:
-        """The stage whose policy the key sets; None for any other key."""
+        """The stage, if the key sets the policy of a stage; otherwise None."""
         keys = self.keys
         return keys[1] if len(keys) == 2 and keys[0] == "policies" and keys[1] in STAGES else None
 
     def text(self, value: Any) -> str:
-        """Return a short text for a value."""
+        """Return a short string for a value."""
         if self.stage is not None and isinstance(value, str | Mapping):
             return policy_label(*registry.split(dict(value) if isinstance(value, Mapping) else value, self.path))
         return flat(value)
@@ -57,7 +57,7 @@ class Point(Struct, frozen=True):
 
     vary: Json
     label: str  # the varied values in words
-    policy: str  # the varied policies, or else the routing policy
+    policy: str  # the varied policies; if no policy varies, the routing policy
     scenario: Scenario
 
 
@@ -73,8 +73,8 @@ def flat(value: Any) -> str:
 
 
 def axes(vary: Vary, base: Scenario) -> list[Axis]:
-    """Parse the varied keys from texts such as "workload.rate=20..80:10" or from a mapping of paths to values. A number
-    without a unit takes the unit of the scenario's value."""
+    """Parse the varied keys from strings such as "workload.rate=20..80:10" or from a mapping of paths to values. A
+    number without a unit takes the unit of the scenario's value."""
     texts = vary if isinstance(vary, Mapping) else _split([vary] if isinstance(vary, str) else vary)
     resolved = base.resolved()
     varied = []
@@ -98,7 +98,7 @@ def axes(vary: Vary, base: Scenario) -> list[Axis]:
 
 
 def _split(texts: Iterable[str]) -> dict[str, str]:
-    """Return the values of each path, as text."""
+    """Return the values of each path as a string."""
     by_path: dict[str, str] = {}
     for text in texts:
         path, equals, values = text.partition("=")
@@ -112,7 +112,7 @@ def _split(texts: Iterable[str]) -> dict[str, str]:
 
 
 def _expand(item: Any, unit: str, where: str) -> list[Any]:
-    """Return the values of a range such as 20/s..80/s:10/s; for anything else the item alone."""
+    """Return the values of a range such as 20/s..80/s:10/s; for any other item, return only the item."""
     match = RANGE.fullmatch(item.strip()) if isinstance(item, str) else None
     ends = [] if match is None else [_quantity(match[place]) for place in (1, 2)]
     if match is None or None in ends:
@@ -134,7 +134,7 @@ def _expand(item: Any, unit: str, where: str) -> list[Any]:
 
 
 def _quantity(text: Any) -> tuple[Decimal, str] | None:
-    """Split a text into a number and its unit, which may be empty; None if it is no quantity."""
+    """Split a string into a number and its unit, which may be empty; None if the string is not a quantity."""
     match = QUANTITY.fullmatch(str(text).strip())
     return None if match is None else (Decimal(match[1].replace("_", "")), match[2].strip())
 
@@ -153,7 +153,7 @@ def _with_unit(value: Any, unit: str) -> Any:
 
 
 def _at(data: Any, keys: Sequence[str]) -> Any:
-    """Return the value at a path of a resolved scenario; None if there is none."""
+    """Return the value at a path of a resolved scenario; None if the path does not exist."""
     for key in keys:
         if isinstance(data, list):
             data = data[int(key)] if key.isdecimal() and int(key) < len(data) else None
@@ -163,7 +163,7 @@ def _at(data: Any, keys: Sequence[str]) -> Any:
 
 
 def points(data: Json, varied: Sequence[Axis]) -> list[Point]:
-    """Validate every scenario of the grid, the last key varying fastest; raise at the first that is wrong."""
+    """Validate every scenario of the grid, the last key varying fastest; raise at the first invalid one."""
     count = prod(len(axis.values) for axis in varied)
     if count > MOST:
         raise HeadwayError(f"{WHERE}: the grid has {count:,} points; the limit is {MOST:,}. Vary fewer values.")

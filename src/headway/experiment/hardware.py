@@ -13,7 +13,7 @@ from headway.types import Json
 
 MODEL: Final = "llama-3.1-8b"  # the model of the examples
 CONTEXT: Final = 1024
-# Decoding sequences, and the prefill chunks of the same step.
+# For each example step: the number of decoding sequences, and the prefill chunks.
 EXAMPLES: Final[tuple[tuple[int, tuple[Chunk, ...]], ...]] = (
     (1, ()),
     (32, ()),
@@ -26,7 +26,7 @@ EXAMPLES: Final[tuple[tuple[int, tuple[Chunk, ...]], ...]] = (
 
 
 def hardware(name: str | None = None, model: str = MODEL, tp: int = 1) -> Json:
-    """Return all profiles, or one by name or file with its constants and the times of a few steps of a model."""
+    """Return all profiles; with a name or file, return that profile with its constants and examples of step times."""
     if name is None:
         entries = gpus().entries
         return {"profiles": [_about(read_profile(each, gpu, "gpu"), gpu) for each, gpu in entries.items()]}

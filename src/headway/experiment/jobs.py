@@ -59,7 +59,7 @@ def defer_interrupts() -> Iterator[None]:
 
 
 def crew(pool: ProcessPoolExecutor) -> list[BaseProcess]:
-    """Return the processes of a pool; none once it has shut down."""
+    """Return the processes of a pool; empty after the pool has shut down."""
     return list((getattr(pool, "_processes", None) or {}).values())
 
 
@@ -82,7 +82,7 @@ class _Worker(SpawnProcess):
 
     def start(self) -> None:
         script = sys.modules["__main__"]
-        sys.modules["__main__"] = ModuleType("__main__")  # has no file to import
+        sys.modules["__main__"] = ModuleType("__main__")  # a module without a file, so there is nothing to import
         try:
             super().start()
         finally:
@@ -94,7 +94,7 @@ class _Spawn(SpawnContext):
 
 
 def _context() -> BaseContext:
-    """Fork, which is fast, only without other threads: a copy of the process may hang on a lock that one holds."""
+    """Fork, which is fast, only if there are no other threads: a fork may hang on a lock that another thread holds."""
     return multiprocessing.get_context("fork") if sys.platform == "linux" and _threads() == 1 else _Spawn()
 
 
@@ -106,8 +106,8 @@ def _threads() -> int:
         return threading.active_count()
 
 
-Finished = Callable[[int, Any], None]  # the place of a job in its batch, and its value
-Lost = Callable[[int, str], None]  # the place of a job that killed its process in every attempt, and an error text
+Finished = Callable[[int, Any], None]  # the index of a job in its batch, and its value
+Lost = Callable[[int, str], None]  # the index of a job that killed its process in every attempt, and an error message
 AHEAD: Final = 2  # jobs in flight per slot: one runs, the other waits
 RETRIES: Final = 3
 
@@ -119,7 +119,7 @@ class Job(Struct, frozen=True):
     call: Callable[..., Any]
     arguments: tuple[Any, ...]
     home: bool = False  # it runs in the caller's process
-    folder: int | None = None  # which argument is the folder that it writes, or beside which it writes
+    folder: int | None = None  # index of the argument with the folder that it writes to, or next to
 
 
 class Batch:
@@ -128,11 +128,11 @@ class Batch:
     def __init__(self, jobs: Sequence[Job], finished: Finished, where: str, lost: Lost | None) -> None:
         self.jobs, self.finished, self.where, self.lost = jobs, finished, where, lost
         self.losses = [0] * len(jobs)
-        self.under_way: dict[Any, int] = {}  # the place of a job, by the runner's handle
+        self.under_way: dict[Any, int] = {}  # the runner's handle -> index of the job
         self.failed: dict[int, Exception] = {}
 
     def fill(self, waiting: deque[int], slots: int, send: Callable[[Job], Any]) -> None:
-        """Send waiting jobs while the slots have room; none once a job has failed."""
+        """Send waiting jobs while the slots have room; send none after a job has failed."""
         while waiting and not self.failed and len(self.under_way) < AHEAD * slots:
             sent = send(self.jobs[waiting[0]])
             self.under_way[sent] = waiting.popleft()

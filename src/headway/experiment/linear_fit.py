@@ -26,29 +26,29 @@ from headway.results.recorded import Served
 from headway.scenario.scenario import Scenario
 from headway.types import Json
 
-HOLD: Final = 3e-3  # weight of the penalty on each logarithm, beside the errors
-MEANS: Final = 0.5  # weight of the error of a mean, beside that of all requests together
+HOLD: Final = 3e-3  # weight of the penalty on each logarithm, relative to the errors
+MEANS: Final = 0.5  # weight of the error of a mean, relative to the errors of all requests together
 USUAL: Final = 0.1  # larger errors count linearly, smaller ones as squares
 CYCLES: Final = 6
 ROUNDS: Final = 8
-ENOUGH: Final = 1e-3  # share of the loss that a round must gain
+ENOUGH: Final = 1e-3  # the search continues while it reduces the loss by at least this share
 NUDGE: Final = 0.3  # change of a logarithm to measure a slope, large enough to average over jumps
-FAR: Final = 1.0  # longest step of a logarithm
+FAR: Final = 1.0  # maximum change of a logarithm in one step
 MOST_DAMPING: Final = 100.0
 STEPS: Final = (0.5, 0.2, 0.07)
 UNITS: Final = (("ms", 1e9), ("us", 1e6), ("ns", 1e3))
 WHERE: Final = "cluster.latency"
 FINE: Final = "prefill_pair"  # the only duration that may be less than a picosecond
 
-Point = dict[str, float]  # logarithms of picoseconds, by key
+Point = dict[str, float]  # key -> logarithm of its duration in picoseconds
 Residuals = list[tuple[float, float]]  # log errors and their weights
 
 
 class LinearFit(Struct):
-    latency: Json  # a scenario's section
-    document: str  # the text of a file with that section and its errors
+    latency: Json  # the section `cluster.latency` of a scenario
+    document: str  # content of a file with that section and its errors
     runs: int  # simulated runs
-    before: Validation  # of the held-out requests, with the scenario's durations
+    before: Validation  # errors on the held-out requests with the scenario's durations
     after: Validation
 
     def summary(self) -> Json:
@@ -66,7 +66,7 @@ def fit_linear(
     as_of: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> LinearFit:
-    """Fit the durations of a scenario that replays the engine's requests. The search starts at its durations."""
+    """Fit the durations of a scenario that replays the engine's requests, starting from the scenario's durations."""
     if loaded.cluster.deployments is not None or loaded.cluster.disaggregated():
         raise HeadwayError(f"{WHERE}: a fit needs one kind of instance. Remove the deployments.")
     engine = EngineRun(recorded, loaded, progress)
@@ -120,7 +120,7 @@ class Search:
         return held + fsum(weight * (sqrt(1.0 + (error / USUAL) ** 2) - 1.0) for error, weight in errors)
 
     def _move(self, to: Point) -> bool:
-        """Move to a point if its loss is lower, and return whether it is."""
+        """Move to a point if its loss is lower, and return whether it moved."""
         errors = self.residuals(to)
         value = self._loss(errors, to)
         if value >= self.best:

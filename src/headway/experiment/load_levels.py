@@ -1,9 +1,9 @@
 """The load of a scenario: its unit, and how a plan scales it.
 
 rate      requests (or sessions) per second of all tenants; every tenant's rate scales by the same factor
-users     whole users of a closed loop
+users     number of users of a closed loop, an integer
 speed     speed of a trace with recorded arrival times; its think times scale too
-load      a factor, for a workload with more than one of these
+load      a factor, for a workload with more than one of these units
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ SUFFIX: Final = {"rate": "/s", "users": " users", "speed": " × speed", "load": 
 
 
 class Change(NamedTuple):
-    """A value of a resolved workload that depends on the load: its path, and its value times a factor of load."""
+    """A value of a resolved workload that depends on the load: its path, and how it changes with a load factor."""
 
     path: tuple[str, ...]
     scale: Callable[[Any, Fraction], Any]
@@ -38,9 +38,9 @@ class Load(Struct, frozen=True):
     """The load of a scenario."""
 
     unit: str
-    base: Fraction  # the scenario's own load, in that unit
+    base: Fraction  # the scenario's own load, in `unit`
     changes: list[Change]
-    why_not: str | None = None  # why it cannot be scaled
+    why_not: str | None = None  # why the load cannot be scaled
 
     def scale(self, workload: Json, value: Fraction) -> Json:
         """Return a resolved workload at another load."""
@@ -56,20 +56,20 @@ class Load(Struct, frozen=True):
         return changed
 
     def round(self, value: float | Fraction, digits: int) -> Fraction:
-        """Round a load to whole users, or to so many significant digits."""
+        """Round a load to whole users, or to `digits` significant digits."""
         if self.unit == "users":
             return Fraction(max(1, round(value)))
         exponent = digits - 1 - floor(log10(value))
         return Fraction(round(Fraction(value) * Fraction(10) ** exponent)) / Fraction(10) ** exponent
 
     def most(self, times: int) -> Fraction:
-        """Return a multiple of the scenario's load, at most the highest possible load."""
+        """Return `times` the scenario's load, but at most the highest possible load."""
         limit = {"users": MOST_USERS, "speed": FASTEST}.get(self.unit)
         most = self.base * times
         return most if limit is None else max(self.base, min(most, Fraction(limit)))
 
     def middle(self, low: Fraction, high: Fraction, digits: int) -> Fraction | None:
-        """Return the geometric mean of two loads; None if rounding leaves none between them."""
+        """Return the geometric mean of two loads; None if no rounded load lies between them."""
         middle = self.round(sqrt(low * high), digits)
         return middle if low < middle < high else None
 

@@ -1,4 +1,4 @@
-"""Notes beside figures: why there are none, or what limits them."""
+"""Notes on figures: why a run has no figures, or what limits their meaning."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -28,7 +28,7 @@ def note_no_figures(summary: Mapping[str, Any], warmup: int) -> str | None:
 
 
 def note_idle_autoscaler(scenario: Scenario, compared: bool = False) -> str | None:
-    """Say why the autoscaler, or those that are `compared`, can do nothing; None if they can, or if there is none."""
+    """Say why the autoscaler, or all `compared` ones, cannot act; None if one can act, or if there is no autoscaler."""
     pools = scenario.cluster.scaling_pools().values()
     specs = [scenario.policies.scaling if pool.scaling is None else pool.scaling for pool in pools]
     if not compared and all(_is_static(spec) for spec in specs):
@@ -50,7 +50,7 @@ def note_idle_autoscaler(scenario: Scenario, compared: bool = False) -> str | No
 
 
 def note_unmeasured(scenario: Scenario) -> str | None:
-    """Name the step times that were never measured; None if all were, or if the user gave them."""
+    """Name the step times that were never measured; None if all were measured, or if the user specified them."""
     notes: dict[str, None] = {}
     for pool in scenario.cluster.scaling_pools().values():
         doubts = getattr(pool.latency_model(), "doubts", None)
@@ -66,7 +66,7 @@ def _is_static(spec: Any) -> bool:
 
 
 def note_missed_faults(scenario: Scenario, summaries: Iterable[Mapping[str, Any]]) -> str | None:
-    """Count the faults that had no effect in any run; None if all had one."""
+    """Count the faults that had no effect in any run; None if all had an effect."""
     faults = len(scenario.faults)
     if not faults:
         return None
@@ -94,7 +94,7 @@ def _build_routing(spec: Any) -> Any:
 
 
 def note_lost_prefixes(cluster: Cluster, routing: Mapping[str, Any]) -> str | None:
-    """Name the policies that route by prefixes which the prefill instances do not keep; None if there are none."""
+    """Name the policies that route by prefixes which the prefill instances do not keep; None if no policy does."""
     moved = moves_prefixes(cluster)
     names = [name for name, spec in routing.items() if moved and _seeks_prefixes(spec)]
     if not names:

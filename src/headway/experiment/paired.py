@@ -1,7 +1,7 @@
 """Paired differences between policies over seeds, and whether they are more than noise.
 
-With one seed all policies get the same requests, so the difference of two runs comes from the policies and from how the
-workload happens to suit them. Over n seeds these differences d are n independent values, and
+With one seed all policies get the same requests, so the difference of two runs comes from the policies and from how
+well this workload suits each of them by chance. Over n seeds, these differences d are n independent values, and
     mean(d) ± t(n - 1) · s(d) / √n
 contains the true mean difference with 95 % confidence.
 """
@@ -34,8 +34,8 @@ def check_seeds(seeds: int) -> None:
 
 
 def mean_summary(summaries: Sequence[Json]) -> Json:
-    """Return a summary of means over runs. A figure is None if one run has none. A tenant or section that only some
-    runs have is the mean of those. Other values stay if all runs agree."""
+    """Return a summary of means over runs. A figure is None if one run has no such figure. A tenant or section that
+    only some runs have is the mean of those runs. Other values stay if all runs agree."""
     mean: Json = _mean(list(summaries))
     return mean
 
@@ -65,7 +65,7 @@ def _rows(lists: list[list[Any]]) -> list[Any]:
     return [_mean(rows) for rows in by_id.values()]
 
 
-Runs = Mapping[str, Sequence[Json]]  # by policy, the summary of each seed
+Runs = Mapping[str, Sequence[Json]]  # policy -> the summary of each seed
 
 SHARE: Final = "slo.goodput_ratio"
 HEADLINE: Final = (

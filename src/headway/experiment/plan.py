@@ -36,7 +36,7 @@ class Judged(Struct, frozen=True):
     load: Fraction
     seeds_met: int
     seeds_run: int  # the search stops at the first seed that misses the SLO
-    figures: dict[str, list[float | None]]  # for each target, by seed
+    figures: dict[str, list[float | None]]  # by target: the figure of each seed
 
     def meets(self) -> bool:
         return self.seeds_met == self.seeds_run
@@ -55,7 +55,7 @@ class Plan(Struct, frozen=True):
     answer: Judged  # the chosen cluster at the scenario's load, or at the highest load that it sustains
     less: list[Judged]  # the clusters with one replica less, or the lowest load that the cluster does not sustain
     holds: Fraction | None  # the highest load that meets the SLO
-    breaks: Fraction | None  # the lowest load that misses it
+    breaks: Fraction | None  # the lowest load that misses the SLO
     curve: list[Json]
     tried: list[Judged]
     runs: int
@@ -68,7 +68,7 @@ class Plan(Struct, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """The answer and its figures, what one replica less would do, and how much more load is possible."""
+        """The answer and its figures, the effect of one replica less, and how much more load is possible."""
         space, load, counts = self.space, self.load, self.counts
         gpus = space.gpus(counts)
         size = f"{gpus:,} GPU{'s' * (gpus != 1)}, {space.usd_per_hour(counts):,.2f} USD/h"
@@ -166,7 +166,7 @@ def plan(
     `slo` has bounds such as "ttft_p99<=500ms, attainment>=0.99". Without it, 99 % of the planned requests must meet the
     scenario's own SLO. It must hold with each of `seeds` seeds. `vary` names the pools to resize, by default all, up to
     `max_replicas` each. `tolerance` is the relative precision of the highest load. `points` loads around it give the
-    curve. The search assumes that more replicas never serve worse; `every` runs every cheaper cluster instead.
+    curve. The search assumes that more replicas never serve worse; with `every`, it runs every cheaper cluster.
     """
     loaded = Scenario.load(scenario, overrides)
     _check(find, seeds, tolerance, points)

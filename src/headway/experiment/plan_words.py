@@ -1,4 +1,4 @@
-"""The errors of a plan that finds no answer, and the notes beside an answer."""
+"""The errors of a plan that finds no answer, and the notes on an answer."""
 
 from fractions import Fraction
 from typing import Final
@@ -12,9 +12,9 @@ from headway.experiment.trials import Candidate, Trials
 from headway.scenario.scenario import Scenario
 from headway.types import Json
 
-SAMPLE: Final = 50  # fewest requests to judge by
+SAMPLE: Final = 50  # minimum number of requests to judge a run by
 QUIET: Final = 16  # at this fraction of the load, requests hardly wait for each other
-LONGEST_S: Final = 90 * 86400.0  # simulated time of a run
+LONGEST_S: Final = 90 * 86400.0  # maximum simulated time of a run
 LONG: Final = 10  # arrivals should last this many times as long as the longest requests, so that a queue can build
 
 
@@ -36,7 +36,7 @@ def too_few(trials: Trials) -> HeadwayError:
 
 
 def _idle(trials: Trials, run: Json) -> int:
-    """Return how far the load can be divided with enough requests left to judge by and a run that is not too long."""
+    """Return the largest divisor of the load that leaves enough requests to judge by and a run that is not too long."""
     if trials.load.why_not is not None:
         return 0
     most = min(FURTHEST, int(LONGEST_S / max(run["duration_s"], 1e-9)))
@@ -45,7 +45,7 @@ def _idle(trials: Trials, run: Json) -> int:
 
 
 def too_much(trials: Trials, counts: Counts) -> HeadwayError:
-    """Say that a cluster meets the SLO at no load."""
+    """Say that a cluster does not meet the SLO at any load."""
     loads = sorted({candidate.load for candidate, _ in trials.used})
     runs = {load: trials.of(Candidate(counts, load))[-1] for load in loads}
     lowest = next((load for load, run in runs.items() if run["requests"]["completed"] >= SAMPLE), loads[0])
@@ -71,7 +71,7 @@ def notes(
     breaks: Fraction | None,
     skips: bool,
 ) -> list[str]:
-    """Return what limits the answer, a sentence or two each."""
+    """Return notes on what limits the answer, each of one or two sentences."""
     sentences = []
     if skips:
         sentences.append(

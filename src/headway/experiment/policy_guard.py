@@ -1,4 +1,4 @@
-"""Names a user's policy that raises an error, hangs or ends the process, and the request of that call.
+"""Names the user's policy that raises an error, hangs or ends the process, and the request of that call.
 
 Runs with built-in policies only are not watched. A call hangs if the same call is active in `SAMPLES` samples in a row.
 Counting samples instead of seconds does not blame a policy if the whole process was stopped for a while.
@@ -65,7 +65,8 @@ def policy_guard(policies: Iterable[Any]) -> Iterator[None]:
 class Watch:
     """Interrupts a policy's call that takes longer than `limit_s`, and refuses `os._exit`.
 
-    A thread samples the stack of the simulation. In a confined process, which may not start threads, a timer does.
+    A thread samples the stack of the simulation. In a confined process, which may not start threads, a timer takes the
+    samples.
     """
 
     def __init__(self, modules: set[str], limit_s: float) -> None:
@@ -161,7 +162,7 @@ def _stack(frame: FrameType | None) -> list[Step]:
 
 
 def describe(steps: Sequence[Step], modules: set[str], problem: str) -> str | None:
-    """Return a sentence with the place in the user's policy and its request; None if no frame is the user's."""
+    """Return a sentence with the location in the user's policy and its request; None if no frame is the user's."""
     theirs = [place for place, (frame, _) in enumerate(steps) if _theirs(frame, modules)]
     if not theirs:
         return None
@@ -186,8 +187,8 @@ def _function(frame: FrameType) -> str:
 
 
 def _theirs(frame: FrameType, modules: set[str]) -> bool:
-    """Return whether a frame is the user's: of a module with a policy of theirs, or of one that is neither Headway's
-    nor a library's. A method that their object inherits from a class of Headway counts as theirs."""
+    """Return whether a frame is the user's: its module has a policy of the user, or belongs neither to Headway nor to a
+    library. A method that the user's object inherits from a class of Headway counts as the user's."""
     module = str(frame.f_globals.get("__name__"))
     if module in modules or type(frame.f_locals.get("self")).__module__ in modules:
         return True
@@ -198,7 +199,7 @@ def _theirs(frame: FrameType, modules: set[str]) -> bool:
 
 
 def _request(frame: FrameType) -> Request | None:
-    """Return the request that a function has as a local variable: itself, in an event or as a ticket."""
+    """Return the request in a function's local variables: a request itself, or the request of an event or ticket."""
     for value in frame.f_locals.values():
         if isinstance(value, Request):
             return value

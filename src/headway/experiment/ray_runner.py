@@ -1,4 +1,4 @@
-"""Runs jobs on a Ray cluster. Headway imports Ray only for a cluster, and hides its logs without `HEADWAY_RAY_LOGS`."""
+"""Runs jobs on a Ray cluster. Headway imports Ray only if it is used, and hides its logs without `HEADWAY_RAY_LOGS`."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ CLIENT: Final = "ray://"
 LOOK_S: Final = 5.0  # interval at which to read the size of the cluster
 KNOCK_S: Final = 5.0  # timeout of the first connection
 LOGS: Final = "HEADWAY_RAY_LOGS"  # if 1, Ray's messages go to standard error
-LOOPBACK: Final = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"  # Ray replaces 127.0.0.1 by another address
-PAUSE_S: Final = 0.5  # before a retry, times the number of losses of the job
+LOOPBACK: Final = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"  # Ray replaces 127.0.0.1 with another address
+PAUSE_S: Final = 0.5  # pause before a retry, multiplied by the number of times that the job was lost
 NO_HEADWAY: Final = "No module named 'headway'"  # part of Ray's message
 QUIET: Final = {  # environment variables that silence Ray
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -44,7 +44,7 @@ class Origin(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The value of a job, and the files that it wrote by their path beside its folder."""
+    """The value of a job, and the files that it wrote, by their paths relative to the parent of its folder."""
 
     value: Any
     files: dict[str, bytes]
@@ -218,7 +218,7 @@ def _start(ray: Any, address: str, workers: int | None) -> None:
 
 
 def _knock(ray: Any, address: str) -> None:
-    """Raise an error if nothing listens at the address, for which Ray itself would wait long."""
+    """Raise an error if nothing listens at the address; Ray itself would wait long before it raises one."""
     host, _, port = address.removeprefix(CLIENT).rpartition(":")
     host = host.strip("[]")
     if not address.startswith(CLIENT) and host in ("localhost", "127.0.0.1", "::1"):

@@ -67,7 +67,7 @@ def check_trace(trace: str) -> None:
 
 
 def read_run(folder: Path, key: str, trace: str) -> Result | None:
-    """Read a run that this version wrote with this key and at least this trace; None if there is none."""
+    """Read a run that this version wrote with this key and at least this trace; None if there is no such run."""
     try:
         return Result.load(folder) if store.has(folder, key, trace) else None
     except HeadwayError:  # its files were changed
@@ -151,7 +151,7 @@ class Prepared(Struct, frozen=True):
     def simulation(
         self, log: DecisionLog | None = None, explain: Explain | None = None, forced: Forced = UNFORCED
     ) -> Simulation:
-        seed = derive(self.scenario.seed.simulation, "policies")  # no policy can derive the workload's draws from it
+        seed = derive(self.scenario.seed.simulation, "policies")  # unrelated to the workload's random draws
         estimator = Estimator(engine.latency for engine in self.setup.engines)
         streams = partial(stream, seed)
         return Simulation(
@@ -196,7 +196,7 @@ def router_policies(scenario: Scenario, own: Mapping[str, Any]) -> list[Any]:
     """Build the policies of a further router, in the order of `ROUTER_STAGES`. The caller's objects are copied."""
     objects = {stage: spec for stage, spec in own.items() if stage in ROUTER_STAGES and not isinstance(spec, type)}
     try:
-        policies = deepcopy(objects)  # together, so that the copies share what the objects share
+        policies = deepcopy(objects)  # copied together, so that the copies share what the objects share
     except Exception as error:
         text = f"cannot copy the object for each router: {one_line(error)}. Give a class, or use one router."
         raise HeadwayError(f"{', '.join(objects)}: {text}") from error
@@ -208,7 +208,7 @@ def router_policies(scenario: Scenario, own: Mapping[str, Any]) -> list[Any]:
 
 
 def pool_policy(scenario: Scenario, own: Any, spec: Any, where: str) -> Any:
-    """Build the autoscaler of one pool: its own, or a copy of the common one."""
+    """Build the autoscaler of one pool: the pool's own, or a copy of the common one."""
     if spec is not None:
         return registry.build("scaling", spec, where)
     return scenario.policies.build("scaling") if own is None else deepcopy(own_policy("scaling", own, "scaling"))
@@ -247,7 +247,7 @@ def describe_policy(policy: Any) -> Json:
 
 
 def about(scenario: Scenario) -> Json:
-    """Return what identifies a run, for a document that is kept apart from its scenario."""
+    """Return the facts that identify a run, for a document that is stored without its scenario."""
     resolved = scenario.resolved()
     return {
         "name": scenario.name,

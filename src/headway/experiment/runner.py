@@ -31,7 +31,7 @@ class Runner(Protocol):
 
     def run(self, jobs: Sequence[Job], finished: Finished, where: str, lost: Lost | None = None) -> None:
         """Run all jobs and call `finished` for each, in any order. If a job kills its process in every attempt, call
-        `lost`, or raise an error without one. If jobs raise errors, raise that of the first job in order."""
+        `lost`; without `lost`, raise an error. If jobs raise errors, raise the error of the first job in order."""
 
     def __enter__(self) -> Self: ...
 
@@ -40,7 +40,7 @@ class Runner(Protocol):
 
 def runner_of(workers: int | None = None, ray: str | None = None) -> Runner:
     """Return a runner with `workers` processes of this machine, by default one per core. With the address of a Ray
-    cluster, return one for that cluster with at most `workers` jobs at a time."""
+    cluster, return a runner for that cluster with at most `workers` jobs at a time."""
     if ray is None:
         return Processes(workers)
     from headway.experiment.ray_runner import RayRunner
@@ -49,7 +49,7 @@ def runner_of(workers: int | None = None, ray: str | None = None) -> Runner:
 
 
 class Processes:
-    """The processes of this machine. The next batch reuses those that have started."""
+    """The processes of this machine. The next batch reuses the processes that have started."""
 
     away = False
 
@@ -96,7 +96,7 @@ class Processes:
         return future
 
     def on_loss(self) -> None:
-        """End the pool, which is broken because a process died; if Ctrl-C ended it, raise that."""
+        """End the pool, which broke when a process died; if Ctrl-C ended the process, raise `KeyboardInterrupt`."""
         for process in self._crew:
             process.join(1)
         if any(process.exitcode == -signal.SIGINT for process in self._crew):
@@ -125,7 +125,7 @@ class _Sending:
                 self._rush(deque([place]))
 
     def _rush(self, waiting: deque[int]) -> None:
-        """Run the waiting jobs, as many at a time as the pool takes, until all are done or a process dies."""
+        """Run the waiting jobs, as many at a time as the pool accepts, until all are done or a process dies."""
         batch = self.batch
         while waiting or batch.under_way:
             try:

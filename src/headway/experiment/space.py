@@ -15,7 +15,7 @@ from headway.scenario.scenario import Scenario
 from headway.types import Json
 
 Counts = tuple[int, ...]  # the replicas of each pool
-DECIMALS: Final = 6  # of a cost, so that the order of addition does not make equal costs differ
+DECIMALS: Final = 6  # decimals of a cost, so that the order of addition does not make equal costs differ
 
 
 class Pool(Struct, frozen=True):
@@ -27,9 +27,9 @@ class Pool(Struct, frozen=True):
     gpus: int  # per replica
     usd_per_hour: float  # per replica
     now: int  # replicas in the scenario
-    low: int  # fewest replicas to try
+    low: int  # minimum number of replicas
     high: int
-    names: tuple[str, ...]  # the names of its model in requests; empty if it serves any
+    names: tuple[str, ...]  # the names of its model in requests; empty if it serves any model
 
 
 class Space(Struct, frozen=True):
@@ -71,7 +71,7 @@ class Space(Struct, frozen=True):
         return join_words([f"{count:,} {pool.name}" for pool, count in zip(self.pools, counts, strict=True) if count])
 
     def scenario(self, counts: Counts) -> Json:
-        """Return the scenario with these replicas, without the deployments that have none."""
+        """Return the scenario with these replicas, without deployments of zero replicas."""
         cluster: Json = deepcopy(self.resolved["cluster"])
         for pool, count in zip(self.pools, counts, strict=True):
             holder: Any = cluster.get("deployments", {pool.deployment: cluster})
@@ -87,7 +87,7 @@ class Space(Struct, frozen=True):
 
 
 def space_of(scenario: Scenario, vary: str | Sequence[str] | None, most: int) -> Space:
-    """Return the pools to resize, all or those that `vary` names, with up to `most` replicas each."""
+    """Return the pools to resize, with up to `most` replicas each: those that `vary` names, or all if it is None."""
     if not 1 <= most <= MOST_INSTANCES:
         raise HeadwayError(f"max: must lie between 1 and {MOST_INSTANCES:,}, got {shown(most)}.")
     pools = _pools(scenario, most)
@@ -114,7 +114,7 @@ def _pools(scenario: Scenario, most: int) -> list[Pool]:
 
 
 def _struck(scenario: Scenario) -> dict[str, int]:
-    """Return the replicas that each pool needs so that the instance of every fault exists."""
+    """Return the number of replicas that each pool needs so that the instance of every fault exists."""
     least: dict[str, int] = {}
     for fault in scenario.faults:
         stem, _, number = fault.instance.rpartition("-")

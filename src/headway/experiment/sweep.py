@@ -1,4 +1,4 @@
-"""Runs one scenario over a grid of its keys, on all cores. A sweep reads the runs that are in its folder already."""
+"""Runs one scenario over a grid of its keys, on all cores. A sweep reuses the runs that its folder already contains."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headway.results.table import library
 from headway.scenario.scenario import DEFAULT, Scenario, Source, load_data, validate
 from headway.types import Json
 
-Progress = Callable[[int, int, int], None]  # finished runs, all runs, and those that were in the folder already
+Progress = Callable[[int, int, int], None]  # finished runs, all runs, and runs that the folder already contained
 WHERE: Final = "sweep"
 
 
@@ -111,16 +111,16 @@ def sweep(
 ) -> Sweep:
     """Run a scenario at every point of a grid over its keys.
 
-    `vary` has texts such as "workload.rate=20..80:10" (a range, both ends included), "cluster.instances=2,4,8" and
+    `vary` has strings such as "workload.rate=20..80:10" (a range, both ends included), "cluster.instances=2,4,8" and
     "policies.routing=round-robin,{name: weighted, scorers: {queue-depth: 2}}", or is a mapping of dotted keys to lists
     of values. A number without a unit takes the unit of the scenario's value. Headway validates every scenario before
-    it runs the first.
+    it runs the first one.
 
-    With several `seeds`, each point runs with the same ones: seed n adds n to the scenario's. Figures are then means.
+    With several `seeds`, all points run with the same seeds: seed n adds n to the scenario's. Figures are then means.
     `show` names figures of the summary for the rows, such as "balance.cv,latency.itl.p99", instead of the usual ones.
 
     With `output`, Headway writes each run as soon as it is done, with the detail of `trace` (`minimal`, `decisions` or
-    `full`). A sweep that is repeated or continued reads the runs that are there. Runs use `workers` processes, by
+    `full`). A sweep that is repeated or continued reads the existing runs. Runs use `workers` processes, by
     default one per core, or the Ray cluster at the address `ray`.
     """
     check_seeds(seeds)
@@ -157,7 +157,7 @@ class _Sweeping:
         self.summaries: dict[tuple[int, int], Json] = {}
 
     def _choose_folders(self) -> list[str]:
-        """Return a folder for each point: one with its run key that exists, or a new name from its values and key."""
+        """Return a folder for each point: an existing one with its run key, or a new name from its values and key."""
         there = {} if self.folder is None else study.by_key(self.folder)
         labels = study.folders([point.label for point in self.grid])
         own = [f"{label}-{key}" for label, key in zip(labels, self.keys, strict=True)]
@@ -203,7 +203,7 @@ class _Sweeping:
         return Job(label, _run, arguments, home=strange(resolved["policies"]), folder=2)
 
     def _read(self, tasks: Sequence[tuple[int, int]]) -> None:
-        """Read the runs in the folder, but for policies of the caller's program, whose code may have changed."""
+        """Read the runs in the folder, except of policies in the caller's program: their code may have changed."""
         if self.folder is None:
             return
         for place, seed in tasks:

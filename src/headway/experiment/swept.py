@@ -20,8 +20,8 @@ from headway.types import Json
 
 KEPT: Final = 0.99  # the SLO holds if this share of the planned requests meets it
 LOADS: Final = ("rate", "speed", "concurrency", "users")  # larger values make the SLO harder to meet
-SIZES: Final = ("instances", "min_replicas", "max_replicas")  # larger values make it easier
-SHOWN: Final = 8  # combinations in a verdict
+SIZES: Final = ("instances", "min_replicas", "max_replicas")  # larger values make the SLO easier to meet
+SHOWN: Final = 8  # maximum number of combinations in a verdict
 SHARES: Final = (SHARE, "cache.token_hit_ratio")
 
 
@@ -47,7 +47,7 @@ class Swept(Struct, frozen=True, dict=True):
         return all((value(summary, SHARE) or 0.0) >= KEPT for summary in self.summaries)
 
     def figures(self, paths: Iterable[str]) -> Json:
-        """Return the mean of each figure over the seeds and its 95 % interval, which one seed does not have."""
+        """Return the mean of each figure over the seeds and its 95 % interval; a single seed has no interval."""
         figures: Json = {}
         for figure in paths:
             mean = interval([value(summary, figure) for summary in self.summaries], figure in SHARES)
@@ -56,7 +56,8 @@ class Swept(Struct, frozen=True, dict=True):
 
 
 def verdict(points: Sequence[Swept], axes: Sequence[Axis], base: Json) -> str:
-    """Say up to which load or size the SLO holds, by the other values; without one of these, which point is best."""
+    """Say up to which load or size the SLO holds, for each combination of the other keys. If neither a load nor a size
+    varies, or a point has no SLO, name the best point."""
     axis = _decisive(axes)
     if axis is None or not all(point.slo for point in points):
         ranked = rank([(point.label, point.summary) for point in points])
@@ -91,7 +92,7 @@ def _decisive(axes: Sequence[Axis]) -> Axis | None:
 
 
 def _amount(value: Any) -> Fraction | None:
-    """Return a number for a value with any unit, to sort by; None if it is no quantity."""
+    """Return a number for a value with any unit, to sort by; None if the value is not a quantity."""
     if isinstance(value, int | float):
         return exact(str(value))
     for read in (rate, duration_ps):
@@ -116,7 +117,7 @@ def _groups(points: Sequence[Swept], axes: Sequence[Axis], axis: Axis) -> dict[s
 
 
 def _reach(points: Sequence[Swept], axis: Axis, eased: Sequence[Any]) -> int:
-    """Count the values, from the easiest, up to the first where the SLO does not hold."""
+    """Count the values from the easiest one up to, but not including, the first where the SLO does not hold."""
     holds = {str(point.vary[axis.path]): point.holds() for point in points}
     reach = 0
     for step in eased:

@@ -1,8 +1,8 @@
 """The SLO of a plan: bounds on figures of a run, as in "ttft_p99<=500ms, attainment>=0.99".
 
-    ttft_p99, tpot_mean, itl_p95, e2e_max, queue_wait_p90     any latency with any statistic of the summary, at most
-    attainment                                                share of all planned requests within the SLO, at least
-    ttft_attainment, tpot_attainment, e2e_attainment          share of completed requests within one target of it
+    ttft_p99, tpot_mean, itl_p95, e2e_max, queue_wait_p90     upper bound: any latency with any statistic of the summary
+    attainment                                                lower bound: share of all planned requests within the SLO
+    ttft_attainment, tpot_attainment, e2e_attainment          share of completed requests within one target of the SLO
     completed                                                 share of all planned requests that completed
 
 Latencies count completed requests only, so a policy that rejects the slow ones would pass. Therefore a plan adds
@@ -51,7 +51,7 @@ class Target(Struct, frozen=True):
 
     @property
     def share(self) -> bool:
-        """Whether the figure is a share, bounded from below, or a latency in milliseconds, bounded from above."""
+        """Whether the figure is a share, with a lower bound; if not, it is a latency in ms, with an upper bound."""
         return is_share(self.figure)
 
     def value(self, figures: Json) -> float | None:
@@ -95,7 +95,7 @@ def figure_of(figures: Json, name: str) -> float | None:
 
 
 def targets(slo: str | Sequence[str] | None, scenario: Scenario) -> tuple[Target, ...]:
-    """Parse the targets of a text; without one, 99 % of all planned requests must meet the scenario's SLO."""
+    """Parse the targets of a string; if it is None, 99 % of all planned requests must meet the scenario's SLO."""
     slos = [scenario.slo, *scenario.workload.slos().values()]
     promised = [name for name in PROMISED if any(getattr(each, f"{name}_ps") is not None for each in slos)]
     if slo is None:

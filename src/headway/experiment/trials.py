@@ -1,7 +1,7 @@
-"""The runs of a plan: each candidate with several seeds, on all cores, none of them twice.
+"""The runs of a plan: each candidate with several seeds, on all cores, no run twice.
 
-A search asks for one candidate at a time and names those that it may ask for next, which idle workers start early. The
-number of workers does not change its answer: runs that it never asks for do not count.
+A search asks for one candidate at a time and names the candidates that it may ask for next, which idle workers start
+early. The number of workers does not change the answer: runs that the search never asks for do not count.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -31,7 +31,7 @@ class Candidate(NamedTuple):
     load: Fraction
 
 
-Run = tuple[Candidate, int]  # with the n-th seed
+Run = tuple[Candidate, int]  # a candidate, and the number of the seed
 
 
 def figures(resolved: Json) -> Json:
@@ -44,7 +44,7 @@ def figures(resolved: Json) -> Json:
 
 
 class Trials:
-    """Runs on demand; `used` has those that the search asked for, in order. Use it in a `with` statement."""
+    """Runs on demand; `used` has the runs that the search asked for, in order. Use it in a `with` statement."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Trials:
             self._progress(len(self._outcomes))
 
     def _wait(self, run: Run, ahead: Sequence[Run]) -> None:
-        """Wait for a run. Idle workers start those ahead of it meanwhile."""
+        """Wait for a run. Meanwhile, idle workers start the runs in `ahead`."""
         try:
             while run not in self._outcomes:
                 self._send([run, *ahead])

@@ -17,7 +17,7 @@ STATISTICS: Final = ("mean", "p50", "p90", "p95", "p99")
 SIMULATED: Final = "simulated"
 RECORDED: Final = "recorded"
 
-Times = dict[str, list[float]]  # picoseconds, by kind
+Times = dict[str, list[float]]  # kind of latency -> values in picoseconds
 
 
 class Validation(Struct):

@@ -13,7 +13,7 @@ from headway.types import Json
 
 LEVEL = 0.02  # policies tie if the deciding figure differs by no more than this share
 ENOUGH = 0.5  # if a smaller share of requests meets the SLO, no policy serves the workload
-SHOWN = 4  # names of tied policies; the rest are counted
+SHOWN = 4  # maximum number of tied policies to name; the rest are counted
 
 
 def verdict(
@@ -24,8 +24,8 @@ def verdict(
     plain: str = "round-robin",
     noise: Noise | None = None,
 ) -> str:
-    """Name the best policy or those that tie, with their figures and those of `plain` (or else the next policy). With
-    several seeds, `ranked` has means, and `noise` tells which differences are more than noise."""
+    """Name the best policy, or the policies that tie, with their figures and the figures of `plain` (or else of the
+    next policy). With several seeds, `ranked` has means, and `noise` tells which differences are more than noise."""
     fair = [pair for pair in ranked if pair[0] not in oracles] or list(ranked)
     (best, summary), *others = fair
     nothing = note_no_figures(summary, scenario["warmup"])
@@ -68,8 +68,8 @@ def verdict(
 
 
 def saving(ranked: Sequence[Named], scenario: Json, plain: str, noise: Noise | None = None) -> str:
-    """Name the cheapest policy of those that serve as many requests as the best, and what it saves against `plain`.
-    Return an empty text if no policy costs less, or if the difference is noise."""
+    """Name the cheapest policy that serves as many requests as the best one, and its savings relative to `plain`.
+    Return an empty string if no policy costs less, or if the difference is noise."""
     slo = has_slo(scenario)
     best = ranked[0][1]
     good = [pair for pair in ranked if _as_many(best, pair[1], slo)]

@@ -131,7 +131,7 @@ class _Tracks:
         for row, begun, until in self.places.waits(index):
             yield from self._span(pid, "waiting", "queue", row, begun, until)
         slots: list[int] = []
-        preempted = {each.request: state for each in self.preemptions.get(index, ())}  # thread that shows each
+        preempted = {each.request: state for each in self.preemptions.get(index, ())}  # by request: its thread
         for stay in self.places.stays(index):
             if stay.slot == len(slots):
                 slots.append(self._new_thread())
