@@ -21,7 +21,7 @@ KINDS: Final = tuple(detector.KIND for detector in DETECTORS)
 
 
 def find(result: Run) -> list[Finding]:
-    """Return all findings of a run, most severe first; equally severe ones in order of their start."""
+    """Return all findings of a run, most severe first; findings of equal severity are in order of their start."""
     run = Observed(result)
     findings = [finding for detector in DETECTORS for finding in detector.find(run)]
     return sorted(findings, key=lambda finding: (-finding.severity, finding.at_ps, KINDS.index(finding.kind)))

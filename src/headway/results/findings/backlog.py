@@ -1,7 +1,7 @@
 """Saturation: whether the cluster kept up with the arrivals: stable, backlogged or overloaded.
 
 The backlog b(t) counts requests that wait for their first token or, in a disaggregated cluster, for their KV cache. It
-is sampled at `SAMPLES` equally spaced instants from the first arrival to the last. q₂ and q₄ are its means over the
+is sampled at `SAMPLES` equally spaced times from the first arrival to the last. q₂ and q₄ are its means over the
 second and the fourth quarter. With A requests in total, a run is *stable* if b stays below max(`LEAST`, `WALK`·√A), the
 size of a random walk. Otherwise it is *overloaded* if q₄ is at least half of the peak of b and at least `GROWTH` times
 q₂, and *backlogged* if the backlog recovered or does not grow. Severity: if overloaded, one half plus the share of
@@ -105,7 +105,7 @@ def find(run: Observed) -> list[Finding]:
 
 
 def _wait_ends(requests: Columns) -> Iterator[int]:
-    """Yield when each request's wait ended: it received what it waited for, or it ended; -1 if neither happened."""
+    """Yield when each request's wait ended: it got its first token or KV cache, or it ended; -1 if still waiting."""
     for first, handed, arrived, end in requests.select("first_token_ps", "handed_ps", "transferred_ps", "finished_ps"):
         if handed >= 0:
             yield max(first, arrived) if arrived >= 0 else end

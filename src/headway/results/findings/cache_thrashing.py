@@ -1,7 +1,7 @@
 """Cache thrashing: instances load blocks from a tier below the GPU soon after they stored them there.
 
-Such loads are the run's `thrashes`. Those of one tier that are at most `GAP_PS` apart form an episode, which needs at
-least `LEAST` loads. Severity: its blocks divided by all blocks loaded from that tier in the run.
+Such loads are the run's `thrashes`. Loads from one tier that are at most `GAP_PS` apart form an episode, which needs at
+least `LEAST` loads. Severity: the episode's blocks divided by all blocks loaded from that tier in the run.
 """
 
 from collections import Counter

@@ -26,7 +26,7 @@ ORDER: Final = 8
 SPACING_PS: Final = PS_PER_SECOND
 EXCESS: Final = 4
 LEAST: Final = 8
-ONCE_IN: Final = 100  # runs in which random choice makes one herd
+ONCE_IN: Final = 100  # random choice makes at most one herd in this many runs
 
 
 class Late(NamedTuple):
@@ -56,7 +56,7 @@ class Decisions:
         self.rows = sorted((row for row, target in enumerate(self.target) if target >= 0), key=self.at_ps.__getitem__)
 
     def streaks(self) -> Iterator[list[int]]:
-        """Yield the rows of consecutive decisions with one target, none more than `SPACING_PS` after the other."""
+        """Yield the rows of consecutive decisions with one target, each at most `SPACING_PS` after the previous one."""
         rows, at, begin = self.rows, self.at_ps, 0
         for place, row in enumerate(rows):
             last = rows[place - 1]
@@ -79,7 +79,7 @@ def find(run: Observed) -> list[Finding]:
 
 
 def by_chance(peers: int, decisions: int) -> int:
-    """Return how many equal random choices in a row are too many."""
+    """Return the number of equal choices in a row that is too large for random choice."""
     choices, ways = 1, 1
     while ways < ONCE_IN * decisions:
         choices, ways = choices + 1, ways * peers
@@ -87,7 +87,7 @@ def by_chance(peers: int, decisions: int) -> int:
 
 
 def _herds(run: Observed, peers: Sequence[int], decisions: Decisions, limit: int) -> Iterator[Herd]:
-    """Yield herds in order of time. Stays that end and states that change at an instant do so before its decisions."""
+    """Yield herds in order of time. Ends of stays and state changes apply before decisions at the same time."""
     target_of, at_ps, end_ps = decisions.target, decisions.at_ps, decisions.end_ps
     ending = sorted((row for row in decisions.rows if end_ps[row] > at_ps[row]), key=end_ps.__getitem__, reverse=True)
     changes = [change for change in reversed(run.result.states) if change.instance in peers]

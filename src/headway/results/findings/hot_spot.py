@@ -2,7 +2,7 @@
 
 The run is cut into `SLICES` equal slices of at least one second. An instance is hot in a slice if it has `FACTOR` times
 as many requests as its peers and at least `EXCESS` more, as means over time. Its peers are the other open instances of
-the same model and role. A finding needs `SLICES_HOT` hot slices in a row. Severity: the time that requests spent there
+the same model and role. A finding needs `SLICES_HOT` hot slices in a row. Severity: the time that requests spent at it
 beyond the peers' mean, divided by the time that requests spent at all these instances in the whole run.
 """
 
@@ -31,8 +31,8 @@ class Spot(NamedTuple):
     instance: int
     begin: int
     end: int
-    there_ps: int  # summed over its requests
-    peers_ps: int  # the mean of its peers
+    there_ps: int  # time at the instance, summed over its requests
+    peers_ps: int  # the same time at its peers, on average
 
 
 def find(run: Observed) -> list[Finding]:
@@ -52,7 +52,7 @@ def find(run: Observed) -> list[Finding]:
 
 
 def sum_by_slice(grid: Grid, spans: Iterable[tuple[int, int]]) -> list[int]:
-    """Return for each slice the time that the spans have in it."""
+    """Return for each slice the total time that the spans cover in it."""
     sums = SpanSums(grid)
     for begin, end in spans:
         sums.add(begin, end)
@@ -82,7 +82,7 @@ def _hot(peers: Sequence[int], loads: list[list[int]], serving: list[list[int]],
     everything = [sum(at) for at in zip(*loads, strict=True)]
     open_ps = [sum(at) for at in zip(*serving, strict=True)]
     for instance, own, there in zip(peers, loads, serving, strict=True):
-        means = [  # of the peers; an instance without an open peer is not hot
+        means = [  # means of the peers; an instance without an open peer is not hot
             (total - mine) * grid.step_ps // (open_ - here) if open_ > here else mine
             for total, mine, open_, here in zip(everything, own, open_ps, there, strict=True)
         ]

@@ -52,9 +52,9 @@ class Stays:
 
 
 def stays(requests: Columns, ended_ps: int) -> defaultdict[int, Stays]:
-    """Return by instance the requests that were there, from dispatch until they ended or moved on.
+    """Return the stays of requests at each instance, from dispatch until the request ended or moved on.
 
-    A disaggregated request has two stays: at its prefill instance, then at its decode instance. Of a retried request
+    A disaggregated request has two stays: at its prefill instance, then at its decode instance. For a retried request,
     only the last attempt is known. Requests that moved between instances while running are left out.
     """
     by_instance: defaultdict[int, Stays] = defaultdict(Stays)
@@ -72,11 +72,11 @@ def stays(requests: Columns, ended_ps: int) -> defaultdict[int, Stays]:
     return by_instance
 
 
-MOST: Final = 5  # findings of one kind
+MOST: Final = 5  # maximum number of findings of one kind
 
 
 def runs(times: Sequence[int], gap_ps: int) -> Iterator[tuple[int, int]]:
-    """Yield the longest stretches of ascending times that are at most `gap_ps` apart, as slices."""
+    """Split ascending times wherever a gap exceeds `gap_ps`, and yield the parts as slices."""
     begin = 0
     for place in range(1, len(times) + 1):
         if place == len(times) or times[place] - times[place - 1] > gap_ps:
@@ -93,7 +93,7 @@ def worst(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def examples(weights: Iterable[tuple[float, int]]) -> list[int]:
-    """Return the requests with the greatest weights, heaviest first; of equals the first to arrive."""
+    """Return the requests with the greatest weights, heaviest first; among equals, earlier arrivals first."""
     return [-row for _, row in nlargest(EXAMPLES, ((weight, -row) for weight, row in weights))]
 
 
@@ -102,7 +102,7 @@ def busiest(counts: dict[int, int]) -> list[int]:
     return sorted(counts, key=lambda key: (-counts[key], key))
 
 
-NAMED: Final = 3  # instances that a sentence names
+NAMED: Final = 3  # maximum number of instances that a sentence names
 
 
 def seconds(time_ps: int) -> float:
@@ -162,7 +162,7 @@ class Observed:
 
     @cached_property
     def peers(self) -> dict[tuple[str, str], list[int]]:
-        """The instances among which a router chooses, by model and role; groups of one are left out."""
+        """The instances among which a router chooses, by model and role; groups of one instance are left out."""
         groups: dict[tuple[str, str], list[int]] = {}
         for index, instance in self.result.instances().items():
             groups.setdefault((instance.get("model", ""), instance.get("role", "")), []).append(index)
@@ -201,12 +201,12 @@ class Observed:
         return join_words(names if len(names) <= NAMED else [*names[:NAMED], f"{len(names) - NAMED} more"])
 
     def slowest(self, rows: Iterable[int]) -> list[int]:
-        """Return the requests among these that waited longest at their instance."""
+        """Return those of the given requests that waited longest at their instance."""
         left, enqueued = self.waits.left_ps, self.requests.enqueued_ps
         return examples((left[row] - enqueued[row], row) for row in rows)
 
     def most_hit(self, tenants: Counter[int], word: str) -> Json:
-        """Return the most affected tenant and its count as evidence; nothing if the run has one tenant."""
+        """Return the most affected tenant and its count as evidence; empty if the run has one tenant."""
         if len(self.tenants) < 2:
             return {}
         first = busiest(tenants)[0]

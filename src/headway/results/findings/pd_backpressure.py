@@ -49,7 +49,7 @@ def find(run: Observed) -> list[Finding]:
         longest = max(wait.end - wait.begin for wait in waits)
         for episode in _episodes(waits, limit):
             if episode.high_ps >= LEAST_PS:
-                # A wait that began more than `longest` before the episode is over.
+                # A wait that began more than `longest` before the episode also ended before the episode.
                 first = bisect_left(waits, (episode.begin - longest,))
                 rest = waits[first : bisect_left(waits, (episode.end,))]
                 inside = [wait for wait in rest if wait.end > episode.begin]

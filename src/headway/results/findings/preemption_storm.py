@@ -35,7 +35,7 @@ def find(run: Observed) -> list[Finding]:
 
 
 def _storms(times: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield the storms in ascending times as slices: unions of windows with enough preemptions."""
+    """Yield the storms as slices of the ascending times: unions of windows with enough preemptions."""
     begin = end = -1
     for last in range(MANY - 1, len(times)):
         first = last - MANY + 1
@@ -51,7 +51,7 @@ def _storms(times: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _finding(run: Observed, instance: int, storm: list[Preemption], there: int) -> Finding:
-    """Describe a storm; `there` is the known number of requests at the instance during it."""
+    """Describe a storm; `there` is the known number of requests at the instance during the storm."""
     at, until = storm[0].at_ps, storm[-1].at_ps
     preempted = Counter(preemption.request for preemption in storm)
     there = max(there, len(preempted))

@@ -1,6 +1,6 @@
 """Priority inversion: a request waits at its instance while a less important one starts there.
 
-Importance is the SLO class in the order of `CLASSES` (a user-defined class ranks with standard), and within a class the
+Importance is the SLO class in the order of `CLASSES` (a user-defined class ranks as standard), and within a class the
 score that the scheduler received. The order of arrival does not matter: first come, first served inverts priorities
 too. There is one finding per class of passed requests. Severity: the share of that class's requests at an instance that
 were passed.

@@ -49,7 +49,7 @@ def find(run: Observed) -> list[Finding]:
 
 
 def _finding(run: Observed, way: str, tokens: dict[int, int], base: int, started: int, weight: float) -> Finding:
-    """Describe one direction; `base` counts the expected hits (for misses) or all hits (for hits)."""
+    """Describe unexpected misses or hits; `base` counts the expected hits (for misses) or all hits (for hits)."""
     count = len(tokens)
     where = Counter(map(run.home, tokens))
     names = run.names(where)

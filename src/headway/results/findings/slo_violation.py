@@ -2,7 +2,7 @@
 
 A request misses the SLO if its TTFT, TPOT or end-to-end time is above its target, as in `slo` of the summary. There is
 one finding per class. Its worst stretch is the series of consecutive arrivals of the class in which misses outnumber
-the others most. Severity: the share of requests with a target that missed one.
+the other requests most. Severity: of the requests with a target, the share that missed one.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from headway.results.sample import Sample, completed_flags, completed_sample
 
 KIND: Final = "slo_violation"
 AREA: Final = "latency"
-ADVICE: Final = ""  # depends on where the time went: see `words.focus`
+ADVICE: Final = ""  # depends on the longest part of the latency: see `words.focus`
 ORDER: Final = 2
 NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end to end"}
 
@@ -37,7 +37,7 @@ def find(run: Observed) -> list[Finding]:
 
 
 def _finding(run: Observed, code: int, rows: list[int], sample: Sample, places: list[int]) -> Finding:
-    """Describe the misses of one class; `places` are its positions in the sample, in order of arrival."""
+    """Describe the misses of one class; `places` are the class's indexes in the sample, in order of arrival."""
     assert sample.good is not None
     requests, name, good = run.requests, run.classes[code], sample.good
     judged = [place for place in places if any(flags[place] is not None for flags in sample.met.values())]
@@ -79,7 +79,7 @@ def _finding(run: Observed, code: int, rows: list[int], sample: Sample, places: 
 
 
 def _worst_stretch(good: Iterable[bool]) -> tuple[int, int]:
-    """Return the slice in which misses outnumber the others most (of equals, the first and shortest)."""
+    """Return the slice in which misses outnumber the other requests most (among equals, the first and shortest)."""
     best, stretch = 0, (0, 0)
     total, begin = 0, 0
     for place, met in enumerate(good):

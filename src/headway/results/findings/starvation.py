@@ -1,9 +1,9 @@
-"""Starvation: a request waits far longer than most while later arrivals start before it.
+"""Starvation: a request waits far longer than most requests while later arrivals start before it.
 
 A request starves if its wait from arrival to first step is at least `FACTOR` times the median and at least `LEAST_PS`,
-and if it lost at least `PLACES` places: so many more requests started at its instance before it than had arrived before
-it. If a request gave up, its wait until then counts. There is one finding per class. Severity: the share of the class
-that starved, but at least `SLIGHTEST`.
+and if it lost at least `PLACES` places. The lost places are the number of requests that started at its instance before
+it, minus the number that arrived there before it. If a request gave up, its wait until then counts. There is one
+finding per class. Severity: the share of the class that starved, but at least `SLIGHTEST`.
 """
 
 from bisect import bisect_left

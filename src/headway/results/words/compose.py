@@ -1,4 +1,4 @@
-"""A run in words within a token limit: all sections, without the least important lines."""
+"""A run in words within a token limit: all sections, but without the least important lines if necessary."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
@@ -23,7 +23,7 @@ from headway.results.words.worst import write_alternatives, write_audit, write_w
 from headway.types import Json
 
 LEADS: Final[dict[str, Callable[[Material, int], Section]]] = {
-    "decision-audit": write_audit,  # an evenly spaced sample of decisions, with predictions and outcomes
+    "decision-audit": write_audit,  # evenly spaced decisions, with predictions and outcomes
     "counterfactual": write_alternatives,  # other choices of instance, by gain
     "pattern-mining": write_patterns,  # conditions that correlate with bad outcomes
 }
@@ -63,7 +63,7 @@ SCORES: Final = (
 
 
 class Summary(Struct, frozen=True):
-    """A run in words: the text, an upper bound of its tokens, and the source of each figure and name in it."""
+    """A run in words: the text, an upper bound on its tokens, and the source of each figure and name in it."""
 
     text: str
     tokens: int
@@ -113,9 +113,9 @@ def summarize(
     """Return a run in words, as Markdown: outcome against targets, issues, alternatives, and suggestions.
 
     `max_tokens` is a hard limit, by a count that no common tokenizer exceeds. `focus` keeps only the issues and
-    suggestions of some areas, such as routing or cache. `examples` is the number of worst decisions to show. `counters`
-    includes the estimated effect of other decisions. `strategy` is issue-focused, decision-audit, counterfactual or
-    pattern-mining.
+    suggestions of the given areas, such as routing or cache. `examples` is the number of worst decisions to show.
+    `counters` includes the estimated effect of other decisions. `strategy` is issue-focused, decision-audit,
+    counterfactual or pattern-mining.
     """
     return compose(
         result, max_tokens=max_tokens, focus=focus, examples=examples, counters=counters, strategy=strategy
@@ -170,7 +170,7 @@ def _strings(value: Any) -> list[str]:
 
 
 def fit(sections: Sequence[Section], max_tokens: int, made_up: frozenset[str] = frozenset()) -> tuple[Parts, int]:
-    """Return as many lines as fit, in their order, and their tokens.
+    """Return as many lines as fit, in their order, and their number of tokens.
 
     Lines are chosen by weight. If a line of a section does not fit, less important lines of that section are dropped
     too, and so are the lines that belong to a dropped line. The first line is always kept, if necessary without its

@@ -1,4 +1,4 @@
-"""The effect of other choices: estimated by the latency model, and simulated again."""
+"""The effect of other choices: as the latency model estimates it, and as simulated again."""
 
 from msgspec import Struct
 
@@ -14,7 +14,7 @@ TITLE: tuple[str] = ("## Counterfactual Analysis",)
 
 
 class Again(Struct, frozen=True):
-    """A decision that was simulated again: its best alternative, the place of that, and the TTFT that it saves."""
+    """A decision that was simulated again: its best alternative with that one's index, and the TTFT that it saves."""
 
     place: int
     best: Counterfactual
@@ -108,7 +108,7 @@ def mean_regret_ms(again: list[Again]) -> float:
 
 
 def objective_gains(run: Material) -> list[tuple[float, int]]:
-    """Return the gain of each alternative for the whole run, best first, with its place."""
+    """Return the gain of each alternative for the whole run, best first, with the index of the alternative."""
     gains = []
     for place, tried in enumerate(run.result.counterfactuals):
         if tried.value is not None and tried.alternative_value is not None:

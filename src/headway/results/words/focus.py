@@ -13,7 +13,7 @@ from headway.results.words.outcome import slo_met, where_it_went
 from headway.results.words.phrases import Line, Parts, Section, ms, name, number, percent, phrase
 from headway.types import Json
 
-PREFIX_SCORER: Final = "prefix"  # names of scorers that read the cache begin with it
+PREFIX_SCORER: Final = "prefix"  # prefix of the names of scorers that read the cache
 # The longest part of the time to first token, and what to do about it.
 LONGEST: Final = {
     "router": "passed before routing: look at admission and at the router's queue",
@@ -35,7 +35,7 @@ def write_focus(run: Material, problems: list[Issue], focus: Collection[str]) ->
 
 
 def suggest(run: Material, kind: str) -> Parts:
-    """Return the advice for an issue of this kind; empty if there is none."""
+    """Return the advice for an issue of this kind; empty if there is no advice."""
     advice = ADVICE.get(kind, ())
     return advice(run) if callable(advice) else advice
 
@@ -122,7 +122,7 @@ def _late(run: Material) -> Parts:
     )
 
 
-# By kind of issue: a sentence, or the function that writes it.
+# For each kind of issue: the advice as a sentence, or the function that writes it.
 ADVICE: Final[dict[str, Parts | Callable[[Material], Parts]]] = {
     **{detector.KIND: (detector.ADVICE,) for detector in DETECTORS},
     "slo_violation": _late,

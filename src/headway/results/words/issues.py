@@ -13,10 +13,10 @@ from headway.results.words.material import MET, MISSED, UNCOUNTED, Material
 from headway.results.words.phrases import Line, Parts, Section, count, join, number, percent, phrase
 from headway.types import PS_PER_SECOND
 
-WINDOWS: Final = 200  # of a run, at most
+WINDOWS: Final = 200  # maximum number of windows of a run
 SHORTEST_PS: Final = PS_PER_SECOND
 TIMES: Final = 3  # a burst has this many times the usual number of requests
-FEWEST: Final = 10  # requests of a burst, and misses of other tenants
+FEWEST: Final = 10  # minimum number of requests in a burst, and of misses of other tenants
 
 
 class Burst(Struct, frozen=True):
@@ -26,9 +26,9 @@ class Burst(Struct, frozen=True):
     windows: int
     window_s: float
     at_ps: int  # start of the largest burst's window
-    largest: int  # its requests
+    largest: int  # number of requests in the largest burst
     others_inside: int  # requests of other tenants that arrived in a burst's window or in the next
-    missed_inside: int  # those of them that missed their targets
+    missed_inside: int  # part of `others_inside`: requests that missed their targets
     others_outside: int
     missed_outside: int
 
@@ -58,7 +58,7 @@ def bursts(run: Material) -> list[Burst]:
     arrivals = run.column("arrival_ps")
     begun_ps = arrivals[run.warmup]
     window_ps = max(SHORTEST_PS, (arrivals[run.rows - 1] - begun_ps) // WINDOWS + 1)
-    # By tenant, requests and misses in each window.
+    # By tenant: the number of requests and of misses in each window.
     sent: defaultdict[int, Counter[int]] = defaultdict(Counter)
     missed: defaultdict[int, Counter[int]] = defaultdict(Counter)
     for row in range(run.warmup, run.rows):
@@ -113,8 +113,8 @@ LOSSES: Final = {
     "timed_out": ("timed_out", "timed out"),
     "failed": ("failed", "failed"),
 }
-NAMED: Final = 5  # requests or instances that an issue names, at most
-AT_LEAST: Final = 0.05  # share of the decisions that pass over a cached prefix, to be an issue
+NAMED: Final = 5  # maximum number of requests or instances that an issue names
+AT_LEAST: Final = 0.05  # minimum share of decisions that pass over a cached prefix for an issue
 
 
 class Issue(Struct, frozen=True):
@@ -137,7 +137,7 @@ def issues(run: Material) -> list[Issue]:
 
 
 def write_issues(run: Material, problems: list[Issue], focus: Collection[str], examples: int) -> Section:
-    """Write the issues of the areas in focus, or all."""
+    """Write the issues of the areas in `focus`, or all issues if it is empty."""
     chosen = [issue for issue in problems if not focus or issue.area in focus]
     title = phrase("## Key Issues ({} found)", count("issues.count", len(chosen)))
     if not chosen:
@@ -154,7 +154,7 @@ def write_issues(run: Material, problems: list[Issue], focus: Collection[str], e
 
 
 def _findings(run: Material) -> list[Issue]:
-    """Return one issue per kind: its worst finding in full, the others counted."""
+    """Return one issue per kind: its worst finding in full, and the number of others."""
     kinds: dict[str, list[int]] = {}
     for place, finding in enumerate(run.findings):
         kinds.setdefault(finding.kind, []).append(place)
@@ -243,7 +243,7 @@ def _prefix_ignored(run: Material, survey: Survey) -> Issue | None:
         )
         if rate > usual:
             severity = max(severity / 2, away.missed / missed)
-        else:  # passing it over did no harm
+        else:  # passing over the prefix did no harm
             kind, severity = "prefix_passed", severity / 4
     return Issue(kind, min(1.0, severity), head, [pattern, (*parts, ".")])
 

@@ -22,7 +22,7 @@ MET, MISSED, UNCOUNTED = 0, 1, -1
 
 
 class Material:
-    """A run as the sections read it. Derived values are computed on first use and kept."""
+    """A run as the sections read it. Derived values are computed on first use and cached."""
 
     def __init__(self, result: Result, findings: Sequence[Finding] | None = None) -> None:
         self.result = result
@@ -56,7 +56,7 @@ class Material:
         return self.codes_of("tenant")
 
     def codes_of(self, name: str) -> tuple[Sequence[int], Sequence[str]]:
-        """Return a column of words as codes, and the words by code."""
+        """Return a column of strings as codes, and the strings by code."""
         column = self.column(name)
         if isinstance(column, Coded):
             return column.codes, column.words
@@ -65,7 +65,7 @@ class Material:
         return codes, list(numbers)
 
     def same(self, name: str, other: str) -> bool:
-        """Return whether two columns of words divide the requests into the same groups."""
+        """Return whether two columns of strings divide the requests into the same groups."""
         first, second = self.codes_of(name)[0], self.codes_of(other)[0]
         pairs = set(zip(first, second, strict=True))
         return len(pairs) == len(set(first)) == len(set(second))
@@ -102,7 +102,7 @@ class Material:
         return flags
 
     def ttft_ps(self, row: int) -> int:
-        """Return the time to first token of a request; -1 if it got none."""
+        """Return the time to first token of a request; -1 if it got no token."""
         first = self.column("first_token_ps")[row]
         return int(first - self.column("arrival_ps")[row]) if first >= 0 else -1
 
@@ -110,7 +110,7 @@ class Material:
 
     @cached_property
     def survey(self) -> Survey | None:
-        """Totals over the decisions; None if the run did not trace them."""
+        """Totals over the decisions; None if no decision was traced."""
         decisions = self.result.decisions
         return None if decisions is None or not len(decisions) else survey(self.result, self.missed)
 
@@ -161,7 +161,7 @@ def policy(stage: str, spec: Json) -> Parts:
 
 
 def _parameter(place: str, key: str, value: Any) -> Parts:
-    """Write a parameter as `key value`, a scorer as `name weight`; nothing for a value without name or number."""
+    """Write a parameter as `key value`, a scorer as `name weight`; empty for a value without name or number."""
     if isinstance(value, list) and not (value and all(isinstance(item, str) for item in value)):
         items = [_parameter(f"{place}.{number}", key, item) for number, item in enumerate(value)]
         return join([item for item in items if item])

@@ -17,22 +17,22 @@ from headway.results.words.issues import explain_no_decisions
 from headway.results.words.material import MISSED, UNCOUNTED, Material
 from headway.results.words.phrases import Fact, Line, Section, clean, count, ms_of, percent, phrase
 
-PROMPTS: Final = (256, 1024, 4096, 16384)  # tokens: the bins begin here
-QUEUES: Final = (1, 5, 20)  # requests
+PROMPTS: Final = (256, 1024, 4096, 16384)  # lower edges of the bins, in tokens
+QUEUES: Final = (1, 5, 20)  # lower edges of the bins, in requests
 PARTS: Final = ("first quarter", "second quarter", "third quarter", "last quarter")
 SLOW: Final = 90  # percentile of TTFT above which a request without an SLO is slow
-FEWEST: Final = 20  # requests of a pattern
-SMALLEST: Final = 0.01  # share of all requests
-LIFT: Final = 1.2  # at least
-BETTER: Final = 1.25  # factor by which a second condition must raise the rate
+FEWEST: Final = 20  # minimum number of requests of a pattern
+SMALLEST: Final = 0.01  # minimum share of all requests that a pattern covers
+LIFT: Final = 1.2  # minimum lift of a pattern
+BETTER: Final = 1.25  # minimum factor by which a second condition must raise the rate
 UNKNOWN: Final = "unknown"
 
 
 class Pattern(Struct, frozen=True):
     conditions: tuple[tuple[str, str], ...]  # feature and value
-    support: int  # requests
+    support: int  # number of requests that meet the conditions
     bad: int
-    base: float  # share of bad ones among all
+    base: float  # share of bad requests among all requests
 
     @property
     def rate(self) -> float:
@@ -44,7 +44,7 @@ class Pattern(Struct, frozen=True):
 
     @property
     def excess(self) -> float:
-        """Bad requests beyond the number that the base rate gives."""
+        """The number of bad requests above the number expected from the base rate."""
         return self.bad - self.support * self.base
 
     def words(self) -> str:
@@ -88,7 +88,7 @@ def mine(run: Material) -> Mined:
 
 
 def _bad(run: Material) -> tuple[Sequence[int], int | None]:
-    """Return by request whether it missed its SLO or, without an SLO, was lost or among the slowest."""
+    """Return for each request whether it missed its SLO or, without an SLO, was lost or among the slowest."""
     if run.has_slo:
         return run.missed, None
     waits = [run.ttft_ps(row) if flag == 0 else -1 for row, flag in enumerate(run.missed)]
@@ -99,7 +99,7 @@ def _bad(run: Material) -> tuple[Sequence[int], int | None]:
 
 
 def _features(run: Material) -> tuple[list[str], list[Sequence[str]]]:
-    """Return the names of the features, and by feature its value for every request."""
+    """Return the names of the features, and for each feature its value for every request."""
     features: dict[str, Sequence[str]] = {}
     column_of = {"tenant": "tenant", "class": "slo_class", "kind": "kind", "model": "model"}
     for feature, column in column_of.items():
@@ -137,7 +137,7 @@ def _hit(tokens: int, of: int) -> str:
 
 
 def bins(edges: Sequence[int]) -> list[str]:
-    """Return the labels of the bin below the first edge and of the bins that the edges begin."""
+    """Return the labels of the bins: one below the first edge, and one that begins at each edge."""
     inner = [str(low) if high == low + 1 else f"{low}-{high - 1}" for low, high in pairwise(edges)]
     first = "0" if edges[0] == 1 else f"0-{edges[0] - 1}"
     return [first, *inner, f"{edges[-1]}+"]

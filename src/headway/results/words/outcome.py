@@ -50,7 +50,7 @@ def verdict(run: Material) -> Parts:
 
 
 def slo_met(run: Material) -> bool:
-    """Return whether no request was lost and every 99th percentile with a target is within it, for each tenant."""
+    """Return whether no request was lost and, for each tenant, every p99 with a target is within that target."""
     requests, promises = run.summary["requests"], run.promises
     if requests["rejected"] or requests["timed_out"] or requests["failed"]:
         return False
@@ -100,7 +100,7 @@ def _latencies(run: Material) -> list[Line]:
 
 
 def _where_it_went(run: Material) -> Parts:
-    """Write the parts of the time to first token: of requests that missed their SLO, or of all that got a token."""
+    """Write the parts of the TTFT: of the requests that missed their SLO, or of all requests that got a token."""
     group, number, spans = where_it_went(run)
     if not number:
         return ()

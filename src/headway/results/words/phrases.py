@@ -1,4 +1,4 @@
-"""Sentences in which every figure and name has a known source: a template, and facts in its places."""
+"""Sentences in which every figure and name has a known source: a template, and the facts that fill it."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,7 +16,7 @@ LETTERS_A_TOKEN: Final = 4
 FEWEST_TOKENS: Final = 50  # enough for the outcome of any run
 PIECES: Final = re.compile(r"[A-Z]{2,}(?![a-z])|[A-Z]?[a-z]+|[A-Z]|\n| {2,}| (?=[^A-Za-z\s])|[^\sA-Za-z]")
 WORDS: Final = re.compile(r"[A-Za-z]+")
-# Words that are common in names of policies and in users' names, so that tokenizers know them.
+# Words that are common in names of policies and in names that users choose; tokenizers know them.
 COMMON: Final = frozenset(
     re.findall(
         r"\w+",
@@ -31,7 +31,7 @@ COMMON: Final = frozenset(
 
 
 def tokens(text: str, made_up: Collection[str] = ()) -> int:
-    """Estimate the tokens of a text from above: no common tokenizer counts more.
+    """Return an upper bound on the tokens of a text: no common tokenizer counts more.
 
     Every digit, sign, line break and non-ASCII byte is one token, and so is a space before a digit or sign. A
     lower-case word is one token for every four letters, rounded up. In upper-case words and in the words of `made_up`,
@@ -55,7 +55,7 @@ def _cost(piece: str, made_up: Collection[str]) -> int:
     return -(-len(piece) // LETTERS_A_TOKEN)
 
 
-LONGEST_NAME: Final = 40  # characters of a name
+LONGEST_NAME: Final = 40  # maximum number of characters of a name
 NO_VALUE: Final = "none"
 
 
@@ -89,7 +89,7 @@ class Section(Struct):
     title: Parts
     lines: list[Line]
     numbered: bool = False
-    titled: Callable[[int], Parts] | None = None  # the title for a number of entries, at most as long as `title`
+    titled: Callable[[int], Parts] | None = None  # returns the title for `n` entries, at most as long as `title`
 
 
 def text_of(parts: Parts) -> str:
@@ -146,7 +146,7 @@ def _fact(write: Callable[[Any], str], source: str, value: Any) -> Fact:
     return Fact(source, value, write(value))
 
 
-name = partial(_fact, lambda value: cut(clean(value), LONGEST_NAME) or '""')  # chosen by a user
+name = partial(_fact, lambda value: cut(clean(value), LONGEST_NAME) or '""')  # a name that a user chose
 quote = partial(_fact, lambda value: " ".join(value.split()).rstrip("."))  # a sentence, without its full stop
 number = partial(_fact, str)  # an identifier, such as a request's
 count = partial(_fact, "{:,}".format)
@@ -167,7 +167,7 @@ def ms_of(source: str, ps: int) -> Fact:
 
 
 def at(source: str, ps: int) -> Fact:
-    """Return an instant, in seconds of simulated time."""
+    """Return a time of the simulation, in seconds."""
     return Fact(source, ps / PS_PER_SECOND, f"t={ps / PS_PER_SECOND:.3f} s")
 
 

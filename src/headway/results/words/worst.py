@@ -12,7 +12,7 @@ from headway.types import Json
 
 
 class Case(Struct, frozen=True):
-    """A decision to describe: its place in the log, and its simulated alternative, if there is one."""
+    """A decision to describe: its index in the log, and its simulated alternative, if there is one."""
 
     place: int
     decision: Decision
@@ -29,7 +29,7 @@ class Case(Struct, frozen=True):
 
     @property
     def better(self) -> int:
-        """The position of the candidate that would have been better."""
+        """The position of the better candidate in the decision's lists."""
         if self.again is None:
             return best_estimate(self.decision)
         other = self.again.best.changed
@@ -37,7 +37,7 @@ class Case(Struct, frozen=True):
 
     @property
     def regret_ps(self) -> int:
-        """The estimated regret, if the latency model has one."""
+        """The estimated regret; 0 if the latency model has no estimate."""
         return self.decision.estimated_regret_ps() or 0
 
 
@@ -98,7 +98,7 @@ def describe_decision(run: Material, case: Case) -> Parts:
 
 
 def context(run: Material, case: Case) -> Parts:
-    """Write what the router knew of the chosen candidate and of the better one."""
+    """Write what the router knew about the chosen candidate and about the better one."""
     parts = phrase("Context: {}", candidate(run, case, case.chosen_seat))
     if case.better != case.chosen_seat:
         parts += phrase("; {}", candidate(run, case, case.better))
