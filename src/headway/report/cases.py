@@ -21,7 +21,7 @@ from headway.results.result import Result
 from headway.types import Json
 
 Source = str | Path | Result
-SHOWN: Final = 3  # differing keys in a label
+SHOWN: Final = 3  # maximum number of differing keys in a label
 ASKED: Final = ("workload", "slo", "horizon", "warmup")  # sections that must be equal to rank runs
 
 
@@ -48,21 +48,21 @@ class Cases(Struct):
     """All runs of a page, best first if they can be ranked."""
 
     kind: str  # run, comparison or sweep
-    name: str  # of the scenario
+    name: str  # name of the scenario
     verdict: str
     cases: list[Case]
     baseline: str | None
-    command: str | None  # to run it again
+    command: str | None  # the command that repeats the runs
     stage: str = "routing"
     vary: dict[str, list[Any]] = {}
     paired: list[Json] | None = None
     seeds: int = 1
-    count: int = 0  # of all runs
-    note: str = ""  # which runs these are, if not all
+    count: int = 0  # number of all runs
+    note: str = ""  # which runs are shown, if not all
 
 
 def open_cases(sources: Sequence[Source]) -> Cases:
-    """Open runs or one study, by the files in the folders."""
+    """Open runs or one study; the files in the folders tell which."""
     if not sources:
         raise HeadwayError("report: name at least one run folder or study folder.")
     paths = [Path(source) for source in sources if not isinstance(source, Result)]
@@ -131,7 +131,7 @@ def _runs(sources: Sequence[Source]) -> Cases:
 
 
 def _compared_stage(scenarios: Sequence[Json]) -> str:
-    """Return the stage whose policies differ; routing if none or several do."""
+    """Return the stage whose policies differ; if no stage or several stages differ, return routing."""
     policies = {stage: [policy_of(scenario, stage) for scenario in scenarios] for stage in DEFAULT_POLICIES}
     stages = [stage for stage, specs in policies.items() if any(spec != specs[0] for spec in specs)]
     return stages[0] if len(stages) == 1 else "routing"
@@ -156,7 +156,7 @@ def labels(cases: Sequence[Case], stage: str) -> list[str]:
 
 
 def differing(scenarios: Sequence[Json], but: Sequence[str] = ()) -> list[str]:
-    """Return the dotted keys whose values differ, without those in or below `but`."""
+    """Return the dotted keys whose values differ, except the keys in or below `but`."""
     tables = [flat(scenario) for scenario in scenarios]
     keys = dict.fromkeys(key for table in tables for key in table)
     return [

@@ -1,4 +1,4 @@
-"""The catalogue of policies for the terminal: a table of all, and a page for each."""
+"""The catalogue of policies for the terminal: a table of all policies, and a page for each."""
 
 import inspect
 import typing
@@ -34,7 +34,7 @@ DEFAULTS: Final = {**DEFAULT_POLICIES, "picker": "max-score", "decider": "always
 
 
 def find(name: str | None) -> list[Entry]:
-    """Return all entries, those with one name (stages may share a name), or those of a user's file."""
+    """Return all entries, the entries with this name (stages may share a name), or the entries of a user's file."""
     stages = list(HEADINGS)
     entries = sorted(registry.entries(), key=lambda entry: stages.index(entry.stage))
     if name is None:
@@ -139,7 +139,7 @@ def figure(value: float) -> str:
 
 
 def policy_file_page(document: Mapping[str, Any]) -> RenderableType:
-    """Each policy of a valid file: what it reads, its parameters, how large it is."""
+    """Return a page on each policy of a valid file: the signals it reads, its parameters, and its complexity."""
     parts: list[RenderableType] = []
     if document["bundle"] is not None:
         about = document["bundle"]

@@ -13,10 +13,10 @@ from headway.results.time_grid import Grid
 from headway.types import Json
 
 # One colour per policy, the same in every chart of a page: the palette of Okabe and Ito for colour-blind readers,
-# without black and yellow, which are invisible on a dark and on a white page.
+# without black, which is invisible on a dark page, and yellow, which is invisible on a white page.
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-GREY: Final = "#868686"  # the baseline
-MOST: Final = len(COLOURS) + 1  # policies in a chart
+GREY: Final = "#868686"  # colour of the baseline
+MOST: Final = len(COLOURS) + 1  # maximum number of policies in a chart
 
 Palette = Mapping[str, str]  # label -> colour
 
@@ -43,7 +43,7 @@ SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"
 HEIGHT: Final = 220
 DASHES: Final = [4, 3]
 TARGET_LINE: Final = {"strokeDash": DASHES, "strokeWidth": 1.2, "style": "target"}
-UNITS: Final = ((172_800, 3600, "hours"), (600, 60, "minutes"), (0, 1, "seconds"))  # least span, seconds per unit
+UNITS: Final = ((172_800, 3600, "hours"), (600, 60, "minutes"), (0, 1, "seconds"))  # minimum span, seconds per unit
 
 
 def chart(description: str, values: Sequence[Json], *, height: int = HEIGHT, **rest: Any) -> Json:
@@ -70,7 +70,7 @@ def offset(colours: Palette) -> Json:
 
 
 def categories(field: str, names: Sequence[str], kind: str = "nominal", **axis: Any) -> Json:
-    """Return an axis of names, in their order."""
+    """Return an axis of names, in the given order."""
     return {"field": field, "type": kind, "title": None, "sort": list(names), "axis": axis}
 
 
@@ -134,7 +134,7 @@ def side_by_side(figures: Sequence[str]) -> str:
     return f'<div class="pair">{"".join(figures)}</div>'
 
 
-ROW: Final = 17  # height of an instance
+ROW: Final = 17  # height of an instance's row
 CROWD: Final = 24  # with more instances, some names are hidden
 LEAST: Final = 60
 
@@ -145,7 +145,7 @@ def heat(
     title: str, rows: Mapping[str, Sequence[float | None]], grid: Grid, top: float, *, share: bool = False
 ) -> Json:
     """Return a heat map with a row per instance and a column per part of the run; `top` is the end of the scale, which
-    charts side by side share."""
+    adjacent charts share."""
     size, unit = time_unit(grid.seconds(grid.bins) - grid.seconds(0))
     values = [
         {

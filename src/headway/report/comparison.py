@@ -18,7 +18,7 @@ from headway.types import Json
 
 MARKS: Final = {"template": "t", "control": "c"}
 MEANINGS: Final = {"template": "constants to search", "control": "shows one effect, not for production"}
-GROUP: Final = 35  # room for the column of tenants or classes, with FIGURES
+GROUP: Final = 35  # width for the column of tenants or classes and for FIGURES
 
 
 def _columns(comparison: Comparison, fairness: bool) -> list[Column]:
@@ -42,7 +42,7 @@ def _columns(comparison: Comparison, fairness: bool) -> list[Column]:
 
 
 def figures(summaries: Iterable[Mapping[str, Any]], slo: bool) -> list[Column]:
-    """Return the figures of runs or of groups of requests, with columns of lost requests if there are any."""
+    """Return the figures of runs or of groups of requests, with columns of lost requests if any were lost."""
     outcomes = [summary["requests"] for summary in summaries]
     lost = [name for name in ("rejected", "timed_out", "failed") if any(counts[name] for counts in outcomes)]
     times = figure_columns("latency.ttft.mean", "latency.ttft.p99", "latency.tpot.p99", "latency.e2e.mean")
@@ -70,7 +70,7 @@ def _label(comparison: Comparison, name: str) -> str:
 
 
 def legend(comparison: Comparison) -> str:
-    """Explain the marks before policies; empty if there are none."""
+    """Explain the marks before policies; empty if no policy has a mark."""
     kinds = set(comparison.aside.values())
     return "; ".join(f"{MARKS[kind]} {kind}: {MEANINGS[kind]}" for kind in MARKS if kind in kinds)
 

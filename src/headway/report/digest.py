@@ -1,4 +1,4 @@
-"""The data that a page needs of one run, small enough to keep several runs in memory."""
+"""The data of one run that a page needs, small enough to keep several runs in memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from headway.results.time_grid import Grid
 from headway.types import PS_PER_SECOND, SERVING, Json
 
 WORST: Final = 10
-MOST: Final = 100_000  # decisions that are read, evenly spaced if there are more
+MOST: Final = 100_000  # maximum number of decisions to read; if there are more, evenly spaced ones
 EDGES_MS: Final = (-300, -100, -30, -10, -3, -1, 1, 3, 10, 30, 100, 300, 1000)
 CLASSES: Final = (
     f"below {EDGES_MS[0]}",
@@ -40,7 +40,7 @@ CLASSES: Final = (
 class Regrets(Struct, frozen=True):
     """How much earlier the best candidate would have given the first token."""
 
-    counts: list[int]  # by CLASSES
+    counts: list[int]  # number of decisions in each of CLASSES
     some: int  # decisions with regret
     spread: Spread  # in milliseconds
 
@@ -55,7 +55,7 @@ class Bad(Struct, frozen=True):
     decision: Decision
     estimated_ps: int
     best: int  # the best candidate according to the latency model
-    true_ps: int | None  # by simulation, if there was one
+    true_ps: int | None  # regret by simulation; None if it was not simulated
 
     @property
     def regret_ps(self) -> int:
@@ -66,8 +66,8 @@ class Decided(Struct, frozen=True):
     """The decisions of one run."""
 
     count: int
-    step: int  # one decision in so many was read
-    contributions: dict[str, float]  # by scorer: its score of the chosen candidate above its mean score
+    step: int  # one of this many decisions was read
+    contributions: dict[str, float]  # by scorer: its score of the chosen candidate minus its mean score
     estimated: Regrets
     true: Regrets | None
     worst: list[Bad]
@@ -139,17 +139,17 @@ class Book:
         return figure(f"chart-{self._charts}", title, chart)
 
     def key(self, label: str) -> html.Markup:
-        """Return a policy's name, with its colour before it if charts show it."""
+        """Return a policy's name, preceded by its colour if charts show the policy."""
         colour = self.colours.get(label)
         mark = f'<span class="key" style="background:{colour}"></span>' if colour and len(self.colours) > 1 else ""
         return html.unbroken(label, mark)
 
 
-CELLS: Final = 10  # per side of a calibration
-POINTS: Final = 120  # of a curve, at most, without those of its tail
-TAIL: Final = (0.992, 0.995, 0.997, 0.998, 0.999, 0.9995, 0.9999)  # additional points
+CELLS: Final = 10  # cells per side of a calibration chart
+POINTS: Final = 120  # maximum number of points of a curve, without the points of its tail
+TAIL: Final = (0.992, 0.995, 0.997, 0.998, 0.999, 0.9995, 0.9999)  # shares of the additional points in the tail
 
-Curve = list[tuple[float, float]]  # milliseconds, and the share of requests at or below
+Curve = list[tuple[float, float]]  # milliseconds, and the share of requests at or below that value
 
 
 class Event(Struct, frozen=True):
@@ -165,9 +165,9 @@ class Digest(Struct, frozen=True):
     """The data of one run for its charts."""
 
     label: str
-    folder: str  # empty if the run has none
+    folder: str  # empty if the run has no folder
     summary: Json
-    names: dict[int, str]  # of the instances, by index
+    names: dict[int, str]  # names of the instances, by index
     curves: dict[str, Curve]
     loads: Loads
     kv: dict[int, list[float | None]]  # by instance: the share of its GPU's blocks in use

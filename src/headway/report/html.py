@@ -1,4 +1,4 @@
-"""HTML pages of one file each, which load nothing and run only their own scripts. All values are escaped."""
+"""HTML pages of one file each. A page loads no other files and runs only its own scripts. All values are escaped."""
 
 import pathlib
 import re
@@ -56,7 +56,7 @@ def heading(title: str, *notes: str) -> str:
 
 
 def section(title: str, *parts: str, note: str = "", name: str = "") -> str:
-    """Return a part of a page; links refer to its name."""
+    """Return a part of a page; links refer to it by `name`."""
     before = f"<p>{escape(note)}</p>" if note else ""
     begin = f'<section id="{escape(name)}">' if name else "<section>"
     return f"{begin}\n<h2>{escape(title)}</h2>\n{before}" + "\n".join(parts) + "\n</section>"
@@ -75,8 +75,8 @@ def facts(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") -> str:
-    """Return a table. Its kind is `short` if the names in the first column are, which saves space on a phone, or
-    `words` if its cells are texts."""
+    """Return a table. Its kind is `short` if the names in the first column are short, which saves space on a phone, or
+    `words` if its cells contain sentences."""
     head = "".join(f'<th scope="col">{text(header)}</th>' for header in headers)
     body = "".join(f"<tr>{''.join(f'<td>{text(cell)}</td>' for cell in row)}</tr>" for row in rows)
     classes = f"wide {kind}".strip()
@@ -90,7 +90,7 @@ def paragraph(sentence: str) -> str:
 
 
 def details(title: str, *parts: str) -> str:
-    """Return a part that the reader can open."""
+    """Return a collapsed part that the reader can open."""
     return f"<details><summary>{escape(title)}</summary>{''.join(parts)}</details>"
 
 
@@ -107,5 +107,5 @@ def _word(word: str, sign: str = "") -> str:
 
 
 def text(value: str) -> str:
-    """Escape a text, unless it is HTML already."""
+    """Escape a string, unless it is already HTML."""
     return value if isinstance(value, Markup) else escape(value)

@@ -81,7 +81,7 @@ def figure_columns(*paths: str) -> list[Column]:
 
 
 def any_column(path: str) -> Column:
-    """Return the column of any figure of a summary; its path is the heading if there is no other."""
+    """Return the column of any figure of a summary; without a heading of its own, its path is the heading."""
     heading, write = FIGURE_COLUMNS.get(path, ("\n", format_gap))
     if heading.startswith("\n"):
         section, _, name = path.removeprefix("latency.").rpartition(".")

@@ -23,7 +23,7 @@ class Loads(Struct, frozen=True):
     grid: Grid
     waiting: list[float]
     running: list[float]
-    instances: dict[int, list[float]]  # waiting or running there, by index
+    instances: dict[int, list[float]]  # by instance: requests that wait or run at it
 
 
 def grid_of(result: Result, bins: int = BINS) -> Grid:
@@ -65,7 +65,7 @@ def _means(sums: SpanSums, grid: Grid) -> list[float]:
 
 
 def coarse(series: Series, grid: Grid) -> list[float | None]:
-    """Return the mean of a sampled value in each part of a run; None without a sample."""
+    """Return the mean of a sampled value in each part of a run; None for a part without a sample."""
     sums, counts = [0] * grid.bins, [0] * grid.bins
     for place, value in enumerate(series.values):
         into = (series.start_ps + place * series.interval_ps - grid.start_ps) // grid.step_ps

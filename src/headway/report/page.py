@@ -19,7 +19,7 @@ from headway.report.sections.regrets import decisions
 from headway.report.sections.sweep_lines import sweep, sweep_of
 from headway.results.result import Result
 
-Progress = Callable[[int, int], None]  # runs read so far, and all runs
+Progress = Callable[[int, int], None]  # runs read so far, total number of runs
 DEFAULT: Final = "report.html"
 # In reading order: the name of a part, its title in links, and its function, which returns "" if there is no content.
 PARTS: Final[tuple[tuple[str, str, Callable[[Book], str]], ...]] = (
@@ -40,8 +40,8 @@ def report(
 ) -> Path:
     """Write the page of runs (folders or results) or of one study folder, and return its path.
 
-    Several runs are compared with the first. The default `output` is beside the runs, or in the current folder if they
-    have none.
+    Several runs are compared with the first. The default `output` is `report.html` in the folder of a single run or
+    study, in the parent folder of several runs, or in the current folder for results in memory.
     """
     runs = [sources] if isinstance(sources, str | Path | Result) else list(sources)
     path = place(runs) if output is None else Path(output)
@@ -52,7 +52,8 @@ def report(
 
 
 def place(sources: Sequence[Source]) -> Path:
-    """Return the default path of a page: in the folder of a single run or study, beside several runs."""
+    """Return the default path of a page: in the folder of a single run or study, or in the parent folder of several
+    runs. Results in memory use the current folder."""
     folders = [Path(source) for source in sources if not isinstance(source, Result)]
     if not folders:
         return Path(DEFAULT)
@@ -60,7 +61,7 @@ def place(sources: Sequence[Source]) -> Path:
 
 
 def page(cases: Cases, progress: Progress | None = None) -> str:
-    """Return the page as text."""
+    """Return the page as a string."""
     swept = sweep_of(cases) if cases.kind == "sweep" else None
     tabled = cases if swept is None else swept.table(cases)
     chosen, note = choose_drawn(tabled)
@@ -79,7 +80,7 @@ def page(cases: Cases, progress: Progress | None = None) -> str:
 
 
 def choose_drawn(cases: Cases) -> tuple[list[Case], str]:
-    """Return the runs that charts show, always with the baseline, and a note if these are not all."""
+    """Return the runs that charts show, always with the baseline, and a note if charts do not show all runs."""
     count = len(cases.cases)
     if count <= MOST:
         return cases.cases, ""

@@ -19,7 +19,7 @@ from headway.report.number_format import GAP, brief, number, percent
 from headway.report.terminal import BEST, bar, table
 from headway.results import store
 
-WIDTH: Final = 9  # of a bar
+WIDTH: Final = 9  # width of a bar, in characters
 AXES: Final = {"rate": "requests/s", "users": "users", "speed": "speed", "load": "load"}
 DRAWN: Final = ("ttft", "tpot", "e2e")
 
@@ -71,7 +71,7 @@ def _candidates(plan: Plan) -> Table:
 
 
 def _cell(plan: Plan, judged: Judged, target: Target) -> str:
-    """Write the mean over the seeds that ran, and half its interval."""
+    """Write the mean over the seeds that ran, and the half-width of its confidence interval."""
     estimate = plan.estimate(judged, target)
     mean, low, high = (estimate[key] for key in ("mean", "low", "high"))
     if mean is None:
@@ -83,7 +83,7 @@ def _cell(plan: Plan, judged: Judged, target: Target) -> str:
 
 
 def _family(plan: Plan) -> str:
-    """Return the latency that a bar shows: that of the first target on a latency."""
+    """Return the latency that a bar shows: the latency of the first target that bounds one, or TTFT."""
     names = [target.figure.rpartition("_")[0] for target in plan.targets]
     return next((name for name in names if name in DRAWN), "ttft")
 
@@ -114,7 +114,7 @@ def _curve(plan: Plan) -> RenderableType:
 
 
 def check(path: Path) -> None:
-    """Raise before any run if the file could not be written."""
+    """Raise an error before any run if the file cannot be written."""
     if path.suffix not in WRITERS:
         raise HeadwayError(f"--output: {str(path)!r} must end in {' or '.join(WRITERS)}.")
     if not path.parent.is_dir():

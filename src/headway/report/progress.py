@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal once work takes two seconds, else a line every ten seconds."""
+"""Progress on stderr: a bar on a terminal after two seconds of work, otherwise a line every ten seconds."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 PATIENCE_S = 2.0
 FRAME_S = 0.2
 SWITCH = "HEADWAY_PROGRESS"  # an environment variable; "off" prints no lines
-LINE_S = 10.0  # between the lines that replace the bar where stderr is not a terminal
+LINE_S = 10.0  # interval of the lines that replace the bar if stderr is not a terminal
 
 
 class Bar:
-    """Progress of a verb. An interrupt (Ctrl-C) gets a note on how far it came and what is `kept`.
+    """Progress of a command. After an interrupt (Ctrl-C), a note says how far it came and which results are `kept`.
 
-    A timer's signal draws it, so that it moves while nothing is reported. A thread could do so too, but worker
-    processes could then not be forked.
+    A timer's signal draws the bar, so that it moves even if no progress is reported. A thread could draw it too, but
+    then worker processes could not be forked.
     """
 
     KEPT: Final = "Nothing was written."

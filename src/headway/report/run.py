@@ -25,8 +25,8 @@ from headway.report.terminal import facts, latency_table, table, title
 from headway.types import Json
 
 LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "E2E": "e2e", "queue wait": "queue_wait"}
-GROUPS_AT_MOST = 8  # tenants that a terminal shows
-GROUP_WIDTH = 24  # characters of a tenant's name
+GROUPS_AT_MOST = 8  # maximum number of tenants that a terminal shows
+GROUP_WIDTH = 24  # maximum number of characters of a tenant's name
 
 
 def run_report(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> RenderableType:
@@ -41,7 +41,7 @@ def run_report(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> Rende
 
 
 def group_tables(summary: Mapping[str, Any], slo: bool) -> list[RenderableType]:
-    """Return tables of the largest tenants, classes, kinds and models, if there are several."""
+    """Return tables of the largest tenants, classes, kinds and models, each only if there are several."""
     return [_groups(name, summary[name], slo) for name in ("tenants", "classes", "kinds", "models") if name in summary]
 
 
@@ -60,7 +60,7 @@ def _groups(name: str, groups: Sequence[Json], slo: bool) -> RenderableType:
 
 def run_facts(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> list[tuple[str, str]]:
     targets = scenario["slo"]
-    if has_slo({**scenario, "slo": {}}):  # a tenant has its own targets, so none applies to all
+    if has_slo({**scenario, "slo": {}}):  # a tenant has its own targets, so no target applies to all
         targets = dict.fromkeys(targets)
     requests, throughput, cache = summary["requests"], summary["throughput"], summary["cache"]
     balance, slo, cost = summary["balance"], summary["slo"], summary["cost"]

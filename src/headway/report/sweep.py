@@ -13,8 +13,8 @@ from headway.report.terminal import BEST, FIGURES, LONGEST, Fitted, label_column
 from headway.results.ranking import direction, value
 from headway.types import Json
 
-VALUE_AT_MOST = 24  # characters of a value per line
-FEWEST = 3  # figures, even in a narrow terminal
+VALUE_AT_MOST = 24  # maximum number of characters of a value per line
+FEWEST = 3  # minimum number of figures, even in a narrow terminal
 PATHS = (
     "latency.ttft.mean", "latency.ttft.p99", "latency.tpot.p99", "latency.e2e.mean", "latency.e2e.p99",
     "throughput.requests_per_s", "cache.token_hit_ratio", "cost.usd",
@@ -65,7 +65,7 @@ def _grid(sweep: Sweep, columns: Sequence[Column]) -> Table:
 
 
 def _cells(summaries: Sequence[Json], column: Column) -> list[Text]:
-    """Return the cells of a column with the best marked: all cells that equal it, or none if the column is constant."""
+    """Return the cells of a column and mark all cells with the best value; mark none if the column is constant."""
     path, _, write = column
     values = [value(summary, path) for summary in summaries]
     known = [figure for figure in values if figure is not None]

@@ -19,8 +19,8 @@ from headway.types import Json
 # label may break before a parenthesis and after a comma or a space. If a word is still too long, it breaks after the
 # colon of `file.py:Class` or the sign of `parameter=value`.
 
-USUAL: Final = 28  # characters of a label per line, unless a word is longer
-LONGEST: Final = 40  # characters of a word that is not broken
+USUAL: Final = 28  # maximum number of characters of a label per line, unless a word is longer
+LONGEST: Final = 40  # maximum number of characters of a word that is not broken
 FIGURES: Final = 15  # columns reserved for figures in a narrow terminal
 WORDS: Final = re.compile(r"\(?[^\s,(]*,?\s*")
 PARTS: Final = re.compile(r"[^:=]*[:=]+|[^:=]+")
@@ -39,7 +39,7 @@ def wrap(label: str, width: int) -> str:
 
 
 def least_width(labels: Iterable[str], room: int) -> int:
-    """Return the width at which none of these labels breaks inside a name, if the table's `room` allows it."""
+    """Return the smallest width at which no label breaks inside a name, if the table's `room` allows it."""
     parts = [part.rstrip() for label in labels for word in words(label) for part in PARTS.findall(word)]
     return max(1, min(max(map(len, parts), default=1), LONGEST, room - FIGURES))
 
@@ -53,8 +53,8 @@ def words(label: str) -> list[str]:
 class Fitted(Generic[C]):
     """A table that drops its last columns in a narrow terminal before a label breaks inside a name.
 
-    `build` makes the table from some figures and the width of labels. Figures in `fixed`, by default the first, are
-    never dropped.
+    `build` returns the table for some figures and a width of labels. Figures in `fixed`, by default the first figure,
+    are never dropped.
     """
 
     labels: Sequence[str]
@@ -133,7 +133,7 @@ def title(scenario: Mapping[str, Any], but: str = "") -> RenderableType:
 
 
 def describe_scenario(scenario: Mapping[str, Any], but: str = "") -> tuple[str, str]:
-    """Describe the cluster, and its latency models and policies without that of stage `but`."""
+    """Describe the cluster, and its latency models and policies, except the policy of stage `but`."""
     cluster = scenario["cluster"]
     deployments = cluster.get("deployments")
     pools = [cluster] if deployments is None else list(deployments.values())

@@ -61,7 +61,7 @@ def _rows(validation: Validation) -> list[list[str]]:
 
 
 def _named_rows(validation: Validation) -> list[list[str]]:
-    """Return the rows with kind and statistic in one column, to save space on a phone."""
+    """Return the rows with the kind and the statistic in one column, to save space on a phone."""
     names = [NAMES[kind] for kind, statistics in validation.latency.items() for _ in statistics]
     return [[f"{kind} {name}", *figures] for kind, (_, name, *figures) in zip(names, _rows(validation), strict=True)]
 

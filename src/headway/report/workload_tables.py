@@ -14,9 +14,9 @@ from headway.report.charts import COLOURS, bins, figure, legend, lines, palette,
 from headway.report.number_format import GAP, count, number, percent, time_text
 from headway.report.terminal import bar, columns, facts, table
 
-WINDOWS = 10  # the variance of fewer counts is not printed
+WINDOWS = 10  # minimum number of windows for which the variance of counts is printed
 GROUPS = (("tenant", "tenants"), ("kind", "kinds"), ("model", "models"))
-MOST = 12  # rows of a table of names
+MOST = 12  # maximum number of rows in a table of names
 NAME_WIDTH = 28
 SPREAD = ("mean", "p50", "p90", "p99", "min", "max")
 
@@ -67,13 +67,13 @@ def arrivals(trace: Mapping[str, Any]) -> list[RenderableType]:
 
 
 def _dispersion(window: str, value: float | None, span_s: float) -> str:
-    """Write the dispersion at a window, or a dash if the trace has too few windows."""
+    """Write the dispersion for a window length, or a dash if the trace has too few windows."""
     enough = span_s >= WINDOWS * float(window.removesuffix("s"))
     return f"{number(value, 2) if enough else GAP} over {window}"
 
 
 def group_tables(workload: Mapping[str, Any]) -> list[RenderableType]:
-    """Return tables of tenants, kinds and models, if there are several."""
+    """Return tables of tenants, kinds and models, each only if there are several."""
     parts: list[RenderableType] = []
     for label, key in GROUPS:
         if len(workload[key]) > 1:
@@ -180,7 +180,7 @@ def snippet(
 # The output of `headway workload preview`: a workload's first requests, in the terminal and as a page.
 
 AS_IF = "Requests that wait for an answer are shown as if the answer came at once; in a run they arrive later."
-TENANTS = len(COLOURS)  # lines of a chart; further tenants share one line
+TENANTS = len(COLOURS)  # maximum number of tenants with their own line in a chart; the others share one line
 
 SECONDS = ("mean", "p50", "p90", "p99", "max")
 

@@ -1,4 +1,4 @@
-"""The share of requests within the SLO: of all, by class and by tenant."""
+"""The share of requests within the SLO: of all requests, by class and by tenant."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -26,8 +26,8 @@ def attainment(group: str, rows: Sequence[Json], served: str, colours: Palette) 
 
 
 GROUPS: Final = (("classes", "class"), ("tenants", "tenant"))
-MOST: Final = 12  # groups of a chart: those with the most requests
-ROWS: Final = 200  # of a table
+MOST: Final = 12  # maximum number of groups in a chart: those with the most requests
+ROWS: Final = 200  # maximum number of rows in a table
 
 
 def slo(book: Book) -> str:

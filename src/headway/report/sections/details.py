@@ -15,8 +15,8 @@ from headway.results.ranking import paths, value
 from headway.results.records import Finding
 from headway.types import PS_PER_SECOND
 
-SHOWN: Final = 12  # findings of a run
-GRAVE, NOTABLE = 0.6, 0.3  # least severities
+SHOWN: Final = 12  # maximum number of findings shown per run
+GRAVE, NOTABLE = 0.6, 0.3  # minimum severities
 
 
 def findings(book: Book) -> str:
@@ -62,7 +62,7 @@ def _value(value: Any) -> str:
     return str(value)
 
 
-RUNS: Final = 24  # columns of a table
+RUNS: Final = 24  # maximum number of columns (runs) in a table
 
 
 def parameters(book: Book) -> str:

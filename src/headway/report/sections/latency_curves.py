@@ -67,7 +67,7 @@ def distributions(book: Book) -> str:
 
 
 def target_ms(scenario: Json, name: str) -> float | None:
-    """Return the target of all requests; None if tenants have own targets."""
+    """Return the target of all requests; None if there is no target, or if tenants have their own targets."""
     promised = promises(scenario)
     target_ps = None if promised.own else getattr(promised.default, f"{name}_ps")
     return None if target_ps is None else target_ps / PS_PER_MS

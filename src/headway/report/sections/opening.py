@@ -117,7 +117,7 @@ def headline(book: Book) -> str:
 
 
 def _columns(cases: Sequence[Case], only: set[str]) -> list[Column]:
-    """Return the figures that any run has; counts of lost requests only if there are any."""
+    """Return the figures that any run has; counts of lost or preempted requests only if not zero."""
     slo = any(has_slo(case.scenario) for case in cases)
     lost = [(f"requests.{name}", name.replace("_", " "), count) for name in LOST]
     lost.append(("preemptions", "preempted", count))
@@ -186,7 +186,7 @@ def _arrow(path: str, up: bool, text: str) -> str:
 
 
 def _paired_delta(row: Json, path: str, write: Any) -> str:
-    """Return a paired difference with its interval, or its word if it is not significant."""
+    """Return a paired difference with its interval, or a word such as "within noise" if it is not significant."""
     if row["delta"] is None:
         return ""
     if row["word"] not in ("better", "worse"):

@@ -14,7 +14,7 @@ from headway.types import PS_PER_SECOND, Json
 
 
 def contributions(rows: Mapping[str, Mapping[str, float]], colours: Palette) -> Json:
-    """Return a bar for each scorer of each policy: its score of the chosen instance above its mean score."""
+    """Return a bar for each scorer of each policy: its score of the chosen instance minus its mean score."""
     values: list[Json] = [
         {"policy": policy, "scorer": scorer, "value": brief(value)}
         for policy, scorers in rows.items()

@@ -20,16 +20,16 @@ NUMBER = re.compile(r"\s*([+-]?\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([^\d\s].*
 
 
 class Sweep(Struct, frozen=True):
-    """`path` is the varied key on the axis, None if none is a quantity. `lines` are the runs of each combination of the
-    other keys, with their places on the axis."""
+    """`path` is the varied key on the axis, None if no varied key is a quantity. `lines` are the runs of each
+    combination of the other keys, with their positions on the axis."""
 
     path: str | None
     unit: str
     lines: dict[str, list[tuple[float, Case]]]
 
     def table(self, cases: Cases) -> Cases:
-        """Return the runs for the other parts of the page, best first and named by line: those at the place where the
-        lines are furthest apart, or all runs without an axis."""
+        """Return the runs for the other parts of the page, best first and named by line: the runs at the position where
+        the lines are furthest apart; without an axis, all runs."""
         if self.path is None:
             chosen, note = {name: runs[-1][1] for name, runs in self.lines.items()}, ""
         else:
@@ -43,11 +43,11 @@ class Sweep(Struct, frozen=True):
         return replace(cases, cases=best_first, baseline=baseline, note=note)
 
     def at(self, place: float) -> dict[str, Case]:
-        """Return the runs at one place of the axis, by line."""
+        """Return the runs at one position on the axis, by line."""
         return {name: case for name, runs in self.lines.items() for where, case in runs if where == place}
 
     def widest(self) -> float:
-        """Return the last place of the axis where the lines are furthest apart, by goodput share and then by TTFT."""
+        """Return the last position where the lines are furthest apart, by goodput share and then by TTFT."""
 
         def spread(place: float, figure: str) -> float:
             figures = (value(case.summary, figure) for case in self.at(place).values())
@@ -71,7 +71,7 @@ def sweep_of(cases: Cases) -> Sweep:
 
 
 def _axis(cases: Cases) -> str | None:
-    """Return the varied key that is a quantity in all runs: the arrival rate, or else the key with the most values."""
+    """Return a varied key that is a quantity in all runs: the arrival rate, or else the key with the most values."""
     paths = [
         path
         for path, values in cases.vary.items()
@@ -83,7 +83,7 @@ def _axis(cases: Cases) -> str | None:
 
 
 def _line(case: Case, cases: Cases, path: str | None) -> str:
-    """Return the name of a run without its place on the axis."""
+    """Return the name of a run without its position on the axis."""
     several = len({each.label for each in cases.cases}) > 1
     rest = [
         f"{key.rpartition('.')[2]}={setting}"
