@@ -127,7 +127,7 @@ class Mixes:
         return mix
 
     def _line(self, counts: Counts, place: int, guess: int) -> Counts | None:
-        """Return the mix with the fewest replicas of one pool, the other counts unchanged; None if there is none."""
+        """Return the mix with the fewest replicas of one pool, other counts unchanged; None if no number suffices."""
         pool = self._pools[place]
 
         def ask(number: int, ahead: Sequence[int]) -> bool:

@@ -27,7 +27,7 @@ def calibrate(
     progress: Callable[[int], None] | None = None,
 ) -> steps.Calibration:
     """Fit a profile to the steps of a CSV file, and write it to `output`. The `gpu` (a name or a mapping of figures)
-    sets the limits of the fit. `model` is used for a file without a `model` column."""
+    sets the limits of the fit. `model` is the model of all steps; without it, the file needs a column `shape`."""
     card = read_gpu(gpu, "gpu")
     duration_ps(host, "host")
     if output is not None:

@@ -47,7 +47,7 @@ class Contender(Struct, frozen=True):
 
 def contenders(scenario: Scenario, policies: Any = None, stage: str = "routing") -> list[Contender]:
     """Return the given policies, `ALL` of the stage, or by default its recommended policies and the scenario's own. A
-    policy without parameters takes those of the scenario's policy of that name."""
+    policy without parameters takes the parameters of the scenario's policy with that name."""
     if stage not in STAGES:
         raise HeadwayError(f"stage: there is no stage {shown(stage)}.{suggest(stage, STAGES)}")
     own = getattr(scenario.policies, stage)

@@ -120,7 +120,7 @@ def run_prepared(
     forced: Forced = UNFORCED,
     progress: Progress | None = None,
 ) -> Result:
-    """Simulate a prepared scenario. `forced` decisions replace those of the policy."""
+    """Simulate a prepared scenario. `forced` decisions replace the policy's decisions."""
     log = None if trace == "minimal" else DecisionLog()
     prepared.setup.trace = trace
     with policy_guard(prepared.policies.values()):
@@ -151,7 +151,7 @@ class Prepared(Struct, frozen=True):
     def simulation(
         self, log: DecisionLog | None = None, explain: Explain | None = None, forced: Forced = UNFORCED
     ) -> Simulation:
-        seed = derive(self.scenario.seed.simulation, "policies")  # unrelated to the workload's random draws
+        seed = derive(self.scenario.seed.simulation, "policies")  # so that policies cannot infer the workload's draws
         estimator = Estimator(engine.latency for engine in self.setup.engines)
         streams = partial(stream, seed)
         return Simulation(

@@ -25,8 +25,8 @@ from headway.report.terminal import facts, latency_table, table, title
 from headway.types import Json
 
 LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "E2E": "e2e", "queue wait": "queue_wait"}
-GROUPS_AT_MOST = 8  # maximum number of tenants that a terminal shows
-GROUP_WIDTH = 24  # maximum number of characters of a tenant's name
+GROUPS_AT_MOST = 8  # maximum number of groups, such as tenants, that a table shows
+GROUP_WIDTH = 24  # maximum number of characters of a group's name
 
 
 def run_report(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> RenderableType:

@@ -13,7 +13,7 @@ from headway.report.terminal import BEST, FIGURES, LONGEST, Fitted, label_column
 from headway.results.ranking import direction, value
 from headway.types import Json
 
-VALUE_AT_MOST = 24  # maximum number of characters of a value per line
+VALUE_AT_MOST = 24  # maximum number of characters of a value per line, unless a word is longer
 FEWEST = 3  # minimum number of figures, even in a narrow terminal
 PATHS = (
     "latency.ttft.mean", "latency.ttft.p99", "latency.tpot.p99", "latency.e2e.mean", "latency.e2e.p99",

@@ -48,7 +48,7 @@ class Decision(Struct, frozen=True):
     # prompt: a decode instance or, if the chosen decode instance computes it itself, a prefill instance.
     believed_tokens: list[int]
     estimated_ttft_ps: list[int]
-    # Scores by scorer and their totals; empty if the policy gives none. None if a filter removed the candidate.
+    # Scores by scorer and their totals; empty if the policy gives no scores, None if a filter removed the candidate.
     scores: dict[str, list[float | None]]
     totals: list[float | None]
     lowest_wins: bool
@@ -77,7 +77,7 @@ class Decision(Struct, frozen=True):
         return None if chosen < 0 else chosen - min(estimate for estimate in self.estimated_ttft_ps if estimate >= 0)
 
     def top(self, count: int) -> list[int]:
-        """Return the best candidates by the policy's totals or, if it gave none, by the latency model."""
+        """Return the best candidates by the policy's totals or, if it gave no totals, by the latency model."""
         if self.totals:
             sign = 1 if self.lowest_wins else -1
             ranked = [(sign * total, place) for place, total in enumerate(self.totals) if total is not None]
@@ -176,7 +176,7 @@ class Decisions(Sequence[Decision]):
 
 
 def scorer_weights(routing: object) -> dict[str, float]:
-    """Return the weights of a policy's scorers by their names in a decision; empty if it has none."""
+    """Return the weights of a policy's scorers by their names in a decision; empty if it has no scorers."""
     scorers = routing.get("scorers") if isinstance(routing, dict) else None
     weights: dict[str, float] = {}
     for scorer in scorers if isinstance(scorers, list) else ():

@@ -97,7 +97,7 @@ def run_entry(
     seeds: int = 1,
     aside: str | None = None,
 ) -> Json:
-    """Return the entry of a run in `study.json`; `aside` is template or control, if it ranks behind the others."""
+    """Return the entry of a run in `study.json`; `aside` is template or control if the run ranks last."""
     return {"folder": folder, "label": label, "oracle": oracle, "aside": aside, "vary": vary or {}, "seeds": seeds}
 
 

@@ -31,7 +31,7 @@ class Away(Struct):
     missed: int = 0  # decisions whose request missed its targets
     judged: int = 0  # decisions whose request could be judged by its targets
     short_queue: int = 0  # decisions where the instance with more cached tokens had a short queue
-    deciders: Counter[str] = field(default_factory=Counter)  # by the scorer that contributed most to the choice
+    deciders: Counter[str] = field(default_factory=Counter)  # decisions by the scorer that contributed most
 
 
 class Survey(Struct):
@@ -47,7 +47,7 @@ class Survey(Struct):
     waited_ps: int = 0  # their actual times from decision to first token, summed
     worst: list[tuple[int, int]] = field(default_factory=list)  # (estimated regret, index of the decision), worst first
     regrets_ps: array[int] = field(default_factory=lambda: array("q"))  # of each decision that has an estimated regret
-    arguments: dict[str, array[float]] = field(default_factory=dict)  # by scorer: see `_arguments`
+    arguments: dict[str, array[float]] = field(default_factory=dict)  # by scorer: chosen score minus mean score
     # By request, from its last decision: queued requests and believed cached tokens at the chosen instance; -1 without
     # a decision.
     queued: array[int] = field(default_factory=lambda: array("i"))
