@@ -25,7 +25,7 @@ from headway.types import OUTCOMES
 TIMES: Final = (
     "arrival_ps", "admitted_ps", "routed_ps", "enqueued_ps", "started_ps", "first_token_ps", "finished_ps",
 )  # fmt: skip
-# For each state, the states that may follow it. An instance that exists before the run starts in `ready`.
+# For each state, the states that may follow it. Instances that exist at the start of a run are `ready` first.
 FOLLOWS: Final = {
     "": ("ready", "stopped"),
     "stopped": ("provisioning",),
@@ -67,7 +67,7 @@ def _places(pool: PoolFacts) -> range:
 
 
 def _check_states(changes: Sequence[StateChange], instances: Sequence[InstanceStats], facts: RunFacts) -> None:
-    """Raise unless all state changes are allowed, and agree with the time for which each instance was paid."""
+    """Raise unless all state changes are allowed, and agree with the time that each instance was paid for."""
     states = [""] * len(instances)
     held = [0] * len(instances)
     now = facts.started_ps

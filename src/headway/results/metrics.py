@@ -55,8 +55,8 @@ def costs(recorder: Recorder, instances: Sequence[InstanceStats], length_ps: int
 
 
 def _kwh(instances: Sequence[InstanceStats], length_ps: int) -> float | None:
-    """Return the energy: busy watts during steps, idle watts for the rest of the time for which an instance is paid;
-    None if the watts of a GPU are unknown."""
+    """Return the energy: busy watts during steps, idle watts for the rest of the paid time; None if the watts of a GPU
+    are unknown."""
     if any(not stats.busy_watts for stats in instances):
         return None
     drawn: Counter[float] = Counter()  # time by watts

@@ -16,8 +16,8 @@ from headway.types import Json
 Best = Literal["low", "high"]
 Named = tuple[str, Json]
 
-# Whether a low or a high value is better, by the longest matching prefix of a path. A path without a matching prefix
-# cannot rank runs.
+# Whether a low or a high value is better, by the longest matching prefix of a path. A path that matches
+# `NEITHER` or no prefix cannot rank runs.
 LOW: Final = (
     "duration_s", "preemptions", "rates", "pathology", "requests", "latency", "balance.cv", "cost", "energy", "scaling",
     "sessions.duration", "tiers.cpu.thrashed_blocks", "tiers.storage.thrashed_blocks", "loads.wait", "transfer.bytes",

@@ -1,4 +1,4 @@
-"""Totals over a run's routing decisions, in one pass: decisions that ignored a better believed cache, and their cost.
+"""Totals over a run's routing decisions, in one pass: how often they passed over cached prefixes, and at what cost.
 
 A decision is judged by the instance that computes the prompt. Outcomes count only for requests that were dispatched
 once, so that they follow from that decision.

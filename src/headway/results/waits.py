@@ -1,7 +1,7 @@
 """Waits at instances: priority inversions, and short prompts blocked by long ones, in near-linear time.
 
 A request *waits at its instance* from `enqueued_ps` until its first step begins, or until it gives up or the run ends.
-Requests that moved between instances while running are left out, because their waiting instance is not recorded.
+Requests that moved between instances while running are left out, because it is not recorded where they waited.
 """
 
 from bisect import bisect_right

@@ -1,8 +1,8 @@
 """Head-of-line blocking: a short prompt waits while its instance computes a much longer one.
 
 `Waits.blocked_ps` defines the blocked time of a request, here and in the summary's `pathology.head_of_line_blocking`. A
-request is blocked if that time is at least `LEAST_PS` and at least half of its wait. A finding needs at least
-`LEAST_SHARE` of the requests that waited at an instance to be blocked; a run has at most one finding. Severity: the
+request is blocked if that time is at least `LEAST_PS` and at least half of its wait. There is
+one finding per run if at least `LEAST_SHARE` of the requests that waited at an instance are blocked. Severity: the
 blocked time, divided by the time from arrival to first token of all requests that got a first token.
 """
 

@@ -79,7 +79,7 @@ def find(run: Observed) -> list[Finding]:
 
 
 def by_chance(peers: int, decisions: int) -> int:
-    """Return the number of equal choices in a row that is too large for random choice."""
+    """Return the length from which a series of equal choices is unlikely to be random."""
     choices, ways = 1, 1
     while ways < ONCE_IN * decisions:
         choices, ways = choices + 1, ways * peers

@@ -2,8 +2,8 @@
 
 The run is cut into `SLICES` equal slices of at least one second. An instance is hot in a slice if it has `FACTOR` times
 as many requests as its peers and at least `EXCESS` more, as means over time. Its peers are the other open instances of
-the same model and role. A finding needs `SLICES_HOT` hot slices in a row. Severity: the time that requests spent at it
-beyond the peers' mean, divided by the time that requests spent at all these instances in the whole run.
+the same model and role. A finding needs `SLICES_HOT` hot slices in a row. Severity: the time that requests spent at
+the hot instance beyond the peers' mean, divided by the time that requests spent at all these instances in the run.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
