@@ -1,5 +1,5 @@
 """The emulated engines behind the router under test. They run in a thread of this process, so that the checks can see
-the requests that they receive."""
+which requests each engine receives."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Engines:
             "cluster": {"instances": count, "latency": LATENCY},
         }
         setup, scheduler = engine_room(scenario)
-        self.ended: list[tuple[str, str]] = []  # for each ended request: the engine, and how the request ended
+        self.ended: list[tuple[str, str]] = []  # engine and outcome of each ended request
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -69,11 +69,11 @@ class Engines:
         self._call(run())
 
     def wait_until_back(self) -> None:
-        """Wait until every engine is back."""
+        """Wait until every engine serves again after a crash."""
         self.until(lambda: all(replica.server is not None for replica in self.host.replicas), CALL_S)
 
     def until(self, holds: Callable[[], bool], seconds: float) -> bool:
-        """Wait until a condition holds. Return False if it does not hold in time."""
+        """Wait until a condition holds. Return False if it does not hold within `seconds`."""
         end = time.monotonic() + seconds
         while not holds():
             if time.monotonic() > end:

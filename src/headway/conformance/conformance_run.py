@@ -1,4 +1,4 @@
-"""Starts the engines and, if a command is given, the router in front of them; then runs the checks."""
+"""Starts the engines and, if a command is given, the router in front of them. Then runs the checks."""
 
 import os
 import re
@@ -28,13 +28,13 @@ from headway.types import Json
 
 ENGINES: Final = 3
 START_S: Final = 90.0
-KEY_ENV: Final = "HEADWAY_CONFORMANCE_KEY"  # holds the key of the gateway's admin API
+KEY_ENV: Final = "HEADWAY_CONFORMANCE_KEY"  # environment variable with the key of the gateway's admin API
 OWN: Final = "{python} -m headway.cli serve {config}"
 SIGNS: Final = {PASSED: "✓", FAILED: "✗"}
 
 
 class Report(Struct):
-    router: str  # its command or URL
+    router: str  # command or URL of the router
     findings: list[Finding]
 
     @property
@@ -58,10 +58,10 @@ def conformance(
     say: Callable[[str], None] = lambda _: None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """Check a router: the one at `url`, the one that the command `start` starts, or else Headway's own gateway. The
-    command may contain {engines}, {port}, {metrics_port}, {config} and {python}."""
+    """Check a router: the one at `url`, or the one that the command `start` starts. Without both, check Headway's own
+    gateway. The command may contain {engines}, {port}, {metrics_port}, {config} and {python}."""
     if metrics is not None:
-        Address(metrics, "--metrics")  # raises before anything is started
+        Address(metrics, "--metrics")  # raises if invalid, before anything is started
     if url is not None:
         Address(url, "URL")
     behind = Engines(engines, *listen)
@@ -86,9 +86,9 @@ def conformance(
 
 @contextmanager
 def _running_router(command: str, router: Router, behind: Engines, port: int, metrics_port: int) -> Iterator[None]:
-    """Run the router's command for the block, which begins when the router serves requests."""
+    """Run the router's command during the `with` block. Enter the block when the router serves requests."""
     with tempfile.TemporaryDirectory(prefix="headway-conformance-") as folder:
-        config = Path(folder, "gateway.yaml")  # for Headway's own gateway, with its defaults
+        config = Path(folder, "gateway.yaml")  # file for Headway's own gateway, with default settings
         gateway = {
             "listen": f"127.0.0.1:{port}",
             "backends": {f"e{number}": address for number, address in enumerate(behind.urls)},
@@ -115,7 +115,7 @@ def _running_router(command: str, router: Router, behind: Engines, port: int, me
 
 
 def fill_in(command: str, values: dict[str, object]) -> list[str]:
-    """Return the words of the command with its known placeholders replaced."""
+    """Return the words of the command. Replace its known placeholders with their values."""
     text = re.sub(r"\{(\w+)\}", lambda match: str(values.get(match[1], match[0])), command)
     try:
         words = shlex.split(text)

@@ -1,4 +1,4 @@
-"""The checks. Each sends requests to the router, and judges by what the engines and the client received."""
+"""The checks. Each check sends requests to the router, and examines what the engines and the client receive."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from headway.conformance.checked_engines import STEP_MS, Engines
 from headway.conformance.router_client import Router, get, text
 
 PASSED, FAILED, UNKNOWN = "passed", "failed", "not checked"
-SHEDS: Final = 12  # requests that the overload check sends
-GONE_S: Final = 4.0  # how long an engine is down
-ARRIVE_S: Final = 10.0  # time for a request to reach an engine
-COUNT_S: Final = 1.5  # delay of a router's metrics page
-COLD: Final = 8  # cold prompts per engine
-MOST_COLD: Final = 12  # cold prompts that one engine may receive
+SHEDS: Final = 12  # number of requests that the overload check sends
+GONE_S: Final = 4.0  # time for which an engine is down
+ARRIVE_S: Final = 10.0  # maximum time for a request to reach an engine
+COUNT_S: Final = 1.5  # time to wait until a router's metrics page is up to date
+COLD: Final = 8  # number of uncached prompts per engine
+MOST_COLD: Final = 12  # maximum number of uncached prompts that one engine may receive
 TURNED_AWAY: Final = re.compile(r"reject|shed|refus|fail|error|exhaust|overload")
 STATUS: Final = re.compile(r"429|50[0-9]|5xx")
 BESIDE: Final = re.compile(r"_bucket|retries_total")  # metrics that do not count requests
@@ -42,7 +42,7 @@ class Bench(Struct):
     metrics: str | None = None  # URL of the router's Prometheus page
 
     def served_by(self, prompt: str, api: str = "chat") -> int | None:
-        """Send a request, and return the engine that received it; None if no engine did."""
+        """Send a request, and return the index of the engine that received it; None if no engine did."""
         before = self.engines.counts()
         self.router.ask(prompt, 2, api)
         gains = self.engines.gains(before)
@@ -112,7 +112,7 @@ def cancel(bench: Bench) -> tuple[str, str]:
 
 
 def engine_dies(bench: Bench) -> tuple[str, str]:
-    """Check that a stream does not look complete if its engine dies."""
+    """Check that if an engine dies, its stream does not look complete to the client."""
     engines = bench.engines
     with ThreadPoolExecutor(1) as pool:
         before = engines.counts()
@@ -185,8 +185,8 @@ def count_refusals(bench: Bench) -> tuple[str, str]:
 
 
 def turned_away(name: str) -> bool:
-    """Whether a series counts rejected requests, judged by its name and the values of its labels. URLs of engines are
-    ignored."""
+    """Return whether a series counts rejected requests. Judge by its name and by the values of its labels, except the
+    URLs of engines."""
     metric, _, labels = name.partition("{")
     if BESIDE.search(metric):
         return False

@@ -21,7 +21,7 @@ class Answer(Struct):
     status: int = 0
     pieces: list[tuple[float, int]] = []  # arrival time and number of tokens of each piece
     complete: bool = False  # the stream ended with [DONE]
-    error: bool = False  # it has an error event
+    error: bool = False  # the stream has an error event
     whole: bool = False  # the HTTP body is complete
     fields: dict[str, str] = {}
 
@@ -30,7 +30,7 @@ class Answer(Struct):
         return sum(count for _, count in self.pieces)
 
     def hear(self, lines: bytes) -> None:
-        """Record whole lines that have arrived."""
+        """Record the complete lines that have arrived."""
         count = len(CONTENT.findall(lines))
         if count:
             self.pieces.append((time.monotonic(), count))
@@ -70,19 +70,19 @@ class Router:
                 answer.hear(rest)
                 answer.whole = True
         except NoAnswer:
-            pass  # the answer is what has arrived so far
+            pass  # return the part of the answer that has arrived
         finally:
             await client.close()
         return answer
 
 
 def text(seed: Any, words: int = 600) -> str:
-    """Return a prompt that shares no prefix with prompts of other seeds."""
+    """Return a prompt that shares no prefix with the prompts of other seeds."""
     return f"case {seed} " + " ".join(f"{seed}-{number % 7}" for number in range(words))
 
 
 def get(url: str, seconds: float = 5.0) -> tuple[int, str]:
-    """Return the status and text of a page; the status is 0 if there is no answer."""
+    """Return the status and text of a page. If there is no answer, the status is 0."""
     return asyncio.run(_get(Address(url, "--metrics").root, seconds))
 
 
@@ -98,7 +98,7 @@ async def _get(url: str, seconds: float) -> tuple[int, str]:
 
 
 def wait_until_up(router: Router, seconds: float, alive: Any = lambda: True) -> bool:
-    """Wait until the router serves a request. Return False if it does not in time, or `alive` returns False."""
+    """Wait until the router serves a request. Return False after `seconds`, or if `alive` returns False."""
     end = time.monotonic() + seconds
     while time.monotonic() < end and alive():
         if router.ask("are you there", 1).status == 200:

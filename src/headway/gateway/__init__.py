@@ -1,4 +1,4 @@
-"""The live gateway: routes OpenAI-compatible traffic to engines by the same policies as in simulation.
+"""The live gateway: routes OpenAI-compatible traffic to engines with the same policies as the simulation.
 
     wire (client connection) -> exchange (one request) -> plane (the control plane) -> upstream (engine connection)
 

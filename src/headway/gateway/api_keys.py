@@ -47,7 +47,7 @@ UNKNOWN: Final = Refusal(401, "the API key is missing or unknown")
 
 
 class Key:
-    """The owner of a key, and its current use of the limits."""
+    """A key with its owner, its limits and its current usage."""
 
     def __init__(self, name: str, limits: ApiKey) -> None:
         self.name, self.tenant, self.slo_class = name, limits.tenant or name, limits.slo_class
@@ -56,7 +56,7 @@ class Key:
         self.tokens, self.stamp, self.inflight = self.burst, 0.0, 0
 
     def take(self, now: float) -> Refusal | None:
-        """Count a request as in flight until `release`. Return the reason if a limit forbids it."""
+        """Count a request as in flight until `release`. If a limit forbids the request, return the refusal instead."""
         if self.concurrency is not None and self.inflight >= self.concurrency:
             return Refusal(429, f"the API key has {self.concurrency} requests in flight, its limit; retry later")
         if self.rate is not None:
@@ -74,7 +74,7 @@ class Key:
         self.inflight -= 1
 
     def renew(self, other: Key) -> None:
-        """Adopt the limits of a new version of the key, and keep the current use."""
+        """Adopt the limits of a new version of the key, but keep the current usage."""
         for name in ("name", "rate", "burst", "concurrency", "tenant", "slo_class"):
             setattr(self, name, getattr(other, name))
         self.tokens = min(self.burst, self.tokens)
@@ -82,7 +82,7 @@ class Key:
 
 class Keyring:
     def __init__(self, keys: Mapping[bytes, Key]) -> None:
-        self.keys = dict(keys)  # by hash
+        self.keys = dict(keys)  # keys by their hash
 
     @classmethod
     def read(cls, file: Any, where: str) -> Keyring:
@@ -117,7 +117,7 @@ class Keyring:
         self.keys = {digest: self.keys[digest] for digest in other.keys}
 
     def owner(self, fields: Mapping[bytes, bytes]) -> Key | None:
-        """Return the owner of the key in a header such as `authorization: Bearer hw-...`, or None if unknown."""
+        """Return the owner of the key in a header `authorization: Bearer hw-...`; None if it is unknown."""
         bearer = fields.get(b"authorization", b"")
         if bearer[:7].lower() != BEARER:
             return None

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 SWEEP_S: Final = 0.5
 EXPIRE_S: Final = 2.0
-BACKLOG: Final = 4096  # connections not yet accepted
+BACKLOG: Final = 4096  # maximum number of connections that wait to be accepted
 
 
 class Component(Protocol):
@@ -134,7 +134,7 @@ class App:
         return Tracing(self.clock, self.plane, self.decisions, self.config.otel)
 
     def _listener(self) -> Listener | None:
-        """Return the listener for KV events, if engines may publish them."""
+        """Return the listener for KV events. If no engine can publish KV events, return None."""
         config = self.config
         hasher = next((hasher for hasher in (self.tokens.default, *self.tokens.models.values()) if hasher.exact), None)
         publishes = config.events.bind is not None or any(spec.events is not None for spec in config.backends.values())
@@ -198,7 +198,7 @@ class App:
         self.clock.call_later(SWEEP_S, self._sweep)
 
     async def drain(self, seconds: float) -> None:
-        """Reject new requests, and give those in flight this time to end. Then stop all parts."""
+        """Reject new requests, wait up to `seconds` for requests in flight to end, then stop all parts."""
         self.reception.draining = True
         until = self.clock.seconds() + seconds
         while self.reception.busy and self.clock.seconds() < until:
@@ -212,7 +212,7 @@ class App:
             self.tape.close()
 
     def _sweep(self) -> None:
-        self.clock.call_later(SWEEP_S, self._sweep)  # before anything that may raise
+        self.clock.call_later(SWEEP_S, self._sweep)  # schedule first: the code below may raise
         now = self.clock.seconds()
         self.reception.sweep(now)
         if self.fleet.leaving:

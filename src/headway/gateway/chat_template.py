@@ -50,7 +50,7 @@ class ChatTemplate:
         more: Mapping[str, Any] | None = None,
         add_generation_prompt: bool = True,
     ) -> str:
-        """Return the text. Raise what the template raises for messages that it does not accept."""
+        """Return the rendered text. If the template rejects the messages, its exception propagates."""
         template = self._tools if tools else self._plain
         values = {**self._special, **(more or {})}
         values.update(messages=[_message(message) for message in messages], tools=tools or None, documents=None)
@@ -59,7 +59,7 @@ class ChatTemplate:
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message as engines give it to a template, with joined content parts and decoded tool arguments."""
+    """Return a message in the form that engines give to a template: content parts joined, tool arguments decoded."""
     prepared = dict(message)
     prepared["content"] = plain(message.get("content"))
     calls = message.get("tool_calls")
@@ -128,7 +128,7 @@ def _content(token: Any) -> str:
 
 
 def _json(file: Path) -> dict[str, Any]:
-    """Return the document, empty without a file: a tokenizer alone is enough for plain prompts."""
+    """Return the document. Without a file, return {}: plain prompts need only the tokenizer."""
     try:
         document = json.loads(read_text(file)) if file.is_file() else {}
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Deployment of policies to a live gateway: check, compare with those in force, swap, and wait for the result."""
+"""Deployment of policies to a live gateway: check them, compare them with those in force, swap, wait for the result."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LOOK_S: Final = 0.2
 
 
 class GatewayFile:
-    """A gateway's file. Changing a block keeps everything else, comments too."""
+    """A gateway's file. Changing a top-level key keeps the rest of the file, including comments."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.expanduser()
@@ -48,7 +48,7 @@ class GatewayFile:
         self.document: dict[str, Any] = document
 
     def with_blocks(self, blocks: Mapping[str, Any]) -> str:
-        """Return the text with new values of top-level keys. A new key comes last, and None removes a key."""
+        """Return the file's text with new values of top-level keys. Append new keys at the end. None removes a key."""
         text = self.text
         for key, value in blocks.items():
             text = self._with_block(text, key, value)
@@ -73,7 +73,7 @@ class GatewayFile:
         return text[:start] + head + (comment if block else "") + newline + rest + text[end:]
 
     def _place(self, text: str, key: str) -> tuple[int, int, str] | None:
-        """Return the beginning and end of a key's lines, and the comment after its value."""
+        """Return the start and end offsets of a key's lines, and the comment after its value; None if absent."""
         root = yaml.compose(text, yaml.SafeLoader)
         if not isinstance(root, yaml.MappingNode) or root.flow_style:
             raise HeadwayError(f"{self.path}: cannot change a file in braces. Write each key on a separate line.")
@@ -81,7 +81,7 @@ class GatewayFile:
         if entry is None:
             return None
         start, end = entry[0].start_mark.index, entry[1].end_mark.index
-        if text[end - 1 : end] == "\n":  # a block: comments and empty lines before the next key are not part of it
+        if text[end - 1 : end] == "\n":  # a block: exclude comments and empty lines before the next key
             lines = text[start:end].splitlines(keepends=True)
             while len(lines) > 1 and (not lines[-1].strip() or lines[-1].startswith("#")):
                 end -= len(lines.pop())
@@ -110,7 +110,7 @@ class GatewayFile:
 
 
 def read_bundle(bundle: Path) -> Json:
-    """Return the policies of a bundle, or of a source in the policy language. Raise HeadwayError with all errors."""
+    """Return the policies of a bundle or of a file in the policy language. Raise HeadwayError with all errors."""
     report = check_policy(bundle)
     if not report["ok"]:
         raise HeadwayError("\n".join(rejection["text"] for rejection in report["rejections"]))
@@ -124,12 +124,12 @@ def read_bundle(bundle: Path) -> Json:
 
 
 class Change(Struct, frozen=True):
-    """The texts before and after a change."""
+    """A change of policies: the text before and after it."""
 
     where: str
     before: str
     after: str
-    policies: Json  # in force after the change, with the canary if there is one
+    policies: Json  # policies in force after the change, including a canary
 
     @property
     def diff(self) -> str:
@@ -140,13 +140,13 @@ class Change(Struct, frozen=True):
 
 
 def with_policies(before: Json, policies: Json, share: float | None) -> Json:
-    """Return a gateway's policies with new ones in their place, or with a `share` as a canary beside them."""
+    """Return a gateway's policies after a change: replaced, or, with a `share`, with the new ones as a canary."""
     if share is None:
         return {**without_canary(before), **policies}
     return {**before, CANARY: {**(before.get(CANARY) or {}), "policies": policies, "share": share}}
 
 
-# --- targets: `carry_out` returns the result as text, and raises HeadwayError if a gateway rejects the policies ------
+# --- targets: `carry_out` returns a message, and raises HeadwayError if a gateway rejects the policies ---------------
 
 
 class AdminApi:
@@ -159,7 +159,7 @@ class AdminApi:
 
     @classmethod
     def of(cls, document: Json) -> AdminApi | None:
-        """Return the admin API of a gateway's file, if the environment has its key."""
+        """Return the admin API that a gateway's file configures. If the environment lacks its key, return None."""
         section = document.get("admin")
         if not isinstance(section, dict) or not os.environ.get(str(section.get("key_env")), "").strip():
             return None
@@ -216,7 +216,7 @@ def _error_message(error: urllib.error.HTTPError) -> str:
 class FileTarget:
     def __init__(self, path: Path, admin: AdminApi | None) -> None:
         self.file = GatewayFile(path)
-        if not any(key in self.file.document for key in ("backends", "etcd", "admin")):  # a bundle, for example
+        if not any(key in self.file.document for key in ("backends", "etcd", "admin")):  # for example, a bundle
             raise HeadwayError(f"--to: {path} is not a gateway's file: it has no `backends`, `etcd` or `admin`.")
         self.admin = admin or AdminApi.of(self.file.document)
 
@@ -228,7 +228,7 @@ class FileTarget:
         return Change(str(file.path), file.text, file.with_blocks(keys), read_policies(block))
 
     def _before(self) -> Json:
-        """Return the policies in the file, or in the bundle that it names."""
+        """Return the policies in the file. If the file names a bundle, return the policies of that bundle."""
         block = self.file.document.get("policies")
         if isinstance(block, str):
             return changed_stages(Bundle.read(beside(block, self.file.path)))
@@ -237,7 +237,7 @@ class FileTarget:
     def carry_out(self, change: Change, wait_s: float) -> str:
         if self.admin is not None:
             try:
-                self.admin.ask("/policies")  # write nothing if the result could not be verified
+                self.admin.ask("/policies")  # fails if the result could not be verified: then write nothing
             except HeadwayError as error:
                 raise HeadwayError(f"{str(error).rstrip('.')}; {self.file.path} is unchanged.") from None
         self.file.write(change.after)

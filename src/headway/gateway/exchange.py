@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 # The gateway sets these fields itself, and drops them from an engine's answer.
 DROPPED: Final = HOP | {b"x-headway-%b" % name for name in (b"target", b"reason", b"request", b"cascade", b"prefill")}
-AGAIN: Final = (502, 503, 504, 429)  # an engine's status after which the gateway tries another engine
+AGAIN: Final = (502, 503, 504, 429)  # on these statuses, the gateway tries another engine
 DEADLINE_PASSED: Final = "the deadline has passed"
-EndListener = Callable[["Exchange", int, str, str], None]  # with picoseconds, outcome and reason
+EndListener = Callable[["Exchange", int, str, str], None]  # arguments: exchange, time in ps, outcome, reason
 log = logging.getLogger("headway.gateway")
 
 
@@ -63,7 +63,7 @@ class Services(Struct):
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """Runs from `begin` until it is answered, refused or broken, or the client disconnects."""
+    """One request, from `begin` until the answer ends, the gateway refuses it, it fails, or the client disconnects."""
 
     services: Services
     client: ClientConnection
@@ -71,7 +71,7 @@ class Exchange:
     request: Request
     stream: InitVar[bool]
     key: Key | None = None
-    body: bytes = b""  # for the engine
+    body: bytes = b""  # request body for the engine
     marks: list[bytes] = field(default_factory=list)  # additional header lines of the answer
     tally: AnswerTally = field(init=False)
     flight: Flight | None = None
@@ -83,14 +83,14 @@ class Exchange:
     sent: bool = False  # part of the answer has reached the client
     over: bool = False
     until_close: bool = False  # the engine ends its answer by closing the connection
-    again: bool = False  # drop the answer that arrives, then try another engine
+    again: bool = False  # discard the engine's answer, then try another engine
     chunked: bool = False
     opening: bytes = b""  # the head of the answer, until the first piece of the body is sent with it
     sent_ps: int = -1  # when the request was sent to its engine; -1: not yet
-    first_ps: int = -1  # first content of the answer; -1: not yet
+    first_ps: int = -1  # when the first content of the answer arrived; -1: not yet
     since: float = 0.0  # start of the wait for the engine's next data
-    patience: float = 0.0  # seconds
-    alarm: Any = None  # of its deadline
+    patience: float = 0.0  # maximum wait for the engine's next data, in seconds
+    alarm: Any = None  # timer of the request's deadline
 
     def __post_init__(self, stream: bool) -> None:
         self.body, self.tally = self.incoming.body, AnswerTally(stream)
@@ -105,7 +105,7 @@ class Exchange:
         self.on_decision(services.plane.arrive(now_ps, request))
 
     def on_decision(self, answer: Answer) -> None:
-        """Carry out the plane's decision. With None or Queued, the decision comes later."""
+        """Carry out the plane's decision. If it is None or Queued, the plane decides later."""
         if self.over:
             return
         if isinstance(answer, Flight):
@@ -132,7 +132,7 @@ class Exchange:
         self.send_to(backend)
 
     def send_to(self, backend: Backend) -> None:
-        """Send over a free connection, or a new one."""
+        """Send the request over a free connection. If there is no free connection, open one."""
         upstream = take_free(backend)
         if upstream is None:
             self.services.clock.spawn(self._connect(backend, self.flight))
@@ -142,7 +142,7 @@ class Exchange:
     async def _connect(self, backend: Backend, flight: Flight | None) -> None:
         try:
             upstream = await connect(self.services.clock.loop, backend, self.services.timeouts.connect_s)
-        except Exception as error:  # of any kind: otherwise the client would get no answer
+        except Exception as error:  # every kind of exception: otherwise the client would get no answer
             if not self.over and flight is self.flight:
                 self.on_broken(None, f"no connection ({type(error).__name__})")
             return
@@ -161,7 +161,7 @@ class Exchange:
             self.hold()
 
     def head(self, backend: Backend, body: bytes) -> bytes:
-        # The engine must not see a key of the gateway, nor a client's key beside its own.
+        # The engine must not see a key of the gateway. If the engine has its own key, it must not see the client's key.
         hides_key = backend.key is not None or self.key is not None
         return forwarded_head(self.incoming, backend.address, len(body), backend.key, hides_key)
 
@@ -243,7 +243,7 @@ class Exchange:
         self.cut(upstream, "failed", why, f"{self.backend.name}: {why}")
 
     def prompt_lost(self, why: str) -> None:
-        """Retry or fail after the prefill engine failed, without which the decode engine cannot continue."""
+        """Retry or fail after the prefill engine failed: without its prompt, the decode engine cannot continue."""
         upstream = self._drop_upstream()
         if self.sent:
             self.cut(upstream, "failed", why, why)
@@ -253,7 +253,7 @@ class Exchange:
             self.refuse(502, why, outcome="failed")
 
     def cut(self, upstream: Upstream | None, outcome: str, why: str, message: str) -> None:
-        """End an answer that has partly reached the client. A stream ends with an error event if framing allows."""
+        """End an answer that has partly reached the client. If the framing allows it, send an error event."""
         self.end(outcome, why)
         if self.tally.stream and self.chunked and upstream is not None and upstream.between_chunks():
             self.client.transport.write(error_event(message))
@@ -282,7 +282,7 @@ class Exchange:
         return self.attempts <= self.services.retries and not self.sent
 
     def _retry(self, why: str, prefill: bool = False) -> None:
-        """Route to another engine, or with `prefill` to another prefill engine, before any byte reached the client."""
+        """Route to another engine, or with `prefill` to another prefill engine. No byte may have reached the client."""
         self.again = False
         if self.handing is not None:
             self.handing.drop()
@@ -358,7 +358,8 @@ class Exchange:
 
 
 def parse_reason(reason: str) -> tuple[int, str]:
-    """Split a policy's reason, such as `429: tenant over budget`, into status and text. The default status is 503."""
+    """Split a policy's reason, such as `429: tenant over budget`, into status and message. By default the status is
+    503."""
     status, colon, rest = reason.partition(": ")
     if colon and status.isdigit() and 400 <= int(status) < 600:
         return int(status), rest

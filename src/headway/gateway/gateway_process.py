@@ -1,6 +1,6 @@
-"""The gateway as one or several processes, which serve until a signal and then drain.
+"""The gateway as one process or several. They serve until a signal arrives, and then drain.
 
-Several processes listen on the same port and are peers of each other. Their parent starts and stops them, and replaces
+Several processes listen on the same port and exchange state as peers. Their parent starts and stops them, and replaces
 a process that has died.
 """
 
@@ -30,14 +30,14 @@ from headway.gateway.peers import PeerSettings
 from headway.http.event_loop import end_signal, run_loop
 
 DRAIN_S = 30.0
-PAUSE_S: Final = 1.0  # before a new process replaces one that has died
+PAUSE_S: Final = 1.0  # pause before a new process replaces one that has died
 context = multiprocessing.get_context("spawn")
 log = logging.getLogger("headway.gateway")
 
 
 def serve(source: Path, started: Callable[[str], None], workers: int = 1, drain_s: float = DRAIN_S) -> None:
-    """Serve until SIGTERM or Ctrl-C, then give requests in flight `drain_s` to end. Call `started` with the address
-    when the gateway accepts requests."""
+    """Serve until SIGTERM or Ctrl-C, then give requests in flight `drain_s` seconds to end. When the gateway accepts
+    requests, call `started` with its address."""
     if workers == 1:
         run(Config.load(source), started, drain_s)
     else:
@@ -45,7 +45,7 @@ def serve(source: Path, started: Callable[[str], None], workers: int = 1, drain_
 
 
 def open_more() -> None:
-    """Raise the limit of open files: a stream needs two, and the default limit is often 1024."""
+    """Raise the limit of open files. A stream needs two files, and the default limit is often 1024."""
     try:
         import resource
     except ImportError:  # Windows
@@ -55,7 +55,7 @@ def open_more() -> None:
 
 
 def collect_seldom() -> None:
-    """Make garbage collections rare: requests leave no reference cycles, and a collection delays all requests."""
+    """Make garbage collections rare. Requests leave no reference cycles, and a collection delays all requests."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)
@@ -96,7 +96,7 @@ class Worker:
 
 
 def _work(source: Any, number: int, peers: PeerSettings, port: int, drain_s: float, link: Connection) -> None:
-    """Run in the worker's process, which sets up its own log."""
+    """Main function of a worker process. It configures logging itself, because the process is spawned."""
     logging.basicConfig(level=logging.INFO, format=f"headway: worker {number}: %(message)s", stream=sys.stderr)
     try:
         config = Config.load(source)
@@ -128,11 +128,11 @@ class Crew:
         self.port: int = self.keeper.getsockname()[1]
         self.workers: dict[int, Worker] = {}
         self.ending = False
-        self.error = ""  # of a worker that cannot serve
+        self.error = ""  # error message of the first worker that cannot serve
 
     def start(self, number: int) -> None:
         here, there = context.Pipe(duplex=False)
-        sockets = [f"unix:{self.folder.name}/{place}.sock" for place in range(self.count)]  # only for this user
+        sockets = [f"unix:{self.folder.name}/{place}.sock" for place in range(self.count)]  # private folder
         peers = PeerSettings(sockets.pop(number), tuple(sockets), "", f"worker-{number}", key=self.key, orders=True)
         arguments = (self.source, number, peers, self.port, self.drain_s, there)
         process = context.Process(target=_work, args=arguments, name=f"headway-{number}")

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from headway.http.wire import Incoming
 
 TENANT, CLASS, DEADLINE = b"x-headway-tenant", b"x-headway-class", b"x-headway-deadline"
-LONGEST: Final = 200  # characters of a name
-MOST_TENANTS: Final = 10_000  # policies and metrics keep state for each; further tenants count as "other"
+LONGEST: Final = 200  # maximum length of a tenant's or class's name, in characters
+MOST_TENANTS: Final = 10_000  # each tenant costs memory; further tenants count as "other"
 NOT_YET: Final = Path((), ())  # the path of a long prompt until a thread has hashed it
-MOST_TOKENS: Final = 1 << 31  # larger values of `max_tokens` count as this
+MOST_TOKENS: Final = 1 << 31  # larger values of `max_tokens` are reduced to this
 log = logging.getLogger("headway.gateway")
 
 
@@ -47,7 +47,7 @@ class Intake:
         self.tenants: dict[str, None] = {}
 
     def request(self, kind: str, incoming: Incoming, body: Body, key: Key | None) -> Request:
-        """Return the request. A long prompt has no path yet. Raise HeadwayError if a header is wrong."""
+        """Return the request. A long prompt has no path yet. Raise HeadwayError if a header is invalid."""
         hasher = self.tokens.of(body.model)
         path, tokens = (NOT_YET, 1) if hasher.long(body) else hasher.path(body)
         fields = incoming.named
@@ -56,7 +56,7 @@ class Intake:
             tenant = self.tenant(fields[TENANT])
         if CLASS in fields:
             slo_class = fields[CLASS].decode("latin-1")[:LONGEST]
-        if key is not None:  # overrides the headers
+        if key is not None:  # the key's tenant and class override the headers
             tenant, slo_class = key.tenant, key.slo_class or slo_class
         deadline_ps = self.deadline(fields.get(DEADLINE), slo_class)
         number, now_ps = self.count, self.clock.now_ps()
@@ -77,7 +77,7 @@ class Intake:
         )
 
     def begin(self, exchange: Exchange, body: Body, begin: Callable[[int], None]) -> None:
-        """Call `begin` with the arrival time: now, or when a thread has hashed the long prompt."""
+        """Call `begin` with the arrival time. If the prompt is long, call it after a thread has hashed the prompt."""
         if self.tracing is not None:
             self.tracing.begin(exchange)
         if exchange.request.path is NOT_YET:
@@ -94,7 +94,7 @@ class Intake:
                 exchange.request = replace(exchange.request, path=path, prompt_tokens=tokens)
                 begin(self.clock.now_ps())
                 self.waiting.set_alarm()
-        except Exception:  # a task's exception would be lost
+        except Exception:  # nothing awaits this task, so its exception would be lost
             log.exception("the gateway failed to begin a request with a long prompt")
             exchange.fail()
 
@@ -107,7 +107,7 @@ class Intake:
         return name
 
     def deadline(self, field: bytes | None, slo_class: str) -> int | None:
-        """Return the time limit in the client's header, else that of the SLO class."""
+        """Return the time limit in the client's header. Without the header, return that of the SLO class."""
         if field is None:
             return self.deadlines.get(slo_class)
         text = field.decode("latin-1").strip()

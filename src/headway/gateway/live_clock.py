@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Clock:
-    """`seconds` and `now_ps` are monotonic. `now_ps` is 0 when the gateway is built."""
+    """`seconds` and `now_ps` are monotonic. `now_ps` starts at 0 when the clock is created."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -18,7 +18,7 @@ class Clock:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start a task that ends by itself, and keep it from being garbage-collected."""
+        """Start a task that ends by itself. Keep a reference, so that the task is not garbage-collected."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -1,4 +1,4 @@
-"""Reading of a gateway's policies, from a scenario's block or a bundle. Oracle policies cannot run live."""
+"""Reads a gateway's policies from a `policies:` block or a bundle. Oracle policies cannot run live."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -12,8 +12,8 @@ from headway.policies.registry import DEFAULT_POLICIES
 from headway.types import Json
 
 STAGES: Final = ("admission", "priority", "flow", "routing")  # the stages that a gateway runs
-FILE_KEYS: Final = ("path", "file", "policies")  # a text under one of them is a file's name
-# A scenario plans its load and needs no admission by default. A live gateway limits the requests in flight.
+FILE_KEYS: Final = ("path", "file", "policies")  # a string under one of these keys is the name of a file
+# By default, a scenario needs no admission, because it plans its load. A live gateway limits the requests in flight.
 DEFAULTS: Final = {**DEFAULT_POLICIES, "admission": {"name": "max-concurrency", "max_queue": 1024}}
 
 
@@ -31,7 +31,7 @@ def read_policies(block: Any) -> Json:
 
 
 def read_candidate(block: Any, where: str) -> Json:
-    """Read a candidate's policies: a block, a bundle's file or its document. It may leave out stages."""
+    """Read a candidate's policies: a block, a bundle's file or a bundle's document. A candidate may omit stages."""
     if isinstance(block, str) or (isinstance(block, dict) and "format" in block):
         block = changed_stages(Bundle.read(block))
     if not isinstance(block, dict):
@@ -51,7 +51,7 @@ def without_canary(policies: Json) -> Json:
 
 
 def changed_stages(bundle: Bundle) -> Json:
-    """Return the bundle's routing policy, and those of its other policies that differ from the defaults."""
+    """Return the bundle's routing policy, and each other policy that differs from the default."""
     return {
         stage: spec for stage, spec in bundle.policies.items() if stage == "routing" or spec != DEFAULT_POLICIES[stage]
     }
@@ -76,7 +76,7 @@ def build_policies(specs: Json, where: str = "policies") -> dict[str, Any]:
 
 
 def refuse_files(document: Any, where: str, reader: str) -> None:
-    """Refuse policies from the network that name a file: write access must not grant code execution."""
+    """Raise if policies from the network name a file: write access must not grant code execution."""
     pending = [(document, "", where)]
     while pending:
         value, key, place = pending.pop()
@@ -85,7 +85,7 @@ def refuse_files(document: Any, where: str, reader: str) -> None:
             pending += [(name, "", place) for name in value]
         elif isinstance(value, list):
             pending += [(item, "", place) for item in value]
-        # The colon makes a name that ends in .py count as a file too.
+        # `is_file` looks for `.py:`, so the colon makes a name that ends in .py count as a file too.
         elif isinstance(value, str) and key != "source" and (key in FILE_KEYS or registry.is_file(f"{value}:")):
             raise HeadwayError(
                 f"{place}: names a file ({shown(value)}), and {reader} accepts none. Write the policy's text under "

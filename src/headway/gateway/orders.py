@@ -1,4 +1,4 @@
-"""Operator commands: swap policies, cordon engines, change members and shadow candidates, in all processes."""
+"""Operator commands: swap policies, cordon engines, change members and shadow candidates. All processes obey."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headway.gateway.shadow.shadows import Shadows
     from headway.gateway.waiting import Waiting
 
-LOGGED: Final = 20  # failures of each arm; of the further ones, the log has every thousandth
+LOGGED: Final = 20  # the log shows this many failures of each arm, then every thousandth
 log = logging.getLogger("headway.gateway")
 
 
@@ -48,7 +48,7 @@ class PolicySwitch:
         return self.plane.policies
 
     def swap(self, policies: str | dict[str, Any], source: str) -> None:
-        """Put new policies in force. Raise HeadwayError and keep the old ones if the new ones are wrong."""
+        """Put new policies in force. If they are invalid, raise HeadwayError and keep the old ones."""
         target = read_policies(policies)
         if target == self.plane.policies:
             return
@@ -84,7 +84,7 @@ class Orders:
             self.pass_on(*order)
 
     def obey(self, order: list[Any]) -> None:
-        """Carry out an order: a kind and its value. Raise HeadwayError if it is impossible."""
+        """Carry out an order, a list of kind and value. Raise HeadwayError if it cannot be carried out."""
         kind, value = order
         actions: dict[str, Callable[[Any], None]] = {
             "cordon": self.fleet.cordon,
@@ -97,7 +97,7 @@ class Orders:
         actions[kind](value)
 
     def in_effect(self) -> list[list[Any]]:
-        """Return the orders in effect, for a new process."""
+        """Return the orders that are in effect, so that a new process can carry them out."""
         orders: list[list[Any]] = [["cordon", name] for name in self.fleet.cordoned]
         if self.plane.version:
             orders.append(["swap", self.plane.policies])

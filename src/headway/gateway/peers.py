@@ -1,8 +1,8 @@
 """Peers: several gateways in front of the same engines, or several processes of one gateway.
 
 Each peer decides alone. At intervals it sends the others its counts of requests in flight, and the engines to which it
-sent prompts. `cluster.routers` with `sync` simulates that. A connection has one sender, which proves by an HMAC of a
-nonce that it knows the shared key.
+sent prompts. In a simulation, `cluster.routers` with `sync` models this exchange. On each connection only one side
+sends. It proves with an HMAC of a nonce that it knows the shared key.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from headway.gateway.plane import Plane
     from headway.gateway.waiting import Waiting
 
-LONGEST: Final = 64 * 1024 * 1024  # bytes of a message
-MOST_TOUCHES: Final = 20_000  # between two messages; more are dropped
+LONGEST: Final = 64 * 1024 * 1024  # maximum size of a message, in bytes
+MOST_TOUCHES: Final = 20_000  # maximum number of prompts in a message; the rest are dropped
 RETRY_S: Final = 0.5  # pause before a new attempt to connect
 FIGURES_S: Final = 1.0
 HELLO_S: Final = 5.0
@@ -50,7 +50,7 @@ class PeerSettings(Struct, frozen=True):
     name: Annotated[str | None, Doc("name of this gateway among its peers", default="host and `listen`")] = None
     interval_s: Annotated[PositiveSeconds, "time between two messages to the peers"] = 0.05
     key: Annotated[bytes, INTERNAL] = b""
-    orders: Annotated[bool, INTERNAL] = False  # whether peers carry out each other's orders: processes of one gateway
+    orders: Annotated[bool, INTERNAL] = False  # True: peers carry out each other's orders, as workers do
 
     def validate(self, where: str) -> PeerSettings:
         key = os.environ.get(self.key_env, "").encode()
@@ -63,7 +63,7 @@ class PeerSettings(Struct, frozen=True):
 
 
 class Message(Struct, omit_defaults=True):
-    counts: dict[str, Counts] = {}  # by engine, where they changed
+    counts: dict[str, Counts] = {}  # changed counts, by engine
     touches: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []  # engine, keys and ends of each prompt sent
     figures: Json | None = None
     orders: list[list[Any]] = []
@@ -80,11 +80,11 @@ class Peers:
     ) -> None:
         self.clock, self.plane, self.fleet, self.waiting = clock, plane, fleet, waiting
         self.operator, self.settings = orders, settings
-        self.figures: dict[str, Json] = {}  # of the peers, by name
+        self.figures: dict[str, Json] = {}  # figures of the peers, by name
         self.snapshot: Callable[[], Json] | None = None  # returns this gateway's figures
-        self.orders: list[list[Any]] = []  # to send with the next message
-        self.connected: dict[str, asyncio.StreamWriter] = {}  # outgoing, by address
-        self._senders: dict[str, asyncio.StreamWriter] = {}  # incoming, by name
+        self.orders: list[list[Any]] = []  # orders to send with the next message
+        self.connected: dict[str, asyncio.StreamWriter] = {}  # outgoing connections, by address
+        self._senders: dict[str, asyncio.StreamWriter] = {}  # incoming connections, by the peer's name
         self._last: dict[str, Counts] = {}
         self._touches: list[tuple[int, Path]] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -124,7 +124,7 @@ class Peers:
     # --- sending -----------------------------------------------------------------------------------------------------
 
     async def _connect(self, where: str) -> None:
-        """Keep a connection to a peer, and open a new one whenever it is lost."""
+        """Keep a connection to a peer open. Reconnect whenever it is lost."""
         while True:
             try:
                 await self._open_and_hold(where)
@@ -144,7 +144,7 @@ class Peers:
             orders = self.operator.in_effect() if self.settings.orders else []
             writer.write(Message(self._counts({}), [], None, orders).frame)
             self.connected[where] = writer
-            await reader.read(1)  # the peer sends nothing; this returns when it closes the connection
+            await reader.read(1)  # the peer sends nothing, so this returns when the peer closes the connection
         finally:
             writer.close()
 
@@ -178,7 +178,7 @@ class Peers:
                 writer.write(data)
 
     def _counts(self, last: dict[str, Counts]) -> dict[str, Counts]:
-        """Return the counts that have changed since `last`, and update it."""
+        """Return the counts that differ from `last`, and update `last`."""
         changes = {}
         for name, backend in self.fleet.by_name.items():
             own = self.plane.places.own(backend.place)
@@ -220,7 +220,7 @@ class Peers:
                 self.plane.lost(self.clock.now_ps(), name)
 
     def _follow(self, name: str, writer: asyncio.StreamWriter) -> None:
-        """Replace the peer's former connection and its counts: the new connection begins with all counts."""
+        """Replace the peer's former connection and drop its counts. The new connection begins by sending all counts."""
         former = self._senders.get(name)
         self._senders[name] = writer
         if former is not None:

@@ -1,7 +1,8 @@
-"""The control plane of a live gateway. Every input passes through here with its time, and is written to the `tape`
-before it takes effect, so a replay of the tape decides the same. A method for an input has the name of its tape record.
+"""The control plane of a live gateway. Each method for an input takes the time of the input, and writes the input to
+the `tape` before it applies it. So a replay of the tape makes the same decisions. Method and tape record share a name.
 
-`places` holds the state of the engines, and `versions` the policies with their control plane.
+`places` holds the state of the engines. `versions` holds the policies and their control plane. An engine's place is its
+index in `views`.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -29,7 +30,7 @@ class Plane:
         self.views = self.places.views
         self.beliefs = Beliefs(settings.places, (), settings.ttl_ps, settings.speculative_ps)
         self.versions = PolicyVersions(settings, self.places, self.beliefs, journals)
-        self.on_sent: Callable[[int, Path], None] | None = None  # called with the place of each prompt sent
+        self.on_sent: Callable[[int, Path], None] | None = None  # called with place and path of each prompt sent
 
     @property
     def control(self) -> ControlPlane:
@@ -45,7 +46,7 @@ class Plane:
 
     @property
     def next_ps(self) -> int:
-        """The time of the next call of `wake`."""
+        """The time at which `wake` must be called next."""
         return 0 if self.versions.spent else self.control.next_ps
 
     # --- decisions ---------------------------------------------------------------------------------------------------
@@ -55,19 +56,19 @@ class Plane:
             self.tape(now_ps, kind, values)
 
     def _record(self, now_ps: int, request: Request, answer: Answer) -> Decision:
-        """Count a decision at its engines, and write it to the tape."""
+        """Count a decision at the engines that it selects, and write it to the tape."""
         if isinstance(answer, Flight):
             for view in flight_views(answer):
                 self.beliefs.touch(now_ps, view.index, request.path)
                 if self.on_sent is not None:
                     self.on_sent(view.index, request.path)
                 self.places.count_route(view)
-        if self.tape is not None:  # do not format decisions without a tape
+        if self.tape is not None:  # without a tape, do not format the decision
             self._write(now_ps, "decided", request.id, in_words(answer))
         return request, answer
 
     def _decide_again(self, now_ps: int, waiting: Sequence[Request], again: bool) -> Decided:
-        """Decide on requests whose queue was replaced while they waited."""
+        """Decide again on requests that waited in a queue which has been replaced."""
         control = self.control
         return [self._record(now_ps, request, control.arrive(now_ps, request, again)) for request in waiting]
 
@@ -137,7 +138,7 @@ class Plane:
     # --- engines -----------------------------------------------------------------------------------------------------
 
     def join(self, now_ps: int, place: int, member: Json) -> Decided:
-        """Add an engine at a place, or change it. `member` holds its id, `serves` and static signals."""
+        """Add an engine at a place, or change the engine there. `member` holds its id, `serves` and static signals."""
         self._write(now_ps, "join", place, member)
         view = self.places.take(place, member)
         if view.role == "prefill" and not self.versions.pairs:
@@ -163,8 +164,8 @@ class Plane:
 
     @contextmanager
     def confine(self, now_ps: int, request: Request, places: Collection[int]) -> Iterator[bool]:
-        """While this context lasts, let only the engines at these places serve the request, if they can. Yield whether
-        they can. Prefill engines are not restricted, because they do not answer the request."""
+        """Until the context ends, let only the engines at these places serve the request. If none of them can serve it,
+        restrict nothing and yield False. Prefill engines are not restricted, because they do not answer the request."""
         group = self.control.groups.of(request.model)
         members = () if group is None else group.instances
         hidden = [view for view in members if view.index not in places and view.role != "prefill"]
@@ -188,14 +189,14 @@ class Plane:
         self.places.report(now_ps, place, signals)
 
     def stale(self, now_ps: int, place: int, neutral: Mapping[str, float]) -> None:
-        """Discard an engine's last report. The gateway's own counts replace its load, `neutral` its other signals."""
+        """Discard an engine's last report. Use the gateway's counts for its load, `neutral` for the rest."""
         self._write(now_ps, "stale", place, dict(neutral))
         self.places.mark_stale(place, neutral)
 
     # --- beliefs about engines' caches -------------------------------------------------------------------------------
 
     def stored(self, now_ps: int, place: int, runs: Sequence[Sequence[int]]) -> None:
-        """Record blocks that an engine has stored: (parent's key, key, first token, end) of each."""
+        """Record blocks that an engine has stored. Each run is (parent's key, key, first token, end)."""
         self._write(now_ps, "stored", place, runs)
         self.beliefs.stored(now_ps, place, runs)
 
@@ -204,7 +205,7 @@ class Plane:
         self.beliefs.removed(now_ps, place, keys)
 
     def cleared(self, now_ps: int, place: int, trust: str) -> None:
-        """Drop all beliefs about an engine. `trust` is the source of future beliefs."""
+        """Drop all beliefs about an engine. `trust` names the source of its future beliefs."""
         self._write(now_ps, "cleared", place, trust)
         self.beliefs.cleared(now_ps, place, trust)
 
@@ -216,7 +217,7 @@ class Plane:
     # --- other gateways ----------------------------------------------------------------------------------------------
 
     def heard(self, now_ps: int, peer: str, counts: Mapping[int, Counts], touches: Sequence[tuple[int, Path]]) -> None:
-        """Update another gateway's counts by place, and record the places of the prompts that it sent."""
+        """Update another gateway's counts by place, and record to which places it sent prompts."""
         self._write(now_ps, "heard", peer, dict(counts), list(touches))
         self.places.hear(peer, counts)
         for place, path in touches:
@@ -232,7 +233,7 @@ class Plane:
     # --- policies ----------------------------------------------------------------------------------------------------
 
     def swap(self, now_ps: int, policies: Json) -> Decided:
-        """Put new policies in force, and decide on waiting requests again. Wrong policies raise and change nothing."""
+        """Put new policies in force, and decide again on waiting requests. Invalid policies raise, changing nothing."""
         self.versions.check(policies)
         self._write(now_ps, "swap", policies)
         return self._decide_again(now_ps, self.versions.swap(now_ps, policies), again=False)
@@ -244,7 +245,7 @@ class Plane:
 
 
 def flight_views(flight: Flight) -> tuple[InstanceView, ...]:
-    """Return the engine of a flight, and then its prefill engine if it has one."""
+    """Return the engine of a flight, followed by its prefill engine if it has one."""
     return (flight.view,) if flight.prefill is None else (flight.view, flight.prefill)
 
 

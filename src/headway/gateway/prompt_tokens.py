@@ -1,7 +1,7 @@
-"""Prompts as chains of block keys, computed from their bytes or from the engine's tokens.
+"""Prompts as chains of block keys. The keys are computed from the prompt's bytes or from the engine's tokens.
 
-A key is a 64-bit hash of the block, all blocks before it and the model. With a tokenizer, blocks have the size of the
-engine's blocks, so the KV events of engines give the same keys. Without one, they do not (`exact` is false).
+A key is a 64-bit hash of the block, of all blocks before it and of the model. With a tokenizer, blocks have the size of
+the engine's blocks, so the engine's KV events give the same keys. Without a tokenizer they do not: `exact` is false.
 
 Tokenizing takes about half a second per megabyte, so a thread tokenizes long prompts. Hashing the bytes of 400 kB takes
 less time than the switch to a thread.
@@ -35,11 +35,11 @@ from headway.types import Path
 Prompt = tuple[Path, int]  # block keys and number of tokens
 Ids = Sequence[int]
 TokenId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
-BY_BYTES: Final = 1024 * 1024  # bytes of a prompt that the event loop hashes itself
-BY_TOKENS: Final = 1024  # bytes of a prompt that the event loop tokenizes itself
-STRETCH: Final = 2048  # tokens to hash before other threads may run
-WAITING: Final = 256  # long prompts in the threads' queue; further prompts are hashed by bytes
-MODELS: Final = 1000  # size of the cache of roots
+BY_BYTES: Final = 1024 * 1024  # a thread hashes prompts of more bytes than this
+BY_TOKENS: Final = 1024  # a thread tokenizes prompts of more bytes than this
+STRETCH: Final = 2048  # number of tokens to hash before other threads may run
+WAITING: Final = 256  # maximum queue of the threads; further prompts are hashed by bytes
+MODELS: Final = 1000  # number of models whose root key is cached
 _texts = msgspec.json.Decoder(str | list[str | TokenId | list[TokenId]])
 _any = msgspec.json.Decoder()
 
@@ -103,7 +103,7 @@ class Hasher:
     """Hashes the bytes of prompts, for models without a tokenizer."""
 
     exact = False  # whether the KV events of engines give the same keys
-    unread = 0  # prompts that were hashed by bytes in spite of a tokenizer
+    unread = 0  # number of prompts hashed by bytes although there is a tokenizer
 
     def __init__(self, settings: TokenSettings) -> None:
         self.settings = settings
@@ -113,15 +113,15 @@ class Hasher:
     @staticmethod
     @lru_cache(maxsize=MODELS)
     def root(model: str) -> int:
-        """Return the key before the first block."""
+        """Return the key that serves as the parent of a model's first block."""
         return stable("model", model)
 
     def chain(self, parent: int, token_ids: Ids) -> int:
-        """Return the key of a block of tokens, from its parent's key or the root."""
+        """Return the key of a block of tokens. `parent` is the key of the block before it, or the root."""
         return self.digest(_pack(token_ids), parent)
 
     def long(self, body: Body) -> bool:
-        """Return whether the prompt is too long for the event loop."""
+        """Return whether the prompt is too long to be hashed on the event loop."""
         return len(body.messages) + len(body.prompt) + len(body.input) > BY_BYTES
 
     def path(self, body: Body) -> Prompt:
@@ -133,7 +133,7 @@ class Hasher:
 
 
 class TokenHasher(Hasher):
-    """Hashes the same tokens as the engine. If tokenizing fails, as the engine's will, it hashes the bytes."""
+    """Hashes the same tokens as the engine. If tokenizing fails, it hashes the bytes; the engine will fail too."""
 
     exact = True
 
@@ -158,7 +158,7 @@ class TokenHasher(Hasher):
             count = sum(map(len, many))
             ids = many[0].ids if hasattr(many[0], "ids") else many[0]
             return self._keys(body.model, ids, breathe), max(1, count)
-        except Exception:  # from the template, or a malformed body
+        except Exception:  # raised by the template, or by a malformed body
             self.unread += 1
             return super().path(body)
 
@@ -173,7 +173,7 @@ class TokenHasher(Hasher):
             self.waiting -= 1
 
     def _ids(self, body: Body) -> list[Any]:
-        """Return the token ids, or the encoding, of each prompt of the request."""
+        """Return the token ids of each prompt of the request, or an encoding that holds them."""
         special = _flag(body.add_special_tokens, not body.messages or self.template is None)
         if body.messages:
             return self._encode([self._chat(body)], add_special_tokens=special)
@@ -218,7 +218,7 @@ class Tokens:
             name: TokenHasher(settings, model, self.pool, f"tokens.models.{name}.path")
             for name, model in settings.models.items()
         }
-        self.default = Hasher(settings)  # for models that are not listed
+        self.default = Hasher(settings)  # used for models that are not listed
         if settings.path is not None:
             model = ModelTokens(settings.path, settings.chat_template)
             self.default = TokenHasher(settings, model, self.pool, "tokens.path")
@@ -228,7 +228,7 @@ class Tokens:
 
     @property
     def unread(self) -> int:
-        """Prompts that were hashed by bytes in spite of a tokenizer."""
+        """Number of prompts that were hashed by bytes although the model has a tokenizer."""
         return sum(hasher.unread for hasher in (self.default, *self.models.values()))
 
     async def start(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Reception of requests: begins an exchange for each one that needs an engine, and answers the others itself."""
+"""Reception of requests: begins an exchange for each request that needs an engine, and answers the others itself."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Reception:
         chains: Mapping[str, Chain],
         exchange_type: type[Exchange] = Exchange,
     ) -> None:
-        """`chains` maps the model names that select a cascade."""
+        """`chains` maps model names to cascades."""
         self.limits, self.intake, self.services = limits, intake, services
         self.keyring, self.chains, self.exchange_type = keyring, chains, exchange_type
         self.seconds, self.count_refusal = services.clock.seconds, metrics.count_refusal
         self.clients: dict[ClientConnection, None] = {}
-        self.held_bytes = 0  # of the clients' bodies
+        self.held_bytes = 0  # size of all request bodies in memory
         self.draining = False
 
     def begin(self, client: ClientConnection, incoming: Incoming) -> None:

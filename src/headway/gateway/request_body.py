@@ -1,4 +1,4 @@
-"""Bodies of requests: the fields that the gateway reads, block keys of prompts, and bodies with changed fields."""
+"""Bodies of requests: reads the fields that the gateway needs, hashes prompts to block keys, changes fields."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
@@ -8,11 +8,11 @@ from msgspec import Meta, Raw, Struct
 
 from headway.types import Path
 
-FIRST: Final = 256  # bytes of the first blocks of a prompt; later blocks have a sixteenth of their position
-LEAST: Final = 64  # bytes; a shorter prompt has no block
+FIRST: Final = 256  # size of a prompt's first blocks, in bytes; a later block is 1/16 of its start position
+LEAST: Final = 64  # minimum size of a prompt with a block, in bytes
 ENDS: Final = b']"'
-LONGEST_MODEL: Final = 1024  # characters of a model's name
-Digest = Callable[[bytes | memoryview, int], int]  # of bytes and a seed
+LONGEST_MODEL: Final = 1024  # maximum length of a model's name, in characters
+Digest = Callable[[bytes | memoryview, int], int]  # arguments: data and seed
 Fields = dict[str, Raw]
 NOTHING: Final = (b"null", b"false")
 
@@ -41,8 +41,8 @@ class Body(Struct):
 
     @property
     def text(self) -> memoryview:
-        """The bytes of the prompt without the closing bracket or quote: the same conversation with more messages has
-        this text as its prefix."""
+        """The bytes of the prompt without the closing bracket or quote. If a conversation gets more messages, this text
+        stays a prefix of its new text."""
         text = memoryview(self.messages or self.prompt or self.input)
         return text[:-1] if text and text[-1] in ENDS else text
 
@@ -62,7 +62,7 @@ _decode: Callable[[bytes], Body] = msgspec.json.Decoder(Body).decode
 
 
 def read_body(data: bytes) -> Body:
-    """Raise msgspec.MsgspecError if the body is not a JSON object with such fields."""
+    """Raise msgspec.MsgspecError if the body is not a JSON object with the fields of `Body`."""
     try:
         return _decode(data)
     except UnicodeDecodeError:
@@ -99,7 +99,7 @@ def path_of(text: bytes | memoryview, salt: int, digest: Digest, bytes_per_token
         keys.append(key)
         ends.append(end // bytes_per_token)
         start = end
-    if not keys and size >= LEAST:  # a short prompt has one key
+    if not keys and size >= LEAST:  # a prompt shorter than one block has one key
         keys.append(digest(view, salt))
         ends.append(size // bytes_per_token)
     return Path(tuple(keys), tuple(ends))

@@ -1,9 +1,9 @@
-"""The session of a request: a header names it, else the body's `user`, else a hash of the messages up to the first one
-of the user, which all turns of a conversation share. Conversations that begin alike count as one session; they share
-their cached prefix too. A prompt without messages has no session.
+"""The session of a request. The header names it. Without the header, it is the body's `user`. Without both, it is a
+hash of the messages up to and including the first user message, which all turns of a conversation share. Conversations
+that begin alike count as one session, and share their cached prefix too. A prompt without messages has no session.
 
-The first messages are found without decoding the JSON. JSON escapes quotes within strings, so `"user"` with its quotes
-is a whole string, and the search needs to follow only strings and brackets after it.
+The code finds the first messages without decoding the JSON. JSON escapes quotes within strings, so `"user"` with its
+quotes is a whole string. After it, the search needs to follow only strings and brackets.
 """
 
 import re
@@ -20,7 +20,7 @@ from headway.gateway.settings import read_text
 from headway.hashing import stable
 
 HEADER: Final = "x-headway-session"
-LONGEST: Final = 200  # characters of a session's name
+LONGEST: Final = 200  # maximum length of a session's name, in characters
 USER: Final = b'"user"'
 ROLE: Final = b'"role"'
 CONTENT: Final = re.compile(rb'\s*,\s*"content"\s*:\s*"')
@@ -28,8 +28,8 @@ OPENING: Final = re.compile(rb'\s*\[\s*\{\s*"role"\s*:\s*"user"' + CONTENT.patte
 SIGN: Final = re.compile(rb'[]["{}]')
 OPEN: Final = (b"{", b"[")
 BACKSLASH: Final = ord("\\")
-STEPS: Final = 64  # quotes to follow in the first message; the hash of a message with more ends there
-BETWEEN: Final = 1024  # bytes between two strings; the hash ends after more
+STEPS: Final = 64  # maximum number of quotes to follow in the first message; the hash ends there
+BETWEEN: Final = 1024  # maximum number of bytes between two strings; the hash ends there
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
 
 
@@ -48,7 +48,7 @@ class SessionSettings(Struct, frozen=True):
     prefix: Annotated[bool, "without header and `user`, use a hash of the first messages"] = True
 
     def session(self, header: bytes | None, user: str | None, messages: Any, tenant: str = "") -> str | None:
-        """Return the session id. `messages` are the bytes of the body's field, empty if it has none."""
+        """Return the session id. `messages` holds the bytes of that field of the body; it may be empty."""
         if header:
             return header.decode("latin-1")[:LONGEST]
         if user and self.user:
@@ -57,7 +57,7 @@ class SessionSettings(Struct, frozen=True):
 
 
 def of_messages(messages: bytes, tenant: str = "") -> str | None:
-    """Return `~` and a hash of the messages up to the end of the first one of the user, or None without one."""
+    """Return `~` and a hash of the messages up to the end of the first user message; None if there is none."""
     opening = OPENING.match(messages)
     end = -1 if opening is None else _end_of_plain(messages, opening.end())
     if end < 0:
@@ -74,7 +74,7 @@ def _seed(tenant: str) -> int:
 
 
 def _user(messages: bytes) -> int:
-    """Return the end of the first `"role": "user"`, or -1 if it is not among the first occurrences of `"user"`."""
+    """Return the end of the first `"role": "user"`; -1 if it is not among the first 64 occurrences of `"user"`."""
     at = messages.find(USER)
     for _ in range(STEPS):
         if at < 0:
@@ -87,7 +87,7 @@ def _user(messages: bytes) -> int:
 
 
 def _end_of_plain(messages: bytes, start: int) -> int:
-    """Return the end of a message whose last field is a string from `start` on, or -1 if it has another form."""
+    """Return the end of a message whose last field is a string that begins at `start`. In other cases return -1."""
     quote = messages.find(b'"', start)
     if quote > 0 and messages[quote - 1] != BACKSLASH and messages[quote + 1 : quote + 2] == b"}":
         return quote + 2
@@ -95,7 +95,7 @@ def _end_of_plain(messages: bytes, start: int) -> int:
 
 
 def _end(messages: bytes, at: int) -> int:
-    """Return the end of the message around `at`, by counting brackets outside strings, or the end of the search."""
+    """Return the end of the message around `at`, by counting brackets outside strings; at most up to a limit."""
     plain = CONTENT.match(messages, at)
     end = -1 if plain is None else _end_of_plain(messages, plain.end())
     if end >= 0:
@@ -118,7 +118,7 @@ def _end(messages: bytes, at: int) -> int:
 
 
 def _string(messages: bytes, quotes: int, at: int) -> tuple[int, int]:
-    """Return the number of quotes so far, and the end of the string that begins at `at`."""
+    """Return the number of quotes seen so far, and the end of the string that begins at `at`."""
     while quotes < STEPS:
         quote = messages.find(b'"', at)
         if quote < 0:

@@ -11,7 +11,7 @@ from headway.errors import HeadwayError
 
 
 def check_name(name: Any, where: str, longest: int = 100, ascii_only: bool = False) -> None:
-    """Raise unless the name is text that logs, metrics and headers can show on one line."""
+    """Raise unless the name is a string that logs, metrics and headers can show on one line."""
     good = isinstance(name, str) and 0 < len(name) <= longest and name.isprintable()
     if not good or (ascii_only and not name.isascii()):
         kind = "printable ASCII" if ascii_only else "printable"
@@ -19,7 +19,7 @@ def check_name(name: Any, where: str, longest: int = 100, ascii_only: bool = Fal
 
 
 def address(text: str, where: str) -> tuple[str, int]:
-    """Return host and port of text such as 127.0.0.1:8000."""
+    """Return host and port of a string such as 127.0.0.1:8000."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise HeadwayError(f"{where}: expected an address such as 127.0.0.1:8000, got {shown(text)}.")

@@ -1,6 +1,7 @@
-"""A gateway's journal: every input of the control plane and every decision, in order, for replay.
+"""A gateway's journal: a file with every input of the control plane and every decision, in order, for replay.
 
-The file holds msgpack records, each after its length: first the plane's settings, then (nanoseconds, kind, payload).
+The file holds msgpack records, each preceded by its length. The first record holds the plane's settings. Each other
+record is (nanoseconds, kind, payload).
 It contains the block keys of prompts, but not their text.
 """
 
@@ -21,13 +22,13 @@ from headway.types import Path, Request
 
 FORMAT: Final = 1
 FLUSH_BYTES: Final = 256 * 1024
-SHOWN: Final = 20  # differences in the result of a replay
+SHOWN: Final = 20  # maximum number of differences that a replay lists
 log = logging.getLogger("headway.gateway")
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class Tape:
-    """Ends when the file reaches `limit` bytes, because a journal with a gap cannot be replayed."""
+    """Writes the journal, until the file reaches `limit` bytes. A journal with gaps cannot be replayed."""
 
     def __init__(self, file: File, settings: PlaneSettings, limit: int) -> None:
         self.file, self.limit = file, limit
@@ -78,7 +79,7 @@ class Tape:
 
 
 def _lock(out: BinaryIO) -> None:
-    """Raise BlockingIOError if another process writes the file."""
+    """Raise BlockingIOError if another process has the file locked."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -87,7 +88,7 @@ def _lock(out: BinaryIO) -> None:
 
 
 def _open_empty(file: File) -> BinaryIO:
-    """Open and lock an empty file. A file of an earlier process is renamed and gets a number."""
+    """Open and lock an empty file. If an earlier process left a file, rename that file to NAME.NUMBER.old."""
     out = file.open("ab")
     _lock(out)
     if not out.tell():
@@ -101,7 +102,7 @@ def _open_empty(file: File) -> BinaryIO:
 
 
 def _write_request(now_ps: int, payload: tuple[Request]) -> tuple[Any, ...]:
-    """Return a request with times as differences, and the path as its keys and ends."""
+    """Return a request's fields with relative times, and with the path as its keys and ends."""
     request = payload[0]
     deadline = None if request.deadline_ps is None else request.deadline_ps - request.arrival_ps
     number, arrival_ps, tokens, path, *fields = astuple(replace(request, deadline_ps=deadline))
@@ -143,8 +144,8 @@ class Replayed(Struct, frozen=True):
     inputs: int
     decisions: int
     different: int
-    differences: list[Difference]  # the first of them
-    seconds: float  # of traffic
+    differences: list[Difference]  # the first differences, at most `SHOWN`
+    seconds: float  # duration of the traffic
 
 
 def records(file: File) -> Iterator[Any]:
@@ -169,7 +170,7 @@ def replay(file: File) -> Replayed:
     head = next(source, None)
     if not isinstance(head, dict) or head.pop("format", None) != FORMAT:
         raise HeadwayError(f"{file.name}: is not the journal of a gateway.")
-    replayed: deque[tuple[Any, ...]] = deque()  # decisions that are not compared yet
+    replayed: deque[tuple[Any, ...]] = deque()  # decisions of the replay that are not compared yet
     settings = PlaneSettings(**head)
     plane = Plane(settings, lambda now_ps, kind, payload: replayed.append(payload) if kind == "decided" else None)
     inputs = decisions = different = last = 0

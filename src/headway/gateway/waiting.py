@@ -17,7 +17,7 @@ log = logging.getLogger("headway.gateway")
 
 
 class Waiter(Protocol):
-    """A request without a decision."""
+    """A request that waits for a decision."""
 
     @property
     def request(self) -> Request: ...
@@ -30,7 +30,7 @@ class Waiter(Protocol):
 class Waiting:
     def __init__(self, clock: Clock, plane: Plane) -> None:
         self.clock, self.plane = clock, plane
-        self.exchanges: dict[int, Waiter] = {}  # by request
+        self.exchanges: dict[int, Waiter] = {}  # by request id
         self._waking = False
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_ps = NEVER
@@ -45,7 +45,7 @@ class Waiting:
             self.wake_soon()
 
     def nudge(self) -> None:
-        """Wake the plane soon, after a change, if any request waits."""
+        """Wake the plane soon, because something has changed. If no request waits, do nothing."""
         if self.exchanges:
             self.wake_soon()
 

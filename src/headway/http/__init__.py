@@ -1,1 +1,1 @@
-"""HTTP/1.1 for everything that speaks it: clients' connections, connections to engines, addresses and replies."""
+"""HTTP/1.1 for all parts of Headway: connections of clients, connections to engines, addresses and replies."""

@@ -8,7 +8,7 @@ from headway.errors import HeadwayError
 
 
 class Address:
-    """The parts of a URL such as http://10.0.0.7:8000. Request targets are appended to its path."""
+    """The parts of a URL such as http://10.0.0.7:8000. The target of a request is appended to the URL's path."""
 
     def __init__(self, url: str, where: str) -> None:
         wrong = HeadwayError(f"{where}: expected a URL such as http://10.0.0.7:8000, got {url!r}.")

@@ -5,13 +5,13 @@ from typing import Final
 
 EVENT: Final = b"data: {"
 CONTENT: Final = re.compile(rb'"(?:content|text|reasoning_content|arguments)": ?"[^"]')
-USAGE: Final = re.compile(rb'"completion_tokens": ?(\d{1,9})')  # bounded: engines may write anything
+USAGE: Final = re.compile(rb'"completion_tokens": ?(\d{1,9})')  # at most 9 digits, because an engine may write anything
 CACHED: Final = re.compile(rb'"cached_tokens": ?(\d{1,9})')
 PROMPT: Final = re.compile(rb'"prompt_tokens": ?(\d{1,9})')
 USAGE_FIELD: Final = b'"usage"'
-LONGEST_USAGE: Final = 512  # bytes
+LONGEST_USAGE: Final = 512  # maximum size of the usage field, in bytes
 TOKEN_COUNT: Final = b'"completion_tokens"'
-TAIL: Final = 4096  # bytes at the end of an answer that contain its usage
+TAIL: Final = 4096  # number of bytes to keep of an answer's end, which contains its usage
 
 
 class AnswerTally:
@@ -22,15 +22,15 @@ class AnswerTally:
         self.first = False  # content has arrived
         self.events = 0
         self.tail = b""
-        self._read: bytes | None = None  # the tail that `_tokens` was read from
+        self._read: bytes | None = None  # the tail from which `_tokens` was read
         self._tokens = 0
 
     def count(self, data: bytes) -> bool:
-        """Count a piece of the answer. Return True if it has the first content of a stream; an answer that is not
-        streamed has no visible first token."""
+        """Count a piece of the answer. Return True if it holds the first content of a stream. If the answer is not
+        streamed, always return False: its first token is not visible."""
         if self.stream:
             self.events += data.count(EVENT)
-            # Not only in the last piece. `in` is slower here: it first tries the text as a number, and raises.
+            # Any piece may have the count. `find` is faster here than `in`, which first tries its operand as a number.
             if data.find(TOKEN_COUNT) >= 0:
                 self.tail = data
             if self.first or CONTENT.search(data) is None:
@@ -42,13 +42,13 @@ class AnswerTally:
 
     @property
     def usage(self) -> bytes:
-        """Return the token counts as the engine wrote them; empty if it wrote none."""
+        """Return the token counts as the engine wrote them; empty bytes if it wrote none."""
         at = self.tail.rfind(USAGE_FIELD)
         return b"" if at < 0 else self.tail[at : at + LONGEST_USAGE]
 
     @property
     def tokens(self) -> int:
-        """Return the tokens that the engine reports, or else the number of events: each has one token."""
+        """Return the number of tokens that the engine reports. Without a report, count events: each has one token."""
         if self._read is not self.tail:
             usage = USAGE.search(self.tail)
             self._read, self._tokens = self.tail, int(usage[1]) if usage else self.events

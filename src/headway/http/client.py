@@ -1,7 +1,7 @@
 """The HTTP client for metrics pages, health checks, etcd and conformance checks.
 
-It bounds answers in time and size, reuses connections and uses no proxy. Client traffic goes through `upstream`. The
-load generator has its own connections, which take the time of each piece before parsing it.
+It limits answers in time and size, reuses connections and uses no proxy. Clients' requests go through `upstream`. The
+load generator has its own connections, which record the arrival time of each piece before they parse it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class NoAnswer(Exception):
 
     @classmethod
     def because(cls, message: str) -> NoAnswer:
-        """Return the error of a server that cannot serve now."""
+        """Return the error for a server that cannot serve now."""
         return cls(load_aiohttp().ClientConnectionError(message))
 
     @property
@@ -42,7 +42,7 @@ class NoAnswer(Exception):
 
     @property
     def why(self) -> str:
-        """Return the reason; if no connection could be made, the operating system's message."""
+        """Return the reason. If no connection could be opened, return the operating system's message."""
         if self.timed_out:
             return "no answer in time"
         cause = getattr(self.error, "os_error", None)
@@ -74,7 +74,7 @@ class Stream:
             yield piece
 
     async def read(self, most_bytes: int | None = None) -> bytes:
-        """Return the rest of the body. Raises NoAnswer and TooLong."""
+        """Return the rest of the body. Raise NoAnswer if it breaks off, and TooLong if it exceeds `most_bytes`."""
         body = bytearray()
         async for piece in self.pieces():
             body += piece
@@ -104,7 +104,7 @@ class HttpClient:
             self._session = None
 
     async def get(self, url: str, headers: Mapping[str, str] | None = None, most_bytes: int | None = None) -> Answer:
-        """Raises NoAnswer, and TooLong for a body of more than `most_bytes`."""
+        """Return the answer. Raise NoAnswer without one, and TooLong if the body has more than `most_bytes`."""
         async with self.stream("GET", url, headers=headers) as stream:
             return Answer(stream.status, await stream.read(most_bytes))
 
@@ -126,8 +126,8 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         silence_s: float | None = None,
     ) -> AsyncGenerator[Stream, None]:
-        """Send a request, and yield its answer as a stream. With `silence_s`, the answer may last forever with pauses
-        up to that time; the client's timeout then covers only the connection."""
+        """Send a request, and yield its answer as a stream. With `silence_s`, the answer may last forever, but no pause
+        may be longer than `silence_s`; the client's timeout then limits only the time to connect."""
         aiohttp = load_aiohttp()
         timeout = aiohttp.ClientTimeout(total=self.timeout_s)
         if silence_s is not None:

@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def run_loop(work: Coroutine[Any, Any, T]) -> T:
-    """Run on uvloop if it is installed, else on asyncio's own loop."""
+    """Run a coroutine on uvloop if uvloop is installed, otherwise on asyncio's own loop."""
     try:
         import uvloop
     except ImportError:
@@ -26,7 +26,7 @@ async def cancel(*tasks: asyncio.Task[None] | None) -> None:
 
 
 def end_signal() -> asyncio.Event:
-    """Return an event that SIGTERM and Ctrl-C set."""
+    """Return an event that is set by SIGTERM and Ctrl-C."""
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)

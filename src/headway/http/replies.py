@@ -1,4 +1,4 @@
-"""Replies that the server writes itself, in the form that OpenAI's clients expect."""
+"""Replies that the server creates itself, in the form that OpenAI's clients expect."""
 
 from http import HTTPStatus
 from typing import Final
@@ -53,7 +53,7 @@ def error_body(status: int, message: str, code: str | None = None) -> bytes:
 
 
 def error_event(message: str) -> bytes:
-    """Return the error event that ends a broken stream, and the last chunk."""
+    """Return the error event that ends a broken stream, followed by the last chunk."""
     return chunk(b"data: " + error_body(502, message, "upstream_lost") + b"\n\n") + b"0\r\n\r\n"
 
 

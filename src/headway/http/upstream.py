@@ -1,4 +1,4 @@
-"""Connections to engines. They pass the bytes of an answer on as they arrive; the parser only finds its end."""
+"""Connections to engines. They forward an answer's bytes as they arrive. The parser only finds the answer's end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headway.http.wire import Fields, Incoming
 
 LONGEST_HEAD: Final = 64 * 1024
-MOST_FREE: Final = 256  # connections kept open to one engine
+MOST_FREE: Final = 256  # maximum number of idle connections to one engine
 LAST_CHUNK: Final = b"0\r\n\r\n"
 FRAMING: Final = (b"content-length", b"transfer-encoding")
 # Header fields that apply to one connection and are not forwarded.
@@ -36,12 +36,12 @@ class Server(Protocol):
     @property
     def free(self) -> deque[Upstream]: ...
 
-    opened: int  # all connections, idle or in use
+    opened: int  # number of open connections, idle or in use
 
 
 class Asker(Protocol):
-    """The sender of a request: an exchange with a client, or a part of one. The connection calls it as the answer
-    arrives."""
+    """The sender of a request: an exchange with a client, or a part of an exchange. The connection calls the asker's
+    methods as the answer arrives."""
 
     until_close: bool  # whether the end of the connection ends the answer
 
@@ -55,7 +55,7 @@ class Asker(Protocol):
 
 
 class Upstream(asyncio.Protocol):
-    """A connection that handles one request at a time and then returns to its server's idle connections."""
+    """A connection that handles one request at a time. After each request it joins its server's idle connections."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -67,7 +67,7 @@ class Upstream(asyncio.Protocol):
 
     def reset(self) -> None:
         self.fields: list[tuple[bytes, bytes]] = []
-        self.head = b""  # the part that has arrived
+        self.head = b""  # the part of the answer's head that has arrived
         self.has_head = self.complete = self.keep = False
         self.more = False  # part of the body arrived with the head
         self.active = False  # data was passed on since the last check for a silent engine
@@ -84,8 +84,8 @@ class Upstream(asyncio.Protocol):
         self.transport.writelines(data)
 
     def pass_on(self, write: Callable[[bytes], None], tally: AnswerTally) -> None:
-        """Write the rest of a stream straight to the client; the asker is called only at the end. Saving two calls per
-        piece saves 5 % of the cost of a stream."""
+        """Write the rest of a stream directly to the client. The asker is called only at the end. This saves two calls
+        per piece, which is 5 % of the cost of a stream."""
         self.write, self.tally = write, tally
 
     def leave(self) -> None:
@@ -105,7 +105,7 @@ class Upstream(asyncio.Protocol):
             return
         write(data)
         tally = self.tally
-        tally.events += data.count(EVENT)  # as `AnswerTally.count` does
+        tally.events += data.count(EVENT)  # inlined from `AnswerTally.count`
         if data.find(TOKEN_COUNT) >= 0:
             tally.tail = data
         self.active = True
@@ -113,9 +113,9 @@ class Upstream(asyncio.Protocol):
             self._complete()
 
     def _deliver(self, data: bytes) -> None:
-        """Call the asker with the head once it is complete, and with each piece of the body."""
+        """Give the asker the head once it is complete, and each piece of the body."""
         exchange = self.exchange
-        if exchange is None:  # no request is under way
+        if exchange is None:  # data arrived without a request
             self.close()
             return
         had_head = self.has_head
@@ -144,7 +144,7 @@ class Upstream(asyncio.Protocol):
         exchange, self.exchange = self.exchange, None
         if self.keep and len(self.server.free) < MOST_FREE:
             self.reset()
-            if not self.transport.is_reading():  # paused because the last client was slow
+            if not self.transport.is_reading():  # reading was paused because the last client was slow
                 self.transport.resume_reading()
             self.server.free.append(self)
         else:
@@ -175,8 +175,8 @@ class Upstream(asyncio.Protocol):
             self.transport.abort()
 
     def between_chunks(self) -> bool:
-        """Whether the answer stopped between two chunks, so that another chunk may follow. Feeding the last chunk tests
-        that: it makes the parser unusable, but costs nothing while answers arrive."""
+        """Return whether the answer stopped between two chunks, so that another chunk may follow. To test this, feed
+        the last chunk to the parser. The parser is unusable then, but the test costs nothing for other answers."""
         try:
             self.parser.feed_data(LAST_CHUNK)
         except httptools.HttpParserError:
@@ -186,7 +186,7 @@ class Upstream(asyncio.Protocol):
     # --- the parser --------------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        if self.complete:  # the parser must not keep the beginning of an unrequested answer
+        if self.complete:  # reject an answer that nobody requested
             raise ValueError("an answer without a request")
         self.fields = []
 
@@ -204,7 +204,7 @@ class Upstream(asyncio.Protocol):
 
 
 def end_of_head(data: bytes) -> int:
-    """Return where the body begins, after the 1xx heads, if any."""
+    """Return the offset at which the body begins. Skip 1xx heads before the final head."""
     start = 0
     while True:
         end = data.index(b"\r\n\r\n", start) + 4
@@ -214,8 +214,8 @@ def end_of_head(data: bytes) -> int:
 
 
 def forwarded_head(incoming: Incoming, address: Address, length: int, bearer: bytes | None, hides_key: bool) -> bytes:
-    """Return the head of a request for an engine: without the client's key if `hides_key`, and with the engine's key if
-    it has one."""
+    """Return the head of a request for an engine. If `hides_key`, omit the client's key. If `bearer` is given, add it
+    as the engine's key."""
     lines = [
         b"%b %b%b HTTP/1.1" % (incoming.method, address.base, incoming.target),
         address.host_line,
@@ -230,7 +230,7 @@ def forwarded_head(incoming: Incoming, address: Address, length: int, bearer: by
 
 
 def take_free(server: Server) -> Upstream | None:
-    """Take an idle connection that is still open."""
+    """Remove an idle connection from the pool, and return it; None if no idle connection is still open."""
     free = server.free
     while free:
         upstream = free.pop()
@@ -270,7 +270,7 @@ class Payload:
         self._pieces.append(data)
 
     def read(self, data: bytes) -> bytes:
-        """Return the body bytes of a piece. The connection has already checked the framing."""
+        """Return the body bytes within a piece of the answer. The connection has already checked the framing."""
         self._parser.feed_data(data)
         pieces = self._pieces
         if len(pieces) == 1:
@@ -281,5 +281,5 @@ class Payload:
 
 
 def is_framed(fields: Fields) -> bool:
-    """Whether the header fields determine the end of an answer. Otherwise the end of the connection does."""
+    """Return whether the header fields determine the end of an answer. If not, the end of the connection does."""
     return any(name in FRAMING for name, _ in fields)

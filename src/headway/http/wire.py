@@ -1,4 +1,4 @@
-"""Client connections: HTTP/1.1 on asyncio's transport, with limits on sizes, counts and times."""
+"""Client connections: HTTP/1.1 on asyncio's transport, with limits on size, number and time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from headway.http.address import send_at_once
 from headway.http.replies import error_body, head_of
 
 Fields = list[tuple[bytes, bytes]]
-PIPELINED: Final = 4  # requests that may wait on one connection; at this number, reading pauses
-STRANGERS: Final = 64 * 1024  # bytes of a body that are read before the key is checked
+PIPELINED: Final = 4  # when this many requests wait on a connection, reading pauses
+STRANGERS: Final = 64 * 1024  # number of bytes of a body to read before the key is checked
 LINGER_S: Final = 5.0  # time for a refused client to stop sending and read the reason
 MANY_FIELDS: Final = "the request has too many header fields"
 LONG_HEAD: Final = "the head of the request is too long"
@@ -34,7 +34,7 @@ class Limits(Struct, frozen=True):
     head_s: Annotated[PositiveSeconds, "time to send a head, from its first byte or the start of the connection"] = 10.0
     body_s: Annotated[PositiveSeconds, "time to send a body"] = 60.0
     idle_s: Annotated[PositiveSeconds, "idle time between requests on a connection"] = 75.0
-    unsent_bytes: Annotated[int, INTERNAL] = 256 * 1024  # buffered bytes of an answer to a slow client
+    unsent_bytes: Annotated[int, INTERNAL] = 256 * 1024  # maximum number of buffered bytes of an answer
     unread_s: Annotated[PositiveSeconds, "time for which a client may read nothing of its answer"] = 60.0
     connections: Annotated[Positive, "open connections of all clients together"] = 16_384
     held_bytes: Annotated[Positive, "size of all bodies in memory: those that arrive, and those in flight"] = 1 << 30
@@ -47,7 +47,7 @@ class Incoming(Struct):
     body: bytes
     keep_alive: bool
     version: str
-    named: dict[bytes, bytes]  # the last field of each name
+    named: dict[bytes, bytes]  # fields by name; of equal names, the last one
 
 
 class Answering(Protocol):
@@ -60,7 +60,7 @@ class Answering(Protocol):
     def overdue(self, now: float) -> None: ...
 
     def hold(self) -> None:
-        """Pause, because the client does not read."""
+        """Pause the answer, because the client does not read."""
 
     def go_on(self) -> None: ...
 
@@ -70,7 +70,7 @@ class Host(Protocol):
 
     limits: Limits
     clients: dict[ClientConnection, None]
-    held_bytes: int  # size of all request bodies
+    held_bytes: int  # size of all request bodies in memory
     draining: bool
 
     @property
@@ -80,10 +80,10 @@ class Host(Protocol):
         """Answer the request, or set `client.exchange` to an exchange that will answer it."""
 
     def check_sender(self, named: dict[bytes, bytes]) -> tuple[int, str] | None:
-        """Return the status and reason of the refusal if this sender may not send requests, else None."""
+        """If this sender may not send requests, return status and reason of the refusal; otherwise None."""
 
     def count_refusal(self, status: int) -> None:
-        """Count an answer that the connection itself sent."""
+        """Count an error that the connection itself sent."""
 
 
 class ClientConnection(asyncio.Protocol):
@@ -92,21 +92,21 @@ class ClientConnection(asyncio.Protocol):
         self.exchange: Answering | None = None
         self.waiting: deque[Incoming] = deque()
         self.parser: Any = httptools.HttpRequestParser(self)
-        self.stage = "idle"  # what it waits for: idle (a request), head or body
+        self.stage = "idle"  # what the connection waits for: "idle" (a request), "head" or "body"
         self.since = 0.0  # when the stage began
         self.paused = self.closing = self.beginning = False
-        self.refusal: tuple[int, str] | None = None  # to send after the pending answers
-        self.stuck: tuple[int, float] | None = None  # bytes that the client has not read, and since when
+        self.refusal: tuple[int, str] | None = None  # error to send after the pending answers
+        self.stuck: tuple[int, float] | None = None  # number of bytes that the client has not read, and since when
         self.transport: Any = None
         self.head_bytes = 0
-        self.loose = 0  # bytes of framing since the last content of a body
+        self.loose = 0  # number of framing bytes since the last content of a body
         self.fields: Fields = []
         self.head_fields: Fields = []  # the fields of a complete head, without trailers
         self.named: dict[bytes, bytes] = {}
         self.target = b""
         self.body: list[bytes] = []
-        self.held = 0  # bytes of all its bodies in memory
-        self.answering_bytes = 0  # bytes of the body of the current request
+        self.held = 0  # size of this connection's request bodies in memory
+        self.answering_bytes = 0  # size of the current request's body
 
     # --- the transport -----------------------------------------------------------------------------------------------
 
@@ -176,8 +176,8 @@ class ClientConnection(asyncio.Protocol):
         self.finish(incoming.keep_alive)
 
     def refuse(self, status: int, why: str, linger: bool = True) -> None:
-        """Send an error after the pending answers, and close the connection. Closing at once could reset it while the
-        client still sends and has not read the answer."""
+        """Send an error after the pending answers, then close the connection. Close it with a delay: if the client
+        still sends, closing at once could reset the connection before the client has read the error."""
         if self.closing:
             return
         if self.exchange is not None or self.waiting:
@@ -278,8 +278,8 @@ class ClientConnection(asyncio.Protocol):
             self.refuse(*self.refusal)
 
     def _next(self) -> None:
-        """Begin waiting requests one by one, unless the client does not read its answers. A request that is answered
-        immediately calls this again; the outer call then continues."""
+        """Begin waiting requests one by one, unless the client does not read its answers. If a request is answered
+        immediately, it calls this method again. The inner call returns, and the outer call continues the loop."""
         if self.beginning:
             return
         self.beginning = True
@@ -291,7 +291,7 @@ class ClientConnection(asyncio.Protocol):
                 self.transport.resume_reading()
             try:
                 self.host.begin(self, incoming)
-            except Exception:  # from a policy, for example: only this client gets an error
+            except Exception:  # for example from a policy; only this client gets an error
                 log.exception("failed to begin a request")
                 self.fail()
         self.beginning = False
@@ -305,7 +305,7 @@ class ClientConnection(asyncio.Protocol):
         self.refuse(500, "internal error in the gateway")
 
     def overdue(self, now: float) -> None:
-        """Close the connection, or end the request, if it has exceeded its time limit. Called periodically."""
+        """If a time limit has passed, close the connection or end the request. Called periodically."""
         limits = self.host.limits
         if (self.paused or self.closing) and self._stalls(now):
             self.transport.abort()
@@ -323,7 +323,7 @@ class ClientConnection(asyncio.Protocol):
             self.refuse(408, "the request did not arrive in time", linger=False)
 
     def _stalls(self, now: float) -> bool:
-        """Whether the client has read nothing for too long."""
+        """Return whether the client has read nothing for too long."""
         left = self.transport.get_write_buffer_size()
         if self.stuck is None or left < self.stuck[0]:
             self.stuck = (left, now)

@@ -1,7 +1,7 @@
-"""The engines behind the gateway: the union of those that the file, the admin API and etcd name.
+"""The engines behind the gateway: all engines that the file, the admin API or etcd names.
 
-A new engine takes a free place. An engine that no source names any more drains: it receives no new requests, and leaves
-when its last request has ended.
+A new engine gets a free place, which is its index in `backends`. If no source names an engine any more, it drains: it
+receives no new requests, and leaves when its last request has ended.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
     from headway.gateway.waiting import Waiting
     from headway.http.upstream import Upstream
 
-SOURCES: Final = ("file", "admin", "etcd")  # if two name the same engine, the first wins
-# If one of these changes, a new engine replaces the old one. Other changes update the engine.
+SOURCES: Final = ("file", "admin", "etcd")  # if two sources name the same engine, the first one wins
+# If one of these keys changes, a new engine replaces the old one. Any other change updates the engine.
 IDENTITY: Final = ("url", "role", "key_env", "events", "events_replay", "events_topic", "bootstrap_port", "kvd")
 log = logging.getLogger("headway.gateway")
 
 
 class Backend:
-    """An engine: its specification, health and free connections. The plane owns its view, which policies see."""
+    """An engine: its specification, health and free connections. Policies see its view, which the plane owns."""
 
     def __init__(self, spec: BackendSpec, view: InstanceView) -> None:
         self.spec = spec
         self.view = view
         self.place = view.index
-        self.target_line = b"x-headway-target: " + spec.name.encode()  # header of its answers
+        self.target_line = b"x-headway-target: " + spec.name.encode()  # header line of the gateway's answers
         self.address = Address(spec.url, f"backends.{spec.name}.url")
         self.key = spec.key  # the engine's own bearer token
         self.free: deque[Upstream] = deque()
-        self.opened = 0  # connections, free or not
-        self.failures = 0  # in a row
+        self.opened = 0  # number of connections, free or in use
+        self.failures = 0  # number of failures in a row
         self.ejected = False
         self.unready: dict[str, str] = {}  # reasons why it is not ready, by reporter
 
@@ -62,7 +62,7 @@ class Fleet:
         self.backends: list[Backend | None] = [None] * places
         self.names: dict[str, Backend] = {}
         self.sources: dict[str, Mapping[str, BackendSpec]] = {source: {} for source in SOURCES}
-        self.cordoned: dict[str, None] = {}  # names, also of engines that are not members
+        self.cordoned: dict[str, None] = {}  # names of cordoned engines, including engines that are not members
         self.leaving: dict[Backend, None] = {}
         self.on_change: list[Callable[[Backend, str], None]] = []
 
@@ -73,7 +73,7 @@ class Fleet:
 
     @property
     def by_name(self) -> dict[str, Backend]:
-        """All engines by name. A draining engine yields its name to the one that replaces it."""
+        """All engines by name. If an engine drains while another one has its name, the name refers to the other."""
         return {backend.name: backend for backend in (*self.leaving, *self.names.values())}
 
     @property
@@ -83,7 +83,7 @@ class Fleet:
     # --- members -----------------------------------------------------------------------------------------------------
 
     def offer(self, source: str, members: Mapping[str, BackendSpec]) -> None:
-        """Replace the engines that a source names. Raise HeadwayError, and change nothing, if they do not fit."""
+        """Replace the engines that a source names. If they do not fit, raise HeadwayError and change nothing."""
         sources = {**self.sources, source: dict(members)}
         named: dict[str, BackendSpec] = {}
         for known in reversed(SOURCES):
@@ -136,7 +136,7 @@ class Fleet:
         self.waiting.carry_out(self.plane.join(self.clock.now_ps(), place, spec.view_fields))
 
     def _dismiss(self, backend: Backend) -> None:
-        """Drain an engine. Its name is free at once."""
+        """Drain an engine. Another engine can use its name immediately."""
         self.leaving[backend] = None
         self.settle(backend)
         for hear in self.on_change:
@@ -166,7 +166,7 @@ class Fleet:
         self._settle(name)
 
     def ready(self, name: str, ready: bool, why: str = "", reporter: str = "check") -> None:
-        """Record whether `reporter` finds an engine ready. It is ready if all reporters agree."""
+        """Record whether `reporter` finds an engine ready. The engine is ready if all reporters find it ready."""
         backend = self.names.get(name)
         if backend is None:
             return
@@ -187,7 +187,7 @@ class Fleet:
             self.settle(self.names[name])
 
     def settle(self, backend: Backend) -> None:
-        """Update the state of an engine, unless it has left and another engine has its place."""
+        """Update the state of an engine. If the engine has left, do nothing: another engine may have its place."""
         if self.backends[backend.place] is not backend:
             return
         if backend in self.leaving or backend.name in self.cordoned:

@@ -1,8 +1,8 @@
-"""Health of engines: unhealthy and ejected engines receive no requests.
+"""Health of engines. Unhealthy and ejected engines receive no requests.
 
-`Checks` poll the health path of each engine. `Health` counts failed requests: several failures in a row eject the
-engine for some seconds. It returns after a passed check, and one more failure ejects it again. `Health` never ejects
-the last engine of a model, because a request that every engine fails would otherwise eject them all.
+`Checks` polls the health path of each engine. `Health` counts failed requests: several failures in a row eject the
+engine for some seconds. The engine returns after a passed check, and one more failure ejects it again. `Health` never
+ejects the last engine of a model. Otherwise, a request that fails on every engine could eject them all.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class HealthSettings(Struct, frozen=True):
 
 
 class Pulse:
-    """The state that an engine's checks give. Before the first answer, a single check decides."""
+    """The state of an engine according to its checks. Until a check passes, a single check decides the state."""
 
     def __init__(self) -> None:
         self.up = True
         self.answered = False
-        self.row = 0  # checks in a row that contradict `up`
+        self.row = 0  # number of checks in a row that contradict `up`
 
     def turned(self, passed: bool, fall: int, rise: int) -> bool:
-        """Count a check. Return whether the engine goes up or down by it."""
+        """Count a check. Return whether it changes the engine's state to up or down."""
         needed = (fall if self.up else rise) if self.answered else 1
         self.answered = self.answered or passed
         if passed == self.up:
@@ -90,7 +90,7 @@ class Checks:
             await asyncio.sleep(interval if pulse.up and not pulse.row else soon)
 
     async def check(self, backend: Backend) -> str:
-        """Return what is wrong, or an empty text. A 404 passes: the engine lacks the path, but answers."""
+        """Return what is wrong; an empty string if nothing. A 404 passes: the engine answers, but lacks the path."""
         assert self.settings.path is not None
         try:
             status = await self.poller.status(backend, self.settings.path)
@@ -105,7 +105,7 @@ class Checks:
 class Health:
     def __init__(self, clock: Clock, fleet: Fleet, failures: int = 3, open_s: float = 5.0) -> None:
         self.clock, self.fleet, self.failures, self.open_s = clock, fleet, failures, open_s
-        self.probe: Probe | None = None  # returns why an ejected engine cannot return yet, or an empty text
+        self.probe: Probe | None = None  # returns why an ejected engine cannot return yet, or ""
 
     def record_status(self, backend: Backend, status: int) -> None:
         if status >= 500:
@@ -131,5 +131,5 @@ class Health:
             self._readmit_later(backend)
             return
         backend.ejected = False
-        backend.failures = self.failures - 1  # one more ejects it again
+        backend.failures = self.failures - 1  # one more failure ejects it again
         self.fleet.settle(backend)

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from headway.gateway.live_clock import Clock
 
 State = TypeVar("State")
-GOLDEN: Final = 0.6180339887498949  # the fractional parts of its multiples spread evenly
+GOLDEN: Final = 0.6180339887498949  # fractional parts of its multiples are spread evenly
 
 
 class PollFailed(Exception):
-    """The engine gave no usable answer. The text is the reason."""
+    """The engine gave no usable answer. The message is the reason."""
 
 
 class Poller:
@@ -54,7 +54,7 @@ def _url_and_headers(backend: Backend, path: str) -> tuple[str, dict[str, str]]:
 
 
 class Follower(Generic[State]):
-    """Runs `follow` and keeps a state for each engine, from its joining to its leaving."""
+    """For each engine, runs `follow` and keeps a state from the time it joins until it leaves."""
 
     def __init__(
         self,
@@ -94,5 +94,5 @@ class Follower(Generic[State]):
 
 
 def turn(backend: Backend) -> float:
-    """Return the fraction of an interval that an engine's first poll waits, so that polls spread evenly."""
+    """Return the fraction of an interval before an engine's first poll. It spreads the polls of engines evenly."""
     return backend.place * GOLDEN % 1.0

@@ -48,7 +48,7 @@ class BackendSpec(Struct, frozen=True):
 
     @classmethod
     def read(cls, name: str, data: Any, where: str) -> BackendSpec:
-        """Read a URL or a mapping."""
+        """Read an engine from a URL or a mapping."""
         check_name(name, where, NAME_LONGEST, ascii_only=True)
         return replace(read(cls, {"url": data} if isinstance(data, str) else data, where), name=name)
 

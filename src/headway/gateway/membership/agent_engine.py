@@ -1,4 +1,4 @@
-"""An agent's client of its engine: readiness, models and load."""
+"""The client with which an agent asks its engine for readiness, models and load."""
 
 import logging
 import os
@@ -11,7 +11,7 @@ from headway.gateway.signals.scrape import parse
 from headway.http.client import HttpClient, NoAnswer, TooLong
 
 TIMEOUT_S: Final = 2.0
-LARGEST: Final = 8 * 1024 * 1024  # bytes of an answer
+LARGEST: Final = 8 * 1024 * 1024  # maximum size of an answer, in bytes
 WHOLE: Final = ("queued", "running", "kv_blocks")  # metrics that are signals without conversion
 log = logging.getLogger("headway.agent")
 
@@ -22,13 +22,13 @@ class Engine:
         key = None if key_env is None else os.environ.get(key_env, "")
         self._client = HttpClient(timeout_s, headers={"Authorization": f"Bearer {key}"} if key else {})
         self._hits: tuple[float, float] | None = None  # hits and queries at the last poll
-        self._problem = ""  # the last one logged
+        self._problem = ""  # the last problem that was logged
 
     async def close(self) -> None:
         await self._client.close()
 
     async def unready(self) -> str:
-        """Return why the engine is not ready, or "". An engine without /health is ready if /v1/models answers."""
+        """Return why the engine is not ready; "" if it is ready. Without /health, it is ready if /v1/models answers."""
         try:
             status, _ = await self._get("/health")
             if status == 404:
@@ -38,7 +38,7 @@ class Engine:
         return "" if status == 200 else f"the engine's /health returned status {status}"
 
     async def models(self) -> list[str]:
-        """Return the models that the engine lists; none if it does not answer."""
+        """Return the models that the engine lists. If it does not answer, return an empty list."""
         try:
             status, body = await self._get("/v1/models")
             if status != 200:
@@ -48,7 +48,7 @@ class Engine:
             return []
 
     async def figures(self) -> dict[str, float]:
-        """Return the engine's load as signals, as far as its metrics page has them."""
+        """Return those load signals that the engine's metrics page has."""
         try:
             status, body = await self._get(self.metrics)
         except HeadwayError:
@@ -66,7 +66,7 @@ class Engine:
         return signals
 
     def _hit_rate(self, page: dict[str, Any]) -> float | None:
-        """Return the hit rate that the engine reports, or that of the prompts since the last poll."""
+        """Return the hit rate that the engine reports. Otherwise compute it for the prompts since the last poll."""
         if "hit_rate" in page:
             return float(page["hit_rate"])
         if "hits" not in page or "queries" not in page:

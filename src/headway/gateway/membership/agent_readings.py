@@ -21,21 +21,21 @@ from headway.errors import HeadwayError
 
 SAMPLE_S: Final = 1.0
 NAMES: Final = ("busy", "watts")
-WINDOW_S: Final = 5.0  # of the means; gateways average watts over a longer window
-OLD_S: Final = 60.0  # age from which a file is ignored
+WINDOW_S: Final = 5.0  # window of the means; gateways average watts over a longer one
+OLD_S: Final = 60.0  # a file older than this is ignored
 COMMAND_S: Final = 5.0  # time limit of a command
 log = logging.getLogger("headway.agent")
 
-Reading = dict[str, float]  # busy in [0, 1], watts
+Reading = dict[str, float]  # `busy` from 0 to 1, and `watts`
 
 
 class Gauge(NamedTuple):
     name: str
-    read: Callable[[], Reading]  # may block; raises HeadwayError if there are no values
+    read: Callable[[], Reading]  # may block; raises HeadwayError if it gets no values
 
 
 def nvml_gauge(nvml: Any, gpus: Sequence[int] | None = None) -> Gauge:
-    """Measure GPUs of this machine, or all: the mean of their utilisation, the sum of their power."""
+    """Measure the given GPUs, by default all: the mean of their utilisation and the sum of their power."""
     count = nvml.nvmlDeviceGetCount()
     numbers = range(count) if gpus is None else gpus
     for gpu in numbers:
@@ -45,7 +45,7 @@ def nvml_gauge(nvml: Any, gpus: Sequence[int] | None = None) -> Gauge:
 
     def read() -> Reading:
         reading = {}
-        with suppress(nvml.NVMLError):  # some GPUs and MIG devices do not report both
+        with suppress(nvml.NVMLError):  # some GPUs and MIG devices report only one of the two
             shares = [nvml.nvmlDeviceGetUtilizationRates(device).gpu / 100 for device in devices]
             reading["busy"] = math.fsum(shares) / len(shares)
         with suppress(nvml.NVMLError):
@@ -56,7 +56,7 @@ def nvml_gauge(nvml: Any, gpus: Sequence[int] | None = None) -> Gauge:
 
 
 def find_nvml(gpus: Sequence[int] | None = None) -> Gauge | None:
-    """Return None if this machine has no NVIDIA GPU, driver or pynvml."""
+    """Return a gauge that uses NVML. If this machine has no NVIDIA GPU, no driver or no pynvml, return None."""
     try:
         nvml = import_module("pynvml")
     except ImportError:
@@ -84,7 +84,7 @@ def file_gauge(path: Path) -> Gauge:
 
 
 def command_gauge(command: str) -> Gauge:
-    """Run a command that prints the same JSON."""
+    """Run a command that prints JSON of the same form as `file_gauge` reads."""
     name = f"the command {command!r}"
 
     def read() -> Reading:
@@ -112,7 +112,7 @@ def _parse(text: bytes, where: str) -> Reading:
 
 
 class Meter:
-    """Samples a gauge every second, and returns means over the last seconds."""
+    """Samples a gauge every second, and returns means over the window, by default 5 s."""
 
     def __init__(self, gauge: Gauge, window_s: float = WINDOW_S, clock: Callable[[], float] = time.monotonic) -> None:
         self.gauge, self.clock, self.window_s = gauge, clock, window_s

@@ -1,7 +1,7 @@
-"""A client of etcd over its JSON gateway (3.4 and later): keys, leases and watches.
+"""A client of etcd for keys, leases and watches. It uses etcd's JSON gateway, so it needs etcd 3.4 or later.
 
-The client tries endpoints in turn, and prefers the one that answered last. The JSON has keys and values in base64, as
-msgspec encodes bytes, and 64-bit numbers as text.
+The client tries endpoints in turn, and prefers the endpoint that answered last. In the JSON, keys and values are in
+base64, as msgspec encodes bytes. 64-bit numbers are strings.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from headway.errors import HeadwayError
 from headway.gateway.membership.etcd_settings import EtcdSettings
 from headway.http.client import HttpClient, NoAnswer
 
-SILENCE_S: Final = 60.0  # after which a silent watch is opened again: its connection may be dead
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0  # between attempts to reach a lost server
+SILENCE_S: Final = 60.0  # a watch that is silent for longer is reopened: its connection may be dead
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0  # first and maximum pause between attempts to connect
 LONGEST_LINE: Final = 64 * 1024 * 1024
-# Parts of etcd's own error messages.
+# These words appear in etcd's own error messages.
 NO_TOKEN: Final = ("invalid auth token", "auth store is old")
 ELSEWHERE: Final = ("no leader", "request timed out", "server stopped", "leader changed", "not synced")
 NO_LEASE: Final = "requested lease not found"
@@ -30,7 +30,7 @@ LEASE_LOST: Final = "etcd: the lease has expired or was lost."
 
 
 class EtcdError(HeadwayError):
-    """No endpoint answers, or etcd refused a request, or its answer is invalid."""
+    """No endpoint answers, etcd refused a request, or etcd's answer is invalid."""
 
 
 class LeaseLost(EtcdError):
@@ -38,12 +38,12 @@ class LeaseLost(EtcdError):
 
 
 class HistoryLost(EtcdError):
-    """The first revision of a watch was compacted, or the server never reached it."""
+    """The watch cannot start at its revision: etcd has compacted that revision, or has never reached it."""
 
 
 class Item(Struct, frozen=True):
     raw_key: bytes = field(name="key")
-    revision: int = field(name="mod_revision")  # of its last change
+    revision: int = field(name="mod_revision")  # revision of its last change
     value: bytes = b""
     lease: int = 0
 
@@ -59,7 +59,7 @@ class Snapshot(Struct, frozen=True):
     items: dict[str, Item]
 
     def under(self, prefix: str) -> dict[str, Item]:
-        """Return the items under a longer prefix, by the rest of their keys."""
+        """Return the items under a longer prefix. The keys of the result lack that prefix."""
         return {key.removeprefix(prefix): item for key, item in self.items.items() if key.startswith(prefix)}
 
 
@@ -69,22 +69,22 @@ class Change(Struct, frozen=True):
 
     @property
     def value(self) -> bytes | None:
-        """None if the key was deleted."""
+        """The new value; None if the key was deleted."""
         return None if self.type == "DELETE" else self.item.value
 
 
 class Changes(Struct, frozen=True):
-    """Changes of one revision."""
+    """The changes of one revision."""
 
     revision: int
     changes: list[Change]
 
 
 class _Reply(Struct):
-    """Any answer of etcd. Each kind has some of these fields; etcd omits empty ones."""
+    """Any answer of etcd. Each kind of answer has some of these fields, and etcd omits empty fields."""
 
     header: dict[str, Any] | None = None
-    result: _Reply | None = None  # in streamed answers
+    result: _Reply | None = None  # only in streamed answers
     error: Any = None
     token: str = ""
     kvs: list[Item] = []
@@ -125,7 +125,7 @@ class Etcd:
     # --- keys --------------------------------------------------------------------------------------------------------
 
     async def put(self, key: str, value: bytes, lease: int = 0) -> tuple[int, bytes | None]:
-        """Return the new revision, and the previous value of the key."""
+        """Set a key. Return the new revision and the key's previous value."""
         body: dict[str, Any] = {"key": key.encode(), "value": value, "prev_kv": True}
         if lease:
             body["lease"] = str(lease)
@@ -140,7 +140,7 @@ class Etcd:
         return Snapshot(reply.revision, {item.key: item for item in reply.kvs})
 
     async def create(self, key: str, value: bytes) -> bytes:
-        """Put a value if the key has none; return the value that the key has then."""
+        """Set the key if it does not exist. Return the value that the key has afterwards."""
         place = {"key": key.encode()}
         reply = await self._call(
             "kv/txn",
@@ -153,7 +153,7 @@ class Etcd:
         return value if reply.succeeded else reply.responses[0]["response_range"].kvs[0].value
 
     async def delete(self, key: str) -> bool:
-        """Return whether the key existed."""
+        """Delete a key. Return whether it existed."""
         return (await self._call("kv/deleterange", {"key": key.encode()})).deleted > 0
 
     # --- leases ------------------------------------------------------------------------------------------------------
@@ -167,14 +167,14 @@ class Etcd:
             raise LeaseLost(LEASE_LOST)
 
     async def revoke(self, lease: int) -> None:
-        """End a lease; etcd deletes its keys."""
+        """End a lease. etcd then deletes the keys of the lease."""
         await self._call("lease/revoke", {"ID": str(lease)})
 
     # --- watches -----------------------------------------------------------------------------------------------------
 
     async def watch(self, prefix: str, revision: int, silence_s: float = SILENCE_S) -> AsyncGenerator[Changes, None]:
-        """Yield the changes under a prefix from a revision on, until the server is silent for `silence_s`. Raise
-        EtcdError if the connection is lost, and HistoryLost if the server does not have that revision."""
+        """Yield the changes under a prefix, starting at a revision. Return when the server is silent for `silence_s`.
+        Raise EtcdError if the connection is lost, and HistoryLost if the server does not have that revision."""
         body = {"create_request": {**_range_of(prefix), "start_revision": str(revision)}}
         at = self._at
         try:
@@ -194,8 +194,8 @@ class Etcd:
     async def follow(
         self, prefix: str, silence_s: float = SILENCE_S
     ) -> AsyncGenerator[Snapshot | Changes | EtcdError, None]:
-        """Yield all keys under a prefix, then their changes, forever; an error while the server is lost. After a lost
-        connection, a compacted history or a long silence, read all keys again: the server may have lost its data."""
+        """Yield all keys under a prefix, then their changes, forever. While the server is lost, yield errors. After a
+        lost connection, a compacted history or a long silence, read all keys again: the server may have lost data."""
         wait = FIRST_WAIT_S
         while True:
             try:
@@ -215,7 +215,7 @@ class Etcd:
 
     async def _lines(self, endpoint: str, body: Any, silence_s: float) -> AsyncGenerator[bytes, None]:
         """Yield the lines of a streamed answer."""
-        # A member without a leader gets no changes; with this header it returns an error instead.
+        # A member without a leader gets no changes. With this header it returns an error instead.
         headers = {**await self._headers(endpoint), "Grpc-Metadata-hasleader": "true"}
         url, data = f"{endpoint}/v3/watch", msgspec.json.encode(body)
         async with self._client.stream("POST", url, data, headers, silence_s) as stream:
@@ -251,7 +251,7 @@ class Etcd:
     async def _ask(self, endpoint: str, path: str, body: Any) -> _Reply:
         status, answer = await self._post(endpoint, path, body, await self._headers(endpoint))
         if status != 200 and self._token is not None and any(word in _message(answer) for word in NO_TOKEN):
-            self._token = None  # it has expired
+            self._token = None  # the token has expired
             status, answer = await self._post(endpoint, path, body, await self._headers(endpoint))
         if status != 200:
             raise self._refusal(endpoint, path, status, answer)
@@ -276,7 +276,7 @@ class Etcd:
         return {"Authorization": self._token}
 
     def _refusal(self, endpoint: str, path: str, status: int, answer: bytes) -> Exception:
-        """Return the error to raise: a NoAnswer if another endpoint may succeed."""
+        """Return the error to raise. If another endpoint may succeed, return a NoAnswer."""
         message = _message(answer)
         if NO_LEASE in message:
             return LeaseLost(LEASE_LOST)
@@ -290,13 +290,13 @@ class Etcd:
         return EtcdError(f"etcd: {endpoint} refused /v3/{path}: {one_line(message, kind=False)}.")
 
     def _leave(self, at: int) -> None:
-        """Prefer the next endpoint from now on, unless another call has changed it already."""
+        """Prefer the next endpoint from now on, unless another call has already changed the preferred endpoint."""
         if self._at == at:
             self._at = (at + 1) % len(self.endpoints)
 
 
 def _read_reply(endpoint: str, path: str, answer: bytes) -> _Reply:
-    """Read an answer; refuse one that is not etcd's, such as a proxy's."""
+    """Read an answer. Raise EtcdError if it is not from etcd, for example from a proxy."""
     try:
         reply = msgspec.json.decode(answer, type=_Reply, strict=False)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -313,7 +313,7 @@ def _range_of(prefix: str) -> dict[str, bytes]:
 
 
 def _read_changes(line: bytes, revision: int) -> Changes | None:
-    """Read a line of a watch that began at `revision`; return None if it reports no change."""
+    """Read a line of a watch that began at `revision`. If the line reports no change, return None."""
     try:
         reply = msgspec.json.decode(line, type=_Reply, strict=False)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -327,13 +327,13 @@ def _read_changes(line: bytes, revision: int) -> Changes | None:
         raise HistoryLost(f"etcd: revision {revision} was compacted.")
     if news.canceled:
         raise EtcdError(f"etcd: the watch was canceled ({news.cancel_reason}).")
-    if news.created and news.revision < revision - 1:  # the watch would wait until the server reaches that revision
+    if news.created and news.revision < revision - 1:  # otherwise the watch would wait for that revision
         raise HistoryLost(f"etcd: this server never reached revision {revision - 1}.")
     return Changes(news.revision, news.events) if news.events else None
 
 
 def _message(answer: bytes) -> str:
-    """Return the error message of an answer, or "" if it has none."""
+    """Return the error message of an answer. If there is none, return an empty string."""
     try:
         document = msgspec.json.decode(answer)
     except msgspec.MsgspecError:

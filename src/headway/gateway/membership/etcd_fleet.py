@@ -1,4 +1,4 @@
-"""Operations through etcd: list nodes, cordon, drain, and push policies to every gateway."""
+"""Operations through etcd: list nodes, cordon and drain them, and push policies to every gateway."""
 
 import asyncio
 import time
@@ -17,8 +17,8 @@ from headway.gateway.membership.node import Node, check_id, check_size
 from headway.policies.bundle import Bundle, is_bundle
 from headway.types import Json
 
-LOOK_S: Final = 0.25  # between two reads while waiting
-QUIET: Final = 2  # idle heartbeats of a drained node; at the first one, a request may still be on its way
+LOOK_S: Final = 0.25  # pause between two reads while waiting
+QUIET: Final = 2  # idle heartbeats to wait for: at the first, a request may still be in transit
 
 
 class EtcdFleet:
@@ -33,18 +33,18 @@ class EtcdFleet:
         return [_row(name, nodes.get(name), cordons.get(name)) for name in sorted({*nodes, *cordons})]
 
     async def cordon(self, name: str, why: str = "", drain: bool = False) -> bool:
-        """Return whether a node of that name is registered; the cordon also applies to engines of a gateway's file."""
+        """Cordon a node, or an engine of a gateway's file. Return whether a node of that name is registered."""
         check_id(name, "NAME")
         document = {**({"why": why} if why else {}), **({"drain": True} if drain else {})}
         await self.etcd.put(f"{self.prefix}/cordon/{name}", msgspec.json.encode(document))
         return await self.etcd.get(f"{self.prefix}/nodes/{name}") is not None
 
     async def uncordon(self, name: str) -> bool:
-        """Return whether the node was cordoned."""
+        """Remove the cordon of a node. Return whether the node was cordoned."""
         return await self.etcd.delete(f"{self.prefix}/cordon/{check_id(name, 'NAME')}")
 
     async def drain(self, name: str, why: str, wait_s: float) -> str:
-        """Cordon a node and wait until its engine is idle. Return why it is not idle, or "" if it is."""
+        """Cordon a node and wait until its engine is idle. Return "" if it is idle, otherwise the reason why not."""
         if not await self.cordon(name, why, drain=True):
             return "no agent reports its load"
         until = time.monotonic() + wait_s
@@ -78,7 +78,7 @@ class EtcdFleet:
         }
 
     async def push(self, policies: Json, wait_s: float) -> Json:
-        """Write policies to etcd, wait for the answers of the known gateways, and return them."""
+        """Write policies to etcd, and wait for the answers of the known gateways. Return the state as `policy` does."""
         document = msgspec.json.encode(policies)
         check_size(document, "policies")
         revision, _ = await self.etcd.put(f"{self.prefix}/routing/policy", document)
@@ -109,7 +109,7 @@ def _row(name: str, node: Item | None, cordon: Item | None) -> Json:
 
 
 def load_policies(file: Path) -> Json:
-    """Read the policies of a bundle, a scenario, a gateway's file or a mapping of stages; check them as a gateway."""
+    """Read and check the policies of a bundle, a scenario, a gateway's file or a mapping of stages."""
     data = read_yaml(file)
     if not isinstance(data, dict):
         raise HeadwayError(f"{file}: expected policies by stage, or a bundle, got {shown(data)}.")
@@ -127,7 +127,7 @@ def load_policies(file: Path) -> Json:
 
 
 def read_policy(value: bytes, where: str) -> dict[str, Any]:
-    """Read a `policies:` block or a bundle, in JSON or YAML. Policies in files are refused."""
+    """Read a `policies:` block or a bundle, in JSON or YAML. Raise if it names a policy in a file."""
     check_size(value, where)
     try:
         document = msgspec.json.decode(value)

@@ -1,4 +1,4 @@
-"""The connection to etcd: endpoints, the prefix of Headway's keys, user and certificates."""
+"""Settings of the connection to etcd: endpoints, the prefix of Headway's keys, user and certificates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PREFIX: Final = "/headway"
 
 
 def _read_endpoints(value: Any, where: str) -> tuple[str, ...]:
-    """Read endpoints that are separated by commas or in a list."""
+    """Read endpoints from a list, or from a string with commas."""
     endpoints = value.split(",") if isinstance(value, str) else value
     if not isinstance(endpoints, list) or not all(isinstance(endpoint, str) for endpoint in endpoints):
         raise HeadwayError(f"{where}: expected text or a list of texts, got {shown(value)}.")
@@ -72,7 +72,7 @@ class EtcdSettings(Struct, frozen=True):
         return os.environ.get(self.password_env or "", "")
 
     def tls(self) -> ssl.SSLContext | None:
-        """Return None if no endpoint uses TLS."""
+        """Return the TLS context. If no endpoint uses TLS, return None."""
         if not any(endpoint.startswith("https:") for endpoint in self.endpoints):
             return None
         file = self.ca

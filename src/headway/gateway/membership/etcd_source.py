@@ -3,12 +3,12 @@
     nodes/ID                        an engine, registered by its agent with a lease
     cordon/ID                       while this key exists, the engine gets no new requests
     routing/policy                  the policies, YAML or JSON, as in a scenario or a bundle
-    routing/policy-status/GATEWAY   whether a gateway accepted them
-    store                           a random mark of this store
+    routing/policy-status/GATEWAY   whether that gateway accepted the policies
+    store                           a random mark that identifies the store
 
 While etcd is down, the gateway keeps the last known state. When etcd is back, the gateway reads all keys again. A
-different mark shows that etcd has lost its data. Then engines have time to register again, and the gateway restores the
-cordons.
+different mark shows that etcd has lost its data. Then the gateway gives engines time to register again, and restores
+the cordons.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from headway.gateway.signals.polled_signals import EngineSignals
 
 SOURCE: Final = "etcd"
-AGENT: Final = "agent"  # the source of a node's readiness
-OLD_S: Final = 15.0  # older signals are ignored; the next heartbeat brings new ones
+AGENT: Final = "agent"  # reporter of a node's readiness
+OLD_S: Final = 15.0  # older signals are ignored until the next heartbeat
 GRACE_S: Final = 15.0  # time for engines to register again after etcd lost its data
 log = logging.getLogger("headway.gateway")
 
@@ -56,29 +56,29 @@ class EtcdSource:
         silence_s: float = SILENCE_S,
         grace_s: float = GRACE_S,
     ) -> None:
-        """The gateway's `port` is part of its default name."""
+        """`port` is the gateway's port. It is part of the gateway's default name."""
         self.clock, self.fleet, self.switch, self.signals, self.settings = clock, fleet, switch, signals, settings
         self.etcd = Etcd(settings)
         self.silence_s, self.grace_s = silence_s, grace_s
         self.connected: bool | None = None  # None: not tried yet
         self.revision = 0
         self.gateway = settings.gateway or f"{socket.gethostname()}:{port}"
-        self.nodes: dict[str, Node] = {}  # as in etcd
-        self.offered: dict[str, BackendSpec] = {}  # nodes that the fleet has
-        self.cordons: dict[str, bytes] = {}  # those in etcd; the admin API may hold others
-        self._revisions: dict[str, int] = {}  # by node
-        self._read: dict[str, tuple[dict[str, Any], BackendSpec]] = {}  # by node, the last document and its spec
-        self._news: dict[str, float] = {}  # by node, the age in seconds of signals that are not yet applied
+        self.nodes: dict[str, Node] = {}  # nodes, as etcd has them
+        self.offered: dict[str, BackendSpec] = {}  # nodes that the fleet has accepted
+        self.cordons: dict[str, bytes] = {}  # cordons in etcd; the admin API may have others
+        self._revisions: dict[str, int] = {}  # last revision of each node
+        self._read: dict[str, tuple[dict[str, Any], BackendSpec]] = {}  # last document and spec of each node
+        self._news: dict[str, float] = {}  # age in seconds of each node's signals that are not applied yet
         self._late: dict[str, None] = {}  # nodes of a lost store that have not registered again
-        self._refusals: dict[str, str] = {}  # by node, the last logged reason
-        self._policy = 0  # revision of the last policies tried
+        self._refusals: dict[str, str] = {}  # last logged reason for refusing each node
+        self._policy = 0  # revision of the policies that were tried last
         self._mark: bytes | None = None
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._writes: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Return at once: while etcd is down, a gateway starts with its other sources."""
+        """Start, without waiting for etcd: while etcd is down, a gateway starts with its other sources."""
         self._task = self.clock.create_task(self._run())
 
     async def stop(self) -> None:
@@ -102,7 +102,7 @@ class EtcdSource:
                     if self.connected is not False:
                         log.warning("%s The gateway keeps the last known state and retries.", news)
                     self.connected = False
-            except EtcdError as error:  # of a write; the watch detects by itself that etcd is down
+            except EtcdError as error:  # a write failed; the watch itself detects that etcd is down
                 log.warning("%s", error)
             except Exception:  # a bug must not end the watch
                 log.exception("etcd: the gateway could not apply the changes of revision %d", self.revision)
@@ -118,7 +118,7 @@ class EtcdSource:
         policy = snapshot.items.get(f"{prefix}/routing/policy")
         if lost:
             self._late = dict.fromkeys(name for name in self.nodes if name not in nodes)
-            for name in [name for name in self.cordons if name not in cordons]:  # an operator lifts it by its key
+            for name in [name for name in self.cordons if name not in cordons]:  # an operator lifts it via its key
                 await self.etcd.put(f"{prefix}/cordon/{name}", self.cordons[name])
                 log.warning("etcd: the cordon of %s was lost; the gateway restored it", _plain(name))
             cordons = {**self.cordons, **cordons}
@@ -195,10 +195,10 @@ class EtcdSource:
             check_id(name, f"{self.settings.prefix}/nodes")
             node = Node.read(value, where)
         except HeadwayError as error:
-            self._refuse(name, str(error))  # its last valid state stays
+            self._refuse(name, str(error))  # the node keeps its last valid state
             return
         self.nodes[name] = node
-        # The agent's clock may be wrong, so it counts only if the signals may be old.
+        # The agent's clock may be wrong, so use its time only if the signals may be old.
         self._news[name] = 0.0 if live or not node.at else max(0.0, time.time() - node.at)
 
     def _drop(self, name: str) -> None:
@@ -207,14 +207,14 @@ class EtcdSource:
             table.pop(name, None)
 
     def _spec(self, name: str, node: Node) -> BackendSpec | None:
-        """Return None if the node is refused, or does not know its models yet."""
+        """Return the node's spec. If the node is refused, or does not know its models yet, return None."""
         if not node.models and not node.ready:
             return None
         document: dict[str, Any] = node.backend()
         if self.settings.engine_key_env is not None:
             document["key_env"] = self.settings.engine_key_env
         known = self._read.get(name)
-        if known is not None and known[0] == document:  # unchanged, as at most heartbeats
+        if known is not None and known[0] == document:  # most heartbeats change nothing
             return known[1]
         try:
             spec = BackendSpec.read(name, document, f"{self.settings.prefix}/nodes/{name}")
@@ -237,7 +237,7 @@ class EtcdSource:
         self._news.clear()
 
     def _offer(self, specs: dict[str, BackendSpec]) -> None:
-        """Offer all nodes together. If they conflict, offer them one by one and leave out those that conflict."""
+        """Offer all nodes to the fleet together. If they conflict, offer them one by one, and omit the conflicting."""
         fleet = self.fleet
         try:
             fleet.offer(SOURCE, specs)
@@ -265,7 +265,7 @@ class EtcdSource:
             log.warning("etcd: refused the node %s: %s", _plain(name), why)
 
     def _overdue(self) -> None:
-        """Drop the nodes that have not registered with the new store."""
+        """Drop the nodes that have not registered again after etcd lost its data."""
         for name in list(self._late):
             log.warning("etcd: removed %s, which has not registered again", name)
             self._drop(name)
@@ -298,7 +298,7 @@ class EtcdSource:
             self._answer({"revision": revision, "accepted": True})
 
     def _answer(self, status: dict[str, Any]) -> None:
-        """Write in a separate task: a slow write must not delay the watch."""
+        """Report the status in a separate task, because a slow write must not delay the watch."""
         task = self.clock.create_task(self._write(f"routing/policy-status/{self.gateway}", status))
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)

@@ -25,8 +25,8 @@ log = logging.getLogger("headway.gateway")
 
 
 class FileSource:
-    """Reads the file, and the files that it names, every second. A change takes effect once two reads in a row agree:
-    half a file can be valid YAML."""
+    """Reads the file, and the files that it names, every second. A change takes effect when two consecutive reads are
+    equal, because a half-written file can be valid YAML."""
 
     def __init__(
         self, clock: Clock, fleet: Fleet, switch: PolicySwitch, shadows: Shadows, config: Config, poll_s: float = POLL_S
@@ -34,8 +34,8 @@ class FileSource:
         assert config.file is not None
         self.clock, self.fleet, self.switch, self.shadows = clock, fleet, switch, shadows
         self.path, self.poll_s = config.file, poll_s
-        self.keyring = config.keyring  # in use
-        self.config = config  # as last applied
+        self.keyring = config.keyring  # the keyring that the gateway uses
+        self.config = config  # the configuration that was applied last
         self._data: bytes | None = None
         self._document: dict[str, Any] = {}
         self._applied = self._latest = self._look()
@@ -67,7 +67,7 @@ class FileSource:
             log.warning("%s: the new content is refused, and the old settings stay: %s", self.path, error)
 
     def _look(self) -> tuple[bytes | None, ...]:
-        """Return the bytes of the file, and of the bundles and the key file that it names."""
+        """Return the bytes of the file, of the bundles that it names, and of its key file."""
         data = _bytes(self.path)
         if data != self._data:
             self._data, self._document = data, _document(data or b"", self.path)
@@ -75,7 +75,7 @@ class FileSource:
         return data, *(_bytes(Path(beside(name, self.path))) for name in names)
 
     def _take(self, config: Config) -> None:
-        """Apply all changes or none."""
+        """Apply all changes. If one of them is refused, apply none."""
         before, in_force = self.config, self.switch.policies
         if config.policies != before.policies:
             self.switch.swap(config.policies, SOURCE)
@@ -107,6 +107,6 @@ def _bytes(path: Path) -> bytes | None:
 def _document(data: bytes, path: Path) -> dict[str, Any]:
     try:
         document = parse_yaml(data.decode(errors="replace"), str(path))
-    except HeadwayError:  # `Config.load` reports it
+    except HeadwayError:  # `Config.load` reports the error
         return {}
     return document if isinstance(document, dict) else {}

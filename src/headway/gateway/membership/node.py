@@ -1,4 +1,4 @@
-"""A node in etcd, under `nodes/ID`: the settings of a backend, and its state as its agent reports it."""
+"""A node in etcd, under `nodes/ID`: the settings of a backend, and the state that its agent reports."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from headway.config.wording import one_line, shown, suggest
 from headway.errors import HeadwayError
 
 ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
-LARGEST: Final = 256 * 1024  # bytes of a document
+LARGEST: Final = 256 * 1024  # maximum size of a document, in bytes
 
 
 class Node(Struct, omit_defaults=True):
-    """Unknown keys are ignored: agents and gateways may differ in version. A node never holds secrets."""
+    """Unknown keys are ignored, because agents and gateways may differ in version. A node never holds secrets."""
 
     url: str
     models: list[str] = []
@@ -34,8 +34,8 @@ class Node(Struct, omit_defaults=True):
     events_topic: str | UnsetType = UNSET
     bootstrap_port: int | UnsetType = UNSET
     kvd: str | UnsetType = UNSET
-    ready: bool = True  # a node written by hand has no agent that sets it
-    why: str = ""  # reason, if it is not ready
+    ready: bool = True  # True by default, because a node written by hand has no agent
+    why: str = ""  # why the node is not ready
     signals: dict[str, float] = {}
     at: float = 0.0  # when the agent wrote this, by the agent's clock
     agent: str = ""  # id of the agent
@@ -53,7 +53,7 @@ class Node(Struct, omit_defaults=True):
         return msgspec.json.encode(self)
 
     def backend(self) -> dict[str, Any]:
-        """Return the mapping that a gateway's file would have under `backends:`."""
+        """Return the node as a mapping under `backends:` in a gateway's file."""
         keys = {name: getattr(self, name) for name in ("url", "models", *OPTIONAL)}
         return {name: value for name, value in keys.items() if value is not UNSET}
 

@@ -1,6 +1,6 @@
-"""The agent of an engine: registers it in etcd with a lease, and reports its state at every heartbeat.
+"""The agent of an engine. It registers the engine in etcd with a lease, and reports its state at every heartbeat.
 
-The agent writes only `nodes/ID`. Cordons have their own keys, so a heartbeat cannot lift one.
+The agent writes only `nodes/ID`. Cordons have their own keys, so a heartbeat cannot lift a cordon.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from headway.gateway.membership.etcd_client import Etcd, EtcdError, LeaseLost
 from headway.gateway.membership.node import Node
 from headway.http.address import Address
 
-HEARTBEATS: Final = 3  # heartbeats that a lease lasts
+HEARTBEATS: Final = 3  # a lease lasts for this many heartbeats
 ENDING: Final = "its agent is stopping"
 log = logging.getLogger("headway.agent")
 
@@ -32,13 +32,13 @@ class Agent:
     def __init__(
         self, name: str, node: Node, etcd: Etcd, engine: Engine, meter: Meter | None = None, heartbeat_s: float = 5.0
     ) -> None:
-        """If `node` has no models, the agent asks the engine for them."""
+        """If `node` lists no models, the agent asks the engine for its models."""
         self.etcd, self.engine, self.meter, self.heartbeat_s = etcd, engine, meter, heartbeat_s
         self.key = f"{etcd.settings.prefix}/nodes/{name}"
         self.me = uuid.uuid4().hex[:12]
         self.lease = 0
         self.beats = 0
-        self.node = node  # as last written
+        self.node = node  # the node as it was last written
         self._asks_models = not node.models
         self._up = False  # whether the engine was ready at the last heartbeat
         self._down = ""  # why the agent cannot write to etcd
@@ -46,7 +46,7 @@ class Agent:
         self._ending = False
 
     async def run(self, ended: asyncio.Event, drain_s: float) -> None:
-        """Run until `ended` is set; then stop new requests, and wait up to `drain_s` for those in flight."""
+        """Run until `ended` is set. Then stop new requests, and wait up to `drain_s` seconds for those in flight."""
         sampling: asyncio.Task[None] | None = None
         if self.meter is not None:
             await self.meter.sample()
@@ -141,7 +141,7 @@ class Agent:
 
 
 def advertised_url(engine: str, advertise: str | None, endpoints: tuple[str, ...]) -> str:
-    """Return the URL that gateways use for the engine; refuse one that only works on this machine."""
+    """Return the URL that gateways use for the engine. Raise if the URL works only on this machine."""
     url = advertise or engine
     option = "--advertise" if advertise is not None else "--engine"
     address = Address(url, option)
@@ -161,7 +161,7 @@ def advertised_url(engine: str, advertise: str | None, endpoints: tuple[str, ...
 
 
 def own_address(endpoint: str) -> str:
-    """Return the local address from which this machine reaches an endpoint; connecting a UDP socket sends nothing."""
+    """Return the local address from which this machine reaches an endpoint. The UDP socket sends nothing."""
     parts = urlsplit(endpoint)
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(

@@ -1,7 +1,8 @@
-"""The admin API, on its own address: engines, policies, and the state of the gateway.
+"""The admin API, on its own address. It shows and changes engines and policies, and shows the gateway's state.
 
-Every request needs the key, as `Authorization: Bearer KEY`. A GET may also send it as the password of HTTP Basic, so
-that a browser can show the status page. Changes may not: a page of another site could misuse a stored password.
+Every request needs the key, as `Authorization: Bearer KEY`. A GET may also send the key as the password of HTTP Basic,
+so that a browser can show the status page. A change may not, because a page of another site could misuse a password
+that the browser stores.
 """
 
 from __future__ import annotations
@@ -189,7 +190,7 @@ class Admin:
         return answer
 
     def _event(self) -> bytes:
-        """Encode the status once for all watchers."""
+        """Return the status as an event. Encode it only once for all watchers."""
         now = self.clock.seconds()
         if now - self._latest[0] > EVERY_S / 2:
             self._latest = now, b"data: " + msgspec.json.encode(self.board.status()) + b"\n\n"
@@ -198,7 +199,7 @@ class Admin:
     @endpoint("GET", "/metrics", "Metrics for Prometheus.", schema=TEXT, kind="text/plain")
     async def metrics(self, request: Request) -> StreamResponse:
         figures, accept = self.board.figures(), request.headers.get("Accept", "")
-        # In a thread: a page of many models and engines takes seconds, and must not delay requests.
+        # Render in a thread: a page of many models and engines takes seconds, and must not delay requests.
         body, kind = await asyncio.to_thread(lambda: exposition.render(exposition.together(figures), accept))
         return self.web.Response(body=body, headers={"Content-Type": kind})
 
@@ -242,14 +243,14 @@ class Admin:
         if owner not in (None, SOURCE):
             raise Wrong(409, f"backends.{name}: is defined in {_owner(owner)}; change it there")
         spec = BackendSpec.read(name, _whole(await read_json(request)), f"backends.{name}")
-        # Otherwise the holder of the admin key could send any environment variable to any address.
+        # Without this check, the holder of the admin key could send any environment variable to any address.
         allowed = (*self.settings.engine_keys, *(spec.key_env for spec in fleet.sources["file"].values()))
         if spec.key_env is not None and spec.key_env not in allowed:
             raise Wrong(400, f"backends.{name}.key_env: {spec.key_env} is not in `admin.engine_keys` of the file")
         known = name in fleet.names
         try:
             self.orders.give(SOURCE, msgspec.to_builtins({**fleet.sources[SOURCE], name: spec}))
-        except HeadwayError as error:  # it conflicts with other engines
+        except HeadwayError as error:  # the engine conflicts with others
             raise Wrong(409, str(error)) from None
         backend = fleet.names.get(name)
         status = {"name": name, "state": "waiting"} if backend is None else self.board.backend_status(backend)
@@ -294,7 +295,7 @@ def _owner(source: str | None) -> str:
 
 
 def _whole(document: Any) -> Any:
-    """Turn whole floats into integers: JSON does not distinguish 8998.0 from 8998."""
+    """Turn whole floats into integers, because JSON does not distinguish 8998.0 from 8998."""
     if not isinstance(document, dict):
         return document
     return {

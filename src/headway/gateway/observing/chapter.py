@@ -1,5 +1,5 @@
-"""One chapter of live traffic: the requests of one run folder while the gateway collects them. Rows are encoded in
-small groups; the process that writes the run folder sorts them into columns."""
+"""One chapter of live traffic: the requests of one run folder, while the gateway collects them. The gateway encodes
+rows in small groups. The process that writes the run folder sorts the rows into columns."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from headway.gateway.observing.observing_settings import RecordSettings
 
 UNKNOWN: Final = -1
-AT_A_TIME: Final = 64  # rows encoded together, in a few tenths of a millisecond
+AT_A_TIME: Final = 64  # number of rows encoded together, which takes a few tenths of a millisecond
 
 
 class Engine(Struct):
-    """The engine at one place."""
+    """The engine at one place of the fleet."""
 
     spec: BackendSpec
     kv_blocks: int
@@ -44,8 +44,8 @@ class EndedRequest(Struct, array_like=True, gc=False):
     kind: str
     model: str
     max_tokens: int | None
-    counted_tokens: int  # of its prompt, as the gateway counts them
-    keys: tuple[int, ...]  # block keys of its prompt, and the ends of the blocks in tokens
+    counted_tokens: int  # number of prompt tokens, as the gateway counts them
+    keys: tuple[int, ...]  # block keys of its prompt; `ends` has the ends of the blocks, in tokens
     ends: tuple[int, ...]
     arrival_ps: int
     finished_ps: int
@@ -54,7 +54,7 @@ class EndedRequest(Struct, array_like=True, gc=False):
     sent_ps: int = UNKNOWN
     first_ps: int = UNKNOWN
     place: int = UNKNOWN
-    usage: bytes = b""  # as the engine reports it
+    usage: bytes = b""  # the usage field of the engine's answer
     output_tokens: int = 0
     believed_tokens: int = 0
     retries: int = 0
@@ -62,7 +62,7 @@ class EndedRequest(Struct, array_like=True, gc=False):
 
 
 class DecisionRow(Struct, array_like=True, gc=False):
-    """The arguments of `DecisionLog.take`, with places for engines, and the scorecard."""
+    """The arguments of `DecisionLog.take`, with places instead of engines, and the scorecard."""
 
     request: int
     at_ps: int
@@ -71,7 +71,7 @@ class DecisionRow(Struct, array_like=True, gc=False):
     prefill: int
     priority: float
     reason: str
-    candidates: int  # number of the set of candidates
+    candidates: int  # index of the set of candidates
     signals: list[list[int]]
     believed: list[int]
     prompt_tokens: int
@@ -79,12 +79,12 @@ class DecisionRow(Struct, array_like=True, gc=False):
 
 
 class RowBuffer:
-    """Structs, encoded in groups."""
+    """Collects structs, and encodes them in groups."""
 
     def __init__(self) -> None:
         self.rows: list[Struct] = []
         self.pieces: list[bytes] = []
-        self.size = 0  # bytes of the pieces
+        self.size = 0  # size of the pieces, in bytes
 
     def add(self, row: Struct) -> None:
         self.rows.append(row)
@@ -124,7 +124,7 @@ class ChapterDocument(Struct):
 
 
 class LiveLog(DecisionLog):
-    """Buffers decisions as rows, and leaves the columns to the process that writes them."""
+    """Buffers decisions as rows. The process that writes the run folder turns them into columns."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,22 +142,22 @@ class LiveLog(DecisionLog):
 
 
 class Chapter:
-    """The requests from number `first` up to `end`, which is set when the next chapter begins."""
+    """The requests from number `first` to before `end`. `end` is -1 until the next chapter begins."""
 
     def __init__(self, first: int, engines: dict[int, Engine], policies: Json, settings: RecordSettings) -> None:
         self.first, self.end = first, -1
         self.engines, self.policies = engines, policies
-        self.prompts = settings.prompts  # whether they are recorded
+        self.prompts = settings.prompts  # whether prompts are recorded
         self.rows = RowBuffer()
         self.count = 0
         self.open: dict[int, Request] = {}  # requests with a decision that have not ended
         self.log = LiveLog() if settings.decisions else None
         self.journal = None if self.log is None else self.log.journal(0)
-        self.deadline = 0.0  # when it is written even if requests have not ended
+        self.deadline = 0.0  # time at which the chapter is written even if requests have not ended
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """The size of the encoded rows, in bytes."""
         return self.rows.size + (0 if self.log is None else self.log.rows.size)
 
     @property
@@ -200,7 +200,7 @@ class Chapter:
         )
 
     def document(self, folder: str, block_tokens: int, metrics: dict[str, float]) -> ChapterDocument:
-        """Return the chapter; requests that have not ended are in flight."""
+        """Return the chapter. Requests that have not ended get the outcome `in_flight`."""
         for request in self.open.values():
             self.rows.add(self._row(request, UNKNOWN, "in_flight", ""))
         return ChapterDocument(

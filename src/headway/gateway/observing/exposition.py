@@ -14,13 +14,13 @@ from headway.views.instance import SIGNALS
 
 class Metric(Struct, frozen=True):
     kind: Literal["counter", "gauge", "histogram"]
-    figure: str  # name inside the gateway
+    figure: str  # name of the metric inside the gateway
     help: str
     labels: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """The name on the page."""
+        """The name on the metrics page."""
         return f"headway_{DURATIONS.get(self.figure, self.figure)}{'_total' if self.kind == 'counter' else ''}"
 
 
@@ -93,7 +93,7 @@ _DECLARED: Final = (
 )
 METRICS: Final = {metric.name: metric for metric in _DECLARED}
 SIGNAL_GAUGES: Final = tuple(name for name in SIGNALS if f"headway_backend_{name}" in METRICS)
-# Metrics that all processes of a gateway share: the page has their maximum instead of their sum.
+# All processes of a gateway have the same value of these metrics, so the page has the maximum instead of the sum.
 SAME: Final = (
     *(metric.figure for metric in METRICS.values() if metric.figure.startswith("backend_")),
     "policy_version",
@@ -143,7 +143,7 @@ def _buckets(counts: list[int], ends: tuple[float, ...]) -> list[tuple[str, int]
 
 
 def render(figures: Json, accept: str = "") -> tuple[bytes, str]:
-    """Return the page and its content type: OpenMetrics if `accept` asks for it, else the Prometheus text format."""
+    """Return the page and its content type. By default it is Prometheus text; `accept` may ask for OpenMetrics."""
     try:
         from prometheus_client import CollectorRegistry, ProcessCollector
         from prometheus_client.exposition import choose_encoder

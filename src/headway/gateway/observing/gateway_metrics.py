@@ -1,6 +1,6 @@
 """Counters and histograms of ended requests.
 
-`plain` returns them as mappings that one process can send to another; `merge` adds up those of several processes.
+`plain` returns them as mappings that one process can send to another. `merge` adds up those of several processes.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ FIRST: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75
 SHORT: Final = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1)
 WAITS: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 BUCKETS: Final = {"ttft": FIRST, "tpot": SHORT, "e2e": LONG, "queue_wait": WAITS}
-MOST_NAMES: Final = 200  # models, engines or reasons with separate counts; further ones count as "other"
-MOST_GROUPS: Final = 2000  # pairs of model and engine with separate counts; each takes 75 lines of the page
+MOST_NAMES: Final = 200  # maximum number of models, of engines and of reasons; others count as "other"
+MOST_GROUPS: Final = 2000  # maximum number of model-engine pairs; a pair takes 75 lines of the page
 OTHER: Final = "other"
 BETWEEN: Final = "\x1f"  # separates the labels in a key
 WINDOW_S: Final = 60
-SAMPLES: Final = 200  # requests of one second whose durations enter the percentiles
+SAMPLES: Final = 200  # maximum number of requests per second that enter the percentiles
 SHARES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 # A histogram is a list: the count of each bucket, the count above the last bound, and the sum in picoseconds.
 TTFT, TPOT, E2E, QUEUE_WAIT = (tuple(round(end * PS_PER_SECOND) for end in ends) for ends in BUCKETS.values())
 
 
 class Group:
-    """The requests of one model at one engine; both names are empty for requests that no engine got."""
+    """The requests of one model at one engine. For requests that no engine got, both names are empty."""
 
     __slots__ = ("believed", "e2e", "ends", "output", "prompt", "queue_wait", "tpot", "ttft")
 
     def __init__(self) -> None:
-        self.ends: dict[tuple[str, int], int] = {}  # by outcome and status
-        self.prompt = self.output = self.believed = 0  # tokens
+        self.ends: dict[tuple[str, int], int] = {}  # number of requests, by outcome and status
+        self.prompt = self.output = self.believed = 0  # numbers of tokens
         self.ttft, self.tpot, self.e2e, self.queue_wait = ([0] * (len(ends) + 2) for ends in BUCKETS.values())
 
 
 class Second:
-    """The requests that ended in one second, and durations of the first SAMPLES of them: TTFT, TPOT, E2E and wait."""
+    """The requests that ended in one second. The first SAMPLES of them keep TTFT, TPOT, E2E and queue wait."""
 
     __slots__ = ("_counts", "ended", "number", "samples")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.ended = 0
-        self.samples: list[tuple[int, int, int, int]] = []  # -1 where there is none
+        self.samples: list[tuple[int, int, int, int]] = []  # -1: no such duration
         self._counts: list[Counter[int]] | None = None
 
     def counts(self) -> list[Counter[int]]:
-        """Count the durations of a past second by bucket; computed once."""
+        """Return the durations of a past second, counted by bucket. They are computed once."""
         if self._counts is None:
             columns = zip(*self.samples, strict=True) if self.samples else ((),) * len(BUCKETS)
             self._counts = [Counter(bucket(value) for value in column if value >= 0) for column in columns]
@@ -65,7 +65,7 @@ class Second:
 
 
 def bucket(value: int) -> int:
-    """Return the bucket number of a duration in picoseconds: 16 buckets for each power of two."""
+    """Return the bucket number of a duration in picoseconds. Each power of two has 16 buckets."""
     if value < 32:
         value = 32
     length = value.bit_length()
@@ -82,17 +82,17 @@ class GatewayMetrics:
         self._engines: dict[str, None] = {}
 
     def count_retry(self, why: str) -> None:
-        """Count a request that is sent to another engine, by the reason."""
+        """Count a request that is sent to another engine. `why` is the reason."""
         if why not in self.retries and len(self.retries) >= MOST_NAMES:
             why = OTHER
         self.retries[why] = self.retries.get(why, 0) + 1
 
     def count_refusal(self, status: int) -> None:
-        """Count a refusal by the gateway itself: an invalid request, an unknown key, an unknown path."""
+        """Count a request that the gateway itself refuses: it is invalid, or its key or path is unknown."""
         self.refusals[status] = self.refusals.get(status, 0) + 1
 
     def count_end(self, exchange: Exchange, now_ps: int, outcome: str, why: str) -> None:
-        """Count an ended request; call it once for each request."""
+        """Count an ended request. Call this once for each request."""
         request, backend, sent_ps = exchange.request, exchange.backend, exchange.sent_ps
         key = ("", "") if backend is None else (request.model, backend.spec.name)
         group = self.groups.get(key)
@@ -130,7 +130,7 @@ class GatewayMetrics:
             second.samples.append((ttft, tpot, e2e, wait))
 
     def _group(self, model: str, engine: str) -> Group:
-        """Return a group; the number of groups is bounded, since names come from clients."""
+        """Return a group. The number of groups is limited, because the names come from clients."""
         key = (_bound_name(self._models, model), _bound_name(self._engines, engine))
         if len(self.groups) >= MOST_GROUPS and key not in self.groups:
             key = (OTHER, key[1])
@@ -139,7 +139,7 @@ class GatewayMetrics:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def plain(self, now_ps: int) -> Json:
-        """Return all counts by name and labels, in the form that `merge` takes."""
+        """Return all counts by name and labels, in the form that `merge` accepts."""
         counters: dict[str, dict[str, int]] = {
             "requests": {},
             "retries": dict(self.retries),
@@ -161,7 +161,7 @@ class GatewayMetrics:
         return {"counters": counters, "histograms": histograms, "recent": self._recent(now_ps)}
 
     def _recent(self, now_ps: int) -> Json:
-        """Return the last whole minute, without the current second."""
+        """Return the counts of the last 60 whole seconds, without the current second."""
         now = now_ps // PS_PER_SECOND
         seconds = [second for second in self.seconds if now - WINDOW_S <= second.number < now]
         recent: Json = {"ended": {"": sum(second.ended for second in seconds)}}
@@ -188,7 +188,7 @@ def _bound_name(names: dict[str, None], name: str) -> str:
 
 
 def merge(plains: Iterable[Json]) -> Json:
-    """Add up the numbers of several processes that have the same name and labels."""
+    """Add up the numbers of several processes, separately for each name and labels."""
     merged: Json = {}
     for plain in plains:
         for kind, figures in plain.items():
@@ -206,8 +206,8 @@ def merge(plains: Iterable[Json]) -> Json:
 
 
 def percentiles(plain: Json, up_s: float = WINDOW_S) -> Json:
-    """Return percentiles in ms of the last minute, or since the gateway started, each within 1/32 of the true value;
-    None without requests. `count` is the number of sampled requests."""
+    """Return percentiles in ms over the last minute, or since the gateway started if that is later. Each is within 1/32
+    of the true value; None without requests. `count` is the number of sampled requests."""
     shares: Json = {"requests_per_s": plain["recent"]["ended"][""] / min(WINDOW_S, max(1, int(up_s)))}
     for name in BUCKETS:
         counts = sorted((int(at), count) for at, count in plain["recent"][name].items())

@@ -1,5 +1,5 @@
-"""The OpenAPI documents of the gateway's two addresses. They list the fields that the gateway itself reads; it passes
-all other fields of a request on to the engine."""
+"""The OpenAPI documents of the gateway's two addresses. They list the fields that the gateway itself reads. The gateway
+forwards all other fields of a request to the engine."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class Operation(Struct, frozen=True, kw_only=True):
     name: str
     summary: str
     errors: tuple[int, ...] = ()
-    replies: dict[int, str] = {}  # meaning of each status; if empty, 200 with the summary
-    schema: Json | bool = field(default_factory=OBJECT.copy)  # of the replies
+    replies: dict[int, str] = {}  # meaning of each status; if empty, status 200 means the summary
+    schema: Json | bool = field(default_factory=OBJECT.copy)  # schema of the replies
     kind: str = JSON  # content type of the replies
     parameters: tuple[Json, ...] = ()
     body: Json | None = None
@@ -131,7 +131,7 @@ def data_plane() -> bytes:
 
 
 def _describe_routed(name: str, content: str, words: str) -> Json:
-    """Describe a request that the gateway routes to an engine; `content` is its required field."""
+    """Describe a request that the gateway routes to an engine. `content` is the name of its required field."""
     document = Operation(
         path="",
         name=name,
@@ -159,7 +159,7 @@ URL: Final[Json] = {"type": "string", "pattern": "^https?://[a-z0-9]{1,30}(:[1-9
 
 
 def endpoint(method: str, path: str, summary: str, *errors: int, **more: Any) -> Callable[[Handler], Handler]:
-    """Declare a handler of the admin API with its path and its description."""
+    """Declare a handler of the admin API, with its path and description."""
 
     def attach(handler: Handler) -> Handler:
         codes = tuple(sorted({401, *errors}))
@@ -171,7 +171,7 @@ def endpoint(method: str, path: str, summary: str, *errors: int, **more: Any) ->
 
 
 def endpoints(api: object) -> Iterator[tuple[Operation, Any]]:
-    """Yield the declared handlers of an object, in the order of its class."""
+    """Yield the declared handlers of an object, in the order in which its class defines them."""
     for name, member in vars(type(api)).items():
         if (operation := getattr(member, "operation", None)) is not None:
             yield operation, getattr(api, name)
@@ -195,7 +195,7 @@ def query_parameter(name: str, description: str, **schema: Any) -> Json:
 def engine_schema() -> Json:
     """Return the schema of an engine, with the same keys as in the gateway's file."""
     schema = {**json_schema(BackendSpec), "additionalProperties": False}
-    # The names that `admin.engine_keys` allows are not known here, so the schema allows none.
+    # The names that `admin.engine_keys` allows are not known here, so the schema allows only null.
     keys = {"type": ["string", "null"], "description": "one of `admin.engine_keys`", "enum": [None]}
     properties = {**schema["properties"], "url": URL, "key_env": keys}
     models = {"type": "array", "items": TEXT, "minItems": 1, "description": "the first is the model of its KV events"}

@@ -42,7 +42,7 @@ NAME: Final = name_parameter("name of the candidate", 100)
 
 
 class Wrong(Exception):
-    """A refused request, with its HTTP status."""
+    """The request is refused with this HTTP status."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -140,7 +140,7 @@ async def read_json(request: Request) -> Any:
 
 
 async def _read_mapping(request: Request, where: str, expected: str) -> Json:
-    """Read policies, or a section with policies, that name no file."""
+    """Read policies, or a section with policies. Raise if they name a file."""
     document = await read_json(request)
     if not isinstance(document, dict):
         raise Wrong(400, f"{where}: expected {expected}")

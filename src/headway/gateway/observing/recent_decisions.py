@@ -1,5 +1,5 @@
-"""The last decisions, with the signals and scores behind them. Scorecards cost time, so policies write a limited number
-per second; that changes no decision."""
+"""The last decisions, with the signals and scores behind them. Scorecards cost time, so policies write only a limited
+number of them per second. The limit does not change any decision."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from headway.gateway.plane import Plane
     from headway.policies.context import Context
 
-SHOWN: Final = [*[name for name in RECORDED_BY_KIND if name != "kv_used"], "kv_utilization"]  # of each candidate
-KEPT: Final = 512  # decisions, and as many with their scorecards
+SHOWN: Final = [*[name for name in RECORDED_BY_KIND if name != "kv_used"], "kv_utilization"]  # per candidate
+KEPT: Final = 512  # number of decisions to keep, and also of decisions with scorecards
 PER_SECOND: Final = 20.0
 MOST_REASONS: Final = 1000
 LONGEST_REASON: Final = 200
@@ -43,7 +43,7 @@ Kind = Literal["routed", "rejected", "delayed"]
 
 
 class Entry(Struct, frozen=True, gc=False):
-    """One decision; `candidates` have the signals from before it."""
+    """One decision. `candidates` holds the candidates' signals before the decision."""
 
     at_ps: int
     kind: Kind
@@ -61,11 +61,11 @@ class Decisions:
         self.every: deque[Entry] = deque(maxlen=KEPT)
         self.explained: deque[Entry] = deque(maxlen=KEPT)
         self.cluster = ClusterView(())
-        self.left = self.most = max(1, int(settings.per_second))  # decisions to explain in this period
+        self.left = self.most = max(1, int(settings.per_second))  # number of decisions to explain in this period
         self._asking = settings.all or settings.per_second > 0
 
     def bind(self, context: Context, cluster: ClusterView, reported: Collection[str]) -> None:
-        """Called at the start, and whenever the policies are replaced."""
+        """Use the cluster view of new policies. Called at the start, and whenever the policies are replaced."""
         self.cluster = cluster
         cluster.explain = self._asking
 
@@ -100,7 +100,7 @@ class Decisions:
         self._asking = self.cluster.explain = True
 
     def last(self, count: int, every: bool = False) -> list[Json]:
-        """Return decisions, the newest first: those with scorecards, or every one."""
+        """Return decisions, newest first: only those with scorecards, or with `every` all decisions."""
         entries = self.every if every else self.explained
         return [_document(entry) for entry in islice(reversed(entries), count)]
 
@@ -134,7 +134,7 @@ def _document(entry: Entry) -> Json:
 
 
 class Reasons:
-    """Headers with the reason for a choice of engine."""
+    """Header lines with the reason why the policy chose an engine."""
 
     def __init__(self, plane: Plane) -> None:
         self.plane = plane
@@ -142,7 +142,7 @@ class Reasons:
         self.lines: dict[str, bytes] = {}
 
     def line(self, reason: str) -> bytes:
-        """Return the header for a policy's reason, or for its name if it gave none."""
+        """Return the header line for a policy's reason. If the policy gave none, use the policy's name."""
         if self.version != self.plane.version:
             self.version = self.plane.version
             self.lines.clear()

@@ -1,7 +1,8 @@
-"""Writes one chapter of live traffic as a run folder, in a separate process, so that no request waits for it.
+"""Writes one chapter of live traffic as a run folder. It runs in a separate process, so that no request waits for it.
 
-The gateway does not see inside engines: a request counts as started when it was sent, and an engine as busy while it
-has requests. Cached tokens are those that the engine reports, or else those that the gateway believed cached.
+The gateway does not see inside engines. So a request counts as started when it was sent, and an engine counts as busy
+while it has requests. Cached tokens are those that the engine reports. Without a report, they are those that the
+gateway believed cached.
 """
 
 import os
@@ -29,7 +30,7 @@ NICE: Final = 10
 
 def result_of(document: ChapterDocument) -> Result:
     rows = [row for piece in document.ended for row in msgspec.msgpack.decode(piece, type=list[EndedRequest])]
-    rows.sort(key=lambda row: row.id)  # the order of arrival
+    rows.sort(key=lambda row: row.id)  # in the order of arrival
     places = {place: index for index, place in enumerate(sorted(document.engines))}
     reported = any(_usage(row, CACHED) != UNKNOWN for row in rows)
     recorder = _recorder(rows, places, reported)
@@ -69,7 +70,7 @@ def result_of(document: ChapterDocument) -> Result:
 
 
 def _usage(row: EndedRequest, pattern: re.Pattern[bytes]) -> int:
-    """Return a token count from the engine's usage report."""
+    """Return a token count from the engine's usage report; UNKNOWN if the report lacks it."""
     match = pattern.search(row.usage)
     return UNKNOWN if match is None else int(match[1])
 
@@ -113,7 +114,7 @@ def _recorder(rows: list[EndedRequest], places: dict[int, int], reported: bool) 
 
 
 def unique_names(engines: Iterable[Engine]) -> dict[str, Engine]:
-    """Return the engines by name; number the names of an engine that left and came back."""
+    """Return the engines by name. If an engine has left and come back, add a number to its later names."""
     names: dict[str, Engine] = {}
     for engine in engines:
         name, again = engine.spec.name, 1
@@ -125,7 +126,7 @@ def unique_names(engines: Iterable[Engine]) -> dict[str, Engine]:
 
 
 def _scenario(document: ChapterDocument, engines: list[Engine]) -> Json:
-    """Describe the traffic as a scenario; `live` marks that it cannot be simulated again."""
+    """Describe the traffic as a scenario. `live` shows that it cannot be simulated again."""
     models = list(dict.fromkeys(engine.model for engine in engines if engine.model))
     return {
         "name": "live traffic",

@@ -1,10 +1,10 @@
-"""Spans of requests, by OpenTelemetry's conventions for HTTP and for generative AI, with the decision as attributes.
+"""OpenTelemetry spans of requests. They follow the conventions for HTTP and generative AI, and show the decision.
 
     server span   POST /v1/chat/completions, from arrival to end: outcome, decision, scorecard
       client span chat MODEL, from dispatch to end: tokens, time to the first token
 
 The engine gets the client span as its parent. If a client sends a trace, the gateway continues it and obeys its sampled
-flag; of the other requests it samples the share `sample`. It builds the spans when a request has ended.
+flag. Of all other requests, it samples the share `sample`. It creates the spans when a request has ended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PARENT: Final = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
 OPERATIONS: Final = {"chat": "chat", "completion": "text_completion", "embedding": "embeddings"}
 PS_PER_NS: Final = 1000
-MOST_SCORES: Final = 64  # candidates of a scorecard in a span
+MOST_SCORES: Final = 64  # maximum number of candidates of a scorecard in a span
 
 
 class Trail(NamedTuple):
@@ -50,7 +50,7 @@ class Tracing:
         exporter: Any = None,
         simple: bool = False,
     ) -> None:
-        """`simple` exports each span at once, for tests."""
+        """With `simple`, export each span immediately, for tests."""
         try:
             from opentelemetry import trace
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -63,7 +63,7 @@ class Tracing:
         self.plane, self.decisions, self.settings, self.api = plane, decisions, settings, trace
         self.random = Random()
         self.ids = _ids()
-        self.trails: dict[int, Trail] = {}  # of sampled requests in flight
+        self.trails: dict[int, Trail] = {}  # trails of the sampled requests in flight
         self.epoch_ns = time.time_ns() - clock.now_ps() // PS_PER_NS
         resource = Resource.create({"service.name": settings.service})
         self.provider = TracerProvider(ALWAYS_ON, resource, shutdown_on_exit=False, id_generator=self.ids)
@@ -78,7 +78,7 @@ class Tracing:
         await asyncio.to_thread(self.provider.shutdown)  # sends the remaining spans first
 
     def begin(self, exchange: Exchange) -> None:
-        """Draw the ids before the request is routed, and put the engine's parent span into its header."""
+        """Draw the ids before the request is routed. Set the header that names the engine's parent span."""
         fields, draw = exchange.incoming.fields, self.random
         header = next((value for name, value in fields if name == b"traceparent"), None)
         match = None if header is None else PARENT.match(header)
@@ -86,11 +86,11 @@ class Tracing:
             if draw.random() >= self.settings.sample:
                 return
             trace, parent = draw.getrandbits(128) or 1, 0
-            # Without a valid parent, the client's trace state is meaningless.
+            # If the client sent no valid parent, its trace state is meaningless.
             replaced: tuple[bytes, ...] = (b"traceparent", b"tracestate")
         else:
             if not int(match[3], 16) & 1:
-                return  # not sampled: pass the header on unchanged
+                return  # not sampled: forward the header unchanged
             trace, parent = int(match[1], 16), int(match[2], 16)
             replaced = (b"traceparent",)
         trail = Trail(trace, parent, draw.getrandbits(64) or 1, draw.getrandbits(64) or 1)
@@ -169,7 +169,7 @@ class Tracing:
         return attributes
 
     def _scores(self, span: Any, request: int) -> None:
-        """Add the scorecard of the request's last explained decision, if there is one."""
+        """Add the scorecard of the request's last explained decision, if it has one."""
         explained = reversed(self.decisions.explained)
         entry = next((entry for entry in explained if entry.request.id == request and entry.kind == "routed"), None)
         if entry is None or entry.answer.scorecard is None:
@@ -187,7 +187,7 @@ class Tracing:
         return self.epoch_ns + at_ps // PS_PER_NS
 
     def _span(self, name: str, parent: int, kind: Any, attributes: dict[str, Any], at_ps: int) -> Any:
-        """Start a span with the ids in `self.ids`; without a parent (0), it is the root of its trace."""
+        """Start a span with the ids in `self.ids`. If `parent` is 0, the span is the root of its trace."""
         api, above = self.api, self.api.INVALID_SPAN
         if parent:
             flags = api.TraceFlags(api.TraceFlags.SAMPLED)

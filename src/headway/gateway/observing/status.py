@@ -1,4 +1,4 @@
-"""The state of the gateway as one document: for the status page, `/status`, and the gauges of its metrics."""
+"""The state of the gateway as one document. The status page, `/status` and the gauges of the metrics use it."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from headway.gateway.signals.polled_signals import EngineSignals
     from headway.gateway.waiting import Waiting
 
-LAST: Final = 12  # decisions on the status page
-# Signals of each engine in the document.
+LAST: Final = 12  # number of decisions on the status page
+# The document shows these signals of each engine.
 SHOWN: Final = sorted(
     (signal for signal in SIGNALS.values() if signal.status is not None), key=lambda signal: signal.status or 0
 )
 
 
 class StatusBoard(Struct, kw_only=True):
-    """Reads the state of the gateway's parts."""
+    """Reads the state of all parts of the gateway."""
 
     clock: Clock
     plane: Plane
@@ -60,7 +60,7 @@ class StatusBoard(Struct, kw_only=True):
     peers: Peers | None
 
     def ages(self, backend: Backend) -> dict[str, float]:
-        """Return the age of each signal in seconds; for an engine without signals, the age of its last report."""
+        """Return the age of each signal in seconds. If an engine has no signals, return the age of its last report."""
         ages = self.signals.ages(backend)
         observed = backend.view.observed_at
         if not ages and observed is not None:
@@ -71,9 +71,9 @@ class StatusBoard(Struct, kw_only=True):
         return {} if self.listener is None else self.listener.event_counts(backend)
 
     def figures(self) -> list[Json]:
-        """Return the metrics of every process of this gateway, its own first."""
+        """Return the metrics of every process of this gateway. The metrics of this process come first."""
         own = {**self.metrics.plain(self.clock.now_ps()), "gauges": self.gauges()}
-        if self.peers is not None and self.peers.settings.orders:  # peers that are processes of this gateway
+        if self.peers is not None and self.peers.settings.orders:  # the peers are processes of this gateway
             return [own, *self.peers.figures.values()]
         return [own]
 
@@ -140,8 +140,8 @@ class StatusBoard(Struct, kw_only=True):
         return next((source for source, members in self.fleet.sources.items() if name in members), None)
 
     def gauges(self) -> dict[str, dict[str, Any]]:
-        """Return the current gauges, and the engines' counters, by name and labels. They add up over the processes of a
-        gateway, except those of `exposition.SAME`."""
+        """Return the current gauges, and the engines' counters, by name and labels. They are added up over the
+        processes of a gateway, except those in `exposition.SAME`."""
         gauges: dict[str, dict[str, Any]] = {
             "waiting_requests": {"": len(self.waiting)},
             "client_connections": {"": len(self.reception.clients)},
@@ -184,7 +184,7 @@ def _total(plain: Json, name: str) -> int:
 
 
 def _believed_share(plain: Json, engine: str) -> float | None:
-    """Return the share of prompt tokens sent to an engine that were believed cached there."""
+    """Of the prompt tokens sent to an engine, return the share that was believed cached there."""
     counters = plain["counters"]
     keys = [key for key in counters["prompt_tokens"] if key.split(BETWEEN)[1] == engine]
     prompt = sum(counters["prompt_tokens"][key] for key in keys)
@@ -192,7 +192,7 @@ def _believed_share(plain: Json, engine: str) -> float | None:
 
 
 def _brief(decision: Json, policy: str) -> Json:
-    """Drop the scorecard; a decision without a reason gets the policy's name."""
+    """Return the decision without its scorecard. If it has no reason, use the policy's name."""
     brief = {name: value for name, value in decision.items() if name not in ("candidates", "scorecard")}
     if decision["decision"] == "routed":
         brief["reason"] = brief["reason"] or policy

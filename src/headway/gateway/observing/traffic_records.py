@@ -1,7 +1,8 @@
 """Records live traffic as run folders, which `headway report` and `headway explain` read.
 
-A folder has one chapter: consecutive requests, in order of arrival, under one set of policies. Its name is the number
-of its first request, F: number N of the header `x-headway-request` is request N - F there. Another process writes it.
+A folder holds one chapter: consecutive requests in order of arrival, all under the same policies. The folder's name is
+the number F of its first request. Request N of the header `x-headway-request` is request N - F in the folder. A
+separate process writes the folder.
 """
 
 from __future__ import annotations
@@ -30,26 +31,26 @@ if TYPE_CHECKING:
     from headway.gateway.reception import Reception
     from headway.policies.context import Context
 
-GRACE_S: Final = 600.0  # how long a chapter waits for its last requests to end
-PENDING: Final = 4  # chapters that may wait for their last requests
-WRITING: Final = 2  # folders written at a time; a chapter that ends meanwhile is lost
-MOST_BYTES: Final = 64 * 1024 * 1024  # memory of one chapter
+GRACE_S: Final = 600.0  # maximum time that a chapter waits for its last requests to end
+PENDING: Final = 4  # maximum number of chapters that wait for their last requests
+WRITING: Final = 2  # maximum number of folders written at a time; further chapters are lost
+MOST_BYTES: Final = 64 * 1024 * 1024  # maximum memory of one chapter
 RUNS: Final = 100_000
 log = logging.getLogger("headway.gateway")
 
 
 class Records:
-    """A component, and a journal of the control plane."""
+    """A component of the gateway, and also a journal of the control plane."""
 
     def __init__(self, clock: Clock, settings: RecordSettings, policies: Json) -> None:
-        """Start with the gateway's first policies. `attach` sets the other parts, which are built later."""
+        """Begin with the gateway's first policies. `attach` sets the other parts, which are built later."""
         self.clock, self.settings = clock, settings
         self.place = _own_folder(settings)
         self.bound: tuple[Context, ClusterView, tuple[str, ...]] | None = None
         self.current = Chapter(0, {}, policies, settings)
         self.pending: list[Chapter] = []
         self.writing = 0
-        self.lost = 0  # requests that were not written, because the writer was too slow
+        self.lost = 0  # number of requests not written, because the writer was too slow
         self._timer: Any = None
 
     def attach(self, plane: Plane, fleet: Fleet, intake: Intake, reception: Reception) -> None:
@@ -75,7 +76,7 @@ class Records:
         return {backend.place: _engine(backend) for backend in self.fleet.members}
 
     def _on_change(self, backend: Backend, what: str) -> None:
-        """Begin a new chapter if an engine takes the place of another one."""
+        """If an engine joins at a place that had another engine, begin a new chapter."""
         if what != "joined":
             return
         known = self.current.engines.get(backend.place)
@@ -87,7 +88,7 @@ class Records:
     # --- chapters ----------------------------------------------------------------------------------------------------
 
     def roll(self) -> None:
-        """Begin a new chapter with the next request."""
+        """End the current chapter. A new chapter begins with the next request."""
         chapter, first = self.current, self.intake.count
         chapter.end = first
         self.current = Chapter(first, self._engines(), self.plane.policies, self.settings)
@@ -145,7 +146,7 @@ class Records:
 
     def record_end(self, exchange: Exchange, now_ps: int, outcome: str, why: str) -> None:
         chapter = self._of(exchange.request.id)
-        if chapter is None:  # its chapter was written before it ended
+        if chapter is None:  # the chapter was written before the request ended
             return
         chapter.record_end(exchange, now_ps, outcome, why)
         if chapter is not self.current:
@@ -155,7 +156,7 @@ class Records:
             self.roll()
 
     def bind(self, context: Context, cluster: ClusterView, reported: Collection[str]) -> None:
-        """Begin a new chapter if the policies were replaced."""
+        """If the policies were replaced, begin a new chapter."""
         again = self.bound is not None
         self.bound = context, cluster, tuple(reported)
         for chapter in self.pending:
@@ -188,7 +189,7 @@ class Records:
 
 
 def _own_folder(settings: RecordSettings) -> Any:
-    """Create a new folder for this process: 0001, 0002 and so on."""
+    """Create a new folder for this process. Folders are named 0001, 0002 and so on."""
     try:
         settings.folder.mkdir(parents=True, exist_ok=True)
         numbers = [int(folder.name) for folder in settings.folder.iterdir() if folder.name.isdecimal()]

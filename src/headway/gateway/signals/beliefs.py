@@ -1,17 +1,18 @@
-"""The beliefs about each instance's cache: which blocks stay in the prefix indexes, and for how long. Every method
-depends on its arguments alone, so a journal of the calls can be replayed.
+"""The beliefs about each instance's cache: which blocks stay in the prefix indexes, and for how long. The result of a
+method depends only on its arguments and on earlier calls, so a journal of the calls can be replayed.
 
     guessed   The instance publishes no events. A sent prompt is believed cached for `ttl` after it was last sent, up to
               the capacity of the index.
-    exact     All events are known. A sent prompt is believed cached for `speculative`; by then the instance must have
-              reported it. Reported blocks are believed cached until the instance reports their removal.
+    exact     All events are known. A sent prompt is believed cached for `speculative`; within that time the instance
+              must report it. Reported blocks are believed cached until the instance reports their removal.
     partial   The instance publishes, but earlier events are unknown. A sent prompt is believed cached for `ttl`.
 
-In each index, a block is stored after its parent and removed before it, so that lookups are quick. Therefore `touch`
+An index stores a block after its parent and removes it before its parent, so that lookups are quick. Therefore `touch`
 must be called whenever an index is touched.
 
-Reported blocks have the gateway's block size. An index with another block size stores a block under the key of the
-gateway's block that holds its last token, as `Path.blocks` does, and only if it has all blocks before it.
+Reported blocks have the gateway's block size. If an index has another block size, it stores each of its blocks under
+the key of the gateway's block that contains the block's last token, as `Path.blocks` does. It stores a block only if
+it has all blocks before it.
 """
 
 from bisect import bisect_left
@@ -26,21 +27,22 @@ from headway.policies.prefix_index import PrefixIndex
 from headway.types import PS_PER_SECOND, Path
 
 TTL_PS: Final = 120 * PS_PER_SECOND
-# Counted from dispatch, not from the first token: an engine may compute and report blocks late.
+# This time starts at dispatch, not at the first token: an engine may compute and report blocks late.
 SPECULATIVE_PS: Final = 30 * PS_PER_SECOND
-MOST_UNCONFIRMED: Final = 131_072  # keys sent to an instance and not reported; beyond it the oldest are dropped
-SLICE: Final = 4096  # runs of blocks that expire in one call
+MOST_UNCONFIRMED: Final = 131_072  # maximum number of unreported keys of an instance; the oldest are dropped
+SLICE: Final = 4096  # maximum number of block runs that expire in one call
 
 
 class Dates:
-    """When the blocks of an instance were last sent to it. In the index's order of eviction, the blocks last sent with
-    one prompt are consecutive, its last block first. So one date for each prompt is enough, by its last key."""
+    """The times at which blocks were last sent to an instance. In the index's order of eviction, all blocks that were
+    last sent with the same prompt are consecutive, the last block first. So one time per prompt is enough, stored under
+    the key of its last block."""
 
     __slots__ = ("ends", "rest_ps")
 
     def __init__(self) -> None:
-        self.ends: OrderedDict[int, int] = OrderedDict()  # oldest first; without those that a later prompt contains
-        self.rest_ps = 0  # date of the prompt whose last block was evicted last; its other blocks may remain
+        self.ends: OrderedDict[int, int] = OrderedDict()  # oldest first; no prompts that later ones contain
+        self.rest_ps = 0  # time of the last evicted prompt, whose other blocks may remain
 
     def record_sent(self, now_ps: int, path: Path, end: int) -> None:
         ends = self.ends
@@ -50,18 +52,18 @@ class Dates:
         ends[end] = now_ps
 
     def forget(self, index: PrefixIndex, instance: int) -> None:
-        """Drop the dates of prompts whose last block the index has evicted."""
+        """Drop the times of prompts whose last block the index has evicted."""
         ends = self.ends
         while ends and not index.holds(instance, next(iter(ends))):
             self.rest_ps = ends.popitem(last=False)[1]
 
 
 class Sent(NamedTuple):
-    """A prompt sent to an instance that has not reported all of its blocks."""
+    """A prompt that was sent to an instance. The instance has not reported all of its blocks yet."""
 
     at_ps: int
     path: Path
-    watched: tuple[int, ...]  # the keys that were unreported when it was sent, and the key before them
+    watched: tuple[int, ...]  # the keys unreported when it was sent, and the key before them
 
 
 class Publisher(Struct, eq=False):
@@ -70,8 +72,8 @@ class Publisher(Struct, eq=False):
     trust: str
     blocks: dict[int, tuple[int, int, int]] = {}  # key -> parent's key, first token, end
     pending: deque[Sent] = field(default_factory=deque)
-    watched: dict[int, int] = {}  # key -> how many pending prompts watch it
-    unconfirmed: int = 0  # keys that pending prompts watch, in total
+    watched: dict[int, int] = {}  # key -> number of pending prompts that watch it
+    unconfirmed: int = 0  # total number of keys that pending prompts watch
 
 
 class Beliefs:
@@ -82,11 +84,11 @@ class Beliefs:
         self.ttl_ps, self.speculative_ps = ttl_ps, speculative_ps
         self.publishers: list[Publisher | None] = [None] * instances
         self.indexes: list[PrefixIndex] = []
-        self._dates: list[list[Dates]] = []  # by index and instance
+        self._dates: list[list[Dates]] = []  # send times, by index and instance
         self.bind(indexes)
 
     def bind(self, indexes: Sequence[PrefixIndex]) -> None:
-        """Switch to the indexes of other policies. A new index gets only the reported blocks."""
+        """Switch to the prefix indexes of other policies. Fill a new index with the reported blocks only."""
         dates = []
         for index in indexes:
             old = [at for at, known in enumerate(self.indexes) if known is index]
@@ -99,14 +101,14 @@ class Beliefs:
         self.indexes, self._dates = list(indexes), dates
 
     def trust(self, instance: int) -> str:
-        """Return how well the cache of an instance is known."""
+        """Return how well the cache of an instance is known: guessed, partial or exact."""
         publisher = self.publishers[instance]
         return GUESSED if publisher is None else publisher.trust
 
     # --- sent prompts ------------------------------------------------------------------------------------------------
 
     def touch(self, now_ps: int, instance: int, path: Path) -> None:
-        """Record a prompt that was sent to an instance and touched in the indexes."""
+        """Record that a prompt was sent to an instance. The caller has touched it in the indexes."""
         publisher = self.publishers[instance]
         if publisher is not None:
             self._await(now_ps, instance, publisher, path)
@@ -120,7 +122,7 @@ class Beliefs:
 
     def _await(self, now_ps: int, instance: int, publisher: Publisher, path: Path) -> None:
         keys, blocks = path.keys, publisher.blocks
-        # The reported keys of a prompt are its first ones, so bisect for the first unreported key.
+        # The reported keys of a prompt come before its unreported keys, so bisect for the first unreported one.
         low = bisect_left(range(len(keys)), True, key=lambda place: keys[place] not in blocks)
         if low == len(keys):
             return
@@ -134,13 +136,13 @@ class Beliefs:
             self._give_up(instance, publisher)
 
     def _give_up(self, instance: int, publisher: Publisher) -> int:
-        """Drop the unreported blocks that only the oldest pending prompt has; return how many keys it watched."""
+        """Drop the unreported blocks that only the oldest pending prompt has. Return how many keys it watched."""
         sent = publisher.pending.popleft()
         self._drop(instance, publisher, sent, publisher.watched)
         return len(sent.watched)
 
     def _drop(self, instance: int, publisher: Publisher, sent: Sent, keep: Container[int]) -> None:
-        """Drop the blocks at the end of a sent prompt, up to the first that was reported or is in `keep`."""
+        """Drop blocks from the end of a sent prompt. Stop at a block that was reported or is in `keep`."""
         watched = publisher.watched
         for key in sent.watched:
             if watched[key] == 1:
@@ -159,7 +161,7 @@ class Beliefs:
     # --- reported blocks ---------------------------------------------------------------------------------------------
 
     def stored(self, now_ps: int, instance: int, runs: Sequence[Sequence[int]]) -> None:
-        """Record the stored blocks of an instance, parents first: (parent's key, key, first token, end)."""
+        """Record blocks that an instance has stored, parents first. A run is (parent's key, key, first token, end)."""
         publisher = self.publishers[instance]
         if publisher is None:
             return
@@ -174,7 +176,7 @@ class Beliefs:
         first, stop = start // size, end // size
         if first == stop:
             return
-        last = first * size - 1  # last token of the index's block before it
+        last = first * size - 1  # last token of the preceding block of the index
         if last >= 0:
             while (above := publisher.blocks.get(parent)) is not None and above[1] > last:
                 parent = above[0]
@@ -183,7 +185,7 @@ class Beliefs:
         index.store(instance, key, first, stop)
 
     def removed(self, now_ps: int, instance: int, keys: Sequence[int]) -> None:
-        """Drop the removed blocks of an instance, children first."""
+        """Drop the blocks that an instance has removed, children first."""
         publisher = self.publishers[instance]
         if publisher is None:
             return
@@ -199,7 +201,7 @@ class Beliefs:
                         index.remove(instance, key, first, hole=False)
 
     def _cut(self, instance: int, publisher: Publisher, cut: Sequence[int]) -> None:
-        """Drop the pending prompts that continue removed blocks: they cannot be cached either."""
+        """Drop the pending prompts that contain removed blocks: the blocks after those cannot be cached either."""
         lost = frozenset(cut)
         dropped = [sent for sent in publisher.pending if not lost.isdisjoint(sent.watched)]
         publisher.pending = deque(sent for sent in publisher.pending if lost.isdisjoint(sent.watched))
@@ -207,8 +209,8 @@ class Beliefs:
             self._drop(instance, publisher, sent, ())
 
     def cleared(self, now_ps: int, instance: int, trust: str = GUESSED) -> None:
-        """Forget all blocks of an instance. `trust` is how well its cache is known from now on: guessed if it does not
-        publish events, else exact or partial."""
+        """Forget all blocks of an instance. `trust` says how well its cache is known from now on: guessed if the
+        instance publishes no events, otherwise exact or partial."""
         self.publishers[instance] = Publisher(trust) if trust in (EXACT, PARTIAL) else None
         for index, dates in zip(self.indexes, self._dates, strict=True):
             index.clear(instance)
@@ -217,7 +219,7 @@ class Beliefs:
     # --- time --------------------------------------------------------------------------------------------------------
 
     def expire(self, now_ps: int, most: int = SLICE) -> bool:
-        """Drop expired blocks, about `most` runs of them; return whether there are more."""
+        """Drop expired blocks, about `most` runs of them. Return whether expired blocks remain."""
         left = most
         for instance, publisher in enumerate(self.publishers):
             if publisher is not None:
@@ -235,7 +237,7 @@ class Beliefs:
         return False
 
     def _age(self, index: PrefixIndex, instance: int, dates: Dates, until_ps: int, most: int) -> int:
-        """Evict the blocks last sent at `until_ps` or before, least recently used first; return how many runs."""
+        """Evict blocks that were last sent by `until_ps`, least recently used first. Return the number of runs."""
         blocks = count = 0
         at_ps = dates.rest_ps
         for key, first, end in index.eviction_order(instance):

@@ -1,11 +1,11 @@
 """Receives the KV events of engines over ZMQ, and reports them to the plane.
 
 Either the gateway connects to the `events` endpoint of an engine, or the engine connects to the gateway's address
-(`bind`). In the second case the topic names the engine: `kv@NAME`, or its `events_topic`. An engine may have a socket
-that replays old batches (`events_replay`).
+(`bind`). In the second case the topic identifies the engine: it is `kv@NAME`, or the engine's `events_topic`. An engine
+may also have a socket that replays old batches (`events_replay`).
 
-The gateway reads events in short slices of time. The rest waits in ZMQ's queue, which is bounded: if it is full,
-publishers drop batches, and the gateway detects the gap in their numbers.
+The gateway reads events in short slices of time. Unread events wait in ZMQ's queue, which is bounded. If the queue is
+full, publishers drop batches, and the gateway detects the gap in the batch numbers.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from headway.gateway.prompt_tokens import Hasher
 
 SLICE_S: Final = 0.0005
-QUEUED: Final = 10_000  # most batches in ZMQ's queue
-LOOK_S: Final = 1.0  # between reads of all sockets, even if ZMQ signals none
+QUEUED: Final = 10_000  # maximum number of batches in ZMQ's queue
+LOOK_S: Final = 1.0  # interval at which all sockets are read, even if ZMQ signals none
 END: Final = (-1).to_bytes(8, "big", signed=True)
 TRANSPORTS: Final = ("tcp://", "ipc://")
 
@@ -60,7 +60,7 @@ class EventSettings(Struct, frozen=True):
 
 
 class Inlet:
-    """A socket, and whether it may have messages."""
+    """A ZMQ socket, and whether it may have messages."""
 
     def __init__(self, listener: Listener, socket: Any, take: Callable[[Sequence[bytes]], None]) -> None:
         self.listener, self.socket, self.take = listener, socket, take
@@ -75,7 +75,7 @@ class Inlet:
         self.listener.wake()
 
     def read(self) -> bool:
-        """Take one message; return False if there is none."""
+        """Read and handle one message. If there is none, return False."""
         try:
             frames = self.socket.recv_multipart(self.listener.zmq.NOBLOCK)
         except self.listener.zmq.Again:
@@ -91,7 +91,7 @@ class Inlet:
 
 
 class Engine:
-    """An engine that publishes events. It is the sink of its ledger."""
+    """An engine that publishes KV events. Its ledger writes to it as the sink."""
 
     def __init__(self, listener: Listener, backend: Backend) -> None:
         spec, settings = backend.spec, listener.settings
@@ -102,7 +102,7 @@ class Engine:
         self.ledger = Ledger(self, listener.hasher, spec.models[0], settings.max_blocks, self.counts)
         self.stream = Stream(self.ledger, self.ask, self.drop)
         self.inlet: Inlet | None = None
-        self.questions: dict[int, tuple[Inlet, asyncio.TimerHandle]] = {}  # by rank
+        self.questions: dict[int, tuple[Inlet, asyncio.TimerHandle]] = {}  # running replays, by rank
         if spec.events is not None:
             self.inlet = Inlet(listener, listener.connect(listener.zmq.SUB, spec.events), self.on_message)
         self.stream.begin()
@@ -116,7 +116,7 @@ class Engine:
             self.counts.malformed += 1
 
     def ask(self, rank: int, first: int) -> bool:
-        """Request the batches from number `first` on; return whether the engine can replay them."""
+        """Request the batches from number `first` on. Return whether the engine can replay them."""
         if self.replay is None:
             return False
         self.drop(rank)
@@ -134,7 +134,7 @@ class Engine:
         return self.listener.loop.call_later(self.listener.settings.replay_s, self.end_replay, rank)
 
     def on_answer(self, rank: int, frames: Sequence[bytes]) -> None:
-        # The frames are an empty one, the topic (in newer versions), the number and the batch.
+        # The frames are: an empty frame, the topic (only in newer versions), the number and the batch.
         if len(frames) not in (3, 4) or len(frames[-2]) != 8 or rank not in self.questions:
             return
         if frames[-2] == END:
@@ -146,7 +146,7 @@ class Engine:
         self.stream.on_replayed(rank, int.from_bytes(frames[-2], "big"), frames[-1])
 
     def end_replay(self, rank: int) -> None:
-        """Continue without more old batches: the engine has none, or was silent for too long."""
+        """Continue without further old batches, because the engine has none or was silent for too long."""
         self.drop(rank)
         self.stream.end_replay(rank)
         self.listener.wake()
@@ -227,7 +227,7 @@ class Listener:
         spec = backend.spec
         if what == "left" or (spec.events is None and self.settings.bind is None):
             return
-        if not spec.models:  # the first is the model of its prompts
+        if not spec.models:  # prompts count for the first model
             log.warning("%s: its KV events are ignored, because it lists no `models`", spec.name)
             return
         try:
@@ -240,7 +240,7 @@ class Listener:
             self.topics[engine.topic] = engine
 
     def event_counts(self, backend: Backend) -> dict[str, int]:
-        """Return the counts of an engine's events, without those that are zero."""
+        """Return the non-zero counts of an engine's events. `events` and `gaps` are always included."""
         engine = self.engines.get(backend.spec.name)
         if engine is None:
             return {}
@@ -301,7 +301,7 @@ class Listener:
         self._timer = self.loop.call_later(LOOK_S, self._look)
 
     def _work(self) -> None:
-        """Read and apply events for a slice of time; continue in the next iteration of the event loop."""
+        """Read and apply events for one time slice. Continue in the next iteration of the event loop."""
         self._waking = False
         until = self.loop.time() + SLICE_S
         busy = True
@@ -321,6 +321,6 @@ class Listener:
 
 
 def with_rank(endpoint: str, rank: int) -> str:
-    """Return the endpoint of a rank: its port is that of rank 0 plus the rank."""
+    """Return the endpoint of a rank. Its port is the port of rank 0 plus the rank."""
     base, _, port = endpoint.rpartition(":")
     return f"{base}:{int(port) + rank}" if rank and port.isdecimal() else endpoint

@@ -1,7 +1,7 @@
 """The wire format of KV events: batches in msgpack, in several dialects.
 
-vLLM writes an event as a map with its name under `type`. Older versions and SGLang write an array that begins with the
-name. A batch may also be either. Unknown fields and kinds of events are ignored.
+vLLM writes an event as a map with its name under `type`. Older versions of vLLM, and SGLang, write an array that begins
+with the name. A batch, too, is a map or an array. Unknown fields and unknown kinds of events are ignored.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Meta, MsgspecError, Raw, Struct
 from msgspec.structs import replace
 
-LONGEST: Final = 16 * 1024 * 1024  # bytes of a batch
-Hash = int | Annotated[bytes, Meta(max_length=64)]  # the engine's name of a block
+LONGEST: Final = 16 * 1024 * 1024  # maximum size of a batch, in bytes
+Hash = int | Annotated[bytes, Meta(max_length=64)]  # the name that the engine gives to a block
 Token = Annotated[int, Meta(ge=0, lt=2**32)]
 Unreadable: Final = (MsgspecError, ValueError, RecursionError, OverflowError)
 
@@ -32,7 +32,7 @@ class Stored(
         "window": "kv_cache_spec_sliding_window",
     },
 ):
-    """Consecutive blocks of `size` tokens; the first one follows `parent`."""
+    """Consecutive blocks of `size` tokens. `parent` is the block before the first of them."""
 
     hashes: list[Hash]
     parent: Hash | None
@@ -41,7 +41,7 @@ class Stored(
     lora_id: int | None = None
     medium: str | None = None
     lora_name: str | None = None
-    extra_keys: list[Any] | None = None  # for each block, what its content depends on in addition to its tokens
+    extra_keys: list[Any] | None = None  # for each block: what its content depends on besides its tokens
     group: int | None = None  # group of layers, in models with several kinds of attention
     kind: str | None = None
     window: int | None = None
@@ -86,21 +86,21 @@ class Counts(Struct):
     unknown: int = 0  # events of unknown kinds
     malformed: int = 0  # invalid batches and events
     late: int = 0  # publishers whose first batches were missed
-    gaps: int = 0  # in the sequence of batches
+    gaps: int = 0  # gaps in the sequence of batches
     replayed: int = 0  # batches received in replays
     restarts: int = 0
-    orphans: int = 0  # blocks after an unknown block
+    orphans: int = 0  # blocks whose parent is unknown
     strangers: int = 0  # removed blocks that were never stored
     elsewhere: int = 0  # events about memory other than the GPU's
     adapters: int = 0  # blocks of an adapter without a name
     salted: int = 0  # blocks whose content depends on more than their tokens
     groups: int = 0  # events about groups of layers that the ledger does not follow
-    conflicts: int = 0  # blocks with the name of another block
-    overflow: int = 0  # blocks beyond the limit of an engine
+    conflicts: int = 0  # blocks that have the name of another block
+    overflow: int = 0  # blocks beyond the limit per engine
 
 
 def _decoders(kind: type[Struct]) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """Return decoders of maps, and of arrays with the same fields."""
+    """Return two decoders: one for maps, and one for arrays with the same fields."""
     row = msgspec.defstruct(f"{kind.__name__}Row", (), bases=(kind,), array_like=True)
     return msgspec.msgpack.Decoder(kind).decode, msgspec.msgpack.Decoder(row).decode
 
@@ -119,7 +119,7 @@ def _is_row(data: bytes | memoryview) -> bool:
 
 
 def read_batch(payload: bytes) -> Batch | None:
-    """Return None if the batch is invalid."""
+    """Return the batch; None if it is invalid."""
     if len(payload) > LONGEST:
         return None
     try:
@@ -130,7 +130,7 @@ def read_batch(payload: bytes) -> Batch | None:
 
 
 def read_event(raw: Raw, counts: Counts) -> Event | None:
-    """Return None if the event is unknown or invalid, and count that."""
+    """Return the event. If it is unknown or invalid, count it and return None."""
     data = memoryview(raw)
     row = _is_row(data)
     try:

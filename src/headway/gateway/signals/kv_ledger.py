@@ -1,15 +1,15 @@
 """The cache of one engine, computed from its KV events, in blocks of the gateway's size ("own blocks").
 
-An engine names blocks by its own hashes, with its own block size and seed; the ledger uses them only to look blocks up.
-Keys are computed from the tokens, with the same chain and block size as for prompts. An own block belongs to the
-engine's block in which it ends. Tokens that do not fill an own block are carried on to the next block:
+An engine names blocks by its own hashes, with its own block size and seed. The ledger uses these names only to look
+blocks up. It computes keys from the tokens, with the same chain and block size as for prompts. An own block belongs to
+the engine's block in which it ends. Tokens that do not fill an own block are carried over to the next engine block:
 
     engine's blocks of 24   |0 ................. 24|24 ............... 48|
-    own blocks of 16        |0 ....... 16|16 ....... 32|32 ....... 48|      the first has one of them, the second two
+    own blocks of 16        |0 ....... 16|16 ....... 32|32 ....... 48|      the first has one own block, the second two
 
-An engine may hold a block without its parents. No prompt can match such a block, so it is *detached* until the parents
-are back. The sink gets only attached blocks: each is stored after its parent and removed before it. If two requests
-compute a block at the same time, an engine stores it twice and removes it twice.
+An engine may keep a block without its parents. No prompt can match such a block, so it is *detached* until the parents
+are stored again. The sink gets only attached blocks. Each is stored after its parent and removed before its parent. If
+two requests compute a block at the same time, an engine stores the block twice and removes it twice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headway.gateway.signals.kv_batches import Cleared, Counts, Event, Hash, Rem
 if TYPE_CHECKING:
     from headway.gateway.prompt_tokens import Hasher
 
-Run = tuple[int, int, int, int]  # an own block: its parent's key (for the first, the root), its key, first token, end
+Run = tuple[int, int, int, int]  # an own block: parent's key (or the root), key, first token, end
 GUESSED, PARTIAL, EXACT = "guessed", "partial", "exact"  # how well an engine's cache is known
 
 
@@ -33,23 +33,23 @@ class Sink(Protocol):
     def removed(self, keys: list[int]) -> None: ...
 
     def cleared(self, trust: str) -> None:
-        """Forget all blocks; `trust` is how well the cache is known from now on."""
+        """Forget all blocks. `trust` says how well the cache is known from now on."""
 
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """A block of the engine. There are many, so its children form a linked list, to save memory."""
+    """A block of the engine. There are many blocks, so children form a linked list, which saves memory."""
 
     name: Hash
     parent: Block | None
-    base: int  # the key before its first own block
+    base: int  # key of the own block before its first own block
     start: int  # first token of its first own block
-    keys: tuple[int, ...] = ()  # of its own blocks
+    keys: tuple[int, ...] = ()  # keys of its own blocks
     rest: Sequence[int] = ()  # tokens after its last own block
-    refs: int = 0  # how often the engine holds it
+    refs: int = 0  # number of copies that the engine has stored
     attached: bool = False
     child: Block | None = None  # its last child
-    before: Block | None = None  # its siblings
+    before: Block | None = None  # its previous sibling; `after` is the next one
     after: Block | None = None
 
     @property
@@ -79,7 +79,7 @@ class Ledger:
         self.chain, self.root, self.block_tokens = hasher.chain, hasher.root, hasher.block_tokens
         self.counts = Counts() if counts is None else counts
         self.blocks: dict[Hash, Block] = {}
-        self.claims: dict[int, int] = {}  # own key -> how many attached blocks have it
+        self.claims: dict[int, int] = {}  # own key -> number of attached blocks that have it
         self.group: int | None = None  # the group of layers that the ledger follows
         self.grouped = False
 
@@ -135,14 +135,14 @@ class Ledger:
             self.sink.stored(runs)
 
     def _concerns(self, medium: str | None) -> bool:
-        """Return whether a block is on the GPU; events about slower memory do not list the tokens."""
+        """Return whether a block is on the GPU. Events about slower memory do not list the tokens."""
         if medium is None or medium.upper() == "GPU":
             return True
         self.counts.elsewhere += 1
         return False
 
     def _follows(self, event: Stored) -> bool:
-        """Return whether the ledger follows the event's group of layers: the first one that keeps whole prompts."""
+        """Return whether the ledger follows the event's group of layers: the first group that keeps whole prompts."""
         if event.group is not None:
             windowed = event.window is not None or any(word in (event.kind or "") for word in ("sliding", "mamba"))
             if not windowed and not self.grouped:
@@ -227,7 +227,7 @@ class Ledger:
                     claims[key] -= 1
 
     def _forget(self, block: Block | None) -> None:
-        """Delete a block that is not held and has no children; then its parent, if the same holds for it."""
+        """Delete a block that the engine does not store and that has no children. Then treat its parent likewise."""
         while block is not None and not block.refs and block.child is None:
             del self.blocks[block.name]
             if block.parent is not None:

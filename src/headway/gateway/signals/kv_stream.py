@@ -1,13 +1,13 @@
-"""Puts the numbered batches of one engine in order, and requests a replay of missing ones. If the engine cannot replay
-them, the gateway forgets the engine's blocks, since some may be gone. Silence is no loss: an idle engine publishes
-nothing.
+"""Puts the numbered batches of one engine in order, and requests a replay of missing batches. If the engine cannot
+replay them, the gateway forgets the engine's blocks, because some may have been removed. Silence does not count as
+loss: an idle engine publishes nothing.
 
     first batch is number 0, or the engine has restarted   the cache is known from now on (exact)
-    first batch is a later one, or some are missing        replay; without it, earlier blocks are unknown (partial)
+    first batch has a later number, or some are missing    replay; without it, earlier blocks are unknown (partial)
     the engine clears its cache                            the cache is known again (exact)
 
-Blocks after an unknown block are skipped. A lower number shows that the engine has restarted. A restart stays unnoticed
-if all batches are lost until the engine reaches its former numbers.
+Blocks after an unknown block are skipped. If a batch number is lower than the last one, the engine has restarted. A
+restart stays unnoticed if all batches are lost until the numbers reach their former value.
 """
 
 from collections import deque
@@ -20,16 +20,16 @@ from msgspec import Raw
 from headway.gateway.signals.kv_batches import Batch, Cleared, Event, in_parts, read_batch, read_event
 from headway.gateway.signals.kv_ledger import EXACT, GUESSED, PARTIAL, Ledger
 
-RANKS: Final = 256  # most publishers of an engine
-PART: Final = 32  # blocks applied in one step
-HELD_BACK: Final = 4096  # most batches that wait for a replay
+RANKS: Final = 256  # maximum number of publishers of an engine
+PART: Final = 32  # maximum number of blocks applied in one step
+HELD_BACK: Final = 4096  # maximum number of batches that wait for a replay
 HELD_BACK_BYTES: Final = 64 * 1024 * 1024
-Todo = tuple[str, Iterator[Raw]]  # the trust from these events on ("" if unchanged), and the events
+Todo = tuple[str, Iterator[Raw]]  # trust from these events on ("": unchanged), and the events
 
 
 @dataclass(slots=True)
 class _Rank:
-    """One publisher of an engine, with its own numbers of batches."""
+    """One publisher of an engine. It numbers its batches itself."""
 
     next: int = 0  # number of the next batch
     last: int = -1  # number of the last published batch
@@ -38,8 +38,8 @@ class _Rank:
 
 
 class Stream:
-    """`ask` requests a replay of a rank's batches from a number on, and returns whether that is possible; they come by
-    `on_replayed`, until `end_replay`. `drop` cancels a replay. `step` applies the events, a few blocks at a time."""
+    """`ask` requests a replay of a rank's batches from a given number on, and returns whether that is possible. The
+    batches arrive through `on_replayed`, until `end_replay`. `drop` cancels a replay. `step` applies a few blocks."""
 
     def __init__(
         self,
@@ -51,16 +51,16 @@ class Stream:
         self.ask, self.drop = ask, drop
         self.trust = GUESSED
         self.todo: deque[Todo] = deque()
-        self.parts: Iterator[Event] = iter(())  # of the current event
+        self.parts: Iterator[Event] = iter(())  # remaining parts of the current event
         self._ranks: dict[int, _Rank] = {}
 
     def begin(self) -> None:
-        """Request earlier batches at once: the engine may be silent for a long time."""
+        """Request earlier batches immediately, because the engine may be silent for a long time."""
         if self.ask(0, 0):
             self._ranks[0] = _Rank(waiting=deque())
 
     def on_batch(self, number: int, payload: bytes) -> None:
-        """Take a published batch."""
+        """Handle a batch that the engine has published."""
         batch = read_batch(payload)
         place = batch.rank if batch is not None and batch.rank is not None and 0 <= batch.rank < RANKS else 0
         rank = self._ranks.get(place)
@@ -69,7 +69,7 @@ class Stream:
             rank = self._ranks[place] = _Rank()
             if number:
                 self.counts.late += 1
-        elif number <= rank.last:  # numbers of one publisher only grow
+        elif number <= rank.last:  # the numbers of a publisher only grow, so it has restarted
             self.counts.restarts += 1
             if rank.waiting is not None:
                 self.drop(place)
@@ -92,14 +92,14 @@ class Stream:
             self._take(rank, number, batch)
 
     def on_replayed(self, place: int, number: int, payload: bytes) -> None:
-        """Take a replayed batch."""
+        """Handle a batch of a replay."""
         rank = self._ranks.get(place)
         if rank is not None and rank.waiting is not None and number >= rank.next:
             self.counts.replayed += 1
             self._take(rank, number, read_batch(payload))
 
     def end_replay(self, place: int) -> None:
-        """Take the batches that waited for the replay."""
+        """Handle the batches that waited for the replay."""
         rank = self._ranks.get(place)
         if rank is not None and rank.waiting is not None:
             waiting, rank.waiting = rank.waiting, None
@@ -108,7 +108,7 @@ class Stream:
 
     def _take(self, rank: _Rank, number: int, batch: Batch | None) -> None:
         if number < rank.next:
-            return  # it was replayed already
+            return  # the batch was replayed already
         trust = "" if number else EXACT
         if number > rank.next or batch is None:
             trust = PARTIAL
@@ -120,7 +120,7 @@ class Stream:
     # --- applying ----------------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Apply the next few blocks; return False if there is nothing to do."""
+        """Apply the next few blocks. If there is nothing to do, return False."""
         if (part := next(self.parts, None)) is not None:
             self.ledger.apply(part)
             return True

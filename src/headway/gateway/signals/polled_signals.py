@@ -1,7 +1,7 @@
-"""Signals that engines report: polled metrics pages, and the reports of agents.
+"""Signals that engines report: metrics pages that the gateway polls, and reports of agents.
 
-A value is fresh for a limited time. Without fresh values of an engine's load, the plane falls back to the gateway's own
-counts, as for an engine that never reported. Its power, busy share and hit rate then become the mean of the other
+A value is fresh for a limited time. If an engine has no fresh load values, the plane uses the gateway's own counts, as
+for an engine that has never reported. The engine's power, busy share and hit rate then become the mean of the other
 engines, so that a missing value neither attracts nor repels requests.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headway.gateway.live_clock import Clock
     from headway.gateway.plane import Plane
 
-LATE_S: Final = 0.002  # wait after a tick, for the error of timers and clocks
+LATE_S: Final = 0.002  # wait after a tick, to allow for errors of timers and clocks
 log = logging.getLogger("headway.gateway")
 
 
@@ -54,7 +54,7 @@ class SignalSettings(Struct, frozen=True):
 
     @classmethod
     def read(cls, data: Any, where: str = "signals") -> SignalSettings:
-        """Read the section; with `signals: off` the gateway polls no pages, but still takes agents' reports."""
+        """Read the section. With `signals: off`, the gateway polls no pages, but still accepts agents' reports."""
         if data is False:
             return cls(on=False)
         return read(cls, {} if data is None or data is True else data, where)
@@ -68,7 +68,7 @@ class SignalSettings(Struct, frozen=True):
 
 
 class EngineSignals:
-    """One reading for each engine, by its place."""
+    """Keeps one reading for each engine."""
 
     def __init__(self, clock: Clock, plane: Plane, fleet: Fleet, settings: SignalSettings) -> None:
         self.clock, self.plane, self.fleet, self.settings = clock, plane, fleet, settings
@@ -85,7 +85,7 @@ class EngineSignals:
         await self.follower.stop()
 
     async def _take_turns(self, backend: Backend) -> None:
-        """Poll one page after another, with an offset that depends on the engine's place."""
+        """Poll the engine's page at each interval, starting after an offset that depends on the engine's place."""
         interval = self.settings.interval_s
         await asyncio.sleep(interval * turn(backend))
         due = self.clock.seconds()
@@ -98,7 +98,7 @@ class EngineSignals:
             await asyncio.sleep(due - now)
 
     async def _follow_ticks(self, backend: Backend) -> None:
-        """Poll a page just after each tick, and apply it when it is due."""
+        """Poll the engine's page just after each tick, and apply it when it is due."""
         interval, due = self.settings.interval_s, self.settings.ticks_s or 0.0
         while True:
             tick = self.clock.seconds() // interval * interval + interval
@@ -113,7 +113,7 @@ class EngineSignals:
         await asyncio.sleep(max(0.0, at - self.clock.seconds()))
 
     async def _poll(self, backend: Backend, path: str, due: float = 0.0, routed: int | None = None) -> None:
-        """Poll a page and apply it at `due`; `routed` is the count of requests sent to the engine at its tick."""
+        """Poll a page and apply it at `due`. `routed` is the number of requests sent to the engine by that tick."""
         try:
             page = await self.poller.text(backend, path)
             if due:
@@ -122,7 +122,7 @@ class EngineSignals:
         except PollFailed as error:
             self.misses += 1
             log.debug("%s: the poll failed: %s", backend.name, error)
-        except Exception:  # must not end the polls of this engine
+        except Exception:  # an exception must not end the polls of this engine
             self.misses += 1
             log.exception("%s: the poll failed", backend.name)
         else:
@@ -133,8 +133,8 @@ class EngineSignals:
     # --- figures -----------------------------------------------------------------------------------------------------
 
     def take_page(self, backend: Backend, page: str, routed: int | None = None) -> dict[str, Any]:
-        """Apply a page with current values, or with those from when `routed` requests had been sent: add the requests
-        sent since then to the queue."""
+        """Apply a page. If `routed` is given, the page's values are from the time when that many requests had been
+        sent: add the requests sent since then to the queue."""
         now, reading = self.clock.now_ps(), self.readings.setdefault(backend, Reading())
         figures = parse(page, backend.spec.engine, self.settings.watts)
         signals = reading.signals_of(figures, backend.view, self.plane.block_tokens, now)
@@ -145,8 +145,8 @@ class EngineSignals:
         return signals
 
     def take_report(self, name: str, signals: Mapping[str, Any], age_s: float = 0.0) -> None:
-        """Apply an agent's report of its engine: any of queued, running, kv_used, kv_blocks, busy (0 to 1), watts (a
-        mean over 30 s), hit_rate."""
+        """Apply an agent's report of its engine. It may have queued, running, kv_used, kv_blocks, busy (0 to 1), watts
+        (a mean over 30 s) and hit_rate."""
         backend = self.fleet.names.get(name)
         if backend is None:
             return
@@ -156,7 +156,7 @@ class EngineSignals:
         self._report(backend, now)
 
     def check(self, backend: Backend) -> None:
-        """Drop stale values; called after each poll."""
+        """Drop stale values. Called after each poll."""
         now, reading = self.clock.now_ps(), self.readings[backend]
         old = [name for name, figure in reading.figures.items() if figure.until <= now]
         for name in old:
@@ -186,7 +186,7 @@ class EngineSignals:
         self.plane.report(now, backend.place, {**self.neutral(now), **fresh})
 
     def neutral(self, now: int) -> dict[str, float]:
-        """Return the means over the engines that report a signal."""
+        """Return the mean of each signal over the engines that report it."""
         fresh = [reading.fresh(now) for reading in self.readings.values()]
         known = {name: [signals[name] for signals in fresh if name in signals] for name in MEAN_IF_MISSING}
         return {name: math.fsum(values) / len(values) for name, values in known.items() if values}

@@ -10,22 +10,22 @@ from headway.views.instance import MEAN_IF_MISSING, REPORTED_LIVE, SIGNALS, Inst
 
 WATTS_WINDOW: Final = 30 * PS_PER_SECOND
 HITS_WINDOW: Final = 60 * PS_PER_SECOND
-LOAD: Final = ("queued", "running")  # the load signals
+LOAD: Final = ("queued", "running")  # signals that show an engine's load
 COUNTS: Final = tuple(name for name in REPORTED_LIVE if SIGNALS[name].type is int)
 MEASURED: Final = (*COUNTS, *MEAN_IF_MISSING)
 REPORTABLE: Final = (*MEASURED, *[name for name in REPORTED_LIVE if name not in MEASURED])
-CONVERTED: Final = ("kv_used", "kv_blocks")  # converted, since the engine's block size may differ
+CONVERTED: Final = ("kv_used", "kv_blocks")  # converted, because the engine's block size may differ
 
 
 class Figure(NamedTuple):
     value: Any
-    at: int  # ps
-    until: int  # ps, when it becomes stale
-    polled: bool  # from a page that this gateway polled, not from an agent
+    at: int  # time of the value, in ps
+    until: int  # time at which it becomes stale, in ps
+    polled: bool  # True: from a page that this gateway polled; False: from an agent
 
 
 class Mean:
-    """The mean over a window; the weight of a sample is the time since the previous one."""
+    """The mean over a window. The weight of a sample is the time since the previous sample."""
 
     def __init__(self, window: int) -> None:
         self.window = window
@@ -71,11 +71,11 @@ class Reading:
     def __init__(self) -> None:
         self.figures: dict[str, Figure] = {}
         self.watts, self.hits = Mean(WATTS_WINDOW), Hits(HITS_WINDOW)
-        self.reporting = False  # whether the plane uses its load signals
-        self.neutral_at = 0  # ps, when the plane last got means instead of its signals
+        self.reporting = False  # whether the plane uses the engine's load signals
+        self.neutral_at = 0  # time at which the plane last got means instead, in ps
 
     def take(self, signals: Mapping[str, Any], at: int, lasts: int, polled: bool) -> None:
-        """Take signals; those of an agent do not replace fresh ones that this gateway polled."""
+        """Store signals. An agent's signals do not replace fresh signals that this gateway polled."""
         for name in REPORTABLE:
             if name not in signals:
                 continue
@@ -93,8 +93,8 @@ class Reading:
         return {name: (now - figure.at) / PS_PER_SECOND for name, figure in self.figures.items()}
 
     def signals_of(self, page: Mapping[str, Any], view: InstanceView, block_tokens: int, at: int) -> dict[str, Any]:
-        """Return the signals of a page, with blocks of the gateway's size. Estimate missing ones: the other requests in
-        flight are running or queued, and an unreported cache holds the tokens in flight."""
+        """Return the signals of a page, with blocks of the gateway's size. Estimate missing signals. Of the requests in
+        flight, those that do not run are queued, and vice versa. An unreported cache holds the tokens in flight."""
         signals = {name: page[name] for name in REPORTABLE if name in page and name not in CONVERTED}
         if any(name in signals for name in LOAD):
             signals.setdefault("queued", max(0, view.inflight - signals.get("running", 0)))
@@ -119,7 +119,7 @@ class Reading:
 
 
 def clean(signals: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plausible values of an agent's report."""
+    """Return those values of an agent's report that are plausible."""
     plausible: dict[str, Any] = {}
     for name in MEASURED:
         value = signals.get(name)

@@ -1,6 +1,6 @@
 """Reads an engine's load from its Prometheus page, for several engines and versions.
 
-A page may have 50 kB, so only the lines with known names are parsed. Invalid lines are skipped.
+A page may have 50 kB, so only lines with known names are parsed. Invalid lines are skipped.
 """
 
 import math
@@ -13,19 +13,19 @@ from headway.views.instance import REPORTED, SIGNALS
 LABELS: Final = re.compile(r'([A-Za-z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"')
 ESCAPED: Final = re.compile(r"\\(.)")
 LARGEST: Final = 1e15
-# Labels of ranks that compute a request together: each rank reports the request.
+# These labels distinguish ranks that compute a request together. Each such rank reports the same request.
 TOGETHER: Final = frozenset(("tp_rank", "pp_rank", "moe_ep_rank", "ep_rank", "pid"))
 
 
 class Name(NamedTuple):
-    """The meaning of a series: its `signal`, the label that a line must have (`only`), and the `scale` of its value."""
+    """The meaning of a series: its `signal`, the label that a line must have (`only`), and a factor (`scale`)."""
 
     signal: str
     only: tuple[str, str] | None = None
     scale: float = 1.0
 
     def applies_to(self, labels: dict[str, str]) -> bool:
-        """Return whether a line counts. Lines of a single priority repeat the line for all priorities."""
+        """Return whether a line counts. A line with a priority repeats a part of the line for all priorities."""
         return (self.only is None or labels.get(self.only[0]) == self.only[1]) and not labels.get("priority")
 
 
@@ -66,7 +66,7 @@ TRTLLM: Final = {
     "kv_cache_tokens_per_block": Name("block_tokens"),
     "kv_cache_hit_rate": Name("hit_rate"),
 }
-TRITON: Final = {  # one series has several signals, which differ by a label
+TRITON: Final = {  # one series has several signals, distinguished by a label
     "nv_trt_llm_request_metrics": [
         Name("queued", ("request_type", "waiting")),
         Name("running", ("request_type", "scheduled")),
@@ -77,19 +77,19 @@ TRITON: Final = {  # one series has several signals, which differ by a label
         Name("block_tokens", ("kv_cache_block_type", "tokens_per")),
     ],
 }
-DEVICE: Final = {  # for any engine: a GPU exporter may share its page
+DEVICE: Final = {  # for any engine: its page may include a GPU exporter's series
     "DCGM_FI_DEV_POWER_USAGE": Name("watts"),
     "DCGM_FI_PROF_SM_ACTIVE": Name("busy"),
     "DCGM_FI_DEV_GPU_UTIL": Name("busy", scale=0.01),
 }
-# Values of several engines behind one address are averaged for these signals, and added up for all others.
+# If several engines share an address, values of these signals are averaged. Values of all others are added up.
 SHARES: Final = frozenset(("kv_usage", *[name for name in REPORTED if SIGNALS[name].kind == "share"]))
 MEANS: Final = SHARES | {"block_tokens"}
 
 
 def _spellings(prefix: str, names: dict[str, Name]) -> dict[str, list[Name]]:
-    """Return all spellings: with and without _total, with the underscores of OpenTelemetry instead of colons, and with
-    the prefix of Ray."""
+    """Return all spellings of the names: with and without _total, with OpenTelemetry's underscores instead of colons,
+    and with Ray's prefix."""
     prefixes = (f"{prefix}:", f"{prefix}_", f"ray_{prefix}:", f"ray_{prefix}_")
     return {
         before + name + end: [meaning]
@@ -113,22 +113,22 @@ Sums = dict[str, dict[tuple[tuple[str, str], ...], float]]  # signal -> labels o
 
 
 def parse(text: str, engine: str = "auto", watts: str | None = None) -> dict[str, Any]:
-    """Return the values that are on the page:
+    """Return the values that the page has:
 
     queued, running        requests
     kv_usage               share of the KV cache in use
     kv_blocks, block_tokens, kv_tokens, kv_tokens_used   blocks, tokens in a block, tokens in total, tokens in use
     hits, queries          cached tokens and all prompt tokens since the engine started; or hit_rate, if the page has it
-    adapters, adapter_slots   LoRA adapters with requests in the batch, sorted, and the most that the batch may have
+    adapters, adapter_slots   LoRA adapters with requests in the batch, sorted, and the maximum number in a batch
     busy, watts            utilisation and power of its GPUs; the argument `watts` names another series for the power
 
-    Values of several engines behind one address (data-parallel ranks, models) are added up; shares are averaged.
+    Several engines may share an address (data-parallel ranks, models). Their values are added up; shares are averaged.
     """
     table = TABLES.get(engine, TABLES["auto"])
     if watts:
         table = {**table, watts: [Name("watts")]}
     sums: Sums = {}
-    adapters = (-1.0, "", "")  # of the newest line: the page keeps old lines
+    adapters = (-1.0, "", "")  # from the newest line, because the page keeps old lines
     for line in text.split("\n"):
         cut = line.find("{")
         name = line[:cut] if cut > 0 else line.partition(" ")[0]
@@ -153,7 +153,7 @@ def parse(text: str, engine: str = "auto", watts: str | None = None) -> dict[str
 
 
 def _sample(line: str, at: int) -> tuple[dict[str, str], float] | None:
-    """Return the labels and the value of a line whose name ends at `at`; None if the value is implausible."""
+    """Return the labels and the value of a line whose name ends at `at`. If the value is implausible, return None."""
     labels: dict[str, str] = {}
     if line[at : at + 1] == "{":
         end = line.rfind("}")
