@@ -1,7 +1,7 @@
 """The confidence of an answer: the mean log-probability of its tokens, which engines report on request.
 
-A chat has `logprobs.content` and `logprobs.refusal`, a completion `logprobs.token_logprobs`. Some engines use the form
-of a chat for both. Whole answers and the events of streams have these fields at the same place.
+A chat has `logprobs.content` and `logprobs.refusal`. A completion has `logprobs.token_logprobs`. Some engines use the
+form of a chat for both. These fields are at the same position in whole answers and in the events of streams.
 """
 
 from collections.abc import Callable
@@ -62,7 +62,7 @@ class Confidence:
 
     @property
     def mean(self) -> float | None:
-        """The mean, or None without any log-probability."""
+        """The mean log-probability; None if no token has one."""
         return self.total / self.tokens if self.tokens else None
 
     def reaches(self, threshold: float) -> bool:
@@ -99,7 +99,7 @@ class Lines:
 
 
 def document_of(line: bytes) -> bytes | None:
-    """Return the JSON document of an event's line, or None."""
+    """Return the JSON document of an event's line; None if the line has none."""
     if not line.startswith(DATA):
         return None
     data = line[len(DATA) :].strip()

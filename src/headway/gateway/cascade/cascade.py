@@ -1,4 +1,4 @@
-"""A request to a chain of models: the smallest answers first, and the next one if its answer is not confident.
+"""A request to a chain of models. The smallest model answers first. If its answer is not confident, the next one does.
 
 The plane sees each step as a separate request. For the client, its key and its deadline, all steps are one request.
 """
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from headway.types import Request
 
 MARK: Final = b"x-headway-cascade: "
-UNKNOWN_EVENTS: Final = 64  # after so many events beyond the judged tokens, the engine reports no log-probabilities
+UNKNOWN_EVENTS: Final = 64  # after this many events beyond `confident_tokens`, log-probabilities count as missing
 HELD_BYTES: Final = 2 * 1024 * 1024
 LONGEST_LINE: Final = 4 * 1024 * 1024
-FINAL: Final = (429, 504)  # another model would not help against limits, shedding and the deadline
-# Treatment of the answer that arrives.
+FINAL: Final = (429, 504)  # limits, shedding and deadlines: another model would not help
+# How the cascade treats the answer that arrives.
 ASKED, HELD, COLLECTED, DROPPED, PASSED, STRIPPED = range(6)
 
 
 class Cascade(Exchange):
-    """Holds an answer back until the model proves confident, else asks the next model. The last answer is forwarded."""
+    """Holds an answer back until the model proves confident, or else asks the next model. Forwards the last answer."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class Cascade(Exchange):
             return
         self.since = self.services.clock.seconds()
         if self.payload is None or self.over:
-            return  # the answer is dropped
+            return  # discard the answer
         if self.tally.count(data):
             self.record_first_token()
         piece = self.payload.read(data)
@@ -147,7 +147,7 @@ class Cascade(Exchange):
             self._take(data, piece)
 
     def _take(self, data: bytes, piece: bytes) -> None:
-        """Hold a piece back, and judge the answer once enough tokens have arrived."""
+        """Hold a piece back. When enough tokens have arrived, judge the answer."""
         assert self.upstream is not None
         self.held_bytes += len(piece)
         if self.stage == COLLECTED:
@@ -175,7 +175,7 @@ class Cascade(Exchange):
         self._escalate("completed", f"escalated: {why}")
 
     def _release(self) -> None:
-        """Send the part that was held back. The rest is forwarded as it arrives."""
+        """Send the part of the answer that was held back. The rest is forwarded as it arrives."""
         pieces, self.held, closes = self.held, [], self.until_close
         fields = [field for field in self.answer_fields if field[0] not in FRAMING]
         if self.stage == HELD and self.wants_logprobs:
@@ -187,7 +187,7 @@ class Cascade(Exchange):
             held = b"".join(pieces) if self.wants_logprobs else without_logprobs(b"".join(pieces))
             fields.append((b"content-length", b"%d" % len(held)))
         super().on_head(self.upstream, self.status, fields)
-        self.until_close = closes  # `on_head` sets it by the changed fields, not by those of the engine
+        self.until_close = closes  # `on_head` derives it from the changed fields, not the engine's
         self.client.transport.writelines([self.opening, held])
         self.opening = b""
         self.first_ps = self.services.clock.now_ps()
@@ -223,6 +223,6 @@ class Cascade(Exchange):
 
 
 def strip_logprobs(line: bytes) -> bytes:
-    """Return an event's line without the log-probabilities that the gateway asked for."""
+    """Return an event's line without log-probabilities, which only the gateway requested."""
     document = document_of(line)
     return line if document is None else b"data: " + without_logprobs(document) + line[len(line.rstrip(b"\r\n")) :]

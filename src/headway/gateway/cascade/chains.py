@@ -13,7 +13,7 @@ from headway.gateway.request_body import LONGEST_MODEL
 from headway.gateway.settings import check_name
 
 THRESHOLD: Final = -1.5
-LONGEST: Final = 16  # models of a chain
+LONGEST: Final = 16  # maximum number of models in a chain
 
 
 class CascadeKeys(Struct):
@@ -35,12 +35,12 @@ class CascadeKeys(Struct):
 
 class Chain(Struct, frozen=True):
     models: tuple[str, ...]
-    thresholds: tuple[float, ...]  # of each model except the last
+    thresholds: tuple[float, ...]  # threshold of each model except the last
     confident_tokens: int
 
 
 def read_chains(data: Any, where: str = "cascade") -> dict[str, Chain]:
-    """Return the chains by the model names that select them: the chain's own name, and its first model."""
+    """Return the chains by the model names that select them: the chain's own name and the name of its first model."""
     keys = read(CascadeKeys, data, where)
     if not keys.chains:
         raise HeadwayError(f"{where}.chains: name at least one chain, as in {{answer: [small, large]}}.")

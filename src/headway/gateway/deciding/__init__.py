@@ -1,1 +1,1 @@
-"""The policies that decide in a live gateway: those in force, a canary, and fallbacks after failures."""
+"""The policies that decide in a live gateway: the policies in force, a canary, and fallbacks after failures."""

@@ -1,7 +1,8 @@
-"""The choice of the policies that decide on a request in a live gateway, and fallbacks.
+"""Chooses the policies that decide on a request in a live gateway, and falls back if they fail.
 
-If a policy raises or returns a wrong answer, a fallback decides on the request: after a canary the policies in force,
-then the former ones, and finally `PLAIN`. The choice depends on the inputs alone, so a replay decides the same.
+If a policy raises or returns an invalid answer, a fallback decides on the request: the policies in force if a canary
+failed, then the former policies, and finally `PLAIN`. The choice depends only on the inputs, so a replay decides the
+same.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ T = TypeVar("T")
 
 
 class Arm:
-    """A set of policies that can decide on a request: those in force, a canary or a fallback. For stages that an arm
-    lacks, it uses the policies in force. All arms share the queue."""
+    """A set of policies that can decide on a request: the policies in force, a canary or a fallback. If an arm lacks a
+    stage, the policies in force decide that stage. All arms share the queue."""
 
     def __init__(self, name: str, policies: Mapping[str, Any], context: Context, live: Arm | None = None) -> None:
         own = {stage: policies[stage] for stage in STAGES if stage in policies}
@@ -56,11 +57,11 @@ class Arms:
         former: Sequence[Json],
         on_failure: Callable[[Arm, Exception], None],
     ) -> None:
-        """`policies` are those in force. If they fail, `former` decide, the first first, and then `PLAIN`."""
+        """`policies` are in force. If they fail, the policies in `former` decide, in that order, and then `PLAIN`."""
         self.context = context
         self.live = Arm(LIVE, policies, context)
         self.former, self.on_failure = [*former, PLAIN], on_failure
-        self.fallbacks: list[Arm] = []  # built when first needed
+        self.fallbacks: list[Arm] = []  # each is built when it is first needed
         self.trial: Arm | None = None  # the canary
 
     def try_out(self, now_ps: int, policies: Mapping[str, Any], selects: Callable[[Request], bool]) -> None:
@@ -91,13 +92,13 @@ class Arms:
         return self.trial if self.trial is not None and acting is self.live and self.selects(request) else acting
 
     def _name(self, arm: Arm, answer: Flight | Reject) -> Flight | Reject:
-        """Add the arm's name to the reason of a route, unless the policies in force decided."""
+        """Unless the policies in force decided, add the arm's name to the reason of a route."""
         if arm is not self.live and isinstance(answer, Flight):
             answer.reason = f"{arm.name}: {answer.reason}" if answer.reason else arm.name
         return answer
 
     def _ask(self, now_ps: int, arm: Arm, decide: Callable[[Arm], T]) -> T:
-        """Return the answer of an arm, or of the first fallback that succeeds."""
+        """Return the answer of an arm. If the arm fails, return that of the first fallback that succeeds."""
         while True:
             try:
                 return decide(arm)
@@ -120,7 +121,7 @@ class Arms:
                 fallback = Arm("fallback", build_policies(spec), self.context)
                 self.control.join(now_ps, fallback.policies)
                 self.fallbacks.append(fallback)
-            except Exception as error:  # it was built before, but its file may have changed
+            except Exception as error:  # these policies were built before, but their file may have changed
                 self._fail(arm, error)
         return self.fallbacks[place]
 

@@ -1,6 +1,6 @@
 """The places of a gateway's engines, and the signals in their views: roles, reports and the gateway's own counts.
 
-There are `max_backends` places. A free place has no id and receives no requests.
+A place is an index into `views`. There are `max_backends` places. A free place has no id and receives no requests.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from headway.control.model_groups import OTHER
 from headway.types import SERVING, Json
 from headway.views.instance import EXACT, MEAN_IF_MISSING, REPORTED, REPORTED_LIVE, SHARED, STATIC, InstanceView
 
-Counts = tuple[int, int, int, int]  # of a place, the signals in `SHARED`
+Counts = tuple[int, int, int, int]  # values of the signals in `SHARED`, for one place
 NO_COUNTS: Final[Counts] = (0, 0, 0, 0)
 FREE: Final = InstanceView(0, "")  # the signals of a free place
 
@@ -22,7 +22,7 @@ class Places:
         for view in self.views:
             view.state = "stopped"
         self.block_tokens = block_tokens
-        self.alone, self.roles = alone, ["both"] * count  # as declared
+        self.alone, self.roles = alone, ["both"] * count  # roles as declared
         self.reporting = [False] * count  # whether the engine's reports are fresh
         self.peers: dict[str, dict[int, Counts]] = {}  # counts of other gateways, by place
 
@@ -50,7 +50,7 @@ class Places:
 
     @property
     def pairs(self) -> bool:
-        """Whether an engine computes prompts for others."""
+        """Whether there is an engine that computes prompts for others."""
         return "prefill" in self.roles
 
     def stand_in(self) -> bool:
@@ -91,7 +91,7 @@ class Places:
         self.count(view)
 
     def count(self, view: InstanceView) -> None:
-        """Without a fresh report, estimate the engine's load from this gateway's own counts."""
+        """If there is no fresh report, estimate the engine's load from the gateway's own counts."""
         if not self.reporting[view.index]:
             inflight, most, used = view.inflight, view.max_batch_size, view.inflight_tokens // self.block_tokens
             view.running = running = inflight if inflight < most else most
@@ -99,7 +99,7 @@ class Places:
             view.kv_used = used if used < view.kv_blocks else view.kv_blocks
 
     def count_route(self, view: InstanceView) -> None:
-        """Count a request that the engine's reports do not include yet."""
+        """Count a request that is routed to an engine. The engine's reports do not include it yet."""
         if self.reporting[view.index]:
             view.routed_since_report += 1
         else:
@@ -136,7 +136,7 @@ def _add(view: InstanceView, counts: Counts, sign: int) -> None:
 
 
 def _together(view: InstanceView, other: InstanceView) -> bool:
-    """Return whether two engines could serve a request together, as prefill and decode."""
+    """Return whether two engines can serve a request together, one as prefill and one as decode engine."""
     if view.pool != other.pool:
         return False
     return not view.serves or any(model in other.serves for model in view.serves)

@@ -1,4 +1,4 @@
-"""The versions of a gateway's policies: swaps, canaries, and fallback after failures."""
+"""The versions of a gateway's policies: swaps, canaries, and the fallback after failures."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -26,14 +26,14 @@ UNSERVED: Final = "503: no engine became available in time"
 
 
 class StepTimes:
-    """Assumed step times of an engine that was not measured: 7 ms per step, and 20 us per prefill token."""
+    """Assumed step times of an engine that was not measured: 7 ms per step, plus 20 us per prefill token."""
 
     def step_seconds(self, view: InstanceView, prefill_tokens: int, decodes: int, context: int) -> float:
         return 0.007 + 2e-5 * prefill_tokens + 4e-8 * context if prefill_tokens or decodes else 0.0
 
 
 class PlaneSettings(Struct, frozen=True):
-    """The settings of a gateway's plane: plain values, which a tape stores in its head."""
+    """The settings of a gateway's plane. They are plain values, which a tape stores in its first record."""
 
     places: int
     policies: Json
@@ -43,18 +43,18 @@ class PlaneSettings(Struct, frozen=True):
     alone: bool = True  # a prefill or decode engine serves whole requests while it has no partner
     ttl_ps: int = TTL_PS
     speculative_ps: int = SPECULATIVE_PS
-    most_failures: int = MOST_FAILURES  # after which the former policies take over
+    most_failures: int = MOST_FAILURES  # number of failures after which the former policies take over
 
 
 class PolicyVersions:
-    """Owns the control plane of the policies in force. Methods that replace it return the waiting requests, which must
-    arrive again. Requests in flight continue."""
+    """Owns the control plane of the policies in force. A method that replaces it returns the waiting requests, which
+    must arrive again. Requests in flight continue."""
 
     def __init__(self, settings: PlaneSettings, places: Places, beliefs: Beliefs, journals: Sequence[Journal]) -> None:
         self.settings, self.policies = settings, settings.policies
         self.places, self.beliefs, self.journals = places, beliefs, journals
         self.estimator: Estimator = StepTimes()
-        self.former: Json | None = None  # policies of the version before
+        self.former: Json | None = None  # policies of the previous version
         self.version = 0
         self.on_failure: Callable[[str, Exception], None] = lambda arm, error: None  # called with the arm that failed
         self.on_change: Callable[[str], None] = lambda why: None  # called with the reason for a new version
@@ -65,7 +65,7 @@ class PolicyVersions:
         self._build(0)
 
     def check(self, policies: Json) -> None:
-        """Build and bind policies once. Raise HeadwayError if they are wrong, before anything changes."""
+        """Build and bind policies once, before anything changes. If they are invalid, raise HeadwayError."""
         places = self.places
         context = Context(places.views, partial(_stream, self.settings.seed, 0), self.estimator, places.block_tokens)
         built = build_policies(policies)
@@ -114,7 +114,7 @@ class PolicyVersions:
         self.stand_in(now_ps)
 
     def stand_in(self, now_ps: int) -> None:
-        """Update which prefill and decode engines serve whole requests."""
+        """Update which prefill and decode engines serve whole requests alone."""
         if self.pairs and self.places.stand_in():
             for group in self.control.groups:
                 group.refresh(now_ps)
@@ -129,12 +129,12 @@ class PolicyVersions:
         return self._replace(now_ps, policies, former, "swap")
 
     def rebuild(self, now_ps: int) -> list[Request]:
-        """Build the same policies again, after the engines changed."""
+        """Build the same policies again, because the engines have changed."""
         return self._replace(now_ps, self.policies, self.former, "")
 
     def _replace(self, now_ps: int, policies: Json, former: Json | None, why: str) -> list[Request]:
         old, self.former, self.version = self.control, former, self.version + bool(why)
-        self.policies = policies  # journals read them when they are bound
+        self.policies = policies  # set first, because journals read them when they are bound
         self._build(now_ps)
         waiting, flights = old.waiting.leave(), old.flights.by_id
         self.control.take_over(now_ps, flights)
@@ -158,12 +158,12 @@ class PolicyVersions:
 
     @property
     def spent(self) -> bool:
-        """Whether the canary or the policies in force have reached the limit of failures."""
+        """Whether the canary or the policies in force have reached the limit on failures."""
         most, trial = self.settings.most_failures, self.arms.trial
         return self.arms.live.failures >= most or (trial is not None and trial.failures >= most)
 
     def give_way(self, now_ps: int) -> list[Request]:
-        """End a spent canary, and replace spent policies by the former ones or `PLAIN`. This is not an input."""
+        """End a spent canary. Replace spent policies by the former ones or `PLAIN`. The tape does not record this."""
         live, trial = self.arms.live, self.arms.trial
         if trial is not None and trial.failures >= self.settings.most_failures:
             self.halt(f"its policies failed {self.settings.most_failures} times")

@@ -1,4 +1,4 @@
-"""A request that the gateway sends to an engine for itself, such as a prompt to compute. It collects the answer."""
+"""A request that the gateway itself sends to an engine, such as a prompt to compute. It collects the answer."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ANSWER_BYTES: Final = 16 * 1024 * 1024
 
 
 class Leg:
-    """Runs from `start` to one call of `on_end`, unless it is cancelled. If it fails, `why` is the reason."""
+    """Runs from `start` until it calls `on_end` once. If it is cancelled, it does not call it. `why` is the failure."""
 
     def __init__(
         self, clock: Clock, backend: Backend, data: list[bytes], on_end: Callable[[Leg], None], connect_s: float
     ) -> None:
-        """`data` holds the head and the body."""
+        """`data` holds the head and the body of the request."""
         self.clock, self.backend, self.connect_s = clock, backend, connect_s
         self.status = self._size = 0
         self.over = self.until_close = self.complete = False
@@ -58,7 +58,7 @@ class Leg:
         upstream.send(self, self._data)
 
     def cancel(self) -> None:
-        """Drop the request, and close the connection so that the engine stops too."""
+        """Drop the request. Close the connection, so that the engine stops too."""
         self.over = True
         if self._timer is not None:
             self._timer.cancel()

@@ -1,4 +1,4 @@
-"""Requests that two engines serve: a prefill engine computes the prompt, a decode engine generates the answer.
+"""Requests that two engines serve. A prefill engine computes the prompt, and a decode engine generates the answer.
 
 If the prefill fails, the decode engine serves the whole request. If the decode engine fails before the first byte of
 the answer, the gateway routes the request again.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from headway.http.wire import Fields
 
 REQUEST_ID: Final = b"x-request-id"
-REPLACED: Final = (REQUEST_ID, b"accept-encoding")  # the gateway sets its own id, and reads the answer uncompressed
+REPLACED: Final = (REQUEST_ID, b"accept-encoding")  # the gateway sets its own id, and needs uncompressed answers
 MARK: Final = b"x-headway-prefill: "
 log = logging.getLogger("headway.gateway")
 
@@ -49,7 +49,7 @@ class HandoverSettings(Struct, frozen=True):
 
     @property
     def alone(self) -> bool:
-        """Whether a prefill or decode engine can serve a whole request. SGLang's cannot."""
+        """Whether a prefill or decode engine can serve a whole request alone. SGLang's engines cannot."""
         return self.protocol != "sglang"
 
 
@@ -57,7 +57,7 @@ class Handover:
     def __init__(self, services: Services, settings: HandoverSettings) -> None:
         self.services, self.settings = services, settings
         self.handed = 0
-        self.fallbacks: Counter[str] = Counter()  # requests that one engine served, by reason
+        self.fallbacks: Counter[str] = Counter()  # number of requests that one engine served alone, by reason
         self._daemons: dict[str, KvdClient] = {}
 
     async def start(self) -> None: ...
@@ -72,7 +72,7 @@ class Handover:
         exchange.handing.begin()
 
     def daemon(self, address: str) -> KvdClient:
-        """Return the client of a KV daemon. Raise HeadwayError if its transport is not available."""
+        """Return the client of a KV daemon. If its transport is not available, raise HeadwayError."""
         if address not in self._daemons:
             from headway.gateway.kvd.kvd_client import KvdClient
 
@@ -81,7 +81,7 @@ class Handover:
 
 
 class Handing:
-    """One request on its way through two engines. `drop` ends the handover at any point."""
+    """The handover of one request between two engines. `drop` can end the handover at any time."""
 
     def __init__(self, handover: Handover, exchange: Exchange) -> None:
         self.handover, self.services, self.exchange = handover, handover.services, exchange
@@ -108,7 +108,7 @@ class Handing:
             self.start()
 
     def obstacle(self) -> str:
-        """Return why one engine must serve the whole request, or an empty text."""
+        """Return why one engine must serve the whole request; an empty string if two engines can serve it."""
         return "nothing to generate" if self.exchange.request.kind == "embedding" else ""
 
     def start(self) -> None:
@@ -169,7 +169,7 @@ class Handing:
 
 
 class VllmHanding(Handing):
-    """Prefill, then decode. The decode request repeats the location of the KV from the prefill engine's answer."""
+    """Prefill, then decode. The decode request contains the location of the KV, from the prefill engine's answer."""
 
     def start(self) -> None:
         self.send_prompt(self.prompt_body())
@@ -207,11 +207,11 @@ class KvdHanding(VllmHanding):
             self.whole("prefill failed")
 
     async def _check(self, keys: list[bytes]) -> None:
-        """Send the request to the decode engine if the daemon has all blocks."""
+        """If the daemon has all blocks, send the request to the decode engine; otherwise let it serve all."""
         try:
             addresses = await self._places(keys)
             why = "" if addresses else "blocks missing"
-        except Exception as error:  # of any kind: otherwise the client would get no answer
+        except Exception as error:  # every kind of exception: otherwise the client would get no answer
             log.warning("disaggregation: %s", error)
             addresses, why = [], "kvd lost"
         if self.over:
@@ -222,7 +222,7 @@ class KvdHanding(VllmHanding):
             self.go_on(protocols.kvd_decode(self.fields, addresses, keys))
 
     async def _places(self, keys: list[bytes]) -> list[str]:
-        """Return the addresses of the daemons that have all blocks, the nearest first."""
+        """Return the addresses of the daemons that have all blocks, nearest first."""
         far, near = self.prefill.spec.kvd, self.decode.spec.kvd
         assert far is not None
         if not keys or await self.handover.daemon(far).lookup(keys) < len(keys):
@@ -238,12 +238,12 @@ class KvdHanding(VllmHanding):
 
 
 class SglangHanding(Handing):
-    """Prefill and decode at once: both requests name the same room, in which the engines meet. The client receives the
-    decode engine's answer. If one engine fails, the gateway cancels the request to the other, which would wait."""
+    """Prefill and decode at the same time. Both requests name the same room, in which the engines meet. The client
+    receives the decode engine's answer. If one engine fails, the other would wait: the gateway cancels its request."""
 
     def __init__(self, handover: Handover, exchange: Exchange) -> None:
         super().__init__(handover, exchange)
-        self.held: tuple[Upstream, int, Fields] | None = None  # a head whose body has not begun
+        self.held: tuple[Upstream, int, Fields] | None = None  # the head of an answer whose body has not begun
         self.until_close = self.complete = False
 
     @property
@@ -256,7 +256,7 @@ class SglangHanding(Handing):
         self.go_on(body)
 
     def drop(self) -> None:
-        if self.complete:  # the prefill has done its work, and its request may end by itself
+        if self.complete:  # the prefill is done, and its request may end by itself
             self.leg = None
         super().drop()
 

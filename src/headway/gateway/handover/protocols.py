@@ -1,4 +1,4 @@
-"""Request bodies for prefill and decode engines, in each protocol of KV transfer."""
+"""Request bodies for prefill and decode engines, for each protocol of KV transfer."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ REMOTE_DECODE: Final[dict[str, Any]] = {
     "remote_port": None,
 }
 ROOM_BITS: Final = 63
-MOST_KEYS: Final = 1024  # of one prompt
-LONGEST_KEY: Final = 64  # bytes
+MOST_KEYS: Final = 1024  # maximum number of keys of one prompt
+LONGEST_KEY: Final = 64  # maximum length of a key, in bytes
 
 
 class _Transferred(Struct):
@@ -54,7 +54,7 @@ def vllm_prefill(fields: Fields) -> bytes:
 
 
 def vllm_decode(fields: Fields, answer: bytes) -> bytes | None:
-    """Return the request with the location of the KV that the prefill engine reports, or None without a location."""
+    """Return the request with the KV location that the prefill engine reports. Without a location, return None."""
     try:
         params = msgspec.json.decode(answer, type=_Transferred).kv_transfer_params
     except msgspec.MsgspecError:
@@ -74,7 +74,7 @@ def sglang(fields: Fields, prefill: Backend) -> bytes:
 
 
 def prompts(fields: Fields) -> int | None:
-    """Return the number of prompts that a completion lists, or None for a single text or token list."""
+    """Return the number of prompts that a completion lists. For a single string or token list, return None."""
     if "prompt" not in fields:
         return None
     prompt = msgspec.json.decode(fields["prompt"])
@@ -82,8 +82,8 @@ def prompts(fields: Fields) -> int | None:
 
 
 def kv_keys(request: Request, pool: str, body: bytes) -> list[bytes]:
-    """Return a key for each block of a prompt's KV. Keys hash all that shapes the KV (the request, its tenant and the
-    pool of engines), so that different KV never has the same key."""
+    """Return a key for each block of a prompt's KV. A key is a hash of everything that shapes the KV: the request, its
+    tenant and the pool of engines. So different KV never has the same key."""
     digest = hashlib.blake2b(digest_size=24)
     for part in (pool.encode(), request.tenant.encode(), body):
         digest.update(len(part).to_bytes(8, "big"))
@@ -97,7 +97,7 @@ def kvd_prefill(fields: Fields, address: str, keys: list[bytes]) -> bytes:
 
 
 def kvd_put(answer: bytes, keys: list[bytes]) -> list[bytes]:
-    """Return the keys that the engine reports as stored, or `keys` without a report, or none if it is malformed."""
+    """Return the keys that the engine reports as stored. Without a report, return `keys`; if it is invalid, []."""
     try:
         report = msgspec.json.decode(answer, type=_Stored).headway_kv
         if report is None or report.keys is None:

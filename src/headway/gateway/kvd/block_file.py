@@ -1,9 +1,9 @@
-"""A block on disk: one file, written completely or not at all, and verified when it is read.
+"""A block on disk. Each block has one file, which is written completely or not at all, and verified when it is read.
 
     "HKB1", length of the key (1 byte), 3 zero bytes, length of the block (8 bytes), xxh3 of key and block (8 bytes),
     key, block
 
-The file name is the key and a number. No number is used twice, so putting a block again creates another file.
+The file name consists of the key and a number. No number is used twice, so putting a block again creates another file.
 """
 
 import os
@@ -26,18 +26,18 @@ PAGE: Final = 4096
 
 
 class Damaged(Exception):
-    """The file is not as it was written."""
+    """The content of the file is not what was written."""
 
 
 class StoredFile(NamedTuple):
     changed_ns: int
     number: int
     key: bytes
-    size: int  # of the block
+    size: int  # size of the block
 
 
 def room(key: bytes, size: int) -> int:
-    """Return the bytes that a block takes on disk, in whole pages."""
+    """Return the number of bytes that a block needs on disk, in whole pages."""
     return -(-(_HEADER.size + len(key) + size) // PAGE) * PAGE
 
 
@@ -46,7 +46,7 @@ def path(folder: Path, key: bytes, number: int) -> Path:
 
 
 def write(file: Path, key: bytes, data: Buffer) -> None:
-    """Write to a temporary file, then rename it. There is no fsync: after a power cut, the checksum reveals damage."""
+    """Write to a temporary file, then rename it. There is no fsync: after a power failure, the checksum shows it."""
     unfinished = file.with_suffix(_UNFINISHED)
     head = _HEADER.pack(_MAGIC, len(key), len(data), _checksum(key, data)) + key
     try:
@@ -85,12 +85,12 @@ def remove(file: Path) -> None:
     try:
         file.unlink(missing_ok=True)
     except OSError:
-        return  # the next start of the daemon tries again
+        return  # the daemon tries again at its next start
 
 
 def scan(folder: Path, most: int) -> list[StoredFile]:
     """Return the newest `most` blocks of a folder, oldest first. Remove the other files that a daemon left there:
-    unfinished or empty ones, older files of a key, and blocks beyond that number. Foreign files stay."""
+    unfinished and empty files, older files of the same key, and older blocks. Keep foreign files."""
     files = list(_files(folder))
     newest = {file.key: file for file in sorted(files, key=lambda file: file.number)}
     usable = sorted(file for file in newest.values() if file.size > 0)

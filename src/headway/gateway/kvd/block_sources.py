@@ -10,8 +10,8 @@ from headway.gateway.kvd.channel import REFUSED, KvdError
 from headway.gateway.kvd.kvd_client import KvdClient
 from headway.gateway.kvd.settings import Settings
 
-IDLE: Final = 16  # clients that stay connected while no fetch uses them
-TIMEOUT_S: Final = 30.0  # of each request to a source
+IDLE: Final = 16  # maximum number of idle clients that stay connected
+TIMEOUT_S: Final = 30.0  # time limit of each request to a source
 
 
 class Sources:
@@ -21,10 +21,10 @@ class Sources:
         self._settings = settings
         self._turns = asyncio.Semaphore(settings.limits.fetches)
         self._clients: OrderedDict[str, KvdClient] = OrderedDict()  # by address, least recently used first
-        self._users: Counter[str] = Counter()  # fetches in flight by address
+        self._users: Counter[str] = Counter()  # number of fetches in flight, by address
 
     async def fetch(self, keys: list[bytes], address: str, ttl_s: float | None) -> int:
-        """Copy the leading blocks that this daemon lacks from another one; return how many it has then."""
+        """Copy leading blocks that this daemon lacks from another daemon. Return its number of leading blocks."""
         self._check(address)
         async with self._turns:
             here = self._store.lookup(keys).leading
@@ -48,7 +48,7 @@ class Sources:
         return count + self._store.lookup(keys[count:]).leading
 
     def _check(self, address: str) -> None:
-        """Refuse sources that are not in `peers`: a client must not choose where the daemon connects."""
+        """Refuse a source that `peers` does not allow: a client must not choose where the daemon connects."""
         peers = self._settings.peers
         if address not in peers if peers else not address.startswith("quic://"):
             known = ", ".join(peers) if peers else "any quic:// address"

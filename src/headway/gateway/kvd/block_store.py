@@ -1,7 +1,7 @@
-"""The blocks of a daemon: the most recently used ones in memory, older ones on disk. The oldest are dropped.
+"""The blocks of a daemon. Recently used blocks are in memory, and older blocks on disk. The oldest are dropped.
 
-A block with a time to live is *held*: it stays in memory until a client reads it or the time has passed. Then it is an
-ordinary block. Held blocks have their own share of memory; if that is full, the store refuses them.
+A block with a time to live is *held*: it stays in memory until a client reads it or the time has passed. After that it
+is an ordinary block. Held blocks have their own share of memory. If that share is full, the store refuses them.
 """
 
 import heapq
@@ -14,7 +14,7 @@ from headway.gateway.kvd.channel import Buffer
 from headway.gateway.kvd.disk import Disk
 from headway.gateway.kvd.frames import Overlap
 
-OVERHEAD: Final = 256  # bytes of memory that each block needs in addition to its data
+OVERHEAD: Final = 256  # memory that each block needs in addition to its data, in bytes
 COUNTS: Final = ("puts", "refused", "hits_ram", "hits_disk", "misses", "dropped", "holds_expired")
 
 
@@ -28,17 +28,17 @@ class Store:
     ) -> None:
         self.ram_limit = ram_limit
         self.held_limit = min(held_limit, ram_limit)
-        self.ram_used = 0  # includes held blocks
+        self.ram_used = 0  # memory in use, including held blocks
         self.held_used = 0
         self.disk = disk
         self._clock = clock
         self._ram: OrderedDict[bytes, Buffer] = OrderedDict()
         self._held: dict[bytes, tuple[Buffer, float]] = {}
-        self._ends: list[tuple[float, bytes]] = []  # heap of the times when holds end; some holds have ended early
+        self._ends: list[tuple[float, bytes]] = []  # heap of end times of holds; some have ended early
         self.puts = self.refused = self.hits_ram = self.hits_disk = self.misses = self.dropped = self.holds_expired = 0
 
     def put(self, key: bytes, data: Buffer, ttl_s: float | None = None) -> bool:
-        """Return whether the store took the block. A hold of the same key stays in force until the block is read."""
+        """Store a block. Return whether it was accepted. A hold of the same key lasts until the block is read."""
         now = self._clock()
         self._expire(now)
         old, end = self._held.get(key, (b"", 0.0))
@@ -60,7 +60,7 @@ class Store:
         return True
 
     def at_hand(self, key: bytes) -> Buffer | None:
-        """Return a block if it is in memory, and count it as read."""
+        """If a block is in memory, return it and count it as read. Otherwise return None."""
         self._expire(self._clock())
         if key in self._held:
             data, _ = self._held.pop(key)
@@ -75,7 +75,7 @@ class Store:
         return data
 
     async def get(self, key: bytes) -> Buffer | None:
-        """Return a block from memory or disk, and copy it from disk to memory."""
+        """Return a block from memory or disk; None if it is missing. A block from disk is copied to memory."""
         data = self.at_hand(key)
         if data is not None:
             return data
@@ -99,7 +99,7 @@ class Store:
         return there
 
     def lookup(self, keys: Iterable[bytes]) -> Overlap:
-        """Return how many leading blocks of a chain the store has. A lookup does not count as use."""
+        """Return how many leading blocks of a chain the store has. A lookup does not make a block recently used."""
         ram = disk = 0
         entries = self.disk.entries if self.disk else {}
         for key in keys:
@@ -112,7 +112,7 @@ class Store:
         return Overlap(ram + disk, ram, disk)
 
     def size(self, key: bytes) -> int | None:
-        """Return the size of a block, or None if it is missing."""
+        """Return the size of a block. If the block is missing, return None."""
         if key in self._held:
             return len(self._held[key][0])
         if key in self._ram:
@@ -124,7 +124,7 @@ class Store:
         return self.disk is not None and key in self.disk.entries
 
     async def flush(self) -> None:
-        """Write the blocks in memory to disk, the oldest first, for the next start of the daemon."""
+        """Write the blocks in memory to disk, oldest first, so that the daemon has them at its next start."""
         if self.disk is None:
             return
         for key, data in [*self._ram.items(), *((key, data) for key, (data, _) in self._held.items())]:
@@ -169,7 +169,7 @@ class Store:
             self.held_used -= cost(data)
             self.holds_expired += 1
             self._ram[key] = data
-            self._ram.move_to_end(key, last=False)  # no client read it in time, so it is the first to leave memory
+            self._ram.move_to_end(key, last=False)  # no client read it in time, so evict it first
 
     def _make_room(self, size: int) -> None:
         while self.ram_used + size > self.ram_limit:

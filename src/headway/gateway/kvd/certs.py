@@ -1,4 +1,4 @@
-"""Certificates for tests of mutual TLS: an authority, and a certificate for each node that it signs."""
+"""Certificates for tests of mutual TLS: a CA, and a certificate for each node, which the CA signs."""
 
 import ipaddress
 import os
@@ -16,11 +16,11 @@ from headway.errors import HeadwayError
 from headway.gateway.kvd.channel import TlsFiles
 
 CA: Final = "ca"
-SLACK: Final = timedelta(hours=1)  # certificates begin earlier, since the clocks of nodes differ
+SLACK: Final = timedelta(hours=1)  # certificates are valid this much earlier, because clocks differ
 
 
 def make(folder: Path, name: str, hosts: Sequence[str], days: int) -> TlsFiles:
-    """Create a node's certificate and key in a folder. The authority in that folder signs; it is created if missing."""
+    """Create a node's certificate and key in a folder. The folder's CA signs it. If there is no CA, create one."""
     if not name or name == CA or not all(sign.isalnum() or sign in "-_." for sign in name):
         raise HeadwayError(f"--name: use letters, digits, '-', '_' and '.', and not the name 'ca'; got {name!r}.")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def node(
     life: timedelta,
     since: datetime | None = None,
 ) -> x509.Certificate:
-    """Create a certificate for a server and a client: a daemon that fetches is a client too."""
+    """Create a certificate for both server and client, because a daemon that fetches is also a client."""
     uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     return (
         _builder(name, ca, key, life, since)
@@ -73,7 +73,7 @@ def node(
 
 def _builder(
     name: str,
-    issuer: x509.Certificate | None,  # None: it signs itself
+    issuer: x509.Certificate | None,  # None: the certificate is self-signed
     key: ec.EllipticCurvePublicKey,
     life: timedelta,
     since: datetime | None = None,

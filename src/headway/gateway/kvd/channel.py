@@ -1,4 +1,4 @@
-"""The interface of a transport: it opens byte streams to a peer, and accepts those that a peer opens."""
+"""The interface of a transport. A transport opens byte streams to a peer, and accepts streams that a peer opens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headway.errors import HeadwayError
 from headway.gateway.settings import File
 
 Buffer: TypeAlias = bytes | bytearray
-# Codes of `KvdError`.
+# The codes of `KvdError`.
 UNREACHABLE: Final = "unreachable"
 TIMEOUT: Final = "timeout"
 BUSY: Final = "busy"  # too many connections
@@ -22,7 +22,7 @@ FAILED: Final = "failed"  # the daemon or the source of a fetch failed
 
 
 class KvdError(HeadwayError):
-    """A request to the daemon failed; `code` is one of the constants above."""
+    """A request to the daemon failed. `code` is one of the constants above."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -48,30 +48,30 @@ class TlsFiles(Struct, frozen=True):
 class Channel(Protocol):
     """A byte stream to one peer. On a closed channel, `read` and `write` raise `Closed`."""
 
-    peer: str  # the same for all channels of one connection
+    peer: str  # all channels of one connection have the same value
     closed: bool
 
     async def read(self, size: int) -> bytearray:
         """Read exactly `size` bytes."""
 
     async def write(self, *parts: Buffer) -> None:
-        """Write all parts; wait while the peer is slow to read."""
+        """Write all parts. If the peer reads slowly, wait."""
 
     def moved_bytes(self) -> int:
-        """Return the bytes received and sent so far; the daemon detects stalled streams by it."""
+        """Return the number of bytes received and sent so far. The daemon uses it to detect stalled streams."""
 
     def close(self) -> None:
         """Close the channel once all written bytes have been sent."""
 
     def abort(self) -> None:
-        """Close the channel at once and drop unsent bytes."""
+        """Close the channel immediately, and drop unsent bytes."""
 
 
 class Listener(Protocol):
-    address: str  # in the form that clients use
+    address: str  # the address that clients use
 
     async def close(self) -> None:
-        """Accept no more channels; open ones stay open."""
+        """Stop accepting channels. Open channels stay open."""
 
     async def close_connections(self) -> None:
         """Close the connections that are still open."""
@@ -83,7 +83,7 @@ class Dialler(Protocol):
     async def open(self) -> Channel: ...
 
     def why(self) -> str | None:
-        """Return why the last connection ended, if known."""
+        """Return the reason why the last connection ended; None if it is unknown."""
 
     async def close(self) -> None: ...
 
@@ -92,6 +92,6 @@ class Transport(Protocol):
     async def listen(
         self, address: str, tls: TlsFiles | None, accept: Callable[[Channel], None], most: int
     ) -> Listener:
-        """Call `accept` with each channel that a peer opens; allow at most `most` connections."""
+        """Listen, and call `accept` with each channel that a peer opens. Allow at most `most` connections."""
 
     def dialler(self, address: str, tls: TlsFiles | None) -> Dialler: ...

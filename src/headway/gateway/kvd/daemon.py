@@ -16,11 +16,11 @@ from headway.gateway.kvd.settings import SHARES, Settings
 from headway.gateway.kvd.transports import transport
 from headway.http.event_loop import end_signal, run_loop
 
-FLUSH_S: Final = 60.0  # to write the blocks in memory to disk at the end
+FLUSH_S: Final = 60.0  # time limit for writing the blocks in memory to disk at the end
 
 
 class _Share(Budget):
-    """The bytes that the channels of one peer may have in flight together."""
+    """The memory that the channels of one peer may use together for requests in flight."""
 
     sessions = 0
 
@@ -40,7 +40,7 @@ class Daemon:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> list[str]:
-        """Return the addresses that the daemon listens on; port 0 is replaced by the actual port."""
+        """Start, and return the addresses on which the daemon listens. Port 0 is replaced by the actual port."""
         disk = self._settings.disk
         if disk is not None:
             self.store.disk = Disk(disk.folder, disk.limit, disk.unwritten)
@@ -56,7 +56,7 @@ class Daemon:
         return [listener.address for listener in self._listeners]
 
     async def stop(self, drain_s: float | None = None) -> None:
-        """Accept no more requests, wait up to `drain_s` for those in flight, and write the blocks in memory to disk."""
+        """Stop accepting requests, wait up to `drain_s` for those in flight, and write the blocks in memory to disk."""
         if self.ending:
             return
         self.ending = True
@@ -126,8 +126,8 @@ async def _turn_away(channel: Channel) -> None:
 
 
 def serve(settings: Settings, started: Callable[[list[str]], None]) -> None:
-    """Serve until SIGTERM or Ctrl-C; call `started` with the addresses once the daemon accepts requests."""
-    logging.getLogger("quic").setLevel(logging.CRITICAL)  # the daemon counts the errors of peers and does not log them
+    """Serve until SIGTERM or Ctrl-C. When the daemon accepts requests, call `started` with its addresses."""
+    logging.getLogger("quic").setLevel(logging.CRITICAL)  # the daemon counts errors of peers, but does not log them
     run_loop(_serve(settings, started))
 
 

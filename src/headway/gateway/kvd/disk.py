@@ -15,7 +15,7 @@ from headway.errors import HeadwayError
 from headway.gateway.kvd import block_file
 from headway.gateway.kvd.channel import Buffer
 
-MOST_BLOCKS: Final = 1_000_000  # in a folder; their index is in memory
+MOST_BLOCKS: Final = 1_000_000  # maximum number of blocks in a folder, because their index is in memory
 READERS: Final = 4
 COUNTS: Final = ("written", "dropped", "dropped_busy", "write_failures", "damaged")
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -26,23 +26,23 @@ class Entry:
     number: int
     size: int
     room: int
-    data: Buffer | None  # None once it is written
+    data: Buffer | None  # None after the block has been written
     reading: asyncio.Future[bytearray] | None = None
 
 
 class Disk:
-    """Runs on the event loop. A dropped block leaves the index at once; a thread removes its file later."""
+    """Runs on the event loop. Dropping a block removes it from the index at once; a thread removes its file later."""
 
     def __init__(self, folder: Path, limit: int, unwritten_limit: int, most: int = MOST_BLOCKS) -> None:
         self.limit = limit
         self.used = 0
-        self.unwritten = 0  # bytes in memory that wait to be written
+        self.unwritten = 0  # size of the blocks in memory that wait to be written, in bytes
         self.unwritten_limit = unwritten_limit
         self.entries: OrderedDict[bytes, Entry] = OrderedDict()
         self.written = self.dropped = self.dropped_busy = self.write_failures = self.damaged = 0
         self._folder = folder
         self._most = most
-        # One thread, so that a removal runs before the write that it makes room for.
+        # There is only one thread, so that a removal runs before the write for which it makes room.
         self._writer = ThreadPoolExecutor(1, "kvd-write")
         self._readers = ThreadPoolExecutor(READERS, "kvd-read")
         self._under_way: set[asyncio.Future[None]] = set()
@@ -63,9 +63,9 @@ class Disk:
         }
 
     def add(self, key: bytes, data: Buffer) -> None:
-        """Add a block that does not fit in memory. It is readable at once; a thread writes it to disk."""
+        """Add a block that does not fit in memory. It is readable immediately; a thread writes it to disk."""
         if key in self.entries:
-            self.entries.move_to_end(key)  # memory had read it from disk
+            self.entries.move_to_end(key)  # the block was read from disk and is still there
             return
         room = block_file.room(key, len(data))
         if room > self.limit:
@@ -84,7 +84,7 @@ class Disk:
         written.add_done_callback(lambda written: self._on_written(key, entry, written))
 
     async def read(self, key: bytes) -> Buffer | None:
-        """Return a block, or None if it is missing. Drop it if it is damaged."""
+        """Return a block; None if it is missing or damaged. Drop a damaged block."""
         entry = self.entries.get(key)
         if entry is None or entry.data is not None:
             return None if entry is None else entry.data
@@ -102,7 +102,7 @@ class Disk:
             return None
 
     def would_wait(self, data: Buffer) -> bool:
-        """Return whether the memory for unwritten blocks has no room for this one."""
+        """Return whether the memory for unwritten blocks has no room for this block."""
         return self.unwritten + len(data) + 2 * block_file.PAGE > self.unwritten_limit
 
     def drop(self, key: bytes) -> None:
@@ -112,7 +112,7 @@ class Disk:
             self._remove(key, entry)
 
     async def settle(self) -> None:
-        """Wait until the disk matches the index."""
+        """Wait until all writes and removals have been carried out."""
         while self._under_way:
             await asyncio.wait(self._under_way)
 
@@ -127,7 +127,7 @@ class Disk:
         self.used += entry.room
 
     def _shrink(self, room: int, blocks: int) -> None:
-        """Drop the oldest blocks until `room` bytes are free and at most `blocks` are left."""
+        """Drop the oldest blocks until `room` bytes are free and at most `blocks` blocks remain."""
         while self.entries and (self.used + room > self.limit or len(self.entries) > blocks):
             self.dropped += 1
             self.drop(next(iter(self.entries)))
@@ -150,7 +150,7 @@ class Disk:
             self._free(entry.room)
 
     def _free(self, room: int) -> None:
-        """Drop the oldest written blocks to free `room` bytes: the disk is full before the limit is reached."""
+        """Drop the oldest written blocks to free `room` bytes, because the disk is full below the limit."""
         target = self.used - room
         for key in [key for key, entry in self.entries.items() if entry.data is None]:
             if self.used <= target:
@@ -171,11 +171,11 @@ class Disk:
 def _forget(entry: Entry, reading: asyncio.Future[bytearray]) -> None:
     entry.reading = None
     if not reading.cancelled():
-        reading.exception()  # marks it as retrieved; callers of `read` that still wait get it too
+        reading.exception()  # marks it as retrieved; waiting callers of `read` get it too
 
 
 def _lock(folder: Path) -> int:
-    """Lock a folder for this daemon, until the process ends."""
+    """Lock a folder for this daemon. The lock lasts until the process ends."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         opened = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)

@@ -1,8 +1,8 @@
-"""The wire format: a prefix of 12 bytes, a head in MessagePack, then the blocks one after another.
+"""The wire format of a frame: a prefix of 12 bytes, a head in MessagePack, then the blocks one after another.
 
     "HK", version, 0, length of the head (4 bytes), length of the blocks (4 bytes); numbers are big-endian
 
-A client sends a request and the daemon replies, one request at a time on a channel.
+A client sends a request, and the daemon replies. A channel carries one request at a time.
 """
 
 import struct
@@ -16,9 +16,9 @@ from headway.gateway.kvd.channel import Buffer
 MAGIC: Final = b"HK"
 VERSION: Final = 1
 PREFIX: Final = struct.Struct(">2sBxII")
-MOST_KEYS: Final = 16_384  # in a request
+MOST_KEYS: Final = 16_384  # maximum number of keys in a request
 LONGEST_KEY: Final = 64
-HEAD_BYTES: Final = 2**21  # limit of a head; enough for MOST_KEYS keys
+HEAD_BYTES: Final = 2**21  # maximum size of a head; enough for MOST_KEYS keys
 MOST_TTL_MS: Final = 86_400_000
 
 Key = Annotated[bytes, Meta(min_length=1, max_length=LONGEST_KEY)]
@@ -28,7 +28,7 @@ Ttl = Annotated[int, Meta(ge=0, le=MOST_TTL_MS)]
 
 
 class Malformed(Exception):
-    """Invalid bytes instead of a frame. If a frame is too long, its next `follow` bytes have not been read."""
+    """The bytes are not a valid frame. If the frame is too long, `follow` of its bytes have not been read."""
 
     def __init__(self, text: str, follow: int = 0) -> None:
         super().__init__(text)
@@ -68,19 +68,19 @@ class Ping(Struct, array_like=True, tag=7, frozen=True):
 
 
 class Count(Struct, array_like=True, tag=32, frozen=True):
-    """How many blocks were stored, deleted or fetched."""
+    """The number of blocks that were stored, deleted or fetched."""
 
     count: int
 
 
 class Blocks(Struct, array_like=True, tag=33, frozen=True):
-    """Sizes of the first blocks asked for, as many as fit in a frame; 0 for a missing block."""
+    """Sizes of the first requested blocks, as many as fit in a frame. The size of a missing block is 0."""
 
     sizes: Sizes
 
 
 class Overlap(Struct, array_like=True, tag=34, frozen=True):
-    """How many leading blocks of a chain the daemon has, in total and by tier."""
+    """The number of leading blocks of a chain that the daemon has, in total and by tier."""
 
     leading: int
     ram: int
@@ -106,13 +106,13 @@ _REPLIES: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 
 
 def frame(message: Request | Reply, body_bytes: int = 0) -> bytes:
-    """Return prefix and head; the caller sends the blocks after them."""
+    """Return prefix and head. The caller sends the blocks after them."""
     head = _ENCODER.encode(message)
     return PREFIX.pack(MAGIC, VERSION, len(head), body_bytes) + head
 
 
 def lengths(prefix: Buffer, body_limit: int) -> tuple[int, int]:
-    """Return the lengths of head and blocks."""
+    """Return the length of the head and the length of the blocks."""
     magic, version, head, body = PREFIX.unpack(prefix)
     if magic != MAGIC or version != VERSION:
         raise Malformed(f"a frame must begin with {MAGIC.decode()} and version {VERSION}")

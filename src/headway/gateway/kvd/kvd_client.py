@@ -21,18 +21,18 @@ from headway.gateway.kvd.channel import (
 )
 from headway.gateway.kvd.transports import transport
 
-BATCH: Final = 16 << 20  # bytes of blocks in one put
-PAUSE_S: Final = (0.1, 5.0)  # first and longest pause after a daemon did not answer
+BATCH: Final = 16 << 20  # maximum size of the blocks in one put, in bytes
+PAUSE_S: Final = (0.1, 5.0)  # first and maximum pause after a daemon did not answer
 Reply = TypeVar("Reply", bound=frames.Reply)
-Answer = tuple[frames.Reply, list[bytearray | None]]  # with the blocks that follow the reply
+Answer = tuple[frames.Reply, list[bytearray | None]]  # the reply, and the blocks that follow it
 
 
 class KvdClient:
     """A client of one daemon, by its address: `unix:/run/kvd.sock` or `quic://10.0.0.8:7072`.
 
-    Up to `channels` calls run at the same time; the others wait. Each call may take `timeout_s` in total. After a lost
-    connection, the next call dials again. While the daemon stays away, calls fail at once, and the pause between
-    attempts grows. Every failure is a `KvdError` with its `code`.
+    Up to `channels` calls run at the same time; further calls wait. Each call may take `timeout_s` in total. After a
+    lost connection, the next call connects again. While the daemon does not answer, calls fail immediately, and the
+    pause between attempts grows. Every failure is a `KvdError` with its `code`.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class KvdClient:
     async def put(
         self, blocks: Mapping[bytes, Buffer] | Iterable[tuple[bytes, Buffer]], ttl_s: float | None = None
     ) -> int:
-        """Return how many blocks were stored. With `ttl_s`, the daemon holds them for that time or until a read."""
+        """Store blocks. Return how many were stored. With `ttl_s`, hold them for that time or until they are read."""
         count = 0
         for batch in _batches(blocks.items() if isinstance(blocks, Mapping) else blocks):
             request = frames.Put([key for key, _ in batch], [len(data) for _, data in batch], _milliseconds(ttl_s))
@@ -71,11 +71,11 @@ class KvdClient:
         return count
 
     async def get(self, keys: Sequence[bytes]) -> list[bytearray | None]:
-        """Return the blocks of these keys, None for a missing one."""
+        """Return the blocks of these keys. For a missing block, the list has None."""
         return [data async for _, data in self.blocks(keys)]
 
     async def blocks(self, keys: Sequence[bytes]) -> AsyncIterator[tuple[bytes, bytearray | None]]:
-        """Yield the same blocks with their keys; at most one frame of them is in memory."""
+        """Yield the keys with their blocks. At most one frame of blocks is in memory."""
         at = 0
         while at < len(keys):
             some = list(keys[at : at + frames.MOST_KEYS])
@@ -87,7 +87,7 @@ class KvdClient:
             at += len(blocks)
 
     async def delete(self, keys: Sequence[bytes]) -> int:
-        """Return how many of the blocks existed."""
+        """Delete blocks. Return how many of them existed."""
         return sum([(await self._ask(frames.Delete(part), frames.Count))[0].count for part in _parts(keys)])
 
     async def lookup(self, keys: Sequence[bytes]) -> int:
@@ -105,7 +105,7 @@ class KvdClient:
         return total
 
     async def fetch(self, keys: Sequence[bytes], source: str, ttl_s: float | None = None) -> int:
-        """Make the daemon copy the leading blocks that it lacks from `source`; return how many it has then."""
+        """Make the daemon copy leading blocks that it lacks from `source`. Return its number of leading blocks."""
         total = 0
         for part in _parts(keys):
             answer, _ = await self._ask(frames.Fetch(part, source, _milliseconds(ttl_s)), frames.Count)
@@ -133,7 +133,7 @@ class KvdClient:
     async def _ask(
         self, request: frames.Request, kind: type[Reply], parts: Sequence[Buffer] = ()
     ) -> tuple[Reply, list[bytearray | None]]:
-        """Return the reply, which must be a `kind`, and its blocks."""
+        """Send a request. Return the reply, which must be of type `kind`, and the reply's blocks."""
         head = frames.frame(request, sum(len(part) for part in parts))
         try:
             async with asyncio.timeout(self.timeout_s), self._turns:
@@ -182,7 +182,7 @@ class KvdClient:
             channel.abort()
             raise
         if isinstance(answer, frames.Failure) and answer.code in (WRONG, BUSY):
-            channel.abort()  # the daemon closes it too
+            channel.abort()  # the daemon also closes the channel
         else:
             self._free.append(channel)
         return answer, blocks
@@ -210,7 +210,7 @@ def _parts(keys: Sequence[bytes]) -> list[list[bytes]]:
 
 
 def _batches(blocks: Iterable[tuple[bytes, Buffer]]) -> list[list[tuple[bytes, Buffer]]]:
-    """Group blocks into frames; a large block gets its own frame."""
+    """Group blocks into frames. A large block gets its own frame."""
     batches: list[list[tuple[bytes, Buffer]]] = []
     total = 0
     for key, data in blocks:

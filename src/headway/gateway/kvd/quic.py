@@ -1,6 +1,6 @@
-"""QUIC between nodes: one connection for each pair, mutual TLS on both sides.
+"""QUIC between nodes: one connection for each pair of nodes, with mutual TLS.
 
-If the network carries datagrams above 1,200 bytes, an address may set their size: quic://host:port?datagram=8900
+If the network carries datagrams above 1,200 bytes, an address may set the datagram size: quic://host:port?datagram=8900
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from headway.gateway.kvd.channel import UNREACHABLE, Channel, Closed, Dialler, K
 from headway.gateway.kvd.quic_link import Link
 from headway.gateway.kvd.transports import host_and_port
 
-DATAGRAMS: Final = range(1200, 16_001)  # bytes; every network carries 1,200, and 16,000 is the limit of aioquic
+DATAGRAMS: Final = range(1200, 16_001)  # sizes in bytes; every network carries 1,200, and aioquic allows 16,000
 SOCKET_BUFFER: Final = 4 << 20
 
 
@@ -71,7 +71,7 @@ class QuicListener:
 
 
 class QuicDialler:
-    """Opens channels on one connection, and connects again after the connection ended."""
+    """Opens channels on one connection. If the connection has ended, it connects again."""
 
     def __init__(self, address: str, tls: TlsFiles | None) -> None:
         self._address = address

@@ -13,10 +13,10 @@ from aioquic.quic import events
 from headway.gateway.kvd import mutual_tls, quic_windows
 from headway.gateway.kvd.channel import Buffer, Channel, Closed
 
-MOST_CUT: Final = 1000  # streams that may be closed before a connection is closed
+MOST_CUT: Final = 1000  # maximum number of closed streams; then the connection is closed
 HANDSHAKE_S: Final = 5.0
 PIECE: Final = 128 * 1024
-UNSENT: Final = 1 << 20  # bytes of a channel that the peer has not acknowledged
+UNSENT: Final = 1 << 20  # maximum number of bytes per channel that the peer has not acknowledged
 ENDED: Final = 1  # the error code of reset streams and closed connections
 
 
@@ -27,8 +27,8 @@ class QuicChannel:
         self._link = link
         self._stream = stream_id
         self._chunks: deque[bytes] = deque()
-        self._ready = 0  # bytes in them
-        self._least = 0  # bytes that wake the reader
+        self._ready = 0  # number of bytes in the chunks
+        self._least = 0  # minimum number of bytes that wakes the reader
         self._reading: asyncio.Future[None] | None = None
         self._writing: asyncio.Future[None] | None = None
         self._received = self._sent = 0
@@ -102,7 +102,7 @@ class QuicChannel:
             _wake(self._writing)
 
     def end(self) -> None:
-        """Mark the channel as closed; received bytes can still be read."""
+        """Mark the channel as closed. Bytes that were received can still be read."""
         self.closed = True
         self._link.forget(self._stream)
         _wake(self._reading)
@@ -115,7 +115,7 @@ def _wake(waiting: asyncio.Future[None] | None) -> None:
 
 
 class Link(QuicConnectionProtocol):
-    """A connection, on either side. On the server, `accept` gets the channels that the client opens."""
+    """A connection, on either side. On the server, `accept` receives the channels that the client opens."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class Link(QuicConnectionProtocol):
         super().__init__(quic)
         self.quic: quic_windows.Connection = quic
         self.peer = peer
-        self.ended: str | None = None  # why
+        self.ended: str | None = None  # reason why the connection ended; None: it is open
         self.connected: asyncio.Future[None] = self._loop.create_future()
         self._accept = accept
         self._on_end = on_end
@@ -139,7 +139,7 @@ class Link(QuicConnectionProtocol):
 
     def open(self) -> QuicChannel:
         stream_id = self.quic.get_next_available_stream_id()
-        self.send(stream_id, b"")  # reserves the number
+        self.send(stream_id, b"")  # reserves the stream id
         channel = self._channels[stream_id] = QuicChannel(self, stream_id)
         return channel
 
@@ -163,7 +163,7 @@ class Link(QuicConnectionProtocol):
         self._transmit_soon()
 
     def finish(self, stream_id: int) -> None:
-        """Send the rest, and receive nothing more."""
+        """Send the remaining bytes and close the stream. Receive nothing more."""
         if self.ended is None:
             self._cut.add(stream_id)
             self.quic.send_stream_data(stream_id, b"", end_stream=True)
@@ -171,7 +171,7 @@ class Link(QuicConnectionProtocol):
             self._transmit_soon()
 
     def hang_up(self) -> None:
-        """Close a client's socket; no other connection uses it."""
+        """Close a client's socket. No other connection uses that socket."""
         if self._transport is not None:
             self._transport.close()
 
@@ -179,7 +179,7 @@ class Link(QuicConnectionProtocol):
         self._channels.pop(stream_id, None)
 
     def datagram_received(self, data: Any, addr: Any) -> None:
-        """Override aioquic: send one answer for datagrams that arrive together."""
+        """Override aioquic to send one answer for all datagrams that arrive together."""
         self.quic.receive_datagram(data, addr, now=self._loop.time())
         self._process_events()
         self._transmit_soon()
@@ -216,7 +216,7 @@ class Link(QuicConnectionProtocol):
             channel.end()
 
     def _incoming(self, stream_id: int) -> QuicChannel | None:
-        """Return the channel that the peer opens; None if it must not, or if the stream is closed."""
+        """Return a channel for a stream that the peer opens. If the stream is closed or not allowed, return None."""
         if stream_id in self._cut:
             return None
         verified = self.connected.done() and self.ended is None
@@ -232,7 +232,7 @@ class Link(QuicConnectionProtocol):
         self.ended = event.reason_phrase or (f"error {event.error_code}" if event.error_code else "it was closed")
         if not self.connected.done():
             self.connected.set_exception(Closed(self.ended))
-            self.connected.exception()  # marks it as retrieved: a server does not wait for it
+            self.connected.exception()  # marks it as retrieved, because a server does not await it
         for channel in [*self._channels.values()]:
             channel.end()
         if self._on_end is not None:

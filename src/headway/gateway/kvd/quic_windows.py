@@ -1,4 +1,4 @@
-"""QUIC flow control by the bytes that were read. aioquic lets a peer send more as soon as bytes arrive, so a fast
+"""QUIC flow control that depends on the bytes read. aioquic lets a peer send more as soon as bytes arrive, so a fast
 sender could fill the daemon's memory. Here a peer is at most one window ahead of the reader."""
 
 from typing import Any, Final
@@ -8,15 +8,15 @@ from aioquic.quic.packet import QuicFrameType
 
 from headway.gateway.kvd import mutual_tls
 
-MOST_STREAMS: Final = 16  # of a connection
+MOST_STREAMS: Final = 16  # maximum number of streams of a connection
 STREAM_WINDOW: Final = 1 << 19
 STEP: Final = STREAM_WINDOW // 2  # smaller increases of a limit are not sent
-WINDOW: Final = (MOST_STREAMS + 1) * STREAM_WINDOW  # of a connection: stalled streams must not block the others
-_FRAME: Final = 17  # bytes of a MAX_STREAM_DATA frame at most
+WINDOW: Final = (MOST_STREAMS + 1) * STREAM_WINDOW  # window of a connection; stalled streams must not block others
+_FRAME: Final = 17  # maximum size of a MAX_STREAM_DATA frame, in bytes
 
 
 class _Window(Limit):
-    """A limit of received bytes that rises as they are read."""
+    """A limit on received bytes. It rises as the bytes are read."""
 
     def __init__(self, plain: Limit) -> None:
         self.unread = 0  # bytes received and not yet read
@@ -32,23 +32,23 @@ class _Window(Limit):
 
     @value.setter
     def value(self, limit: int) -> None:
-        """Ignore the limit that aioquic would grant."""
+        """Ignore the limit that aioquic sets."""
 
 
 class Connection(QuicConnection):
     """A connection, on either side. The server requires the client's certificate."""
 
     def open_windows(self) -> None:
-        """Replace aioquic's limit; call it once, before the first packet."""
+        """Replace aioquic's limit. Call this once, before the first packet."""
         self._local_max_data: Any = _Window(self._local_max_data)
-        self._unread: dict[int, int] = {}  # bytes by stream
+        self._unread: dict[int, int] = {}  # number of unread bytes, by stream
 
     def count_received(self, stream_id: int, size: int) -> None:
         self._unread[stream_id] = self._unread.get(stream_id, 0) + size
         self._local_max_data.unread += size
 
     def count_read(self, stream_id: int, size: int) -> bool:
-        """Count bytes as read; return whether to send a new limit to the peer."""
+        """Count bytes as read. Return whether to send a new limit to the peer."""
         left = self._unread.pop(stream_id) - size
         if left:
             self._unread[stream_id] = left
@@ -59,11 +59,11 @@ class Connection(QuicConnection):
         )
 
     def forget(self, stream_id: int) -> None:
-        """Drop the count of a stream that is not read any more."""
+        """Drop the count of unread bytes of a stream that nobody reads any more."""
         self._local_max_data.unread -= self._unread.pop(stream_id, 0)
 
     def unsent(self, stream_id: int) -> int:
-        """Return the bytes of a stream that the peer has not acknowledged."""
+        """Return the number of bytes of a stream that the peer has not acknowledged."""
         stream = self._streams.get(stream_id)
         return 0 if stream is None else stream.sender._buffer_stop - stream.sender._buffer_start
 

@@ -1,4 +1,4 @@
-"""One channel of the daemon. It replies to a request before it reads the next one."""
+"""A session serves one channel of the daemon. It replies to a request before it reads the next request."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from headway.gateway.kvd.channel import FAILED, REFUSED, WRONG, Buffer, Channel,
 if TYPE_CHECKING:
     from headway.gateway.kvd.daemon import Daemon
 
-FREE: Final = 65_536  # requests and replies up to this size, in bytes, take nothing from the budget
-ANSWER: Final = 16 << 20  # bytes of blocks in a reply with more than one block
-PATIENCE: Final = 4  # frames that the daemon reads and drops at most, so that a peer can read why it was refused
-LEAST: Final = 65_536  # bytes that must move within `stall_s`
+FREE: Final = 65_536  # requests and replies up to this size, in bytes, do not use the budget
+ANSWER: Final = 16 << 20  # maximum bytes of blocks in a reply with more than one block
+PATIENCE: Final = 4  # maximum size to read and drop, in frames, so that a refused peer can read the reason
+LEAST: Final = 65_536  # minimum number of bytes that must move within `stall_s`
 _LOG: Final = logging.getLogger("headway.kvd")
 
 
 class Budget:
-    """Memory, in bytes, for requests in flight. If too little is free, requests wait in order of arrival."""
+    """The memory for requests in flight, in bytes. If too little is free, requests wait in order of arrival."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -29,7 +29,7 @@ class Budget:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def take(self, size: int) -> None:
-        """Take `size` bytes, at most the limit; wait until they are free."""
+        """Allocate `size` bytes, at most the limit. Wait until they are free."""
         assert size <= self.limit
         if not self._waiting and self.used + size <= self.limit:
             self.used += size
@@ -40,9 +40,9 @@ class Budget:
             await turn
         except asyncio.CancelledError:
             if turn.cancelled():
-                self._admit()  # it may have blocked others
+                self._admit()  # this request may have blocked others
             else:
-                self.give(size)  # it was granted at the same moment
+                self.give(size)  # the bytes were granted at the same moment
             raise
 
     def give(self, size: int) -> None:
@@ -69,7 +69,7 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._since = self._loop.time()
         self._moved_bytes = 0
-        self._waits = False  # whether the peer waits for the daemon; it is not stalled then
+        self._waits = False  # whether the peer waits for the daemon; then it is not stalled
         self._watch = self._loop.call_later(daemon.limits.stall_s, self._look)
 
     async def run(self) -> None:
@@ -86,7 +86,7 @@ class Session:
         except frames.Malformed as error:
             self._daemon.malformed += 1
             await self._refuse(error)
-        except Exception:  # must not end the other sessions
+        except Exception:  # an exception must not end the other sessions
             _LOG.exception("a session failed")
             self._daemon.faults += 1
         finally:
@@ -98,7 +98,7 @@ class Session:
         self._channel.abort()
 
     async def _refuse(self, error: frames.Malformed) -> None:
-        """Send the reason. A peer may write its whole frame before it reads, so read and drop the rest of the frame."""
+        """Send the reason. Then read and drop the rest of the frame: a peer may write all of it before it reads."""
         await self._send(frames.Failure(WRONG, f"invalid request: {error}."))
         left = error.follow
         try:
@@ -152,7 +152,7 @@ class Session:
             self._give(turn_bytes)
 
     def _fitting(self, keys: list[bytes]) -> tuple[list[bytes], int]:
-        """Return the leading keys whose blocks fit in one reply, at least one, and the bytes of these blocks."""
+        """Return the leading keys whose blocks fit in one reply, at least one key, and the total size of the blocks."""
         limit = min(ANSWER, self._daemon.limits.frame)
         total = 0
         for at, key in enumerate(keys):
@@ -191,7 +191,7 @@ class Session:
             self._channel.abort()
 
     async def _take(self, size: int) -> int:
-        """Take bytes from the budgets of the peer and the daemon, at most the peer's share; return how many."""
+        """Allocate bytes in the budgets of peer and daemon, at most the peer's share. Return how many."""
         if size <= FREE:
             return 0
         self._waits = True

@@ -72,7 +72,7 @@ class Settings(Struct, frozen=True):
 
     @classmethod
     def load(cls, data: Mapping[str, Any], folder: Path = Path()) -> Settings:
-        """Read and check settings; relative paths resolve against `folder`."""
+        """Read and check settings. Relative paths resolve against `folder`."""
         settings = read(cls, dict(data), "")
         if settings.held_bytes > settings.ram:
             ram = shown(data.get("ram", "1GiB"))

@@ -13,7 +13,7 @@ _REGISTERED: Final[dict[str, Callable[[], Transport]]] = {}
 
 
 def register(scheme: str, make: Callable[[], Transport]) -> None:
-    """Register a transport under a scheme; it may replace a built-in one."""
+    """Register a transport for a scheme. It may replace a built-in transport."""
     _REGISTERED[scheme] = make
 
 

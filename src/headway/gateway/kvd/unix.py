@@ -1,4 +1,4 @@
-"""Channels over a Unix socket. Each channel is a connection; only the user that runs the daemon may connect."""
+"""Channels over a Unix socket. Each channel is a connection. Only the user that runs the daemon may connect."""
 
 import asyncio
 import os
@@ -12,8 +12,8 @@ from typing import Any, Final, cast
 from headway.errors import HeadwayError
 from headway.gateway.kvd.channel import UNREACHABLE, Buffer, Channel, Closed, Dialler, KvdError, Listener, TlsFiles
 
-LONGEST_PATH: Final = 107  # bytes; the limit of the kernel
-AHEAD: Final = 65_536  # bytes that a channel buffers before `read` asks for them
+LONGEST_PATH: Final = 107  # maximum length of a path in bytes, set by the kernel
+AHEAD: Final = 65_536  # number of bytes that a channel buffers before `read` needs them
 SOCKET_BUFFER: Final = 1 << 20
 
 
@@ -106,7 +106,7 @@ class UnixChannel(asyncio.BufferedProtocol):
                 waiting.set_exception(Closed())
 
     def eof_received(self) -> bool:
-        return False  # close the channel: a half-closed one is useless
+        return False  # close the channel, because a half-closed channel is useless
 
     def pause_writing(self) -> None:
         self._full = True
@@ -131,7 +131,7 @@ class UnixListener:
     async def close(self) -> None:
         self._server.close()
         try:
-            if self._path.stat().st_ino == self._inode:  # not the socket of a daemon that started later
+            if self._path.stat().st_ino == self._inode:  # do not remove the socket of a daemon that started later
                 self._path.unlink()
         except FileNotFoundError:
             return
@@ -184,7 +184,7 @@ def _path(address: str) -> Path:
 
 
 def _bind(path: Path) -> socket.socket:
-    """Create a socket that only its user may open; replace an unused socket, but no other file."""
+    """Create a socket that only its user may open. Replace an existing unused socket, but no other file."""
     if path.is_symlink() or (path.exists() and not stat.S_ISSOCK(path.stat().st_mode)):
         raise HeadwayError(f"unix:{path}: exists and is not a socket; choose another path.")
     if path.exists():
@@ -212,5 +212,5 @@ def _answers(path: Path) -> bool:
         except (ConnectionRefusedError, FileNotFoundError):
             return False
         except OSError:
-            return True  # its queue is full, or it belongs to another user: it is in use
+            return True  # in use: its queue is full, or it belongs to another user
     return True

@@ -1,4 +1,5 @@
-"""A canary: a candidate that decides on a share of the live requests. Reads its section and selects its requests.
+"""A canary: a candidate that decides on a share of the live requests. This module reads its section and selects its
+requests.
 
 canary:
   policies: {routing: lmetric}          # or the file of a bundle
@@ -20,8 +21,8 @@ from headway.errors import HeadwayError
 from headway.hashing import stable
 from headway.types import Json, Request
 
-CANARY: Final = "canary"  # a key beside the stages of policies
-# How much worse a candidate may be, by metric: relative for times, a difference for shares.
+CANARY: Final = "canary"  # a key of `policies`, in addition to the stages
+# How much worse a candidate may be, by metric. The value is relative for times, and a difference for shares.
 WORSE_BY: Final = {"ttft_p90": 0.2, "error_rate": 0.05, "slo": 0.05}
 MIN_REQUESTS: Final = 50
 By = Literal["session", "tenant", "request"]
@@ -54,7 +55,7 @@ class _SloKeys(Struct):
 
 
 def read_canary(data: Any, where: str, read_policies: Callable[[Any, str], Json]) -> Json:
-    """Read a `canary:` section into plain values; reading these again returns the same."""
+    """Read a `canary:` section into plain values. Reading these values again returns the same values."""
     keys = read(CanaryKeys, data, where)
     slo = None if keys.slo is None else read(_SloKeys, keys.slo, f"{where}.slo")
     if slo is not None:
@@ -80,12 +81,12 @@ def _rule(data: Any, where: str, has_slo: bool) -> Json:
 
 
 class Choice:
-    """Selects requests by a stable hash: the same in every process and after every start. A larger share selects all
-    that a smaller one selects."""
+    """Selects requests by a stable hash, which is the same in every process and after every start. A larger share
+    selects all requests that a smaller share selects."""
 
     def __init__(self, share: float, by: By) -> None:
         self.below, self.by = int(share * 2**64), by
-        self._last = (-1, False)  # admission and routing ask about the same request in turn
+        self._last = (-1, False)  # cached, because admission and routing both ask about a request
 
     def __call__(self, request: Request) -> bool:
         if request.id != self._last[0]:

@@ -1,7 +1,7 @@
-"""Statistics of a canary: the results of its requests and of the others, their difference, and whether it must end.
+"""Statistics of a canary: results of its requests and of the others, their difference, and whether it must end.
 
-Each side is counted by second. Consecutive seconds form a pair once both sides have a few requests in them. The
-difference of their means is one value of a paired comparison, so that changes of load cancel out.
+Each side is counted by second. Consecutive seconds are collected until both sides have a few requests; then they form a
+pair. The difference of the two means is one value of a paired comparison, so that changes of load cancel out.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from headway.results.statistics import Interval, mean_of
 from headway.types import PS_PER_SECOND, Json
 
 SIDES: Final = ("live", "canary")
-WINDOW_S: Final = 60  # seconds that the verdict covers
-Z: Final = 3.0  # standard deviations of the intervals; more than usual, since the test is repeated
-LEAST: Final = 5  # least requests of each side in a pair
+WINDOW_S: Final = 60  # number of seconds that the verdict covers
+Z: Final = 3.0  # half-width of the intervals in standard deviations; large, because the test is repeated
+LEAST: Final = 5  # minimum number of requests of each side in a pair
 MOST_PAIRS: Final = 500
 SHARE: Final = 0.9  # the compared quantile
 
 
 class SideTally:
-    """Requests of one side that ended in some period."""
+    """Counts of the requests of one side that ended in some period."""
 
     def __init__(self) -> None:
         self.ended = self.errors = self.missed = 0
-        self.first = self.sum_ps = 0  # requests with a first token, and the sum of their TTFT
-        self.counts: Counter[int] = Counter()  # by bucket
+        self.first = self.sum_ps = 0  # number of requests with a first token, and the sum of their TTFT
+        self.counts: Counter[int] = Counter()  # number of TTFTs, by bucket
 
     def add(self, ttft_ps: int, error: bool, missed: bool) -> None:
         self.ended += 1
@@ -65,7 +65,7 @@ class Trial:
     def __init__(self, slo_ps: int | None) -> None:
         self.slo_ps = slo_ps
         self.total = {side: SideTally() for side in SIDES}
-        # Differences of TTFT and error rate; the former is None if a side has no first token.
+        # Differences of TTFT and of error rate. The difference of TTFT is None if a side has no first token.
         self.pairs: deque[tuple[float | None, float]] = deque(maxlen=MOST_PAIRS)
         self._seconds: deque[tuple[int, dict[str, SideTally]]] = deque(maxlen=WINDOW_S)
         self._pair = {side: SideTally() for side in SIDES}
@@ -80,7 +80,7 @@ class Trial:
         self.total[side].add(ttft_ps, error, missed)
 
     def _close(self) -> None:
-        """Add the last second to the current pair, and close the pair if both sides have enough requests."""
+        """Add the last second to the current pair. If both sides have enough requests, close the pair."""
         if not self._seconds:
             return
         for side, tally in self._pair.items():
@@ -102,15 +102,15 @@ class Trial:
         return sums
 
     def difference(self, figure: int = 0) -> Interval | None:
-        """Return the canary's TTFT in seconds (0) or error rate (1), minus that of the other requests."""
+        """Return the canary's value minus that of the other requests: TTFT in seconds (0) or error rate (1)."""
         values = [value for pair in self.pairs if (value := pair[figure]) is not None]
         return mean_of(values) if values else None
 
     # --- verdict -----------------------------------------------------------------------------------------------------
 
     def verdict(self, rule: Json, now_ps: int, waiting: dict[str, list[int]]) -> str | None:
-        """Return why the canary must end by this rule, or None. `waiting` has the ages of requests without a first
-        token, by side, so that an engine that never answers counts too."""
+        """If the canary must end by this rule, return the reason; otherwise None. `waiting` has the ages of requests
+        without a first token, by side, so that an engine that never answers counts too."""
         sides = self.recent(now_ps)
         live, canary = (sides[side] for side in SIDES)
         if rule["metric"] == "ttft_p90":
@@ -156,7 +156,7 @@ def wilson(count: int, of: int) -> tuple[float, float]:
 
 
 def more_often(count: int, of: int, other: int, of_other: int) -> tuple[float, float]:
-    """Return the difference of two shares and its lower bound (Newcombe's interval)."""
+    """Return the difference of two shares, and the lower bound of its Newcombe interval."""
     share, base = count / of, other / of_other
     apart = share - base
     return apart, apart - sqrt((share - wilson(count, of)[0]) ** 2 + (wilson(other, of_other)[1] - base) ** 2)

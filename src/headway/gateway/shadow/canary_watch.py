@@ -24,7 +24,7 @@ log = logging.getLogger("headway.gateway")
 
 class CanaryWatch:
     def __init__(self, clock: Clock, plane: Plane, on_end: list[EndListener], halt: Callable[[str], None]) -> None:
-        """`on_end` are the listeners for ended requests; `halt` ends the canary in all processes, with a reason."""
+        """`on_end` lists the listeners for ended requests. `halt` ends the canary in all processes, with a reason."""
         self.clock, self.plane, self.on_end, self.halt = clock, plane, on_end, halt
         self.spec: Json | None = None
         self.trial: Trial | None = None
@@ -35,7 +35,7 @@ class CanaryWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def follow(self, why: str) -> None:
-        """Follow a change of the policies in force, or the end of their canary."""
+        """React to a change of the policies in force, or to the end of their canary."""
         spec = self.plane.policies.get(CANARY)
         if why.startswith("halt: ") and self.spec is not None:
             self.stopped, self.stops = why.removeprefix("halt: "), self.stops + 1
@@ -58,7 +58,7 @@ class CanaryWatch:
             self._timer.cancel()
             self._timer = None
             self.on_end.remove(self._on_end)
-        self.spec = None  # the status still shows the trial
+        self.spec = None  # `trial` stays, because the status shows it
 
     async def start(self) -> None:
         self.follow("start")
@@ -74,7 +74,7 @@ class CanaryWatch:
         if self.trial is None or request.arrival_ps < self._since_ps:
             return
         completed, abandoned = outcome == "completed", why == GONE
-        # An answer that is not streamed has its first token at its end; a client that left waited at least until now.
+        # An answer that is not streamed has its first token at its end. A client that left waited at least until now.
         first_ps = exchange.first_ps if exchange.first_ps >= 0 or not (completed or abandoned) else now_ps
         ttft_ps = first_ps - request.arrival_ps if first_ps >= 0 else -1
         self.trial.record_end(self._side(request), now_ps, ttft_ps, not (completed or abandoned))
@@ -124,7 +124,7 @@ class CanaryWatch:
         }
 
     def figures(self) -> dict[str, dict[str, float]]:
-        """Return values by metric and labels, in the form of the gateway's metrics."""
+        """Return values by metric and labels, in the same form as the gateway's metrics."""
         trial = self.trial
         by_metric: dict[str, dict[str, float]] = {
             "canary_share": {"": 0.0 if self.spec is None else self.spec["share"]},

@@ -1,4 +1,4 @@
-"""A shadow candidate: a routing policy that is asked where it would send live requests, and estimates of the effect."""
+"""A shadow candidate: a routing policy that is asked where it would send live requests. Its effect is estimated."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headway.types import Json, Reject, Route
 from headway.views.events import Event
 from headway.views.instance import InstanceView
 
-LONG: Final = 10  # consecutive decisions above the budget after which a candidate is stopped
+LONG: Final = 10  # this many consecutive decisions above the budget stop a candidate
 KEPT: Final = 64
 
 
@@ -37,7 +37,7 @@ class CandidateSpec(Struct, frozen=True):
 
     @classmethod
     def read(cls, data: Any, where: str) -> CandidateSpec:
-        """Read policies by stage, a bundle or its file, or a mapping with `policies`."""
+        """Read policies by stage, a bundle, a bundle's file, or a mapping with `policies`."""
         if isinstance(data, dict) and "policies" in data and "format" not in data:
             spec = read(cls, data, where)
         else:
@@ -62,18 +62,18 @@ def read_shadows(data: Any, where: str = "shadow") -> dict[str, CandidateSpec]:
 class Candidate:
     def __init__(self, name: str, spec: CandidateSpec, stage: Stage, seed: int) -> None:
         self.name, self.spec, self.stage, self.seed = name, spec, stage, seed
-        self.why: str | None = None  # why it was stopped
+        self.why: str | None = None  # why the candidate was stopped
         self.decisions = self.agreed = self.compared = self.refused = self.skipped = self.errors = 0
-        self.gained = self.forgone = 0  # tokens believed cached, against the live target
-        self.ttft_s = [0.0, 0.0]  # sums of the estimates for the live target and for the candidate's
+        self.gained = self.forgone = 0  # cached tokens, as believed, more or fewer than at the live target
+        self.ttft_s = [0.0, 0.0]  # sums of estimated TTFT: at the live target, at the candidate's target
         self.spent_s = 0.0
-        self.opinions: deque[Json] = deque(maxlen=KEPT)  # with scorecards
+        self.opinions: deque[Json] = deque(maxlen=KEPT)  # opinions with scorecards
         self._credit = 0.0
         self._long = 0
         self.make()
 
     def make(self) -> None:
-        """Build the policy; called again when prefill engines have joined or left."""
+        """Build the policy. Called again after prefill engines have joined or left."""
         routing = registry.build("routing", self.spec.policies["routing"], f"shadow.{cut(self.name)}.routing")
         self.routing = make_pairing(routing, self.stage.views)
         bind = getattr(self.routing, "bind", None)
@@ -82,7 +82,7 @@ class Candidate:
         self.observe: Callable[[Event], None] | None = getattr(self.routing, "observe", None)
 
     def wants(self) -> bool:
-        """Return whether to ask it about the next decision, by its sample share."""
+        """Return whether to ask the candidate about the next decision, according to its sample share."""
         if self.why is not None:
             return False
         self._credit += self.spec.sample
@@ -123,7 +123,7 @@ class Candidate:
         return opinion
 
     def _opinion(self, shot: Shot, answer: Any, explain: bool) -> Json | None:
-        """Return the answer as the admin API shows it; tokens and times are estimates from before the decision."""
+        """Return the answer as the admin API shows it. Tokens and times are estimates from before the decision."""
         self.decisions += 1
         if isinstance(answer, Reject):
             self.refused += 1
@@ -163,7 +163,7 @@ class Candidate:
         return view
 
     def _believed_tokens(self, shot: Shot, route: Route, view: InstanceView) -> int:
-        """Return the cached tokens by a prefix index, if a policy uses one, else those of the route."""
+        """Return the number of cached tokens, from a prefix index if a policy uses one, otherwise from the route."""
         for (block_tokens, _), matches in shot.matches.items():
             return min(matches[view.index] * block_tokens, shot.request.prompt_tokens)
         return min(route.cached_tokens, shot.request.prompt_tokens)

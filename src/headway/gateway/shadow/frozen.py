@@ -1,4 +1,4 @@
-"""The state of the cluster at one decision, for candidates that are asked later: views and prefix matches."""
+"""The cluster's state at one decision: views and prefix matches. Candidates that are asked later see this state."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from headway.views.instance import EXACT, REPORTED, STATIC, InstanceView
 if TYPE_CHECKING:
     from headway.control.plane import ControlPlane
 
-# Signals recorded with each decision. Static signals change rarely, so candidates see their current values.
+# These signals are recorded with each decision. Static signals change rarely, so candidates see their current values.
 CHANGING: Final = (*EXACT, *REPORTED)
 changing_values: Callable[[InstanceView], tuple[Any, ...]] = attrgetter(*CHANGING)
 static_values: Callable[[InstanceView], tuple[Any, ...]] = attrgetter(*STATIC)
-Figures = tuple[int, int]  # of an index: tokens in a block, blocks of an instance
+Figures = tuple[int, int]  # of an index: tokens per block, blocks per instance
 
 
 class Shot:
-    """A decision, and the state before it."""
+    """A decision, and the state before the decision."""
 
     __slots__ = ("group", "matches", "now_ps", "places", "priority", "request", "route", "values")
 
@@ -45,7 +45,7 @@ class Shot:
 
 
 class FrozenIndex:
-    """The live router's prefix index: at the time of the shot for its own prompt, the current one for other prompts."""
+    """The live router's prefix index: for the shot's prompt as it was then, for other prompts as it is now."""
 
     def __init__(self, stage: Stage, figures: Figures) -> None:
         self._stage, self._figures = stage, figures
@@ -72,8 +72,8 @@ class FrozenContext(Context):
 
 
 class Stage:
-    """Separate views of the live router's engines, set to the state of one shot after another. The prefix indexes are
-    the live router's: they know real placements and KV events."""
+    """Separate views of the live router's engines. They are set to the state of one shot after another. The prefix
+    indexes are those of the live router, because they know real placements and KV events."""
 
     def __init__(self, control: ControlPlane) -> None:
         self.views = tuple(InstanceView(view.index, view.id) for view in control.ordered)
@@ -82,7 +82,7 @@ class Stage:
         self.cluster = ClusterView(self.views)
         self.indexes: dict[Figures, PrefixIndex] = {}
         self.shot: Shot | None = None
-        self._changing: list[tuple[Any, ...]] = [()] * len(self.views)  # the values that each view has
+        self._changing: list[tuple[Any, ...]] = [()] * len(self.views)  # the current values of each view
         self._static: list[tuple[Any, ...]] = [()] * len(self.views)
         self.follow(control)
 

@@ -1,5 +1,5 @@
-"""Shadow candidates: policies that are asked about live decisions and decide on none. The gateway records the state
-before each decision, and asks the candidates after the request was sent, a few milliseconds at a time."""
+"""Shadow candidates: policies that are asked about live decisions, but decide on none. The gateway records the state
+before each decision. After the request was sent, it asks the candidates, in turns of a few milliseconds."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from headway.gateway.plane import Plane
     from headway.policies.context import Context
 
-MOST: Final = 16  # candidates
-TURN_S: Final = 0.002  # of work, before other tasks of the event loop run
-BEHIND: Final = 2000  # most decisions and events that wait for the candidates
-KEPT: Final = 512  # decisions whose opinions are kept
-EXPLAINED: Final = 16  # a candidate writes a scorecard for each 16th decision
+MOST: Final = 16  # maximum number of candidates
+TURN_S: Final = 0.002  # maximum time of work before other tasks of the event loop run
+BEHIND: Final = 2000  # maximum length of the queue for the candidates, for decisions; for events, twice this
+KEPT: Final = 512  # number of decisions whose opinions are kept
+EXPLAINED: Final = 16  # candidates write a scorecard for every 16th decision
 log = logging.getLogger("headway.gateway")
 
 
 class Shadows:
-    """A journal of the plane while there are candidates."""
+    """The shadow candidates. While there are any, this is a journal of the plane."""
 
     def __init__(self, clock: Clock, plane: Plane, journals: list[Journal]) -> None:
         self.clock, self.plane, self.journals = clock, plane, journals
         self.sources: dict[str, dict[str, CandidateSpec]] = {"file": {}, "admin": {}}
         self.candidates: dict[str, Candidate] = {}
-        self.opinions: OrderedDict[int, Json] = OrderedDict()  # by request, then by candidate
+        self.opinions: OrderedDict[int, Json] = OrderedDict()  # opinions by request, then by candidate
         self._stage: Stage | None = None
         self._pairs = False
         self._waiting: deque[tuple[Shot, list[Candidate]] | Event] = deque()
@@ -50,8 +50,8 @@ class Shadows:
     # --- candidates --------------------------------------------------------------------------------------------------
 
     def offer(self, source: str, specs: Mapping[str, CandidateSpec]) -> None:
-        """Set the candidates of a source; the file overrides the admin API. If one cannot be built, raise and change
-        nothing."""
+        """Set the candidates of a source. The file overrides the admin API. If a candidate cannot be built, raise and
+        change nothing."""
         sources = {**self.sources, source: dict(specs)}
         every = {**sources["admin"], **sources["file"]}
         if len(every) > MOST:
@@ -68,7 +68,7 @@ class Shadows:
         self._attend()
 
     def _attend(self) -> None:
-        """Subscribe to decisions and events while there are candidates."""
+        """If there are candidates, subscribe to decisions and events; otherwise unsubscribe."""
         plane = self.plane
         journals, control = self.journals, plane.control
         if self in journals:
@@ -87,7 +87,7 @@ class Shadows:
             observers.append(self._observe)
 
     def _follow(self) -> None:
-        """Switch to a new control plane: the live policies were replaced."""
+        """Switch to a new control plane, because the live policies were replaced."""
         assert self._stage is not None
         self._drain(everything=True)
         self._stage.follow(self.plane.control)
@@ -130,7 +130,7 @@ class Shadows:
             self.clock.call_soon(self._drain)
 
     def _drain(self, everything: bool = False) -> None:
-        """Handle waiting decisions and events in order, for one turn's time."""
+        """Handle waiting decisions and events in order, for at most one turn unless `everything` is set."""
         self._due = False
         waiting, until = self._waiting, perf_counter() + TURN_S
         while waiting:
@@ -164,7 +164,7 @@ class Shadows:
             self.opinions.popitem(last=False)
 
     def _own(self, event: Event) -> Event:
-        """Return the event with the candidates' own views."""
+        """Return the event with the candidates' views instead of the live views."""
         assert self._stage is not None
         views = self._stage.views
         view = views[event.instance.index]
@@ -180,11 +180,11 @@ class Shadows:
         return [candidate.status() for candidate in self.candidates.values()]
 
     def scorecards(self) -> Json:
-        """Return the scorecards of each candidate, the newest first."""
+        """Return the scorecards of each candidate, newest first."""
         return {name: list(reversed(candidate.opinions)) for name, candidate in self.candidates.items()}
 
     def figures(self) -> dict[str, dict[str, float]]:
-        """Return values by metric and labels, in the form of the gateway's metrics."""
+        """Return values by metric and labels, in the same form as the gateway's metrics."""
         by_metric: dict[str, dict[str, float]] = {}
         for name, candidate in self.candidates.items():
             values_of: dict[str, dict[str, float]] = {
