@@ -140,7 +140,7 @@ class Change(Struct, frozen=True):
 
 
 def with_policies(before: Json, policies: Json, share: float | None) -> Json:
-    """Return a gateway's policies after a change: replaced, or, with a `share`, with the new ones as a canary."""
+    """Return a gateway's policies with `policies` in force or, if `share` is given, with `policies` as a canary."""
     if share is None:
         return {**without_canary(before), **policies}
     return {**before, CANARY: {**(before.get(CANARY) or {}), "policies": policies, "share": share}}

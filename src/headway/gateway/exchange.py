@@ -358,8 +358,7 @@ class Exchange:
 
 
 def parse_reason(reason: str) -> tuple[int, str]:
-    """Split a policy's reason, such as `429: tenant over budget`, into status and message. By default the status is
-    503."""
+    """Split a policy's reason, such as `429: tenant over budget`, into status (503 by default) and message."""
     status, colon, rest = reason.partition(": ")
     if colon and status.isdigit() and 400 <= int(status) < 600:
         return int(status), rest

@@ -1,5 +1,6 @@
 """The control plane of a live gateway. Each method for an input takes the time of the input, and writes the input to
-the `tape` before it applies it. So a replay of the tape makes the same decisions. Method and tape record share a name.
+the `tape` before it takes effect. So a replay of the tape makes the same decisions. Methods and tape records have the
+same names.
 
 `places` holds the state of the engines. `versions` holds the policies and their control plane. An engine's place is its
 index in `views`.
@@ -205,7 +206,7 @@ class Plane:
         self.beliefs.removed(now_ps, place, keys)
 
     def cleared(self, now_ps: int, place: int, trust: str) -> None:
-        """Drop all beliefs about an engine. `trust` names the source of its future beliefs."""
+        """Drop all beliefs about an engine. `trust` says how well its cache is known from now on."""
         self._write(now_ps, "cleared", place, trust)
         self.beliefs.cleared(now_ps, place, trust)
 

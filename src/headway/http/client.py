@@ -104,7 +104,7 @@ class HttpClient:
             self._session = None
 
     async def get(self, url: str, headers: Mapping[str, str] | None = None, most_bytes: int | None = None) -> Answer:
-        """Return the answer. Raise NoAnswer without one, and TooLong if the body has more than `most_bytes`."""
+        """Return the answer. Raise NoAnswer if there is none, and TooLong if the body has more than `most_bytes`."""
         async with self.stream("GET", url, headers=headers) as stream:
             return Answer(stream.status, await stream.read(most_bytes))
 

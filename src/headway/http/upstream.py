@@ -186,7 +186,7 @@ class Upstream(asyncio.Protocol):
     # --- the parser --------------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        if self.complete:  # reject an answer that nobody requested
+        if self.complete:  # reject an answer without a request before the parser keeps its beginning
             raise ValueError("an answer without a request")
         self.fields = []
 

@@ -17,7 +17,7 @@ ANSWER_BYTES: Final = 16 * 1024 * 1024
 
 
 class Leg:
-    """Runs from `start` until it calls `on_end` once. If it is cancelled, it does not call it. `why` is the failure."""
+    """Runs from `start` until it calls `on_end`, unless it is cancelled. If the request fails, `why` is the reason."""
 
     def __init__(
         self, clock: Clock, backend: Backend, data: list[bytes], on_end: Callable[[Leg], None], connect_s: float

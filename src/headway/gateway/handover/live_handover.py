@@ -207,7 +207,7 @@ class KvdHanding(VllmHanding):
             self.whole("prefill failed")
 
     async def _check(self, keys: list[bytes]) -> None:
-        """If the daemon has all blocks, send the request to the decode engine; otherwise let it serve all."""
+        """If the daemon has all blocks, send the request to the decode engine; otherwise let it compute the prompt."""
         try:
             addresses = await self._places(keys)
             why = "" if addresses else "blocks missing"

@@ -46,7 +46,7 @@ def path(folder: Path, key: bytes, number: int) -> Path:
 
 
 def write(file: Path, key: bytes, data: Buffer) -> None:
-    """Write to a temporary file, then rename it. There is no fsync: after a power failure, the checksum shows it."""
+    """Write to a temporary file, then rename it. There is no fsync: the checksum reveals damage after a power cut."""
     unfinished = file.with_suffix(_UNFINISHED)
     head = _HEADER.pack(_MAGIC, len(key), len(data), _checksum(key, data)) + key
     try:

@@ -150,7 +150,7 @@ class Disk:
             self._free(entry.room)
 
     def _free(self, room: int) -> None:
-        """Drop the oldest written blocks to free `room` bytes, because the disk is full below the limit."""
+        """Drop the oldest written blocks to free `room` bytes, because the disk is full before the limit is reached."""
         target = self.used - room
         for key in [key for key, entry in self.entries.items() if entry.data is None]:
             if self.used <= target:

@@ -59,7 +59,7 @@ class Connection(QuicConnection):
         )
 
     def forget(self, stream_id: int) -> None:
-        """Drop the count of unread bytes of a stream that nobody reads any more."""
+        """Drop the count of unread bytes of a stream that is no longer read."""
         self._local_max_data.unread -= self._unread.pop(stream_id, 0)
 
     def unsent(self, stream_id: int) -> int:

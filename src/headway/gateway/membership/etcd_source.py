@@ -118,7 +118,8 @@ class EtcdSource:
         policy = snapshot.items.get(f"{prefix}/routing/policy")
         if lost:
             self._late = dict.fromkeys(name for name in self.nodes if name not in nodes)
-            for name in [name for name in self.cordons if name not in cordons]:  # an operator lifts it via its key
+            # Restore lost cordons: only an operator lifts a cordon, by deleting its key.
+            for name in [name for name in self.cordons if name not in cordons]:
                 await self.etcd.put(f"{prefix}/cordon/{name}", self.cordons[name])
                 log.warning("etcd: the cordon of %s was lost; the gateway restored it", _plain(name))
             cordons = {**self.cordons, **cordons}
@@ -207,7 +208,7 @@ class EtcdSource:
             table.pop(name, None)
 
     def _spec(self, name: str, node: Node) -> BackendSpec | None:
-        """Return the node's spec. If the node is refused, or does not know its models yet, return None."""
+        """Return the node's spec; if it is invalid, the last accepted one. Until its models are known, return None."""
         if not node.models and not node.ready:
             return None
         document: dict[str, Any] = node.backend()
@@ -237,7 +238,7 @@ class EtcdSource:
         self._news.clear()
 
     def _offer(self, specs: dict[str, BackendSpec]) -> None:
-        """Offer all nodes to the fleet together. If they conflict, offer them one by one, and omit the conflicting."""
+        """Offer all nodes to the fleet together. If they conflict, offer them singly, and omit conflicting nodes."""
         fleet = self.fleet
         try:
             fleet.offer(SOURCE, specs)

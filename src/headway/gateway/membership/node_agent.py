@@ -38,7 +38,7 @@ class Agent:
         self.me = uuid.uuid4().hex[:12]
         self.lease = 0
         self.beats = 0
-        self.node = node  # the node as it was last written
+        self.node = node  # the node as of the last heartbeat
         self._asks_models = not node.models
         self._up = False  # whether the engine was ready at the last heartbeat
         self._down = ""  # why the agent cannot write to etcd

@@ -1,8 +1,8 @@
 """The admin API, on its own address. It shows and changes engines and policies, and shows the gateway's state.
 
 Every request needs the key, as `Authorization: Bearer KEY`. A GET may also send the key as the password of HTTP Basic,
-so that a browser can show the status page. A change may not, because a page of another site could misuse a password
-that the browser stores.
+so that a browser can show the status page. Other methods may not use Basic, because a page of another site could
+misuse a password that the browser stores.
 """
 
 from __future__ import annotations

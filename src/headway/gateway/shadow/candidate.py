@@ -64,7 +64,7 @@ class Candidate:
         self.name, self.spec, self.stage, self.seed = name, spec, stage, seed
         self.why: str | None = None  # why the candidate was stopped
         self.decisions = self.agreed = self.compared = self.refused = self.skipped = self.errors = 0
-        self.gained = self.forgone = 0  # cached tokens, as believed, more or fewer than at the live target
+        self.gained = self.forgone = 0  # tokens believed cached in addition to, and missing against, the live target
         self.ttft_s = [0.0, 0.0]  # sums of estimated TTFT: at the live target, at the candidate's target
         self.spent_s = 0.0
         self.opinions: deque[Json] = deque(maxlen=KEPT)  # opinions with scorecards

@@ -41,7 +41,8 @@ class Dates:
     __slots__ = ("ends", "rest_ps")
 
     def __init__(self) -> None:
-        self.ends: OrderedDict[int, int] = OrderedDict()  # oldest first; no prompts that later ones contain
+        # Times by the key of a prompt's last block, oldest first. A prompt that a later prompt contains has no entry.
+        self.ends: OrderedDict[int, int] = OrderedDict()
         self.rest_ps = 0  # time of the last evicted prompt, whose other blocks may remain
 
     def record_sent(self, now_ps: int, path: Path, end: int) -> None:

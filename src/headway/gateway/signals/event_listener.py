@@ -227,7 +227,7 @@ class Listener:
         spec = backend.spec
         if what == "left" or (spec.events is None and self.settings.bind is None):
             return
-        if not spec.models:  # prompts count for the first model
+        if not spec.models:  # the first model is part of the block keys
             log.warning("%s: its KV events are ignored, because it lists no `models`", spec.name)
             return
         try:
