@@ -233,7 +233,7 @@ def test_wrong_forms_of_a_users_file_are_told(tmp_path, reference, message):
 
 def test_a_signal_that_instances_do_not_report_is_told(tmp_path):
     text = "import headway\n@headway.policy('routing', 'odd', reported=['queue'])\nclass Odd:\n    pass\n"
-    told = r"could not be loaded: Odd: instances report no signal 'queue'\. Did you mean 'queued'\?$"
+    told = r"could not be loaded: Odd: reads the signal 'queue', which does not exist\. Did you mean 'queued'\?$"
     with pytest.raises(HeadwayError, match=told):
         registry.build("routing", f"{user_file(tmp_path, text)}:Odd", WHERE)
 

@@ -35,7 +35,7 @@ def compare(
         str, Parameter(help="Stage to compare: admission, priority, flow, routing, scheduler or scaling.")
     ] = "routing",
     by: Annotated[
-        str | None, Parameter(help="Rank by this figure of docs/metrics.md, such as latency.ttft.p99.")
+        str | None, Parameter(help="Rank by this metric of docs/metrics.md, such as latency.ttft.p99.")
     ] = None,
     per: Annotated[
         Literal["tenant", "class"] | None, Parameter(help="Also print figures for each tenant or SLO class.")

@@ -13,7 +13,7 @@ from headway.types import Json
 
 def explain(
     run: RunFolder,
-    request: Annotated[int, Parameter(help="Number of the request, counted from 0 by arrival.")],
+    request: Annotated[int, Parameter(help="Index of the request in order of arrival, from 0.")],
     /,
     *,
     workers: Annotated[int | None, Parameter(help="Number of processes. Default: one per core.")] = None,

@@ -74,7 +74,8 @@ class ModelGroups:
 
     def __init__(self, views: Sequence[InstanceView]) -> None:
         self._groups = _group(views)
-        self.by_name = {name: group for group in self._groups for name in group.names}  # empty if every model is served
+        # Empty if the groups name no models: then they serve every model.
+        self.by_name = {name: group for group in self._groups for name in group.names}
 
     def of(self, model: str) -> Group | None:
         """Return the group of a model, or None if the cluster does not have the model."""

@@ -107,7 +107,7 @@ class RayRunner:
 
 
 class _Sending:
-    """A batch on the cluster. Ray does not retry lost jobs, so that this class can count the losses."""
+    """A batch on the cluster. Ray's own retries are turned off, so that this class can count lost jobs."""
 
     def __init__(self, runner: RayRunner, batch: Batch) -> None:
         self.runner, self.ray, self.batch = runner, runner.ray, batch

@@ -264,7 +264,9 @@ class _Reader:
             self.notes.append(f"{ref.pluginRef} has the weight 0 and is ignored.")
             return
         if part.name in scorers:
-            raise HeadwayError(f"{where}: {part.name} is listed twice. Headway allows one weight and one index.")
+            raise HeadwayError(
+                f"{where}: {part.name} is listed twice. List each scorer once: it has one weight and one index."
+            )
         parameters = plugins.Parameters(plugin.parameters, where)
         index = self._index(parameters) if part.prefixed else {}
         plugins.check_scorer(plugin.type, parameters, self.notes)

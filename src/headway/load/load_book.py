@@ -25,7 +25,11 @@ class Book:
 
     def __init__(self, endpoint: str, speed: float, clock: Callable[[int], int]) -> None:
         self.recorder = Recorder()
-        self.endpoint, self.speed, self.clock = endpoint, speed, clock  # `endpoint`: the instance if no header has one
+        self.endpoint, self.speed, self.clock = (
+            endpoint,
+            speed,
+            clock,
+        )  # `endpoint`: used if no header names an instance
         self.lag_ns = array("q")
         self.ended_ps = 0
         self.connections = 0

@@ -146,7 +146,7 @@ def describe(
     for signal in reads:
         if signal not in REPORTED:
             nearest = suggest(str(signal), REPORTED)
-            raise HeadwayError(f"{cls.__name__}: instances report no signal {shown(signal)}.{nearest}")
+            raise HeadwayError(f"{cls.__name__}: reads the signal {shown(signal)}, which does not exist.{nearest}")
     counts = tuple(exact) if exact is not None else EVERYTHING if reported is None else ()
     entry = Entry(stage, canonical(name), policy_class, counts, reads, oracle, kind)
     setattr(policy_class, "entry", entry)  # noqa: B010  (a class attribute that mypy cannot know)

@@ -241,7 +241,7 @@ def _kv(result: Result, grid: Grid) -> dict[int, list[float | None]]:
 
 
 def _events(result: Result, grid: Grid) -> list[Event]:
-    """Return scaling and faults as single events, and preemptions and thrashing by part of the run."""
+    """Return one entry per scaling action and fault; preemptions and thrashing are grouped by section of the run."""
     events = []
     for scaled in result.scaling_events:
         kind = "scaled up" if scaled.after > scaled.before else "scaled down"

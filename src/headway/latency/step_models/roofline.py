@@ -40,7 +40,7 @@ class Roofline:
     compute = (2·active_params·tokens + 4·heads·head_dim·layers·(prefill pairs + decode context)) / (FLOP/s·tp·mfu) and
     memory = (weight bytes + KV bytes·(decode context + past and tokens of every chunk)) / (bandwidth·tp·mbu).
 
-    Both terms are affine along a run, so a run ends when the smaller term overtakes the larger.
+    Both terms grow linearly along a run of equal steps. The run ends before the smaller term becomes the larger one.
     """
 
     __slots__ = ("_chunk", "_compute", "_decode", "_kv", "_memory", "_pair", "_token")

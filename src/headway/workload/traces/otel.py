@@ -136,7 +136,7 @@ def _request(attributes: Json, failed: bool, counts: Counts, place: str) -> Reco
     if not prompt and failed:
         return None
     if not prompt:
-        raise HeadwayError(f"{place}: {INPUT[0]} must be above 0, because the call did not fail.")
+        raise HeadwayError(f"{place}: {INPUT[0]} must be above 0; only a failed call may have 0.")
     extra = {name: attributes[key] for key, name in FURTHER.items() if attributes.get(key) is not None}
     if failed:
         extra.setdefault("error", "_OTHER")
