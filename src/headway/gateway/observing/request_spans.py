@@ -78,7 +78,7 @@ class Tracing:
         await asyncio.to_thread(self.provider.shutdown)  # sends the remaining spans first
 
     def begin(self, exchange: Exchange) -> None:
-        """Generate the random trace and span ids before the request is routed. Set the header that names the engine's parent span."""
+        """Generate the trace and span ids before routing. Set the header that names the engine's parent span."""
         fields, draw = exchange.incoming.fields, self.random
         header = next((value for name, value in fields if name == b"traceparent"), None)
         match = None if header is None else PARENT.match(header)
