@@ -61,7 +61,7 @@ def test_each_class_has_its_own_figures_and_only_those_that_came_are_classes() -
         lost(2, slo_class="batch"),
         done(3, wait=40, slo_class="batch"),
     ]
-    batch, realtime = summary(rows)["classes"]  # nobody is standard
+    batch, realtime = summary(rows)["classes"]  # no request has the class standard
     assert (batch["id"], realtime["id"]) == ("batch", "realtime")
     assert (batch["requests"]["arrived"], batch["requests"]["rejected"]) == (3, 1)
     assert (batch["latency"]["ttft"]["mean"], realtime["latency"]["ttft"]["mean"]) == (30, 10)
