@@ -460,7 +460,7 @@ def test_operators_list_cordon_and_drain_nodes(shared: EtcdServer, verb: Verb) -
         assert "cordoned, not registered" in (await fleet("list")).out
         ended.set()
         await running
-        for name in ("a", "nobody"):
+        for name in ("a", "b"):
             assert await scene.etcd.delete(f"/headway/cordon/{name}")
 
     play(shared, act)
