@@ -456,11 +456,11 @@ def test_operators_list_cordon_and_drain_nodes(shared: EtcdServer, verb: Verb) -
         assert (busy.status, busy.out) == (1, "") and "a is cordoned, but" in busy.said
         scene.engine.metrics = METRICS.replace(" 3.0", " 0.0").replace(" 2.0", " 0.0") % (0, 0)
         assert await fleet("drain", "a") == (0, "", "headway: a is drained\n")
-        assert (await fleet("drain", "b")).said == "headway: b is cordoned, but no agent reports its load\n"
-        assert "cordoned, not registered" in (await fleet("list")).out
+        assert (await fleet("drain", "unknown")).said == "headway: unknown is cordoned, but no agent reports its load\n"
+        assert "unknown  cordoned, not registered" in (await fleet("list")).out
         ended.set()
         await running
-        for name in ("a", "b"):
+        for name in ("a", "unknown"):
             assert await scene.etcd.delete(f"/headway/cordon/{name}")
 
     play(shared, act)

@@ -37,6 +37,8 @@ def listing(nodes: Sequence[Json]) -> RenderableType:
         reasons = [node.get("error", ""), node.get("why", ""), str(node.get("cordon", {}).get("why", ""))]
         notes += [(node["name"], reason) for reason in reasons if reason]
     grid = table("node", "state", "role", "pool", "running", "queued", "KV", "busy", "watts", rows=rows, left=range(4))
+    for place in range(2):  # names and states stay whole in a narrow terminal
+        grid.columns[place].min_width = max(len(row[place]) for row in rows)
     return Group(grid, "", facts(notes)) if notes else grid
 
 
