@@ -26,6 +26,7 @@ from headway.views.instance import SIGNALS
 
 ROOT = Path(__file__).parent.parent
 LINK = re.compile(r"\]\(((?:\.\./)*)\.\./((?:examples|benchmarks)/[^)\s]+)\)")
+PAGE_LINK = re.compile(r"\]\((?=[\w-]+\.md)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 GATEWAY_PAGES = ("gateway", "membership", "observing", "shadow", "cascade", "disaggregation-live", "kvd")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".sh": "bash", ".jsonl": "json"}
@@ -182,7 +183,7 @@ def _keys(title: str, file: str, pages: Iterable[str]) -> str:
         headings = [heading for heading, _ in blocks]
         for heading, path in blocks:
             title = heading if headings.count(heading) == 1 else f"{heading}: {path.rpartition('.')[2]}"
-            table = key_table(find_section(path)).rstrip("\n")
+            table = PAGE_LINK.sub("](../", key_table(find_section(path)).rstrip("\n"))
             parts += [f"## {title}", f"[{heading} in {name}.md](../{name}.md) explains these keys.", table]
     return "\n\n".join(parts) + "\n"
 
