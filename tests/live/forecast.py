@@ -24,8 +24,8 @@ from headway.experiment.validate import Validation
 from headway.twin.live_cluster import Process, serving
 from headway.types import Json
 
-GROUPS, SHARED = 24, 75 * BLOCK
-WARM_UP: Final = 30  # requests, of empty caches
+GROUPS, SHARED = 24, 37 * BLOCK
+WARM_UP: Final = 24  # requests, of empty caches
 WEIGHTED: Final = {"name": "weighted", "scorers": {"prefix-affinity": 3, "active-requests": 2}}
 POLICIES: Final[dict[str, Any]] = {
     "round-robin": "round-robin",
@@ -57,7 +57,7 @@ def scenario(model: Path, requests: int, rate: str, seed: int, routing: Any, lat
         "workload": {
             "requests": requests,
             "rate": rate,
-            "prompt_tokens": {"dist": "uniform", "min": SHARED + 16, "max": SHARED + 160},
+            "prompt_tokens": {"dist": "uniform", "min": SHARED + 16, "max": SHARED + 400},
             "output_tokens": {"dist": "uniform", "min": 8, "max": 24},
             "prefix": {"groups": GROUPS, "tokens": SHARED},
         },

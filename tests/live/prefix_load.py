@@ -15,7 +15,7 @@ from vllm_engine import Vllm
 
 GROUPS: Final = 10
 EACH: Final = 5
-SHARED, OWN = 2400, 100  # words of a prompt, each of which is a token
+SHARED, OWN = 1200, 100  # words of a prompt, each of which is a token
 CONCURRENCY: Final = 2
 HITS, QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
 

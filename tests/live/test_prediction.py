@@ -16,7 +16,7 @@ from conftest import Run
 pytestmark = pytest.mark.live
 
 CALIBRATED = {"requests": 80, "rate": "2/s", "seed": 1}
-PREDICTED = {"requests": 90, "rate": "3/s", "seed": 5}
+PREDICTED = {"requests": 66, "rate": "3/s", "seed": 5}
 STEADY = ("round-robin", "weighted")  # what they find cached hardly depends on how fast an engine is
 HITS, SHIFTING_HITS = 0.05, 0.2  # by which a hit ratio may be off
 FACTOR = 4.0  # by which a mean may be off

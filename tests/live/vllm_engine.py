@@ -22,7 +22,7 @@ from openai import OpenAI
 HOME: Final = Path(__file__).resolve().parents[2] / ".venv-live"
 INSTALLED: Final = HOME / ".installed"
 BLOCK: Final = 32  # tokens; the attention of the CPU takes no shorter blocks
-BLOCKS: Final = 1600
+BLOCKS: Final = 800
 BATCH: Final = 16  # requests
 BUDGET: Final = 2048  # tokens of a step
 START_S: Final = 300.0  # longer than any start seen, on a machine with other things to do
