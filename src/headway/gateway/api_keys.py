@@ -117,7 +117,7 @@ class Keyring:
         self.keys = {digest: self.keys[digest] for digest in other.keys}
 
     def owner(self, fields: Mapping[bytes, bytes]) -> Key | None:
-        """Return the owner of the key in a header `authorization: Bearer hw-...`; None if it is unknown."""
+        """Return the key in a header `authorization: Bearer hw-...`; None if the key is missing or unknown."""
         bearer = fields.get(b"authorization", b"")
         if bearer[:7].lower() != BEARER:
             return None

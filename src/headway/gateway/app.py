@@ -212,7 +212,7 @@ class App:
             self.tape.close()
 
     def _sweep(self) -> None:
-        self.clock.call_later(SWEEP_S, self._sweep)  # schedule first: the code below may raise
+        self.clock.call_later(SWEEP_S, self._sweep)  # schedule the next sweep first, because the code below may raise
         now = self.clock.seconds()
         self.reception.sweep(now)
         if self.fleet.leaving:
@@ -224,6 +224,6 @@ class App:
             self.tape.flush()
 
     def _expire(self) -> None:
-        """Expire beliefs in slices, so that the event loop serves requests in between."""
+        """Expire beliefs about caches in slices, so that the event loop can serve requests between two slices."""
         if self.plane.expire(self.clock.now_ps()):
             self.clock.call_soon(self._expire)

@@ -16,20 +16,20 @@ SPECIAL: Final = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token
 
 
 class ChatTemplate:
-    """`tools` is the template for requests with tools, if the model has a separate one."""
+    """A compiled chat template. `tools` is the source of a separate template for requests with tools, or None."""
 
     def __init__(self, source: str, special: Mapping[str, str], where: str, tools: str | None = None) -> None:
         environment = _environment()
         try:
             self._plain = environment.from_string(source)
             self._tools = environment.from_string(tools) if tools else self._plain
-        except Exception as error:  # a template can raise anything
+        except Exception as error:  # compiling a template can raise any exception
             raise HeadwayError(f"{where}: invalid chat template ({one_line(error)}).") from None
         self._special = dict(special)
 
     @classmethod
     def find(cls, folder: Path, file_name: str | None = None) -> ChatTemplate | None:
-        """Read `file_name`, chat_template.jinja or tokenizer_config.json. Return None if the model has no template."""
+        """Read `file_name`, else chat_template.jinja, else tokenizer_config.json. Return None without a template."""
         settings = _json(folder / "tokenizer_config.json")
         special = {name: _content(settings[name]) for name in SPECIAL if settings.get(name) is not None}
         file = folder / (file_name or "chat_template.jinja")
@@ -69,7 +69,7 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain(content: Any) -> str:
-    """Return the text of a message's content, without images and sounds."""
+    """Return the text parts of a message's content as one string. Ignore images and audio."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -98,7 +98,7 @@ def _environment() -> Any:
         raise HeadwayError("tokens: chat templates need jinja2. Install headway with the extra `tokens`.") from None
 
     class Generation(jinja2.ext.Extension):
-        """The tag that marks output of the model for training. It renders as its content."""
+        """The tag `generation`, which marks output of the model for training. It renders as its content."""
 
         tags = {"generation"}  # noqa: RUF012
 
@@ -128,7 +128,7 @@ def _content(token: Any) -> str:
 
 
 def _json(file: Path) -> dict[str, Any]:
-    """Return the document. Without a file, return {}: plain prompts need only the tokenizer."""
+    """Return the JSON object in a file. If the file is missing, return {}, because plain prompts need no template."""
     try:
         document = json.loads(read_text(file)) if file.is_file() else {}
     except ValueError as error:

@@ -142,7 +142,7 @@ class Config(Struct, frozen=True, kw_only=True):
         HandoverSettings | None, "see [Prefill/decode disaggregation](disaggregation-live.md)"
     ] = None
     file: Annotated[Path | None, INTERNAL] = None
-    worker: Annotated[int | None, INTERNAL] = None  # index of this process; None: the only process
+    worker: Annotated[int | None, INTERNAL] = None  # index of this worker process; None if there is only one process
 
     @property
     def host(self) -> str:
@@ -177,7 +177,7 @@ class Config(Struct, frozen=True, kw_only=True):
 
 
 def named_files(data: Json) -> list[tuple[Json, str]]:
-    """Return (mapping, key) of each value that is the path of a policy file or a key file."""
+    """Return the (mapping, key) of each value in `data` that is the path of a policy file or of a file of API keys."""
     canary, shadow = data.get("canary"), data.get("shadow")
     places = [(data, "policies"), (data, "keys")]
     if isinstance(canary, dict):

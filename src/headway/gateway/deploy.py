@@ -81,7 +81,7 @@ class GatewayFile:
         if entry is None:
             return None
         start, end = entry[0].start_mark.index, entry[1].end_mark.index
-        if text[end - 1 : end] == "\n":  # a block: exclude comments and empty lines before the next key
+        if text[end - 1 : end] == "\n":  # the value is a block: exclude comments and empty lines before the next key
             lines = text[start:end].splitlines(keepends=True)
             while len(lines) > 1 and (not lines[-1].strip() or lines[-1].startswith("#")):
                 end -= len(lines.pop())
@@ -216,7 +216,7 @@ def _error_message(error: urllib.error.HTTPError) -> str:
 class FileTarget:
     def __init__(self, path: Path, admin: AdminApi | None) -> None:
         self.file = GatewayFile(path)
-        if not any(key in self.file.document for key in ("backends", "etcd", "admin")):  # for example, a bundle
+        if not any(key in self.file.document for key in ("backends", "etcd", "admin")):  # maybe a bundle
             raise HeadwayError(f"--to: {path} is not a gateway's file: it has no `backends`, `etcd` or `admin`.")
         self.admin = admin or AdminApi.of(self.file.document)
 
@@ -237,7 +237,7 @@ class FileTarget:
     def carry_out(self, change: Change, wait_s: float) -> str:
         if self.admin is not None:
             try:
-                self.admin.ask("/policies")  # fails if the result could not be verified: then write nothing
+                self.admin.ask("/policies")  # if this fails, the result could not be verified, so write nothing
             except HeadwayError as error:
                 raise HeadwayError(f"{str(error).rstrip('.')}; {self.file.path} is unchanged.") from None
         self.file.write(change.after)

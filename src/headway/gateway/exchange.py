@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from headway.gateway.waiting import Waiting
     from headway.http.wire import ClientConnection, Fields, Incoming
 
-# The gateway sets these fields itself, and drops them from an engine's answer.
+# The gateway sets these header fields itself, so it drops them from an engine's answer.
 DROPPED: Final = HOP | {b"x-headway-%b" % name for name in (b"target", b"reason", b"request", b"cascade", b"prefill")}
 AGAIN: Final = (502, 503, 504, 429)  # on these statuses, the gateway tries another engine
 DEADLINE_PASSED: Final = "the deadline has passed"
@@ -56,7 +56,7 @@ class Services(Struct):
         for listener in self.on_end:
             try:
                 listener(exchange, now_ps, outcome, why)
-            except Exception:  # an observer's fault must not delay the answer
+            except Exception:  # a failing observer must not delay the answer
                 log.exception("an observer raised an exception at the end of a request")
         waiting.nudge()
 
@@ -85,7 +85,7 @@ class Exchange:
     until_close: bool = False  # the engine ends its answer by closing the connection
     again: bool = False  # discard the engine's answer, then try another engine
     chunked: bool = False
-    opening: bytes = b""  # the head of the answer, until the first piece of the body is sent with it
+    opening: bytes = b""  # head of the answer, kept until it is sent together with the first piece of the body
     sent_ps: int = -1  # when the request was sent to its engine; -1: not yet
     first_ps: int = -1  # when the first content of the answer arrived; -1: not yet
     since: float = 0.0  # start of the wait for the engine's next data
@@ -105,7 +105,7 @@ class Exchange:
         self.on_decision(services.plane.arrive(now_ps, request))
 
     def on_decision(self, answer: Answer) -> None:
-        """Carry out the plane's decision. If it is None or Queued, the plane decides later."""
+        """Carry out the plane's decision. If the decision is None or Queued, wait until the plane decides again."""
         if self.over:
             return
         if isinstance(answer, Flight):
@@ -142,7 +142,7 @@ class Exchange:
     async def _connect(self, backend: Backend, flight: Flight | None) -> None:
         try:
             upstream = await connect(self.services.clock.loop, backend, self.services.timeouts.connect_s)
-        except Exception as error:  # every kind of exception: otherwise the client would get no answer
+        except Exception as error:  # catch every exception: otherwise the client would get no answer
             if not self.over and flight is self.flight:
                 self.on_broken(None, f"no connection ({type(error).__name__})")
             return
@@ -195,7 +195,7 @@ class Exchange:
             self.client.transport.write(b"\r\n".join(lines))
 
     def on_data(self, data: bytes) -> None:
-        """Forward a piece of the body, including its framing."""
+        """Forward a piece of the engine's body to the client, including its chunk framing."""
         if self.again:
             return
         if self.opening:
@@ -228,7 +228,7 @@ class Exchange:
         self.client.finish(self.incoming.keep_alive and not self.until_close)
 
     def on_broken(self, upstream: Upstream | None, why: str) -> None:
-        """Retry or fail after a lost connection or an invalid answer."""
+        """Retry or fail the request after the engine's connection was lost or its answer was invalid."""
         if self.over:
             return
         self.upstream = None
@@ -243,7 +243,7 @@ class Exchange:
         self.cut(upstream, "failed", why, f"{self.backend.name}: {why}")
 
     def prompt_lost(self, why: str) -> None:
-        """Retry or fail after the prefill engine failed: without its prompt, the decode engine cannot continue."""
+        """Retry or fail after the prefill engine failed, because the decode engine needs the computed prompt."""
         upstream = self._drop_upstream()
         if self.sent:
             self.cut(upstream, "failed", why, why)
@@ -282,7 +282,7 @@ class Exchange:
         return self.attempts <= self.services.retries and not self.sent
 
     def _retry(self, why: str, prefill: bool = False) -> None:
-        """Route to another engine, or with `prefill` to another prefill engine. No byte may have reached the client."""
+        """Route to another engine, or with `prefill` to another prefill engine. The client has received nothing yet."""
         self.again = False
         if self.handing is not None:
             self.handing.drop()
@@ -334,7 +334,7 @@ class Exchange:
         self.leave(outcome, why)
 
     def leave(self, outcome: str, why: str) -> None:
-        """Tell the plane that the request has left its engine, or its queue."""
+        """Tell the plane that the request has left its engine or its queue. Call the listeners of ended exchanges."""
         if self.handing is not None:
             self.handing.drop()
         services = self.services

@@ -1,4 +1,4 @@
-"""The gateway as one process or several. They serve until a signal arrives, and then drain.
+"""The gateway as one process or several processes, which serve until a signal arrives, and then drain.
 
 Several processes listen on the same port and exchange state as peers. Their parent starts and stops them, and replaces
 a process that has died.
@@ -45,7 +45,7 @@ def serve(source: Path, started: Callable[[str], None], workers: int = 1, drain_
 
 
 def open_more() -> None:
-    """Raise the limit of open files. A stream needs two files, and the default limit is often 1024."""
+    """Raise the limit of open files. Each stream needs two open sockets, and the default limit is often 1024."""
     try:
         import resource
     except ImportError:  # Windows
@@ -132,7 +132,7 @@ class Crew:
 
     def start(self, number: int) -> None:
         here, there = context.Pipe(duplex=False)
-        sockets = [f"unix:{self.folder.name}/{place}.sock" for place in range(self.count)]  # private folder
+        sockets = [f"unix:{self.folder.name}/{place}.sock" for place in range(self.count)]  # in a private folder
         peers = PeerSettings(sockets.pop(number), tuple(sockets), "", f"worker-{number}", key=self.key, orders=True)
         arguments = (self.source, number, peers, self.port, self.drain_s, there)
         process = context.Process(target=_work, args=arguments, name=f"headway-{number}")

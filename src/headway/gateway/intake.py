@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 TENANT, CLASS, DEADLINE = b"x-headway-tenant", b"x-headway-class", b"x-headway-deadline"
 LONGEST: Final = 200  # maximum length of a tenant's or class's name, in characters
-MOST_TENANTS: Final = 10_000  # each tenant costs memory; further tenants count as "other"
-NOT_YET: Final = Path((), ())  # the path of a long prompt until a thread has hashed it
+MOST_TENANTS: Final = 10_000  # maximum number of tenants, to limit memory; further tenants count as "other"
+NOT_YET: Final = Path((), ())  # placeholder for the path of a long prompt until a thread has hashed the prompt
 MOST_TOKENS: Final = 1 << 31  # larger values of `max_tokens` are reduced to this
 log = logging.getLogger("headway.gateway")
 
@@ -40,14 +40,14 @@ class Intake:
         deadlines: Mapping[str, int],
         tracing: Tracing | None = None,
     ) -> None:
-        """`deadlines` maps SLO classes to picoseconds."""
+        """`deadlines` maps SLO classes to time limits in picoseconds."""
         self.clock, self.waiting, self.tracing = clock, waiting, tracing
         self.tokens, self.sessions, self.deadlines = tokens, sessions, deadlines
         self.count = 0
         self.tenants: dict[str, None] = {}
 
     def request(self, kind: str, incoming: Incoming, body: Body, key: Key | None) -> Request:
-        """Return the request. A long prompt has no path yet. Raise HeadwayError if a header is invalid."""
+        """Return the request that policies see. A long prompt has the path NOT_YET. An invalid header raises."""
         hasher = self.tokens.of(body.model)
         path, tokens = (NOT_YET, 1) if hasher.long(body) else hasher.path(body)
         fields = incoming.named
@@ -107,7 +107,7 @@ class Intake:
         return name
 
     def deadline(self, field: bytes | None, slo_class: str) -> int | None:
-        """Return the time limit in the client's header. Without the header, return that of the SLO class."""
+        """Return the time limit from the header. Without a header, return the limit of the SLO class; None if unset."""
         if field is None:
             return self.deadlines.get(slo_class)
         text = field.decode("latin-1").strip()

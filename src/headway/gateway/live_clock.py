@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Clock:
-    """`seconds` and `now_ps` are monotonic. `now_ps` starts at 0 when the clock is created."""
+    """The gateway's clock. `seconds` and `now_ps` are monotonic. `now_ps` starts at 0 when the clock is created."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop

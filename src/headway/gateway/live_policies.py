@@ -13,12 +13,12 @@ from headway.types import Json
 
 STAGES: Final = ("admission", "priority", "flow", "routing")  # the stages that a gateway runs
 FILE_KEYS: Final = ("path", "file", "policies")  # a string under one of these keys is the name of a file
-# By default, a scenario needs no admission, because it plans its load. A live gateway limits the requests in flight.
+# A scenario plans its load, so its default admits every request. A live gateway limits the requests in flight.
 DEFAULTS: Final = {**DEFAULT_POLICIES, "admission": {"name": "max-concurrency", "max_queue": 1024}}
 
 
 def read_policies(block: Any) -> Json:
-    """Read a `policies:` block with an optional `canary`, or a bundle's file. Ignore stages that a gateway lacks."""
+    """Read a `policies:` block with an optional `canary`, or a bundle's file. Ignore stages that no gateway runs."""
     if isinstance(block, str):
         block = dict(Bundle.read(block).policies)
     if not isinstance(block, dict):
@@ -76,7 +76,7 @@ def build_policies(specs: Json, where: str = "policies") -> dict[str, Any]:
 
 
 def refuse_files(document: Any, where: str, reader: str) -> None:
-    """Raise if policies from the network name a file: write access must not grant code execution."""
+    """Raise if policies from the network name a file, because write access must not grant code execution."""
     pending = [(document, "", where)]
     while pending:
         value, key, place = pending.pop()
@@ -85,7 +85,7 @@ def refuse_files(document: Any, where: str, reader: str) -> None:
             pending += [(name, "", place) for name in value]
         elif isinstance(value, list):
             pending += [(item, "", place) for item in value]
-        # `is_file` looks for `.py:`, so the colon makes a name that ends in .py count as a file too.
+        # `is_file` looks for `.py:`. The added colon makes it recognize names that end in `.py`, too.
         elif isinstance(value, str) and key != "source" and (key in FILE_KEYS or registry.is_file(f"{value}:")):
             raise HeadwayError(
                 f"{place}: names a file ({shown(value)}), and {reader} accepts none. Write the policy's text under "

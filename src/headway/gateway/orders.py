@@ -1,4 +1,4 @@
-"""Operator commands: swap policies, cordon engines, change members and shadow candidates. All processes obey."""
+"""Operator commands, such as swapping policies or cordoning engines. All processes of a gateway carry them out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headway.gateway.shadow.shadows import Shadows
     from headway.gateway.waiting import Waiting
 
-LOGGED: Final = 20  # the log shows this many failures of each arm, then every thousandth
+LOGGED: Final = 20  # the log shows the first failures of each arm, up to this number, and then every thousandth failure
 log = logging.getLogger("headway.gateway")
 
 
@@ -84,7 +84,7 @@ class Orders:
             self.pass_on(*order)
 
     def obey(self, order: list[Any]) -> None:
-        """Carry out an order, a list of kind and value. Raise HeadwayError if it cannot be carried out."""
+        """Carry out an order, which is a list of kind and value. If this is not possible, raise HeadwayError."""
         kind, value = order
         actions: dict[str, Callable[[Any], None]] = {
             "cordon": self.fleet.cordon,

@@ -1,8 +1,8 @@
 """Peers: several gateways in front of the same engines, or several processes of one gateway.
 
 Each peer decides alone. At intervals it sends the others its counts of requests in flight, and the engines to which it
-sent prompts. In a simulation, `cluster.routers` with `sync` models this exchange. On each connection only one side
-sends. It proves with an HMAC of a nonce that it knows the shared key.
+sent prompts. In a simulation, `cluster.routers` with `sync` models this exchange. On each connection, only the side
+that opened it sends messages. The sender proves with an HMAC of a nonce that it knows the shared key.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PeerSettings(Struct, frozen=True):
     name: Annotated[str | None, Doc("name of this gateway among its peers", default="host and `listen`")] = None
     interval_s: Annotated[PositiveSeconds, "time between two messages to the peers"] = 0.05
     key: Annotated[bytes, INTERNAL] = b""
-    orders: Annotated[bool, INTERNAL] = False  # True: peers carry out each other's orders, as workers do
+    orders: Annotated[bool, INTERNAL] = False  # True: the peers are processes of one gateway, and obey its orders
 
     def validate(self, where: str) -> PeerSettings:
         key = os.environ.get(self.key_env, "").encode()
@@ -80,8 +80,8 @@ class Peers:
     ) -> None:
         self.clock, self.plane, self.fleet, self.waiting = clock, plane, fleet, waiting
         self.operator, self.settings = orders, settings
-        self.figures: dict[str, Json] = {}  # figures of the peers, by name
-        self.snapshot: Callable[[], Json] | None = None  # returns this gateway's figures
+        self.figures: dict[str, Json] = {}  # metrics of the peers, by the peer's name
+        self.snapshot: Callable[[], Json] | None = None  # returns this process's metrics
         self.orders: list[list[Any]] = []  # orders to send with the next message
         self.connected: dict[str, asyncio.StreamWriter] = {}  # outgoing connections, by address
         self._senders: dict[str, asyncio.StreamWriter] = {}  # incoming connections, by the peer's name
@@ -172,13 +172,13 @@ class Peers:
             return
         data = Message(counts, touches, figures, orders).frame
         for where, writer in list(self.connected.items()):
-            if writer.transport.get_write_buffer_size() > LONGEST:  # the peer does not read
+            if writer.transport.get_write_buffer_size() > LONGEST:  # the peer does not read its messages
                 self.connected.pop(where).close()
             else:
                 writer.write(data)
 
     def _counts(self, last: dict[str, Counts]) -> dict[str, Counts]:
-        """Return the counts that differ from `last`, and update `last`."""
+        """Return the engines' counts that differ from `last`, by engine name, and update `last`."""
         changes = {}
         for name, backend in self.fleet.by_name.items():
             own = self.plane.places.own(backend.place)
@@ -220,7 +220,7 @@ class Peers:
                 self.plane.lost(self.clock.now_ps(), name)
 
     def _follow(self, name: str, writer: asyncio.StreamWriter) -> None:
-        """Replace the peer's former connection and drop its counts. The new connection begins by sending all counts."""
+        """Replace the peer's former connection and drop its counts: the new connection begins by sending all counts."""
         former = self._senders.get(name)
         self._senders[name] = writer
         if former is not None:

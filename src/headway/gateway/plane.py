@@ -1,6 +1,6 @@
-"""The control plane of a live gateway. Each method for an input takes the time of the input, and writes the input to
-the `tape` before it takes effect. So a replay of the tape makes the same decisions. Methods and tape records have the
-same names.
+"""The control plane of a live gateway. An input is an event, such as an arriving request or a report of an engine. Each
+method that receives an input takes the time of the input, and writes the input to the `tape` before applying it.
+Therefore a replay of the tape makes the same decisions. Methods and tape records have the same names.
 
 `places` holds the state of the engines. `versions` holds the policies and their control plane. An engine's place is its
 index in `views`.
@@ -31,7 +31,7 @@ class Plane:
         self.views = self.places.views
         self.beliefs = Beliefs(settings.places, (), settings.ttl_ps, settings.speculative_ps)
         self.versions = PolicyVersions(settings, self.places, self.beliefs, journals)
-        self.on_sent: Callable[[int, Path], None] | None = None  # called with place and path of each prompt sent
+        self.on_sent: Callable[[int, Path], None] | None = None  # called with the place and path of each sent prompt
 
     @property
     def control(self) -> ControlPlane:
@@ -81,7 +81,7 @@ class Plane:
 
     def resend(self, now_ps: int, request_id: int, prefill: bool = False) -> Answer:
         """Route a request again, after its engine (with `prefill`, its prefill engine) failed before the client
-        received a byte. If the model has other engines, the failed one counts as unreachable for this decision."""
+        received a byte. If the model has other engines, the failed engine counts as unreachable for this decision."""
         self._write(now_ps, "resend", request_id, prefill)
         control = self.control
         flight = control.flight(request_id)
@@ -103,7 +103,7 @@ class Plane:
         return self._record(now_ps, request, answer)[1]
 
     def wake(self, now_ps: int) -> Decided:
-        """Decide on requests that were delayed, wait for an instance, or are in the queue."""
+        """Return decisions on requests that were delayed, that wait for an engine, or that are in the queue."""
         self._write(now_ps, "wake")
         decisions: Decided = []
         if self.versions.spent:
@@ -139,7 +139,7 @@ class Plane:
     # --- engines -----------------------------------------------------------------------------------------------------
 
     def join(self, now_ps: int, place: int, member: Json) -> Decided:
-        """Add an engine at a place, or change the engine there. `member` holds its id, `serves` and static signals."""
+        """Add an engine at a place, or change the engine there. `member` has its id, `serves` and static signals."""
         self._write(now_ps, "join", place, member)
         view = self.places.take(place, member)
         if view.role == "prefill" and not self.versions.pairs:
@@ -190,7 +190,7 @@ class Plane:
         self.places.report(now_ps, place, signals)
 
     def stale(self, now_ps: int, place: int, neutral: Mapping[str, float]) -> None:
-        """Discard an engine's last report. Use the gateway's counts for its load, `neutral` for the rest."""
+        """Discard an engine's last report: use the gateway's own counts for load and `neutral` for other signals."""
         self._write(now_ps, "stale", place, dict(neutral))
         self.places.mark_stale(place, neutral)
 
@@ -211,14 +211,14 @@ class Plane:
         self.beliefs.cleared(now_ps, place, trust)
 
     def expire(self, now_ps: int) -> bool:
-        """Drop some expired beliefs. Return whether there are more."""
+        """Drop some expired beliefs. Return whether expired beliefs remain."""
         self._write(now_ps, "expire")
         return self.beliefs.expire(now_ps)
 
     # --- other gateways ----------------------------------------------------------------------------------------------
 
     def heard(self, now_ps: int, peer: str, counts: Mapping[int, Counts], touches: Sequence[tuple[int, Path]]) -> None:
-        """Update another gateway's counts by place, and record to which places it sent prompts."""
+        """Update another gateway's counts, by the engine's place, and record to which engines it sent prompts."""
         self._write(now_ps, "heard", peer, dict(counts), list(touches))
         self.places.hear(peer, counts)
         for place, path in touches:

@@ -1,7 +1,8 @@
 """Prompts as chains of block keys. The keys are computed from the prompt's bytes or from the engine's tokens.
 
 A key is a 64-bit hash of the block, of all blocks before it and of the model. With a tokenizer, blocks have the size of
-the engine's blocks, so the engine's KV events give the same keys. Without a tokenizer they do not: `exact` is false.
+the engine's blocks, so the engine's KV events give the same keys. Without a tokenizer, the keys differ from those of KV
+events, so `exact` is false.
 
 Tokenizing takes about half a second per megabyte, so a thread tokenizes long prompts. Hashing the bytes of 400 kB takes
 less time than the switch to a thread.
@@ -38,8 +39,8 @@ TokenId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 BY_BYTES: Final = 1024 * 1024  # a thread hashes prompts of more bytes than this
 BY_TOKENS: Final = 1024  # a thread tokenizes prompts of more bytes than this
 STRETCH: Final = 2048  # number of tokens to hash before other threads may run
-WAITING: Final = 256  # maximum queue of the threads; further prompts are hashed by bytes
-MODELS: Final = 1000  # number of models whose root key is cached
+WAITING: Final = 256  # maximum number of prompts in the thread pool; the bytes of further prompts are hashed instead
+MODELS: Final = 1000  # maximum number of models whose root key is cached
 _texts = msgspec.json.Decoder(str | list[str | TokenId | list[TokenId]])
 _any = msgspec.json.Decoder()
 
@@ -103,7 +104,7 @@ class Hasher:
     """Hashes the bytes of prompts, for models without a tokenizer."""
 
     exact = False  # whether the KV events of engines give the same keys
-    unread = 0  # number of prompts hashed by bytes although there is a tokenizer
+    unread = 0  # number of prompts hashed by bytes although the model has a tokenizer
 
     def __init__(self, settings: TokenSettings) -> None:
         self.settings = settings
@@ -133,7 +134,7 @@ class Hasher:
 
 
 class TokenHasher(Hasher):
-    """Hashes the same tokens as the engine. If tokenizing fails, it hashes the bytes; the engine will fail too."""
+    """Hashes the same tokens as the engine. If tokenizing fails, it hashes the bytes: the engine will fail too."""
 
     exact = True
 
@@ -173,7 +174,7 @@ class TokenHasher(Hasher):
             self.waiting -= 1
 
     def _ids(self, body: Body) -> list[Any]:
-        """Return the token ids of each prompt of the request, or an encoding that holds them."""
+        """Return one entry for each prompt of the request: its token ids, or an encoding object with the token ids."""
         special = _flag(body.add_special_tokens, not body.messages or self.template is None)
         if body.messages:
             return self._encode([self._chat(body)], add_special_tokens=special)
@@ -238,7 +239,7 @@ class Tokens:
 
 
 def _pack(ids: Ids) -> bytes:
-    """Return each id as four bytes, little-endian."""
+    """Return the token ids as bytes: four bytes for each id, little-endian."""
     words = array("I", ids)
     if sys.byteorder == "big":
         words.byteswap()

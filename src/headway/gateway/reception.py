@@ -42,7 +42,7 @@ class Reception:
         self.keyring, self.chains, self.exchange_type = keyring, chains, exchange_type
         self.seconds, self.count_refusal = services.clock.seconds, metrics.count_refusal
         self.clients: dict[ClientConnection, None] = {}
-        self.held_bytes = 0  # size of all request bodies in memory
+        self.held_bytes = 0  # total size of the request bodies in memory
         self.draining = False
 
     def begin(self, client: ClientConnection, incoming: Incoming) -> None:
@@ -124,7 +124,7 @@ class Reception:
     # --- all connections ---------------------------------------------------------------------------------------------
 
     def sweep(self, now: float) -> None:
-        """End connections that have taken too long. Called periodically."""
+        """Close the connections of clients that have exceeded a time limit. Called periodically."""
         for client in list(self.clients):
             client.overdue(now)
 

@@ -8,8 +8,8 @@ from msgspec import Meta, Raw, Struct
 
 from headway.types import Path
 
-FIRST: Final = 256  # size of a prompt's first blocks, in bytes; a later block is 1/16 of its start position
-LEAST: Final = 64  # minimum size of a prompt with a block, in bytes
+FIRST: Final = 256  # size of a prompt's first blocks, in bytes; a later block's size is about 1/16 of its position
+LEAST: Final = 64  # minimum size of a prompt that has a block key, in bytes
 ENDS: Final = b']"'
 LONGEST_MODEL: Final = 1024  # maximum length of a model's name, in characters
 Digest = Callable[[bytes | memoryview, int], int]  # arguments: data and seed
@@ -18,7 +18,7 @@ NOTHING: Final = (b"null", b"false")
 
 
 class Body(Struct):
-    """The fields of a completion, chat or embedding that the gateway reads. Raw fields are decoded only when used."""
+    """The fields of a request body that the gateway reads. Raw fields are decoded only when used."""
 
     model: Annotated[str, Meta(max_length=LONGEST_MODEL)] = ""
     stream: bool = False
@@ -41,8 +41,8 @@ class Body(Struct):
 
     @property
     def text(self) -> memoryview:
-        """The bytes of the prompt without the closing bracket or quote. If a conversation gets more messages, this text
-        stays a prefix of its new text."""
+        """The bytes of the prompt without the closing bracket or quote. If a conversation gets more messages, the old
+        text is therefore a prefix of the new text."""
         text = memoryview(self.messages or self.prompt or self.input)
         return text[:-1] if text and text[-1] in ENDS else text
 
@@ -62,7 +62,7 @@ _decode: Callable[[bytes], Body] = msgspec.json.Decoder(Body).decode
 
 
 def read_body(data: bytes) -> Body:
-    """Raise msgspec.MsgspecError if the body is not a JSON object with the fields of `Body`."""
+    """Decode a request body. Raise msgspec.MsgspecError if it is not a JSON object with the fields of `Body`."""
     try:
         return _decode(data)
     except UnicodeDecodeError:

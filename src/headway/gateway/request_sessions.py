@@ -1,9 +1,10 @@
-"""The session of a request. The header names it. Without the header, it is the body's `user`. Without both, it is a
-hash of the messages up to and including the first user message, which all turns of a conversation share. Conversations
-that begin alike count as one session, and share their cached prefix too. A prompt without messages has no session.
+"""The session of a request. A header names the session. Without the header, the session is the body's `user`. Without
+both, it is a hash of the messages up to and including the first user message, because all turns of a conversation share
+these messages. Conversations that begin with the same messages count as one session; they also share their cached
+prefix. A prompt without messages has no session.
 
 The code finds the first messages without decoding the JSON. JSON escapes quotes within strings, so `"user"` with its
-quotes is a whole string. After it, the search needs to follow only strings and brackets.
+quotes is always a whole string. After this string, the search needs to follow only strings and brackets.
 """
 
 import re
@@ -28,8 +29,8 @@ OPENING: Final = re.compile(rb'\s*\[\s*\{\s*"role"\s*:\s*"user"' + CONTENT.patte
 SIGN: Final = re.compile(rb'[]["{}]')
 OPEN: Final = (b"{", b"[")
 BACKSLASH: Final = ord("\\")
-STEPS: Final = 64  # maximum number of quotes to follow in the first message; the hash ends there
-BETWEEN: Final = 1024  # maximum number of bytes between two strings; the hash ends there
+STEPS: Final = 64  # maximum number of quotes to follow in the first message; the hash ends at this limit
+BETWEEN: Final = 1024  # maximum number of bytes between two strings; the hash ends at this limit
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
 
 
@@ -48,7 +49,7 @@ class SessionSettings(Struct, frozen=True):
     prefix: Annotated[bool, "without header and `user`, use a hash of the first messages"] = True
 
     def session(self, header: bytes | None, user: str | None, messages: Any, tenant: str = "") -> str | None:
-        """Return the session id. `messages` holds the bytes of that field of the body; it may be empty."""
+        """Return the session id, or None. `messages` has the body's field of that name as raw bytes, or is empty."""
         if header:
             return header.decode("latin-1")[:LONGEST]
         if user and self.user:
@@ -57,7 +58,7 @@ class SessionSettings(Struct, frozen=True):
 
 
 def of_messages(messages: bytes, tenant: str = "") -> str | None:
-    """Return `~` and a hash of the messages up to the end of the first user message; None if there is none."""
+    """Return `~` and a hash of the messages up to the end of the first user message; None without a user message."""
     opening = OPENING.match(messages)
     end = -1 if opening is None else _end_of_plain(messages, opening.end())
     if end < 0:
@@ -87,7 +88,7 @@ def _user(messages: bytes) -> int:
 
 
 def _end_of_plain(messages: bytes, start: int) -> int:
-    """Return the end of a message whose last field is a string that begins at `start`. In other cases return -1."""
+    """If the string that begins at `start` ends the message, return the end of the message; otherwise return -1."""
     quote = messages.find(b'"', start)
     if quote > 0 and messages[quote - 1] != BACKSLASH and messages[quote + 1 : quote + 2] == b"}":
         return quote + 2
@@ -95,7 +96,7 @@ def _end_of_plain(messages: bytes, start: int) -> int:
 
 
 def _end(messages: bytes, at: int) -> int:
-    """Return the end of the message around `at`, by counting brackets outside strings; at most up to a limit."""
+    """Return the end of the message around `at`, by counting brackets outside strings. Stop at STEPS or BETWEEN."""
     plain = CONTENT.match(messages, at)
     end = -1 if plain is None else _end_of_plain(messages, plain.end())
     if end >= 0:

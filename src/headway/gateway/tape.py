@@ -2,7 +2,7 @@
 
 The file holds msgpack records, each preceded by its length. The first record holds the plane's settings. Each other
 record is (nanoseconds, kind, payload).
-It contains the block keys of prompts, but not their text.
+The file contains the block keys of prompts, but not their text.
 """
 
 import logging
@@ -28,7 +28,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Tape:
-    """Writes the journal, until the file reaches `limit` bytes. A journal with gaps cannot be replayed."""
+    """Writes the journal until the file has `limit` bytes, and then stops: a journal with gaps cannot be replayed."""
 
     def __init__(self, file: File, settings: PlaneSettings, limit: int) -> None:
         self.file, self.limit = file, limit
@@ -79,7 +79,7 @@ class Tape:
 
 
 def _lock(out: BinaryIO) -> None:
-    """Raise BlockingIOError if another process has the file locked."""
+    """Lock the file. If another process has locked it, raise BlockingIOError."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -102,7 +102,7 @@ def _open_empty(file: File) -> BinaryIO:
 
 
 def _write_request(now_ps: int, payload: tuple[Request]) -> tuple[Any, ...]:
-    """Return a request's fields with relative times, and with the path as its keys and ends."""
+    """Return a request's fields, with times relative to each other and with the path split into keys and ends."""
     request = payload[0]
     deadline = None if request.deadline_ps is None else request.deadline_ps - request.arrival_ps
     number, arrival_ps, tokens, path, *fields = astuple(replace(request, deadline_ps=deadline))
@@ -145,11 +145,11 @@ class Replayed(Struct, frozen=True):
     decisions: int
     different: int
     differences: list[Difference]  # the first differences, at most `SHOWN`
-    seconds: float  # duration of the traffic
+    seconds: float  # duration of the recorded traffic
 
 
 def records(file: File) -> Iterator[Any]:
-    """Yield the complete records of a tape. The last record may be cut off."""
+    """Yield the complete records of a tape. If the last record is cut off, ignore it."""
     decode = msgspec.msgpack.Decoder().decode
     try:
         with file.open("rb") as source:

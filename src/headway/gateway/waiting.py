@@ -30,7 +30,7 @@ class Waiter(Protocol):
 class Waiting:
     def __init__(self, clock: Clock, plane: Plane) -> None:
         self.clock, self.plane = clock, plane
-        self.exchanges: dict[int, Waiter] = {}  # by request id
+        self.exchanges: dict[int, Waiter] = {}  # waiting requests, by request id
         self._waking = False
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_ps = NEVER

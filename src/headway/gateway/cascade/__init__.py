@@ -1,1 +1,1 @@
-"""Cascades: the smallest model of a chain answers first. Larger models answer only if it is not confident."""
+"""Cascades: the smallest model of a chain answers first. If its answer is not confident, larger models answer."""

@@ -40,7 +40,7 @@ _encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
 
 
 class Confidence:
-    """The confidence of the part of an answer that has arrived. Tokens without a log-probability do not count."""
+    """The confidence of an answer, as far as it has arrived. Tokens without a log-probability do not count."""
 
     def __init__(self) -> None:
         self.documents = self.tokens = 0
@@ -62,11 +62,11 @@ class Confidence:
 
     @property
     def mean(self) -> float | None:
-        """The mean log-probability; None if no token has one."""
+        """The mean log-probability of the tokens; None if no token has a log-probability."""
         return self.total / self.tokens if self.tokens else None
 
     def reaches(self, threshold: float) -> bool:
-        """Return whether the mean reaches a threshold. An answer without log-probabilities reaches none."""
+        """Return whether the mean log-probability reaches a threshold; False without log-probabilities."""
         return self.tokens > 0 and self.total >= threshold * self.tokens
 
 
@@ -92,14 +92,14 @@ class Lines:
         self.rest = b""
 
     def read(self, data: bytes) -> list[bytes]:
-        """Return the lines that this piece completes, with their line ends."""
+        """Return the lines that this piece of the stream completes, with their line ends."""
         lines = (self.rest + data if self.rest else data).splitlines(keepends=True)
         self.rest = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
         return lines
 
 
 def document_of(line: bytes) -> bytes | None:
-    """Return the JSON document of an event's line; None if the line has none."""
+    """Return the JSON document in a line of an event stream; None if the line has no document."""
     if not line.startswith(DATA):
         return None
     data = line[len(DATA) :].strip()

@@ -1,4 +1,4 @@
-"""A request to a chain of models. The smallest model answers first. If its answer is not confident, the next one does.
+"""A request to a chain of models. The smallest model answers first. If its answer is not confident, the next answers.
 
 The plane sees each step as a separate request. For the client, its key and its deadline, all steps are one request.
 """
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from headway.types import Request
 
 MARK: Final = b"x-headway-cascade: "
-UNKNOWN_EVENTS: Final = 64  # after this many events beyond `confident_tokens`, log-probabilities count as missing
+UNKNOWN_EVENTS: Final = 64  # after this many events more than `confident_tokens`, log-probabilities count as missing
 HELD_BYTES: Final = 2 * 1024 * 1024
 LONGEST_LINE: Final = 4 * 1024 * 1024
-FINAL: Final = (429, 504)  # limits, shedding and deadlines: another model would not help
-# How the cascade treats the answer that arrives.
+FINAL: Final = (429, 504)  # statuses of limits, shedding and deadlines, at which another model would not help
+# How the cascade treats the current answer.
 ASKED, HELD, COLLECTED, DROPPED, PASSED, STRIPPED = range(6)
 
 
 class Cascade(Exchange):
-    """Holds an answer back until the model proves confident, or else asks the next model. Forwards the last answer."""
+    """Holds back an answer until its confidence is known. If it is low, asks the next model. Forwards the last one."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Cascade(Exchange):
         key: Key | None,
         chain: Chain,
     ) -> None:
-        # The gateway cannot judge a compressed answer.
+        # The gateway cannot judge a compressed answer, so do not let engines compress.
         readable = [field for field in incoming.fields if field[0] != b"accept-encoding"]
         super().__init__(services, client, replace(incoming, fields=readable), request, body.stream, key)
         self.intake = intake
@@ -81,7 +81,7 @@ class Cascade(Exchange):
         self.answer_fields: Fields = []
 
     def _escalate(self, outcome: str, why: str) -> None:
-        """Ask the next model."""
+        """End the current step, and ask the next model of the chain."""
         self._drop_upstream()
         self.leave(outcome, why)
         self.step += 1
@@ -147,7 +147,7 @@ class Cascade(Exchange):
             self._take(data, piece)
 
     def _take(self, data: bytes, piece: bytes) -> None:
-        """Hold a piece back. When enough tokens have arrived, judge the answer."""
+        """Hold back a piece of the answer. When enough tokens have arrived, judge the answer."""
         assert self.upstream is not None
         self.held_bytes += len(piece)
         if self.stage == COLLECTED:
@@ -187,7 +187,7 @@ class Cascade(Exchange):
             held = b"".join(pieces) if self.wants_logprobs else without_logprobs(b"".join(pieces))
             fields.append((b"content-length", b"%d" % len(held)))
         super().on_head(self.upstream, self.status, fields)
-        self.until_close = closes  # `on_head` derives it from the changed fields, not the engine's
+        self.until_close = closes  # `on_head` derived it from the changed header fields instead of the engine's
         self.client.transport.writelines([self.opening, held])
         self.opening = b""
         self.first_ps = self.services.clock.now_ps()
@@ -223,6 +223,6 @@ class Cascade(Exchange):
 
 
 def strip_logprobs(line: bytes) -> bytes:
-    """Return an event's line without log-probabilities, which only the gateway requested."""
+    """Return a line of an event without log-probabilities, because the gateway requested them, not the client."""
     document = document_of(line)
     return line if document is None else b"data: " + without_logprobs(document) + line[len(line.rstrip(b"\r\n")) :]

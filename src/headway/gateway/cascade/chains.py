@@ -35,7 +35,7 @@ class CascadeKeys(Struct):
 
 class Chain(Struct, frozen=True):
     models: tuple[str, ...]
-    thresholds: tuple[float, ...]  # threshold of each model except the last
+    thresholds: tuple[float, ...]  # threshold of each model except the last one
     confident_tokens: int
 
 

@@ -1,8 +1,8 @@
 """Chooses the policies that decide on a request in a live gateway, and falls back if they fail.
 
 If a policy raises or returns an invalid answer, a fallback decides on the request: the policies in force if a canary
-failed, then the former policies, and finally `PLAIN`. The choice depends only on the inputs, so a replay decides the
-same.
+failed, then the former policies, and finally `PLAIN`. The choice depends only on the inputs, so a replay makes the same
+decisions.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class Arms:
         former: Sequence[Json],
         on_failure: Callable[[Arm, Exception], None],
     ) -> None:
-        """`policies` are in force. If they fail, the policies in `former` decide, in that order, and then `PLAIN`."""
+        """`policies` are in force. If they fail, the policies in `former` decide, in order, and finally `PLAIN`."""
         self.context = context
         self.live = Arm(LIVE, policies, context)
         self.former, self.on_failure = [*former, PLAIN], on_failure
-        self.fallbacks: list[Arm] = []  # each is built when it is first needed
+        self.fallbacks: list[Arm] = []  # each fallback is built when it is first needed
         self.trial: Arm | None = None  # the canary
 
     def try_out(self, now_ps: int, policies: Mapping[str, Any], selects: Callable[[Request], bool]) -> None:
@@ -92,13 +92,13 @@ class Arms:
         return self.trial if self.trial is not None and acting is self.live and self.selects(request) else acting
 
     def _name(self, arm: Arm, answer: Flight | Reject) -> Flight | Reject:
-        """Unless the policies in force decided, add the arm's name to the reason of a route."""
+        """If a canary or a fallback decided, add the arm's name to the reason of the route."""
         if arm is not self.live and isinstance(answer, Flight):
             answer.reason = f"{arm.name}: {answer.reason}" if answer.reason else arm.name
         return answer
 
     def _ask(self, now_ps: int, arm: Arm, decide: Callable[[Arm], T]) -> T:
-        """Return the answer of an arm. If the arm fails, return that of the first fallback that succeeds."""
+        """Return the answer of an arm. If the arm fails, return the answer of the first fallback that succeeds."""
         while True:
             try:
                 return decide(arm)

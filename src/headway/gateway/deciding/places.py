@@ -17,14 +17,14 @@ FREE: Final = InstanceView(0, "")  # the signals of a free place
 
 class Places:
     def __init__(self, count: int, block_tokens: int, alone: bool) -> None:
-        """With `alone`, a prefill or decode engine serves whole requests while it has no partner."""
+        """With `alone`, a prefill or decode engine without a partner serves whole requests."""
         self.views = tuple(InstanceView(place, "") for place in range(count))
         for view in self.views:
             view.state = "stopped"
         self.block_tokens = block_tokens
-        self.alone, self.roles = alone, ["both"] * count  # roles as declared
-        self.reporting = [False] * count  # whether the engine's reports are fresh
-        self.peers: dict[str, dict[int, Counts]] = {}  # counts of other gateways, by place
+        self.alone, self.roles = alone, ["both"] * count  # roles from the specifications
+        self.reporting = [False] * count  # whether the engine's reports are fresh, by place
+        self.peers: dict[str, dict[int, Counts]] = {}  # counts of other gateways, by gateway and place
 
     def take(self, place: int, member: Json) -> InstanceView:
         """Put an engine at a place, or change the specification of the engine there."""
@@ -50,11 +50,11 @@ class Places:
 
     @property
     def pairs(self) -> bool:
-        """Whether there is an engine that computes prompts for others."""
+        """Whether an engine computes prompts for other engines."""
         return "prefill" in self.roles
 
     def stand_in(self) -> bool:
-        """Let engines without a reachable partner serve both phases. Return whether any role changed."""
+        """Let engines without a reachable partner serve both phases. Return whether the role of any engine changed."""
         if not self.alone:
             return False
         serving = [view for view in self.views if view.id and view.state in SERVING]
@@ -99,7 +99,7 @@ class Places:
             view.kv_used = used if used < view.kv_blocks else view.kv_blocks
 
     def count_route(self, view: InstanceView) -> None:
-        """Count a request that is routed to an engine. The engine's reports do not include it yet."""
+        """Count a request that is routed to an engine, because the engine's reports do not include it yet."""
         if self.reporting[view.index]:
             view.routed_since_report += 1
         else:
@@ -123,7 +123,7 @@ class Places:
         self.peers.pop(peer, None)
 
     def own(self, place: int) -> Counts:
-        """Return this gateway's own counts, without those of other gateways."""
+        """Return this gateway's own counts at a place, without the counts of other gateways."""
         own = [getattr(self.views[place], name) for name in SHARED]
         for counts in self.peers.values():
             own = [total - theirs for total, theirs in zip(own, counts.get(place, NO_COUNTS), strict=True)]

@@ -33,22 +33,22 @@ class StepTimes:
 
 
 class PlaneSettings(Struct, frozen=True):
-    """The settings of a gateway's plane. They are plain values, which a tape stores in its first record."""
+    """The settings of a gateway's plane. They are plain values, so that a tape can store them in its first record."""
 
     places: int
     policies: Json
     block_tokens: int = 16
     seed: int = 0
     patience_ps: int = 10**13
-    alone: bool = True  # a prefill or decode engine serves whole requests while it has no partner
+    alone: bool = True  # a prefill or decode engine without a partner serves whole requests
     ttl_ps: int = TTL_PS
     speculative_ps: int = SPECULATIVE_PS
     most_failures: int = MOST_FAILURES  # number of failures after which the former policies take over
 
 
 class PolicyVersions:
-    """Owns the control plane of the policies in force. A method that replaces it returns the waiting requests, which
-    must arrive again. Requests in flight continue."""
+    """Owns the control plane of the policies in force. A method that replaces the control plane returns the waiting
+    requests, and the caller must let them arrive again. Requests in flight continue."""
 
     def __init__(self, settings: PlaneSettings, places: Places, beliefs: Beliefs, journals: Sequence[Journal]) -> None:
         self.settings, self.policies = settings, settings.policies
@@ -65,7 +65,7 @@ class PolicyVersions:
         self._build(0)
 
     def check(self, policies: Json) -> None:
-        """Build and bind policies once, before anything changes. If they are invalid, raise HeadwayError."""
+        """Build and bind policies to test them, before anything changes. If they are invalid, raise HeadwayError."""
         places = self.places
         context = Context(places.views, partial(_stream, self.settings.seed, 0), self.estimator, places.block_tokens)
         built = build_policies(policies)
@@ -122,7 +122,7 @@ class PolicyVersions:
     # --- new versions ------------------------------------------------------------------------------------------------
 
     def swap(self, now_ps: int, policies: Json) -> list[Request]:
-        """Put new policies in force. The caller has checked them."""
+        """Put new policies in force. The caller has checked them with `check`."""
         former: Json | None = without_canary(self.policies)
         if former == without_canary(policies):  # only the canary differs
             former = self.former
@@ -176,5 +176,5 @@ class PolicyVersions:
 
 
 def _stream(seed: int, version: int, name: str) -> Random:
-    """Return a separate random stream for each version of the policies."""
+    """Return the random stream of this name. Each version of the policies has separate streams."""
     return stream(seed, f"{name}.{version}" if version else name)

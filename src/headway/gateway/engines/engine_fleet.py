@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headway.http.upstream import Upstream
 
 SOURCES: Final = ("file", "admin", "etcd")  # if two sources name the same engine, the first one wins
-# If one of these keys changes, a new engine replaces the old one. Any other change updates the engine.
+# If one of these keys changes, a new engine replaces the old engine. Any other change updates the engine.
 IDENTITY: Final = ("url", "role", "key_env", "events", "events_replay", "events_topic", "bootstrap_port", "kvd")
 log = logging.getLogger("headway.gateway")
 
@@ -43,9 +43,9 @@ class Backend:
         self.key = spec.key  # the engine's own bearer token
         self.free: deque[Upstream] = deque()
         self.opened = 0  # number of connections, free or in use
-        self.failures = 0  # number of failures in a row
+        self.failures = 0  # number of consecutive failures
         self.ejected = False
-        self.unready: dict[str, str] = {}  # reasons why it is not ready, by reporter
+        self.unready: dict[str, str] = {}  # reasons why the engine is not ready, by reporter
 
     @property
     def name(self) -> str:
@@ -68,12 +68,12 @@ class Fleet:
 
     @property
     def members(self) -> list[Backend]:
-        """All engines by place, including those that drain."""
+        """All engines in the order of their places, including draining engines."""
         return [backend for backend in self.backends if backend is not None]
 
     @property
     def by_name(self) -> dict[str, Backend]:
-        """All engines by name. If an engine drains while another one has its name, the name refers to the other."""
+        """All engines by name. If a draining engine and a new engine share a name, it refers to the new engine."""
         return {backend.name: backend for backend in (*self.leaving, *self.names.values())}
 
     @property
@@ -83,7 +83,7 @@ class Fleet:
     # --- members -----------------------------------------------------------------------------------------------------
 
     def offer(self, source: str, members: Mapping[str, BackendSpec]) -> None:
-        """Replace the engines that a source names. If they do not fit, raise HeadwayError and change nothing."""
+        """Replace the engines that a source names. If they do not fit, raise HeadwayError and change no engine."""
         sources = {**self.sources, source: dict(members)}
         named: dict[str, BackendSpec] = {}
         for known in reversed(SOURCES):
@@ -177,7 +177,7 @@ class Fleet:
         self.settle(backend)
 
     def spares(self, backend: Backend) -> bool:
-        """Return whether every model of this engine has another engine that serves."""
+        """Return whether every model of this engine is served by another engine too."""
         others = [other for other in self.members if other is not backend and other.view.state in SERVING]
         models = backend.spec.models or ("",)
         return all(any(not other.spec.models or model in other.spec.models for other in others) for model in models)
@@ -187,7 +187,7 @@ class Fleet:
             self.settle(self.names[name])
 
     def settle(self, backend: Backend) -> None:
-        """Update the state of an engine. If the engine has left, do nothing: another engine may have its place."""
+        """Update an engine's state. If the engine has left, do nothing, because another engine may have its place."""
         if self.backends[backend.place] is not backend:
             return
         if backend in self.leaving or backend.name in self.cordoned:

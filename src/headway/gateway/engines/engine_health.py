@@ -2,7 +2,7 @@
 
 `Checks` polls the health path of each engine. `Health` counts failed requests: several failures in a row eject the
 engine for some seconds. The engine returns after a passed check, and one more failure ejects it again. `Health` never
-ejects the last engine of a model. Otherwise, a request that fails on every engine could eject them all.
+ejects the last engine of a model, because a request that fails on every engine could otherwise eject them all.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class HealthSettings(Struct, frozen=True):
 
 
 class Pulse:
-    """The state of an engine according to its checks. Until a check passes, a single check decides the state."""
+    """The state of an engine according to its health checks. Until a check has passed, each check sets the state."""
 
     def __init__(self) -> None:
         self.up = True
         self.answered = False
-        self.row = 0  # number of checks in a row that contradict `up`
+        self.row = 0  # number of consecutive checks that contradict `up`
 
     def turned(self, passed: bool, fall: int, rise: int) -> bool:
-        """Count a check. Return whether it changes the engine's state to up or down."""
+        """Count a check. Return whether the check changes the engine's state to up or down."""
         needed = (fall if self.up else rise) if self.answered else 1
         self.answered = self.answered or passed
         if passed == self.up:
@@ -90,7 +90,7 @@ class Checks:
             await asyncio.sleep(interval if pulse.up and not pulse.row else soon)
 
     async def check(self, backend: Backend) -> str:
-        """Return what is wrong; an empty string if nothing. A 404 passes: the engine answers, but lacks the path."""
+        """Return why the check failed; "" if it passed. A 404 passes: the engine answers, but has no such path."""
         assert self.settings.path is not None
         try:
             status = await self.poller.status(backend, self.settings.path)
@@ -131,5 +131,5 @@ class Health:
             self._readmit_later(backend)
             return
         backend.ejected = False
-        backend.failures = self.failures - 1  # one more failure ejects it again
+        backend.failures = self.failures - 1  # one more failure ejects the engine again
         self.fleet.settle(backend)

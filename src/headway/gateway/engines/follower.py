@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from headway.gateway.live_clock import Clock
 
 State = TypeVar("State")
-GOLDEN: Final = 0.6180339887498949  # fractional parts of its multiples are spread evenly
+GOLDEN: Final = 0.6180339887498949  # golden ratio minus 1: the fractional parts of its multiples are spread evenly
 
 
 class PollFailed(Exception):
@@ -21,7 +21,7 @@ class PollFailed(Exception):
 
 
 class Poller:
-    """Reuses its connections, and follows no redirects."""
+    """Sends GET requests to engines. It reuses its connections, and follows no redirects."""
 
     def __init__(self, timeout_s: float, most_bytes: int) -> None:
         self.most_bytes = most_bytes
@@ -54,7 +54,7 @@ def _url_and_headers(backend: Backend, path: str) -> tuple[str, dict[str, str]]:
 
 
 class Follower(Generic[State]):
-    """For each engine, runs `follow` and keeps a state from the time it joins until it leaves."""
+    """Runs `follow` and keeps a state for each engine, from the time the engine joins until it leaves."""
 
     def __init__(
         self,

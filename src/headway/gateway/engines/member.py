@@ -62,7 +62,7 @@ class BackendSpec(Struct, frozen=True):
 
     @property
     def key(self) -> bytes | None:
-        """The engine's own bearer token, if it has one."""
+        """The engine's own bearer token, or None if the engine has no token."""
         return None if self.key_env is None else os.environ.get(self.key_env, "").encode()
 
     @property

@@ -1,4 +1,4 @@
-"""A request that the gateway itself sends to an engine, such as a prompt to compute. It collects the answer."""
+"""A request that the gateway itself sends to an engine, such as a prompt to compute, and its answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ANSWER_BYTES: Final = 16 * 1024 * 1024
 
 
 class Leg:
-    """Runs from `start` until it calls `on_end`, unless it is cancelled. If the request fails, `why` is the reason."""
+    """Calls `on_end` when the answer ended or the request failed, but not after `cancel`. `why` is the error, or ""."""
 
     def __init__(
         self, clock: Clock, backend: Backend, data: list[bytes], on_end: Callable[[Leg], None], connect_s: float
@@ -58,7 +58,7 @@ class Leg:
         upstream.send(self, self._data)
 
     def cancel(self) -> None:
-        """Drop the request. Close the connection, so that the engine stops too."""
+        """Cancel the request. Close its connection, so that the engine stops too."""
         self.over = True
         if self._timer is not None:
             self._timer.cancel()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from headway.http.wire import Fields
 
 REQUEST_ID: Final = b"x-request-id"
-REPLACED: Final = (REQUEST_ID, b"accept-encoding")  # the gateway sets its own id, and needs uncompressed answers
+REPLACED: Final = (REQUEST_ID, b"accept-encoding")  # the gateway sets the id itself, and needs uncompressed answers
 MARK: Final = b"x-headway-prefill: "
 log = logging.getLogger("headway.gateway")
 
@@ -90,7 +90,7 @@ class Handing:
         assert prefill is not None
         self.prefill: Backend = prefill
         self.decode: Backend = exchange.backend
-        self.body, self.incoming = exchange.body, exchange.incoming  # `drop` restores them
+        self.body, self.incoming = exchange.body, exchange.incoming  # `drop` restores these values of the exchange
         self.fields = read_fields(self.body)
         self.mark = MARK + self.prefill.name.encode()
         self.leg: Leg | None = None
@@ -108,7 +108,7 @@ class Handing:
             self.start()
 
     def obstacle(self) -> str:
-        """Return why one engine must serve the whole request; an empty string if two engines can serve it."""
+        """Return why one engine must serve the whole request. If two engines can serve it, return an empty string."""
         return "nothing to generate" if self.exchange.request.kind == "embedding" else ""
 
     def start(self) -> None:
@@ -169,7 +169,7 @@ class Handing:
 
 
 class VllmHanding(Handing):
-    """Prefill, then decode. The decode request contains the location of the KV, from the prefill engine's answer."""
+    """Prefill, then decode. The prefill engine's answer has the KV's location, which the decode request repeats."""
 
     def start(self) -> None:
         self.send_prompt(self.prompt_body())
@@ -207,11 +207,11 @@ class KvdHanding(VllmHanding):
             self.whole("prefill failed")
 
     async def _check(self, keys: list[bytes]) -> None:
-        """If the daemon has all blocks, send the request to the decode engine; otherwise let it compute the prompt."""
+        """Send the request to the decode engine. If the daemon lacks a block, that engine computes the prompt again."""
         try:
             addresses = await self._places(keys)
             why = "" if addresses else "blocks missing"
-        except Exception as error:  # every kind of exception: otherwise the client would get no answer
+        except Exception as error:  # catch every exception: otherwise the client would get no answer
             log.warning("disaggregation: %s", error)
             addresses, why = [], "kvd lost"
         if self.over:
@@ -222,7 +222,7 @@ class KvdHanding(VllmHanding):
             self.go_on(protocols.kvd_decode(self.fields, addresses, keys))
 
     async def _places(self, keys: list[bytes]) -> list[str]:
-        """Return the addresses of the daemons that have all blocks, nearest first."""
+        """Return the addresses of the daemons that have all blocks, nearest first; an empty list if none has them."""
         far, near = self.prefill.spec.kvd, self.decode.spec.kvd
         assert far is not None
         if not keys or await self.handover.daemon(far).lookup(keys) < len(keys):
@@ -239,11 +239,12 @@ class KvdHanding(VllmHanding):
 
 class SglangHanding(Handing):
     """Prefill and decode at the same time. Both requests name the same room, in which the engines meet. The client
-    receives the decode engine's answer. If one engine fails, the other would wait: the gateway cancels its request."""
+    receives the decode engine's answer. If one engine fails, the gateway cancels the request at the other engine, which
+    would otherwise wait."""
 
     def __init__(self, handover: Handover, exchange: Exchange) -> None:
         super().__init__(handover, exchange)
-        self.held: tuple[Upstream, int, Fields] | None = None  # the head of an answer whose body has not begun
+        self.held: tuple[Upstream, int, Fields] | None = None  # head of an answer whose body has not begun
         self.until_close = self.complete = False
 
     @property
@@ -256,7 +257,7 @@ class SglangHanding(Handing):
         self.go_on(body)
 
     def drop(self) -> None:
-        if self.complete:  # the prefill is done, and its request may end by itself
+        if self.complete:  # the prefill is complete, so its request may end by itself
             self.leg = None
         super().drop()
 

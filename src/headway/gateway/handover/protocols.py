@@ -54,7 +54,7 @@ def vllm_prefill(fields: Fields) -> bytes:
 
 
 def vllm_decode(fields: Fields, answer: bytes) -> bytes | None:
-    """Return the request with the KV location that the prefill engine reports. Without a location, return None."""
+    """Return the request with the KV location from the prefill engine's answer. Without a location, return None."""
     try:
         params = msgspec.json.decode(answer, type=_Transferred).kv_transfer_params
     except msgspec.MsgspecError:
@@ -82,8 +82,8 @@ def prompts(fields: Fields) -> int | None:
 
 
 def kv_keys(request: Request, pool: str, body: bytes) -> list[bytes]:
-    """Return a key for each block of a prompt's KV. A key is a hash of everything that shapes the KV: the request, its
-    tenant and the pool of engines. So different KV never has the same key."""
+    """Return a key for each block of a prompt's KV. A key is a hash of everything that determines the KV: the request,
+    its tenant and the pool of engines. Therefore different KV never has the same key."""
     digest = hashlib.blake2b(digest_size=24)
     for part in (pool.encode(), request.tenant.encode(), body):
         digest.update(len(part).to_bytes(8, "big"))
@@ -97,7 +97,7 @@ def kvd_prefill(fields: Fields, address: str, keys: list[bytes]) -> bytes:
 
 
 def kvd_put(answer: bytes, keys: list[bytes]) -> list[bytes]:
-    """Return the keys that the engine reports as stored. Without a report, return `keys`; if it is invalid, []."""
+    """Return the keys that the engine reports as stored. Without a report, return `keys`; for an invalid one, []."""
     try:
         report = msgspec.json.decode(answer, type=_Stored).headway_kv
         if report is None or report.keys is None:

@@ -12,7 +12,7 @@ from headway.http.client import HttpClient, NoAnswer, TooLong
 
 TIMEOUT_S: Final = 2.0
 LARGEST: Final = 8 * 1024 * 1024  # maximum size of an answer, in bytes
-WHOLE: Final = ("queued", "running", "kv_blocks")  # metrics that are signals without conversion
+WHOLE: Final = ("queued", "running", "kv_blocks")  # values of the metrics page that are signals without conversion
 log = logging.getLogger("headway.agent")
 
 
@@ -21,14 +21,14 @@ class Engine:
         self.url, self.metrics = url.rstrip("/"), metrics
         key = None if key_env is None else os.environ.get(key_env, "")
         self._client = HttpClient(timeout_s, headers={"Authorization": f"Bearer {key}"} if key else {})
-        self._hits: tuple[float, float] | None = None  # hits and queries at the last poll
+        self._hits: tuple[float, float] | None = None  # counters of hits and queries at the last poll
         self._problem = ""  # the last problem that was logged
 
     async def close(self) -> None:
         await self._client.close()
 
     async def unready(self) -> str:
-        """Return why the engine is not ready; "" if it is ready. Without /health, it is ready if /v1/models answers."""
+        """Return why the engine is not ready; "" if ready. An engine without /health is ready if /v1/models answers."""
         try:
             status, _ = await self._get("/health")
             if status == 404:
@@ -48,7 +48,7 @@ class Engine:
             return []
 
     async def figures(self) -> dict[str, float]:
-        """Return those load signals that the engine's metrics page has."""
+        """Return the load signals on the engine's metrics page; an empty mapping if the page cannot be read."""
         try:
             status, body = await self._get(self.metrics)
         except HeadwayError:
@@ -66,7 +66,7 @@ class Engine:
         return signals
 
     def _hit_rate(self, page: dict[str, Any]) -> float | None:
-        """Return the hit rate that the engine reports. Otherwise compute it for the prompts since the last poll."""
+        """Return the hit rate that the engine reports, else the rate since the last poll; None if it is unknown."""
         if "hit_rate" in page:
             return float(page["hit_rate"])
         if "hits" not in page or "queries" not in page:

@@ -21,7 +21,7 @@ from headway.errors import HeadwayError
 
 SAMPLE_S: Final = 1.0
 NAMES: Final = ("busy", "watts")
-WINDOW_S: Final = 5.0  # window of the means; gateways average watts over a longer one
+WINDOW_S: Final = 5.0  # window of the means; gateways average watts over a longer window
 OLD_S: Final = 60.0  # a file older than this is ignored
 COMMAND_S: Final = 5.0  # time limit of a command
 log = logging.getLogger("headway.agent")
@@ -31,11 +31,11 @@ Reading = dict[str, float]  # `busy` from 0 to 1, and `watts`
 
 class Gauge(NamedTuple):
     name: str
-    read: Callable[[], Reading]  # may block; raises HeadwayError if it gets no values
+    read: Callable[[], Reading]  # may block; raises HeadwayError if it cannot read the values
 
 
 def nvml_gauge(nvml: Any, gpus: Sequence[int] | None = None) -> Gauge:
-    """Measure the given GPUs, by default all: the mean of their utilisation and the sum of their power."""
+    """Return a gauge of the given GPUs, by default all: the mean of their utilisation and the sum of their power."""
     count = nvml.nvmlDeviceGetCount()
     numbers = range(count) if gpus is None else gpus
     for gpu in numbers:
@@ -45,7 +45,7 @@ def nvml_gauge(nvml: Any, gpus: Sequence[int] | None = None) -> Gauge:
 
     def read() -> Reading:
         reading = {}
-        with suppress(nvml.NVMLError):  # some GPUs and MIG devices report only one of the two
+        with suppress(nvml.NVMLError):  # some GPUs and MIG devices report only utilisation or only power
             shares = [nvml.nvmlDeviceGetUtilizationRates(device).gpu / 100 for device in devices]
             reading["busy"] = math.fsum(shares) / len(shares)
         with suppress(nvml.NVMLError):
@@ -69,7 +69,7 @@ def find_nvml(gpus: Sequence[int] | None = None) -> Gauge | None:
 
 
 def file_gauge(path: Path) -> Gauge:
-    """Read a file with JSON such as {"busy": 0.4, "watts": 310} that another program updates."""
+    """Return a gauge that reads a JSON file such as {"busy": 0.4, "watts": 310}, which another program updates."""
 
     def read() -> Reading:
         try:
@@ -84,7 +84,7 @@ def file_gauge(path: Path) -> Gauge:
 
 
 def command_gauge(command: str) -> Gauge:
-    """Run a command that prints JSON of the same form as `file_gauge` reads."""
+    """Return a gauge that runs a command, which prints JSON in the form of `file_gauge`."""
     name = f"the command {command!r}"
 
     def read() -> Reading:
@@ -112,7 +112,7 @@ def _parse(text: bytes, where: str) -> Reading:
 
 
 class Meter:
-    """Samples a gauge every second, and returns means over the window, by default 5 s."""
+    """Samples a gauge every second, and returns the means over the last `window_s` seconds."""
 
     def __init__(self, gauge: Gauge, window_s: float = WINDOW_S, clock: Callable[[], float] = time.monotonic) -> None:
         self.gauge, self.clock, self.window_s = gauge, clock, window_s
@@ -140,7 +140,7 @@ class Meter:
         self._forget()
 
     def means(self) -> Reading:
-        """Return the mean of each sampled quantity."""
+        """Return the mean of each quantity over the window. Omit quantities without samples."""
         self._forget()
         columns = {name: [reading[name] for _, reading in self.samples if name in reading] for name in NAMES}
         return {name: math.fsum(values) / len(values) for name, values in columns.items() if values}

@@ -19,10 +19,10 @@ from headway.errors import HeadwayError
 from headway.gateway.membership.etcd_settings import EtcdSettings
 from headway.http.client import HttpClient, NoAnswer
 
-SILENCE_S: Final = 60.0  # a watch that is silent for longer is reopened: its connection may be dead
+SILENCE_S: Final = 60.0  # a watch that is silent for longer is reopened, because its connection may be dead
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0  # first and maximum pause between attempts to connect
 LONGEST_LINE: Final = 64 * 1024 * 1024
-# These words appear in etcd's own error messages.
+# Phrases in etcd's own error messages.
 NO_TOKEN: Final = ("invalid auth token", "auth store is old")
 ELSEWHERE: Final = ("no leader", "request timed out", "server stopped", "leader changed", "not synced")
 NO_LEASE: Final = "requested lease not found"
@@ -43,7 +43,7 @@ class HistoryLost(EtcdError):
 
 class Item(Struct, frozen=True):
     raw_key: bytes = field(name="key")
-    revision: int = field(name="mod_revision")  # revision of its last change
+    revision: int = field(name="mod_revision")  # revision of the key's last change
     value: bytes = b""
     lease: int = 0
 
@@ -59,7 +59,7 @@ class Snapshot(Struct, frozen=True):
     items: dict[str, Item]
 
     def under(self, prefix: str) -> dict[str, Item]:
-        """Return the items under a longer prefix. The keys of the result lack that prefix."""
+        """Return the items whose keys begin with `prefix`, by the rest of the key."""
         return {key.removeprefix(prefix): item for key, item in self.items.items() if key.startswith(prefix)}
 
 
@@ -81,7 +81,7 @@ class Changes(Struct, frozen=True):
 
 
 class _Reply(Struct):
-    """Any answer of etcd. Each kind of answer has some of these fields, and etcd omits empty fields."""
+    """Any answer of etcd. Each type of answer has some of these fields, and etcd omits empty fields."""
 
     header: dict[str, Any] | None = None
     result: _Reply | None = None  # only in streamed answers
@@ -125,7 +125,7 @@ class Etcd:
     # --- keys --------------------------------------------------------------------------------------------------------
 
     async def put(self, key: str, value: bytes, lease: int = 0) -> tuple[int, bytes | None]:
-        """Set a key. Return the new revision and the key's previous value."""
+        """Set a key. Return the new revision and the key's previous value; None if the key is new."""
         body: dict[str, Any] = {"key": key.encode(), "value": value, "prev_kv": True}
         if lease:
             body["lease"] = str(lease)
@@ -173,8 +173,9 @@ class Etcd:
     # --- watches -----------------------------------------------------------------------------------------------------
 
     async def watch(self, prefix: str, revision: int, silence_s: float = SILENCE_S) -> AsyncGenerator[Changes, None]:
-        """Yield the changes under a prefix, starting at a revision. Return when the server is silent for `silence_s`.
-        Raise EtcdError if the connection is lost, and HistoryLost if the server does not have that revision."""
+        """Yield the changes under a prefix, starting at a revision. Return when the server has been silent for
+        `silence_s` seconds. Raise EtcdError if the connection is lost, and HistoryLost if the server lacks the
+        revision."""
         body = {"create_request": {**_range_of(prefix), "start_revision": str(revision)}}
         at = self._at
         try:
@@ -194,8 +195,9 @@ class Etcd:
     async def follow(
         self, prefix: str, silence_s: float = SILENCE_S
     ) -> AsyncGenerator[Snapshot | Changes | EtcdError, None]:
-        """Yield all keys under a prefix, then their changes, forever. While the server is lost, yield errors. After a
-        lost connection, a compacted history or a long silence, read all keys again: the server may have lost data."""
+        """Yield all keys under a prefix, then their changes, forever. While no server answers, yield errors. After a
+        lost connection, a compacted history or a long silence, yield all keys again, because the server may have lost
+        data."""
         wait = FIRST_WAIT_S
         while True:
             try:
@@ -215,7 +217,7 @@ class Etcd:
 
     async def _lines(self, endpoint: str, body: Any, silence_s: float) -> AsyncGenerator[bytes, None]:
         """Yield the lines of a streamed answer."""
-        # A member without a leader gets no changes. With this header it returns an error instead.
+        # A member of an etcd cluster without a leader gets no changes. With this header it returns an error instead.
         headers = {**await self._headers(endpoint), "Grpc-Metadata-hasleader": "true"}
         url, data = f"{endpoint}/v3/watch", msgspec.json.encode(body)
         async with self._client.stream("POST", url, data, headers, silence_s) as stream:
@@ -276,7 +278,7 @@ class Etcd:
         return {"Authorization": self._token}
 
     def _refusal(self, endpoint: str, path: str, status: int, answer: bytes) -> Exception:
-        """Return the error to raise. If another endpoint may succeed, return a NoAnswer."""
+        """Return the exception to raise for an error status. If another endpoint may succeed, it is a NoAnswer."""
         message = _message(answer)
         if NO_LEASE in message:
             return LeaseLost(LEASE_LOST)
@@ -296,7 +298,7 @@ class Etcd:
 
 
 def _read_reply(endpoint: str, path: str, answer: bytes) -> _Reply:
-    """Read an answer. Raise EtcdError if it is not from etcd, for example from a proxy."""
+    """Return an answer of etcd. If the answer is not from etcd but, for example, from a proxy, raise EtcdError."""
     try:
         reply = msgspec.json.decode(answer, type=_Reply, strict=False)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -327,13 +329,13 @@ def _read_changes(line: bytes, revision: int) -> Changes | None:
         raise HistoryLost(f"etcd: revision {revision} was compacted.")
     if news.canceled:
         raise EtcdError(f"etcd: the watch was canceled ({news.cancel_reason}).")
-    if news.created and news.revision < revision - 1:  # otherwise the watch would wait for that revision
+    if news.created and news.revision < revision - 1:  # otherwise the watch would wait for this revision
         raise HistoryLost(f"etcd: this server never reached revision {revision - 1}.")
     return Changes(news.revision, news.events) if news.events else None
 
 
 def _message(answer: bytes) -> str:
-    """Return the error message of an answer. If there is none, return an empty string."""
+    """Return the error message of an answer. If the answer has no message, return an empty string."""
     try:
         document = msgspec.json.decode(answer)
     except msgspec.MsgspecError:

@@ -18,7 +18,7 @@ from headway.policies.bundle import Bundle, is_bundle
 from headway.types import Json
 
 LOOK_S: Final = 0.25  # pause between two reads while waiting
-QUIET: Final = 2  # idle heartbeats to wait for: at the first, a request may still be in transit
+QUIET: Final = 2  # number of idle heartbeats to wait for, because a request may still be in transit at the first one
 
 
 class EtcdFleet:
@@ -44,7 +44,7 @@ class EtcdFleet:
         return await self.etcd.delete(f"{self.prefix}/cordon/{check_id(name, 'NAME')}")
 
     async def drain(self, name: str, why: str, wait_s: float) -> str:
-        """Cordon a node and wait until its engine is idle. Return "" if it is idle, otherwise the reason why not."""
+        """Cordon a node and wait until its engine is idle. Return "" if it is idle, otherwise why it is not."""
         if not await self.cordon(name, why, drain=True):
             return "no agent reports its load"
         until = time.monotonic() + wait_s
@@ -127,7 +127,7 @@ def load_policies(file: Path) -> Json:
 
 
 def read_policy(value: bytes, where: str) -> dict[str, Any]:
-    """Read a `policies:` block or a bundle, in JSON or YAML. Raise if it names a policy in a file."""
+    """Read a `policies:` block or a bundle, in JSON or YAML. Raise if it names a file."""
     check_size(value, where)
     try:
         document = msgspec.json.decode(value)

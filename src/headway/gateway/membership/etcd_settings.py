@@ -18,7 +18,7 @@ PREFIX: Final = "/headway"
 
 
 def _read_endpoints(value: Any, where: str) -> tuple[str, ...]:
-    """Read endpoints from a list, or from a string with commas."""
+    """Return the endpoints in a list, or in a string that separates them by commas."""
     endpoints = value.split(",") if isinstance(value, str) else value
     if not isinstance(endpoints, list) or not all(isinstance(endpoint, str) for endpoint in endpoints):
         raise HeadwayError(f"{where}: expected text or a list of texts, got {shown(value)}.")

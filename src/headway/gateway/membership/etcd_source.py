@@ -6,9 +6,9 @@
     routing/policy-status/GATEWAY   whether that gateway accepted the policies
     store                           a random mark that identifies the store
 
-While etcd is down, the gateway keeps the last known state. When etcd is back, the gateway reads all keys again. A
-different mark shows that etcd has lost its data. Then the gateway gives engines time to register again, and restores
-the cordons.
+While etcd is down, the gateway keeps the last known state. When etcd is available again, the gateway reads all keys. If
+the mark in `store` has changed, etcd has lost its data. Then the gateway gives engines time to register again, and
+restores the cordons.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 SOURCE: Final = "etcd"
 AGENT: Final = "agent"  # reporter of a node's readiness
-OLD_S: Final = 15.0  # older signals are ignored until the next heartbeat
+OLD_S: Final = 15.0  # signals older than this are ignored until the next heartbeat
 GRACE_S: Final = 15.0  # time for engines to register again after etcd lost its data
 log = logging.getLogger("headway.gateway")
 
@@ -63,12 +63,12 @@ class EtcdSource:
         self.connected: bool | None = None  # None: not tried yet
         self.revision = 0
         self.gateway = settings.gateway or f"{socket.gethostname()}:{port}"
-        self.nodes: dict[str, Node] = {}  # nodes, as etcd has them
+        self.nodes: dict[str, Node] = {}  # valid nodes in etcd, by name
         self.offered: dict[str, BackendSpec] = {}  # nodes that the fleet has accepted
-        self.cordons: dict[str, bytes] = {}  # cordons in etcd; the admin API may have others
+        self.cordons: dict[str, bytes] = {}  # cordons in etcd; the admin API may have set further cordons
         self._revisions: dict[str, int] = {}  # last revision of each node
-        self._read: dict[str, tuple[dict[str, Any], BackendSpec]] = {}  # last document and spec of each node
-        self._news: dict[str, float] = {}  # age in seconds of each node's signals that are not applied yet
+        self._read: dict[str, tuple[dict[str, Any], BackendSpec]] = {}  # last document of each node and its spec
+        self._news: dict[str, float] = {}  # for each node with new signals: their age in seconds
         self._late: dict[str, None] = {}  # nodes of a lost store that have not registered again
         self._refusals: dict[str, str] = {}  # last logged reason for refusing each node
         self._policy = 0  # revision of the policies that were tried last
@@ -118,7 +118,7 @@ class EtcdSource:
         policy = snapshot.items.get(f"{prefix}/routing/policy")
         if lost:
             self._late = dict.fromkeys(name for name in self.nodes if name not in nodes)
-            # Restore lost cordons: only an operator lifts a cordon, by deleting its key.
+            # Restore lost cordons, because only an operator may lift a cordon, by deleting its key.
             for name in [name for name in self.cordons if name not in cordons]:
                 await self.etcd.put(f"{prefix}/cordon/{name}", self.cordons[name])
                 log.warning("etcd: the cordon of %s was lost; the gateway restored it", _plain(name))
@@ -199,7 +199,7 @@ class EtcdSource:
             self._refuse(name, str(error))  # the node keeps its last valid state
             return
         self.nodes[name] = node
-        # The agent's clock may be wrong, so use its time only if the signals may be old.
+        # The agent's clock may be wrong, so use the agent's timestamp only if the signals may be old.
         self._news[name] = 0.0 if live or not node.at else max(0.0, time.time() - node.at)
 
     def _drop(self, name: str) -> None:
@@ -208,7 +208,7 @@ class EtcdSource:
             table.pop(name, None)
 
     def _spec(self, name: str, node: Node) -> BackendSpec | None:
-        """Return the node's spec; if it is invalid, the last accepted one. Until its models are known, return None."""
+        """Return the node's spec; if it is invalid, the last accepted spec; None while its models are unknown."""
         if not node.models and not node.ready:
             return None
         document: dict[str, Any] = node.backend()
@@ -238,7 +238,7 @@ class EtcdSource:
         self._news.clear()
 
     def _offer(self, specs: dict[str, BackendSpec]) -> None:
-        """Offer all nodes to the fleet together. If they conflict, offer them singly, and omit conflicting nodes."""
+        """Offer all nodes to the fleet together. If it refuses them, offer them one by one, and omit refused nodes."""
         fleet = self.fleet
         try:
             fleet.offer(SOURCE, specs)
@@ -266,7 +266,7 @@ class EtcdSource:
             log.warning("etcd: refused the node %s: %s", _plain(name), why)
 
     def _overdue(self) -> None:
-        """Drop the nodes that have not registered again after etcd lost its data."""
+        """Drop the nodes that have not registered again in the time allowed after etcd lost its data."""
         for name in list(self._late):
             log.warning("etcd: removed %s, which has not registered again", name)
             self._drop(name)
@@ -312,5 +312,5 @@ class EtcdSource:
 
 
 def _plain(name: str) -> str:
-    """Return a key from etcd without control characters, for the log."""
+    """Return a key from etcd for the log: shortened, and without control characters."""
     return cut("".join(sign if sign.isprintable() else "?" for sign in name))

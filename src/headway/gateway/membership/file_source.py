@@ -25,8 +25,8 @@ log = logging.getLogger("headway.gateway")
 
 
 class FileSource:
-    """Reads the file, and the files that it names, every second. A change takes effect when two consecutive reads are
-    equal, because a half-written file can be valid YAML."""
+    """Reads the gateway's file, and the files that it names, every second. A change takes effect when two consecutive
+    reads are equal, because a half-written file can be valid YAML."""
 
     def __init__(
         self, clock: Clock, fleet: Fleet, switch: PolicySwitch, shadows: Shadows, config: Config, poll_s: float = POLL_S

@@ -16,7 +16,7 @@ LARGEST: Final = 256 * 1024  # maximum size of a document, in bytes
 
 
 class Node(Struct, omit_defaults=True):
-    """Unknown keys are ignored, because agents and gateways may differ in version. A node never holds secrets."""
+    """A node's document, without secrets. Unknown keys are ignored: agents and gateways may differ in version."""
 
     url: str
     models: list[str] = []
@@ -37,7 +37,7 @@ class Node(Struct, omit_defaults=True):
     ready: bool = True  # True by default, because a node written by hand has no agent
     why: str = ""  # why the node is not ready
     signals: dict[str, float] = {}
-    at: float = 0.0  # when the agent wrote this, by the agent's clock
+    at: float = 0.0  # time at which the agent wrote this document, by the agent's clock
     agent: str = ""  # id of the agent
     version: str = ""
 
@@ -53,7 +53,7 @@ class Node(Struct, omit_defaults=True):
         return msgspec.json.encode(self)
 
     def backend(self) -> dict[str, Any]:
-        """Return the node as a mapping under `backends:` in a gateway's file."""
+        """Return the node's settings in the form of an entry under `backends:` in a gateway's file."""
         keys = {name: getattr(self, name) for name in ("url", "models", *OPTIONAL)}
         return {name: value for name, value in keys.items() if value is not UNSET}
 
@@ -76,7 +76,7 @@ def check_id(name: str, where: str) -> str:
 
 
 def optional(pairs: dict[str, Any], where: str) -> dict[str, Any]:
-    """Check the optional keys of a node and the types of their values."""
+    """Return `pairs` if all are optional keys of a node with values of the right types; otherwise raise."""
     types = {field.name: field.type for field in msgspec.structs.fields(Node)}
     for name, value in pairs.items():
         if name not in OPTIONAL:

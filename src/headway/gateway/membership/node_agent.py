@@ -23,7 +23,7 @@ from headway.gateway.membership.etcd_client import Etcd, EtcdError, LeaseLost
 from headway.gateway.membership.node import Node
 from headway.http.address import Address
 
-HEARTBEATS: Final = 3  # a lease lasts for this many heartbeats
+HEARTBEATS: Final = 3  # duration of a lease, in heartbeats
 ENDING: Final = "its agent is stopping"
 log = logging.getLogger("headway.agent")
 
@@ -41,12 +41,12 @@ class Agent:
         self.node = node  # the node as of the last heartbeat
         self._asks_models = not node.models
         self._up = False  # whether the engine was ready at the last heartbeat
-        self._down = ""  # why the agent cannot write to etcd
-        self._rival = ""  # another agent that writes the same node
+        self._down = ""  # why the agent cannot write to etcd; empty if it can
+        self._rival = ""  # id of another agent that writes the same node
         self._ending = False
 
     async def run(self, ended: asyncio.Event, drain_s: float) -> None:
-        """Run until `ended` is set. Then stop new requests, and wait up to `drain_s` seconds for those in flight."""
+        """Run until `ended` is set. Then report the engine as not ready, and wait up to `drain_s` until it is idle."""
         sampling: asyncio.Task[None] | None = None
         if self.meter is not None:
             await self.meter.sample()
@@ -64,7 +64,7 @@ class Agent:
             await self.etcd.close()
 
     async def beat(self) -> None:
-        """Send one heartbeat. While etcd is down, the agent retries and the engine continues to serve."""
+        """Send one heartbeat. If etcd is down, the next heartbeat tries again, and the engine continues to serve."""
         node = self.node = await self._look()
         try:
             await self._write(node)
@@ -161,7 +161,7 @@ def advertised_url(engine: str, advertise: str | None, endpoints: tuple[str, ...
 
 
 def own_address(endpoint: str) -> str:
-    """Return the local address from which this machine reaches an endpoint. The UDP socket sends nothing."""
+    """Return the local address from which this machine reaches an endpoint. Connecting a UDP socket sends nothing."""
     parts = urlsplit(endpoint)
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(

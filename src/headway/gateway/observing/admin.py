@@ -1,8 +1,8 @@
 """The admin API, on its own address. It shows and changes engines and policies, and shows the gateway's state.
 
 Every request needs the key, as `Authorization: Bearer KEY`. A GET may also send the key as the password of HTTP Basic,
-so that a browser can show the status page. Other methods may not use Basic, because a page of another site could
-misuse a password that the browser stores.
+so that a browser can show the status page. Other methods may not use Basic, because a browser stores the password, and
+pages of other sites could then misuse it.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class Admin:
         return answer
 
     def _event(self) -> bytes:
-        """Return the status as an event. Encode it only once for all watchers."""
+        """Return the status as a server-sent event. Encode it only once for all watchers."""
         now = self.clock.seconds()
         if now - self._latest[0] > EVERY_S / 2:
             self._latest = now, b"data: " + msgspec.json.encode(self.board.status()) + b"\n\n"
@@ -199,7 +199,7 @@ class Admin:
     @endpoint("GET", "/metrics", "Metrics for Prometheus.", schema=TEXT, kind="text/plain")
     async def metrics(self, request: Request) -> StreamResponse:
         figures, accept = self.board.figures(), request.headers.get("Accept", "")
-        # Render in a thread: a page of many models and engines takes seconds, and must not delay requests.
+        # Render in a thread, because a page with many models and engines takes seconds and must not delay requests.
         body, kind = await asyncio.to_thread(lambda: exposition.render(exposition.together(figures), accept))
         return self.web.Response(body=body, headers={"Content-Type": kind})
 
@@ -250,7 +250,7 @@ class Admin:
         known = name in fleet.names
         try:
             self.orders.give(SOURCE, msgspec.to_builtins({**fleet.sources[SOURCE], name: spec}))
-        except HeadwayError as error:  # the engine conflicts with others
+        except HeadwayError as error:  # the engine conflicts with other engines
             raise Wrong(409, str(error)) from None
         backend = fleet.names.get(name)
         status = {"name": name, "state": "waiting"} if backend is None else self.board.backend_status(backend)

@@ -1,5 +1,5 @@
 """One chapter of live traffic: the requests of one run folder, while the gateway collects them. The gateway encodes
-rows in small groups. The process that writes the run folder sorts the rows into columns."""
+each request as a row, in small groups of rows. The process that writes the run folder turns the rows into columns."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from headway.gateway.observing.observing_settings import RecordSettings
 
 UNKNOWN: Final = -1
-AT_A_TIME: Final = 64  # number of rows encoded together, which takes a few tenths of a millisecond
+AT_A_TIME: Final = 64  # number of rows to encode together; encoding them takes a few tenths of a millisecond
 
 
 class Engine(Struct):
-    """The engine at one place of the fleet."""
+    """The engine at one place of the fleet, with the number of its KV blocks and the peak of those in use."""
 
     spec: BackendSpec
     kv_blocks: int
@@ -45,7 +45,7 @@ class EndedRequest(Struct, array_like=True, gc=False):
     model: str
     max_tokens: int | None
     counted_tokens: int  # number of prompt tokens, as the gateway counts them
-    keys: tuple[int, ...]  # block keys of its prompt; `ends` has the ends of the blocks, in tokens
+    keys: tuple[int, ...]  # block keys of the prompt; `ends` has the end of each block, in tokens
     ends: tuple[int, ...]
     arrival_ps: int
     finished_ps: int
@@ -62,7 +62,7 @@ class EndedRequest(Struct, array_like=True, gc=False):
 
 
 class DecisionRow(Struct, array_like=True, gc=False):
-    """The arguments of `DecisionLog.take`, with places instead of engines, and the scorecard."""
+    """The arguments of `DecisionLog.take`, with the places of engines instead of their indexes, and the scorecard."""
 
     request: int
     at_ps: int
@@ -71,7 +71,7 @@ class DecisionRow(Struct, array_like=True, gc=False):
     prefill: int
     priority: float
     reason: str
-    candidates: int  # index of the set of candidates
+    candidates: int  # index of the set of candidates in `LogDocument.sets`
     signals: list[list[int]]
     believed: list[int]
     prompt_tokens: int
@@ -104,7 +104,7 @@ class LogDocument(Struct):
 
     rows: list[bytes]  # groups of DecisionRow
     sets: Sequence[tuple[int, ...]]
-    signals: list[str]  # in the order of `DecisionRow.signals`
+    signals: list[str]  # names of the signals, in the order of `DecisionRow.signals`
     block_tokens: int
     verdicts: list[Verdict]
 
@@ -142,7 +142,7 @@ class LiveLog(DecisionLog):
 
 
 class Chapter:
-    """The requests from number `first` to before `end`. `end` is -1 until the next chapter begins."""
+    """The requests with numbers from `first` to `end` - 1. `end` is -1 until the next chapter begins."""
 
     def __init__(self, first: int, engines: dict[int, Engine], policies: Json, settings: RecordSettings) -> None:
         self.first, self.end = first, -1
@@ -150,7 +150,7 @@ class Chapter:
         self.prompts = settings.prompts  # whether prompts are recorded
         self.rows = RowBuffer()
         self.count = 0
-        self.open: dict[int, Request] = {}  # requests with a decision that have not ended
+        self.open: dict[int, Request] = {}  # requests that have a decision but have not ended
         self.log = LiveLog() if settings.decisions else None
         self.journal = None if self.log is None else self.log.journal(0)
         self.deadline = 0.0  # time at which the chapter is written even if requests have not ended
@@ -200,7 +200,7 @@ class Chapter:
         )
 
     def document(self, folder: str, block_tokens: int, metrics: dict[str, float]) -> ChapterDocument:
-        """Return the chapter. Requests that have not ended get the outcome `in_flight`."""
+        """Return the chapter for the writing process. Requests that have not ended get the outcome `in_flight`."""
         for request in self.open.values():
             self.rows.add(self._row(request, UNKNOWN, "in_flight", ""))
         return ChapterDocument(

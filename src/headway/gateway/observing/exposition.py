@@ -93,7 +93,7 @@ _DECLARED: Final = (
 )
 METRICS: Final = {metric.name: metric for metric in _DECLARED}
 SIGNAL_GAUGES: Final = tuple(name for name in SIGNALS if f"headway_backend_{name}" in METRICS)
-# All processes of a gateway have the same value of these metrics, so the page has the maximum instead of the sum.
+# All processes of a gateway have the same value of these metrics, so the page shows the maximum instead of the sum.
 SAME: Final = (
     *(metric.figure for metric in METRICS.values() if metric.figure.startswith("backend_")),
     "policy_version",
@@ -143,7 +143,7 @@ def _buckets(counts: list[int], ends: tuple[float, ...]) -> list[tuple[str, int]
 
 
 def render(figures: Json, accept: str = "") -> tuple[bytes, str]:
-    """Return the page and its content type. By default it is Prometheus text; `accept` may ask for OpenMetrics."""
+    """Return the page and its content type: Prometheus text or, if the header `accept` asks for it, OpenMetrics."""
     try:
         from prometheus_client import CollectorRegistry, ProcessCollector
         from prometheus_client.exposition import choose_encoder

@@ -1,6 +1,7 @@
 """Counters and histograms of ended requests.
 
-`plain` returns them as mappings that one process can send to another. `merge` adds up those of several processes.
+`plain` returns them as mappings that one process can send to another. `merge` adds up the mappings of several
+processes.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ FIRST: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75
 SHORT: Final = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1)
 WAITS: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 BUCKETS: Final = {"ttft": FIRST, "tpot": SHORT, "e2e": LONG, "queue_wait": WAITS}
-MOST_NAMES: Final = 200  # maximum number of models, of engines and of reasons; others count as "other"
-MOST_GROUPS: Final = 2000  # maximum number of model-engine pairs; a pair takes 75 lines of the page
+MOST_NAMES: Final = 200  # maximum number of models, of engines and of reasons; further names count as "other"
+MOST_GROUPS: Final = 2000  # maximum number of model-engine pairs; each pair has 75 lines on the metrics page
 OTHER: Final = "other"
-BETWEEN: Final = "\x1f"  # separates the labels in a key
+BETWEEN: Final = "\x1f"  # separator of the labels in a key
 WINDOW_S: Final = 60
 SAMPLES: Final = 200  # maximum number of requests per second that enter the percentiles
 SHARES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
@@ -34,7 +35,7 @@ TTFT, TPOT, E2E, QUEUE_WAIT = (tuple(round(end * PS_PER_SECOND) for end in ends)
 
 
 class Group:
-    """The requests of one model at one engine. For requests that no engine got, both names are empty."""
+    """Counts of the requests of one model at one engine. For requests that no engine received, both names are empty."""
 
     __slots__ = ("believed", "e2e", "ends", "output", "prompt", "queue_wait", "tpot", "ttft")
 
@@ -45,18 +46,18 @@ class Group:
 
 
 class Second:
-    """The requests that ended in one second. The first SAMPLES of them keep TTFT, TPOT, E2E and queue wait."""
+    """The requests that ended in one second. `samples` has TTFT, TPOT, E2E and queue wait of the first SAMPLES."""
 
     __slots__ = ("_counts", "ended", "number", "samples")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.ended = 0
-        self.samples: list[tuple[int, int, int, int]] = []  # -1: no such duration
+        self.samples: list[tuple[int, int, int, int]] = []  # -1: the request has no such duration
         self._counts: list[Counter[int]] | None = None
 
     def counts(self) -> list[Counter[int]]:
-        """Return the durations of a past second, counted by bucket. They are computed once."""
+        """Return the number of durations in each bucket, for a past second. The result is computed once, and cached."""
         if self._counts is None:
             columns = zip(*self.samples, strict=True) if self.samples else ((),) * len(BUCKETS)
             self._counts = [Counter(bucket(value) for value in column if value >= 0) for column in columns]
@@ -130,7 +131,7 @@ class GatewayMetrics:
             second.samples.append((ttft, tpot, e2e, wait))
 
     def _group(self, model: str, engine: str) -> Group:
-        """Return a group. The number of groups is limited, because the names come from clients."""
+        """Return the group of a model and an engine. The number of groups is limited: clients choose the names."""
         key = (_bound_name(self._models, model), _bound_name(self._engines, engine))
         if len(self.groups) >= MOST_GROUPS and key not in self.groups:
             key = (OTHER, key[1])
@@ -188,7 +189,7 @@ def _bound_name(names: dict[str, None], name: str) -> str:
 
 
 def merge(plains: Iterable[Json]) -> Json:
-    """Add up the numbers of several processes, separately for each name and labels."""
+    """Add up the numbers of several processes, separately for each metric name and combination of labels."""
     merged: Json = {}
     for plain in plains:
         for kind, figures in plain.items():
@@ -206,8 +207,8 @@ def merge(plains: Iterable[Json]) -> Json:
 
 
 def percentiles(plain: Json, up_s: float = WINDOW_S) -> Json:
-    """Return percentiles in ms over the last minute, or since the gateway started if that is later. Each is within 1/32
-    of the true value; None without requests. `count` is the number of sampled requests."""
+    """Return percentiles in ms over the last minute, or since the gateway's start if that is more recent. A percentile
+    is within 1/32 of the true value, or None without requests. `count` is the number of sampled requests."""
     shares: Json = {"requests_per_s": plain["recent"]["ended"][""] / min(WINDOW_S, max(1, int(up_s)))}
     for name in BUCKETS:
         counts = sorted((int(at), count) for at, count in plain["recent"][name].items())

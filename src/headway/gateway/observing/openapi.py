@@ -56,14 +56,14 @@ Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
 class Operation(Struct, frozen=True, kw_only=True):
-    """One method of one path."""
+    """One operation of an API: a method of a path, with its description."""
 
     method: str = "GET"
     path: str
     name: str
     summary: str
     errors: tuple[int, ...] = ()
-    replies: dict[int, str] = {}  # meaning of each status; if empty, status 200 means the summary
+    replies: dict[int, str] = {}  # meaning of each status; if empty, the summary describes status 200
     schema: Json | bool = field(default_factory=OBJECT.copy)  # schema of the replies
     kind: str = JSON  # content type of the replies
     parameters: tuple[Json, ...] = ()
@@ -108,7 +108,7 @@ def _document(title: str, words: str, operations: Iterable[Operation]) -> Json:
 
 @cache
 def data_plane() -> bytes:
-    """Return the document of the address for clients."""
+    """Return the OpenAPI document of the address for clients, as JSON."""
     models = {
         "type": "object",
         "required": ["object", "data"],
@@ -159,7 +159,7 @@ URL: Final[Json] = {"type": "string", "pattern": "^https?://[a-z0-9]{1,30}(:[1-9
 
 
 def endpoint(method: str, path: str, summary: str, *errors: int, **more: Any) -> Callable[[Handler], Handler]:
-    """Declare a handler of the admin API, with its path and description."""
+    """Return a decorator that declares a handler of the admin API, with its path and description."""
 
     def attach(handler: Handler) -> Handler:
         codes = tuple(sorted({401, *errors}))
@@ -178,7 +178,7 @@ def endpoints(api: object) -> Iterator[tuple[Operation, Any]]:
 
 
 def admin_api(operations: Iterable[Operation]) -> Json:
-    """Return the document of the admin API."""
+    """Return the OpenAPI document of the admin API."""
     document = _document("Headway gateway, admin API", "Every path requires the admin key.", operations)
     return {**document, "security": [{"key": []}]}
 

@@ -42,7 +42,7 @@ NAME: Final = name_parameter("name of the candidate", 100)
 
 
 class Wrong(Exception):
-    """The request is refused with this HTTP status."""
+    """Raised by a handler to refuse the request with this HTTP status."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -59,7 +59,7 @@ class PolicyApi:
         orders: Orders,
         reply: Callable[..., Response],
     ) -> None:
-        """`reply` turns a document and an optional status into a response."""
+        """`reply` returns the HTTP response for a document and an optional status."""
         self.plane, self.failures, self.orders, self._json = plane, failures, orders, reply
         self.watch, self.candidates = canary, shadows
 
@@ -140,7 +140,7 @@ async def read_json(request: Request) -> Any:
 
 
 async def _read_mapping(request: Request, where: str, expected: str) -> Json:
-    """Read policies, or a section with policies. Raise if they name a file."""
+    """Return the policies, or the section with policies, in a request's body. Raise if they name a file."""
     document = await read_json(request)
     if not isinstance(document, dict):
         raise Wrong(400, f"{where}: expected {expected}")

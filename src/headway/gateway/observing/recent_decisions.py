@@ -1,5 +1,5 @@
-"""The last decisions, with the signals and scores behind them. Scorecards cost time, so policies write only a limited
-number of them per second. The limit does not change any decision."""
+"""The last decisions, with the signals and scores behind them. Scorecards take time to compute, so policies write only
+a limited number of scorecards per second. The limit does not change any decision."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from headway.gateway.plane import Plane
     from headway.policies.context import Context
 
-SHOWN: Final = [*[name for name in RECORDED_BY_KIND if name != "kv_used"], "kv_utilization"]  # per candidate
-KEPT: Final = 512  # number of decisions to keep, and also of decisions with scorecards
+SHOWN: Final = [*[name for name in RECORDED_BY_KIND if name != "kv_used"], "kv_utilization"]  # for each candidate
+KEPT: Final = 512  # number of last decisions to keep, and also number of last explained decisions to keep
 PER_SECOND: Final = 20.0
 MOST_REASONS: Final = 1000
 LONGEST_REASON: Final = 200
@@ -43,7 +43,7 @@ Kind = Literal["routed", "rejected", "delayed"]
 
 
 class Entry(Struct, frozen=True, gc=False):
-    """One decision. `candidates` holds the candidates' signals before the decision."""
+    """One decision. `candidates` holds the signals of each candidate before the decision; None if not explained."""
 
     at_ps: int
     kind: Kind
@@ -61,7 +61,7 @@ class Decisions:
         self.every: deque[Entry] = deque(maxlen=KEPT)
         self.explained: deque[Entry] = deque(maxlen=KEPT)
         self.cluster = ClusterView(())
-        self.left = self.most = max(1, int(settings.per_second))  # number of decisions to explain in this period
+        self.left = self.most = max(1, int(settings.per_second))  # number of decisions to explain until the next reset
         self._asking = settings.all or settings.per_second > 0
 
     def bind(self, context: Context, cluster: ClusterView, reported: Collection[str]) -> None:
@@ -73,7 +73,7 @@ class Decisions:
         kind: Kind = "rejected" if isinstance(verdict, Reject) else "delayed"
         entry = Entry(now_ps, kind, request, verdict, 0.0, None)
         self.every.append(entry)
-        self.explained.append(entry)  # a refusal has no scorecard
+        self.explained.append(entry)  # a refusal needs no scorecard
 
     def on_routed(self, now_ps: int, request: Request, route: Route, priority: Priority) -> None:
         cluster = self.cluster
@@ -100,7 +100,7 @@ class Decisions:
         self._asking = self.cluster.explain = True
 
     def last(self, count: int, every: bool = False) -> list[Json]:
-        """Return decisions, newest first: only those with scorecards, or with `every` all decisions."""
+        """Return the last `count` decisions, newest first. Without `every`, return explained decisions only."""
         entries = self.every if every else self.explained
         return [_document(entry) for entry in islice(reversed(entries), count)]
 
@@ -142,7 +142,7 @@ class Reasons:
         self.lines: dict[str, bytes] = {}
 
     def line(self, reason: str) -> bytes:
-        """Return the header line for a policy's reason. If the policy gave none, use the policy's name."""
+        """Return the header line for a policy's reason. If the reason is empty, use the policy's name."""
         if self.version != self.plane.version:
             self.version = self.plane.version
             self.lines.clear()

@@ -1,8 +1,8 @@
 """Writes one chapter of live traffic as a run folder. It runs in a separate process, so that no request waits for it.
 
-The gateway does not see inside engines. So a request counts as started when it was sent, and an engine counts as busy
-while it has requests. Cached tokens are those that the engine reports. Without a report, they are those that the
-gateway believed cached.
+The gateway does not see inside engines. Therefore a request counts as started when the gateway sends it, and an engine
+counts as busy while it has requests. The number of cached tokens is the number that the engine reports. Without a
+report, it is the number of tokens that the gateway believed cached.
 """
 
 import os
@@ -114,7 +114,7 @@ def _recorder(rows: list[EndedRequest], places: dict[int, int], reported: bool) 
 
 
 def unique_names(engines: Iterable[Engine]) -> dict[str, Engine]:
-    """Return the engines by name. If an engine has left and come back, add a number to its later names."""
+    """Return the engines by name. If several engines have the same name, because one left and returned, add numbers."""
     names: dict[str, Engine] = {}
     for engine in engines:
         name, again = engine.spec.name, 1
@@ -126,7 +126,7 @@ def unique_names(engines: Iterable[Engine]) -> dict[str, Engine]:
 
 
 def _scenario(document: ChapterDocument, engines: list[Engine]) -> Json:
-    """Describe the traffic as a scenario. `live` shows that it cannot be simulated again."""
+    """Describe the traffic as a scenario. Its key `live` shows that the scenario cannot be simulated again."""
     models = list(dict.fromkeys(engine.model for engine in engines if engine.model))
     return {
         "name": "live traffic",

@@ -3,8 +3,9 @@
     server span   POST /v1/chat/completions, from arrival to end: outcome, decision, scorecard
       client span chat MODEL, from dispatch to end: tokens, time to the first token
 
-The engine gets the client span as its parent. If a client sends a trace, the gateway continues it and obeys its sampled
-flag. Of all other requests, it samples the share `sample`. It creates the spans when a request has ended.
+The engine receives the id of the client span as the parent of its own spans. If a client sends a trace, the gateway
+continues the trace and obeys its sampled flag. Of all other requests, the gateway samples the fraction `sample`. It
+creates the spans of a request after the request has ended.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 PARENT: Final = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
 OPERATIONS: Final = {"chat": "chat", "completion": "text_completion", "embedding": "embeddings"}
 PS_PER_NS: Final = 1000
-MOST_SCORES: Final = 64  # maximum number of candidates of a scorecard in a span
+MOST_SCORES: Final = 64  # maximum number of candidates that a span shows of a scorecard
 
 
 class Trail(NamedTuple):
@@ -75,7 +76,7 @@ class Tracing:
         pass
 
     async def stop(self) -> None:
-        await asyncio.to_thread(self.provider.shutdown)  # sends the remaining spans first
+        await asyncio.to_thread(self.provider.shutdown)  # also sends the remaining spans
 
     def begin(self, exchange: Exchange) -> None:
         """Generate the trace and span ids before routing. Set the header that names the engine's parent span."""
@@ -169,7 +170,7 @@ class Tracing:
         return attributes
 
     def _scores(self, span: Any, request: int) -> None:
-        """Add the scorecard of the request's last explained decision, if it has one."""
+        """Add the scorecard of the request's last explained decision to the span. Without a scorecard, add nothing."""
         explained = reversed(self.decisions.explained)
         entry = next((entry for entry in explained if entry.request.id == request and entry.kind == "routed"), None)
         if entry is None or entry.answer.scorecard is None:
@@ -205,7 +206,7 @@ def _ids() -> Any:
     from opentelemetry.sdk.trace.id_generator import IdGenerator
 
     class Preset(IdGenerator):
-        """Returns the ids that were drawn when the request arrived."""
+        """Returns the ids that were generated when the request arrived."""
 
         trace = span = 1
 

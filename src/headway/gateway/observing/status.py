@@ -60,7 +60,7 @@ class StatusBoard(Struct, kw_only=True):
     peers: Peers | None
 
     def ages(self, backend: Backend) -> dict[str, float]:
-        """Return the age of each signal in seconds. If an engine has no signals, return the age of its last report."""
+        """Return the age of each signal of an engine in seconds. Without signals, return the age of its last report."""
         ages = self.signals.ages(backend)
         observed = backend.view.observed_at
         if not ages and observed is not None:
@@ -136,12 +136,12 @@ class StatusBoard(Struct, kw_only=True):
         }
 
     def source_of(self, name: str) -> str | None:
-        """Return the source that defines the engine: file, admin or etcd."""
+        """Return the source that defines the engine: file, admin or etcd; None if no source defines it."""
         return next((source for source, members in self.fleet.sources.items() if name in members), None)
 
     def gauges(self) -> dict[str, dict[str, Any]]:
-        """Return the current gauges, and the engines' counters, by name and labels. They are added up over the
-        processes of a gateway, except those in `exposition.SAME`."""
+        """Return the current gauges, and the engines' counters, by name and labels. The metrics page shows their sum
+        over the processes of a gateway, except for those in `exposition.SAME`."""
         gauges: dict[str, dict[str, Any]] = {
             "waiting_requests": {"": len(self.waiting)},
             "client_connections": {"": len(self.reception.clients)},
@@ -184,7 +184,7 @@ def _total(plain: Json, name: str) -> int:
 
 
 def _believed_share(plain: Json, engine: str) -> float | None:
-    """Of the prompt tokens sent to an engine, return the share that was believed cached there."""
+    """Return the fraction of an engine's prompt tokens that were believed cached there; None without prompt tokens."""
     counters = plain["counters"]
     keys = [key for key in counters["prompt_tokens"] if key.split(BETWEEN)[1] == engine]
     prompt = sum(counters["prompt_tokens"][key] for key in keys)
@@ -192,7 +192,7 @@ def _believed_share(plain: Json, engine: str) -> float | None:
 
 
 def _brief(decision: Json, policy: str) -> Json:
-    """Return the decision without its scorecard. If it has no reason, use the policy's name."""
+    """Return a decision without its scorecard and candidates. If a route has no reason, use the policy's name."""
     brief = {name: value for name, value in decision.items() if name not in ("candidates", "scorecard")}
     if decision["decision"] == "routed":
         brief["reason"] = brief["reason"] or policy

@@ -1,8 +1,8 @@
 """Records live traffic as run folders, which `headway report` and `headway explain` read.
 
 A folder holds one chapter: consecutive requests in order of arrival, all under the same policies. The folder's name is
-the number F of its first request. Request N of the header `x-headway-request` is request N - F in the folder. A
-separate process writes the folder.
+the number F of its first request. A request with number N in the header `x-headway-request` has number N - F in the
+folder. A separate process writes the folder.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 GRACE_S: Final = 600.0  # maximum time that a chapter waits for its last requests to end
 PENDING: Final = 4  # maximum number of chapters that wait for their last requests
 WRITING: Final = 2  # maximum number of folders written at a time; further chapters are lost
-MOST_BYTES: Final = 64 * 1024 * 1024  # maximum memory of one chapter
+MOST_BYTES: Final = 64 * 1024 * 1024  # maximum size of one chapter in memory
 RUNS: Final = 100_000
 log = logging.getLogger("headway.gateway")
 
 
 class Records:
-    """A component of the gateway, and also a journal of the control plane."""
+    """Collects and writes chapters. It is a component of the gateway, and also a journal of the control plane."""
 
     def __init__(self, clock: Clock, settings: RecordSettings, policies: Json) -> None:
-        """Begin with the gateway's first policies. `attach` sets the other parts, which are built later."""
+        """Begin the first chapter. `attach` sets the other parts of the gateway, because they are built later."""
         self.clock, self.settings = clock, settings
         self.place = _own_folder(settings)
         self.bound: tuple[Context, ClusterView, tuple[str, ...]] | None = None
@@ -76,7 +76,7 @@ class Records:
         return {backend.place: _engine(backend) for backend in self.fleet.members}
 
     def _on_change(self, backend: Backend, what: str) -> None:
-        """If an engine joins at a place that had another engine, begin a new chapter."""
+        """If an engine joins at a place where the chapter has another engine, begin a new chapter."""
         if what != "joined":
             return
         known = self.current.engines.get(backend.place)
@@ -156,7 +156,7 @@ class Records:
             self.roll()
 
     def bind(self, context: Context, cluster: ClusterView, reported: Collection[str]) -> None:
-        """If the policies were replaced, begin a new chapter."""
+        """Use the context of new policies. Unless this is the first call, begin a new chapter."""
         again = self.bound is not None
         self.bound = context, cluster, tuple(reported)
         for chapter in self.pending:
@@ -197,7 +197,7 @@ def _own_folder(settings: RecordSettings) -> Any:
             place = settings.folder / f"{run:04d}"
             try:
                 place.mkdir()
-            except FileExistsError:  # another process was faster
+            except FileExistsError:  # another process created this folder first
                 continue
             return place
     except OSError as error:

@@ -1,1 +1,1 @@
-"""Trials of policies on live traffic. Shadow candidates decide on no request; a canary decides on a share of them."""
+"""Trials of policies on live traffic. Shadow candidates decide on no request; a canary decides on some requests."""

@@ -1,7 +1,8 @@
-"""Statistics of a canary: results of its requests and of the others, their difference, and whether it must end.
+"""Statistics of a canary: results of its requests and of the other requests, their difference, and the verdict.
 
-Each side is counted by second. Consecutive seconds are collected until both sides have a few requests; then they form a
-pair. The difference of the two means is one value of a paired comparison, so that changes of load cancel out.
+The two sides are the canary and the live policies. Each side is counted by second. Consecutive seconds are collected
+until both sides have a few requests; then these seconds form a pair. The difference of the two means of a pair is one
+value of a paired comparison, so that changes of load cancel out.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from headway.types import PS_PER_SECOND, Json
 
 SIDES: Final = ("live", "canary")
 WINDOW_S: Final = 60  # number of seconds that the verdict covers
-Z: Final = 3.0  # half-width of the intervals in standard deviations; large, because the test is repeated
+Z: Final = 3.0  # half-width of the confidence intervals in standard deviations; large, because the test is repeated
 LEAST: Final = 5  # minimum number of requests of each side in a pair
 MOST_PAIRS: Final = 500
-SHARE: Final = 0.9  # the compared quantile
+SHARE: Final = 0.9  # quantile of TTFT to compare
 
 
 class SideTally:
-    """Counts of the requests of one side that ended in some period."""
+    """Counts of the requests of one side that ended in a period."""
 
     def __init__(self) -> None:
         self.ended = self.errors = self.missed = 0
         self.first = self.sum_ps = 0  # number of requests with a first token, and the sum of their TTFT
-        self.counts: Counter[int] = Counter()  # number of TTFTs, by bucket
+        self.counts: Counter[int] = Counter()  # number of requests with a first token, by bucket of their TTFT
 
     def add(self, ttft_ps: int, error: bool, missed: bool) -> None:
         self.ended += 1
@@ -65,7 +66,7 @@ class Trial:
     def __init__(self, slo_ps: int | None) -> None:
         self.slo_ps = slo_ps
         self.total = {side: SideTally() for side in SIDES}
-        # Differences of TTFT and of error rate. The difference of TTFT is None if a side has no first token.
+        # Differences of mean TTFT and of error rate. If a side has no first token, the difference of TTFT is None.
         self.pairs: deque[tuple[float | None, float]] = deque(maxlen=MOST_PAIRS)
         self._seconds: deque[tuple[int, dict[str, SideTally]]] = deque(maxlen=WINDOW_S)
         self._pair = {side: SideTally() for side in SIDES}
@@ -102,7 +103,7 @@ class Trial:
         return sums
 
     def difference(self, figure: int = 0) -> Interval | None:
-        """Return the canary's value minus that of the other requests: TTFT in seconds (0) or error rate (1)."""
+        """Return the canary's mean minus the live mean, of TTFT in seconds (`figure` 0) or of the error rate (1)."""
         values = [value for pair in self.pairs if (value := pair[figure]) is not None]
         return mean_of(values) if values else None
 
@@ -110,7 +111,7 @@ class Trial:
 
     def verdict(self, rule: Json, now_ps: int, waiting: dict[str, list[int]]) -> str | None:
         """If the canary must end by this rule, return the reason; otherwise None. `waiting` has the ages of requests
-        without a first token, by side, so that an engine that never answers counts too."""
+        without a first token, by side, so that requests at an engine that never answers count too."""
         sides = self.recent(now_ps)
         live, canary = (sides[side] for side in SIDES)
         if rule["metric"] == "ttft_p90":
@@ -148,7 +149,7 @@ class Trial:
 
 
 def wilson(count: int, of: int) -> tuple[float, float]:
-    """Return the Wilson score interval of a share."""
+    """Return the Wilson score interval of the fraction `count / of`."""
     share, square = count / of, Z * Z / of
     middle = (share + square / 2) / (1 + square)
     half = Z * sqrt(share * (1 - share) / of + square / of / 4) / (1 + square)
@@ -156,7 +157,7 @@ def wilson(count: int, of: int) -> tuple[float, float]:
 
 
 def more_often(count: int, of: int, other: int, of_other: int) -> tuple[float, float]:
-    """Return the difference of two shares, and the lower bound of its Newcombe interval."""
+    """Return the difference of two fractions, and the lower bound of its Newcombe interval."""
     share, base = count / of, other / of_other
     apart = share - base
     return apart, apart - sqrt((share - wilson(count, of)[0]) ** 2 + (wilson(other, of_other)[1] - base) ** 2)

@@ -1,4 +1,4 @@
-"""Watches the canary, and ends it if its requests have worse results than the others."""
+"""Watches the canary, and ends it if its requests have worse results than the other requests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CanaryWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def follow(self, why: str) -> None:
-        """React to a change of the policies in force, or to the end of their canary."""
+        """React to a change of the policies in force, or to the end of the canary, for the reason `why`."""
         spec = self.plane.policies.get(CANARY)
         if why.startswith("halt: ") and self.spec is not None:
             self.stopped, self.stops = why.removeprefix("halt: "), self.stops + 1
@@ -74,7 +74,7 @@ class CanaryWatch:
         if self.trial is None or request.arrival_ps < self._since_ps:
             return
         completed, abandoned = outcome == "completed", why == GONE
-        # An answer that is not streamed has its first token at its end. A client that left waited at least until now.
+        # An answer without streaming has its first token at its end. A client that disconnected has waited until now.
         first_ps = exchange.first_ps if exchange.first_ps >= 0 or not (completed or abandoned) else now_ps
         ttft_ps = first_ps - request.arrival_ps if first_ps >= 0 else -1
         self.trial.record_end(self._side(request), now_ps, ttft_ps, not (completed or abandoned))

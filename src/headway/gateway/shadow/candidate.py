@@ -24,7 +24,7 @@ from headway.types import Json, Reject, Route
 from headway.views.events import Event
 from headway.views.instance import InstanceView
 
-LONG: Final = 10  # this many consecutive decisions above the budget stop a candidate
+LONG: Final = 10  # number of consecutive decisions above the budget that stop a candidate
 KEPT: Final = 64
 
 
@@ -64,16 +64,16 @@ class Candidate:
         self.name, self.spec, self.stage, self.seed = name, spec, stage, seed
         self.why: str | None = None  # why the candidate was stopped
         self.decisions = self.agreed = self.compared = self.refused = self.skipped = self.errors = 0
-        self.gained = self.forgone = 0  # tokens believed cached in addition to, and missing against, the live target
+        self.gained = self.forgone = 0  # tokens believed cached only at the candidate's target, only at the live target
         self.ttft_s = [0.0, 0.0]  # sums of estimated TTFT: at the live target, at the candidate's target
         self.spent_s = 0.0
-        self.opinions: deque[Json] = deque(maxlen=KEPT)  # opinions with scorecards
+        self.opinions: deque[Json] = deque(maxlen=KEPT)  # last opinions that were asked with a scorecard
         self._credit = 0.0
         self._long = 0
         self.make()
 
     def make(self) -> None:
-        """Build the policy. Called again after prefill engines have joined or left."""
+        """Build the routing policy. Called again after prefill engines have joined or left."""
         routing = registry.build("routing", self.spec.policies["routing"], f"shadow.{cut(self.name)}.routing")
         self.routing = make_pairing(routing, self.stage.views)
         bind = getattr(self.routing, "bind", None)
@@ -82,7 +82,7 @@ class Candidate:
         self.observe: Callable[[Event], None] | None = getattr(self.routing, "observe", None)
 
     def wants(self) -> bool:
-        """Return whether to ask the candidate about the next decision, according to its sample share."""
+        """Return whether to ask the candidate about the next decision, according to its `sample`."""
         if self.why is not None:
             return False
         self._credit += self.spec.sample
@@ -123,7 +123,7 @@ class Candidate:
         return opinion
 
     def _opinion(self, shot: Shot, answer: Any, explain: bool) -> Json | None:
-        """Return the answer as the admin API shows it. Tokens and times are estimates from before the decision."""
+        """Return the answer as the admin API shows it; None for a rejection. Tokens and times are estimates."""
         self.decisions += 1
         if isinstance(answer, Reject):
             self.refused += 1
@@ -163,7 +163,7 @@ class Candidate:
         return view
 
     def _believed_tokens(self, shot: Shot, route: Route, view: InstanceView) -> int:
-        """Return the number of cached tokens, from a prefix index if a policy uses one, otherwise from the route."""
+        """Return the number of tokens believed cached: from a prefix index if a policy has one, else from the route."""
         for (block_tokens, _), matches in shot.matches.items():
             return min(matches[view.index] * block_tokens, shot.request.prompt_tokens)
         return min(route.cached_tokens, shot.request.prompt_tokens)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CHANGING: Final = (*EXACT, *REPORTED)
 changing_values: Callable[[InstanceView], tuple[Any, ...]] = attrgetter(*CHANGING)
 static_values: Callable[[InstanceView], tuple[Any, ...]] = attrgetter(*STATIC)
-Figures = tuple[int, int]  # of an index: tokens per block, blocks per instance
+Figures = tuple[int, int]  # parameters of a prefix index: tokens per block, blocks per instance
 
 
 class Shot:
@@ -45,7 +45,7 @@ class Shot:
 
 
 class FrozenIndex:
-    """The live router's prefix index: for the shot's prompt as it was then, for other prompts as it is now."""
+    """The live router's prefix index. For the shot's prompt, it returns the matches that were recorded in the shot."""
 
     def __init__(self, stage: Stage, figures: Figures) -> None:
         self._stage, self._figures = stage, figures
@@ -72,8 +72,8 @@ class FrozenContext(Context):
 
 
 class Stage:
-    """Separate views of the live router's engines. They are set to the state of one shot after another. The prefix
-    indexes are those of the live router, because they know real placements and KV events."""
+    """Separate views of the live router's engines, which are set to the state of one shot after another. The prefix
+    indexes are those of the live router, because only these know the real placements and KV events."""
 
     def __init__(self, control: ControlPlane) -> None:
         self.views = tuple(InstanceView(view.index, view.id) for view in control.ordered)
@@ -82,7 +82,7 @@ class Stage:
         self.cluster = ClusterView(self.views)
         self.indexes: dict[Figures, PrefixIndex] = {}
         self.shot: Shot | None = None
-        self._changing: list[tuple[Any, ...]] = [()] * len(self.views)  # the current values of each view
+        self._changing: list[tuple[Any, ...]] = [()] * len(self.views)  # last values that were set in each view
         self._static: list[tuple[Any, ...]] = [()] * len(self.views)
         self.follow(control)
 

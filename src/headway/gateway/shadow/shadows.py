@@ -1,5 +1,5 @@
 """Shadow candidates: policies that are asked about live decisions, but decide on none. The gateway records the state
-before each decision. After the request was sent, it asks the candidates, in turns of a few milliseconds."""
+before each decision. After it has sent the request, it asks the candidates, for a few milliseconds at a time."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from headway.policies.context import Context
 
 MOST: Final = 16  # maximum number of candidates
-TURN_S: Final = 0.002  # maximum time of work before other tasks of the event loop run
-BEHIND: Final = 2000  # maximum length of the queue for the candidates, for decisions; for events, twice this
-KEPT: Final = 512  # number of decisions whose opinions are kept
+TURN_S: Final = 0.002  # maximum time that candidates take before other tasks of the event loop run
+BEHIND: Final = 2000  # queue length from which new decisions are skipped; new events are dropped from twice this length
+KEPT: Final = 512  # number of last decisions whose opinions are kept
 EXPLAINED: Final = 16  # candidates write a scorecard for every 16th decision
 log = logging.getLogger("headway.gateway")
 
 
 class Shadows:
-    """The shadow candidates. While there are any, this is a journal of the plane."""
+    """The shadow candidates. While there is a candidate, this object is a journal of the plane."""
 
     def __init__(self, clock: Clock, plane: Plane, journals: list[Journal]) -> None:
         self.clock, self.plane, self.journals = clock, plane, journals
@@ -50,8 +50,8 @@ class Shadows:
     # --- candidates --------------------------------------------------------------------------------------------------
 
     def offer(self, source: str, specs: Mapping[str, CandidateSpec]) -> None:
-        """Set the candidates of a source. The file overrides the admin API. If a candidate cannot be built, raise and
-        change nothing."""
+        """Set the candidates of a source. If both sources name a candidate, the file overrides the admin API. If a
+        candidate cannot be built, raise and change nothing."""
         sources = {**self.sources, source: dict(specs)}
         every = {**sources["admin"], **sources["file"]}
         if len(every) > MOST:
@@ -130,7 +130,7 @@ class Shadows:
             self.clock.call_soon(self._drain)
 
     def _drain(self, everything: bool = False) -> None:
-        """Handle waiting decisions and events in order, for at most one turn unless `everything` is set."""
+        """Handle waiting decisions and events in order. Unless `everything` is set, stop after TURN_S."""
         self._due = False
         waiting, until = self._waiting, perf_counter() + TURN_S
         while waiting:

@@ -1,4 +1,4 @@
-"""The beliefs about each instance's cache: which blocks stay in the prefix indexes, and for how long. The result of a
+"""Beliefs about each instance's cache: which blocks stay in the prefix indexes, and for how long. The result of a
 method depends only on its arguments and on earlier calls, so a journal of the calls can be replayed.
 
     guessed   The instance publishes no events. A sent prompt is believed cached for `ttl` after it was last sent, up to
@@ -7,12 +7,12 @@ method depends only on its arguments and on earlier calls, so a journal of the c
               must report it. Reported blocks are believed cached until the instance reports their removal.
     partial   The instance publishes, but earlier events are unknown. A sent prompt is believed cached for `ttl`.
 
-An index stores a block after its parent and removes it before its parent, so that lookups are quick. Therefore `touch`
-must be called whenever an index is touched.
+An index stores each block after its parent and removes it before its parent, so that lookups are quick. Therefore
+`touch` must be called whenever an index is touched.
 
 Reported blocks have the gateway's block size. If an index has another block size, it stores each of its blocks under
-the key of the gateway's block that contains the block's last token, as `Path.blocks` does. It stores a block only if
-it has all blocks before it.
+the key of the gateway's block that contains the block's last token, as `Path.blocks` does. An index stores a block only
+if it has all blocks before that block.
 """
 
 from bisect import bisect_left
@@ -27,16 +27,16 @@ from headway.policies.prefix_index import PrefixIndex
 from headway.types import PS_PER_SECOND, Path
 
 TTL_PS: Final = 120 * PS_PER_SECOND
-# This time starts at dispatch, not at the first token: an engine may compute and report blocks late.
+# This time counts from dispatch, not from the first token, because an engine may compute and report blocks late.
 SPECULATIVE_PS: Final = 30 * PS_PER_SECOND
-MOST_UNCONFIRMED: Final = 131_072  # maximum number of unreported keys of an instance; the oldest are dropped
+MOST_UNCONFIRMED: Final = 131_072  # maximum number of unreported keys of an instance; the oldest keys are dropped
 SLICE: Final = 4096  # maximum number of block runs that expire in one call
 
 
 class Dates:
     """The times at which blocks were last sent to an instance. In the index's order of eviction, all blocks that were
-    last sent with the same prompt are consecutive, the last block first. So one time per prompt is enough, stored under
-    the key of its last block."""
+    last sent with the same prompt are consecutive, the last block first. Therefore one time per prompt is enough, which
+    is stored under the key of the prompt's last block."""
 
     __slots__ = ("ends", "rest_ps")
 
@@ -64,7 +64,7 @@ class Sent(NamedTuple):
 
     at_ps: int
     path: Path
-    watched: tuple[int, ...]  # the keys unreported when it was sent, and the key before them
+    watched: tuple[int, ...]  # the keys that were unreported when the prompt was sent, and the key before them
 
 
 class Publisher(Struct, eq=False):
@@ -109,7 +109,7 @@ class Beliefs:
     # --- sent prompts ------------------------------------------------------------------------------------------------
 
     def touch(self, now_ps: int, instance: int, path: Path) -> None:
-        """Record that a prompt was sent to an instance. The caller has touched it in the indexes."""
+        """Record that a prompt was sent to an instance. The caller has already touched the prompt in the indexes."""
         publisher = self.publishers[instance]
         if publisher is not None:
             self._await(now_ps, instance, publisher, path)
@@ -123,7 +123,7 @@ class Beliefs:
 
     def _await(self, now_ps: int, instance: int, publisher: Publisher, path: Path) -> None:
         keys, blocks = path.keys, publisher.blocks
-        # The reported keys of a prompt come before its unreported keys, so bisect for the first unreported one.
+        # The reported keys of a prompt come before its unreported keys, so bisect for the first unreported key.
         low = bisect_left(range(len(keys)), True, key=lambda place: keys[place] not in blocks)
         if low == len(keys):
             return
@@ -137,7 +137,7 @@ class Beliefs:
             self._give_up(instance, publisher)
 
     def _give_up(self, instance: int, publisher: Publisher) -> int:
-        """Drop the unreported blocks that only the oldest pending prompt has. Return how many keys it watched."""
+        """Drop the unreported blocks that only the oldest pending prompt has. Return the number of its watched keys."""
         sent = publisher.pending.popleft()
         self._drop(instance, publisher, sent, publisher.watched)
         return len(sent.watched)
@@ -202,7 +202,7 @@ class Beliefs:
                         index.remove(instance, key, first, hole=False)
 
     def _cut(self, instance: int, publisher: Publisher, cut: Sequence[int]) -> None:
-        """Drop the pending prompts that contain removed blocks: the blocks after those cannot be cached either."""
+        """Drop the pending prompts that contain removed blocks, because blocks after a removed block are not cached."""
         lost = frozenset(cut)
         dropped = [sent for sent in publisher.pending if not lost.isdisjoint(sent.watched)]
         publisher.pending = deque(sent for sent in publisher.pending if lost.isdisjoint(sent.watched))
@@ -238,7 +238,7 @@ class Beliefs:
         return False
 
     def _age(self, index: PrefixIndex, instance: int, dates: Dates, until_ps: int, most: int) -> int:
-        """Evict blocks that were last sent by `until_ps`, least recently used first. Return the number of runs."""
+        """Evict at most `most` runs of blocks that were last sent by `until_ps`. Return the number of evicted runs."""
         blocks = count = 0
         at_ps = dates.rest_ps
         for key, first, end in index.eviction_order(instance):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SLICE_S: Final = 0.0005
 QUEUED: Final = 10_000  # maximum number of batches in ZMQ's queue
-LOOK_S: Final = 1.0  # interval at which all sockets are read, even if ZMQ signals none
+LOOK_S: Final = 1.0  # interval at which all sockets are read, even if ZMQ signals no messages
 END: Final = (-1).to_bytes(8, "big", signed=True)
 TRANSPORTS: Final = ("tcp://", "ipc://")
 
@@ -75,7 +75,7 @@ class Inlet:
         self.listener.wake()
 
     def read(self) -> bool:
-        """Read and handle one message. If there is none, return False."""
+        """Read and handle one message. If the socket has no message, return False."""
         try:
             frames = self.socket.recv_multipart(self.listener.zmq.NOBLOCK)
         except self.listener.zmq.Again:
@@ -91,7 +91,7 @@ class Inlet:
 
 
 class Engine:
-    """An engine that publishes KV events. Its ledger writes to it as the sink."""
+    """An engine that publishes KV events. It is the sink of its own ledger."""
 
     def __init__(self, listener: Listener, backend: Backend) -> None:
         spec, settings = backend.spec, listener.settings
@@ -146,7 +146,7 @@ class Engine:
         self.stream.on_replayed(rank, int.from_bytes(frames[-2], "big"), frames[-1])
 
     def end_replay(self, rank: int) -> None:
-        """Continue without further old batches, because the engine has none or was silent for too long."""
+        """Continue without further old batches, because the engine has sent all or was silent for too long."""
         self.drop(rank)
         self.stream.end_replay(rank)
         self.listener.wake()
@@ -184,7 +184,7 @@ class Listener:
         self.inlets: dict[Inlet, None] = {}
         self.engines: dict[str, Engine] = {}
         self.topics: dict[bytes, Engine] = {}
-        self.unknown = 0  # messages with an unknown topic
+        self.unknown = 0  # number of messages with an unknown topic
         self._waking = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -219,7 +219,7 @@ class Listener:
         self.context = None
 
     def on_change(self, backend: Backend, what: str) -> None:
-        """Follow an engine that joined, or forget one that left."""
+        """Follow the events of an engine that joined, or stop following an engine that left."""
         engine = self.engines.pop(backend.spec.name, None)
         if engine is not None:
             self.topics.pop(engine.topic, None)

@@ -12,7 +12,7 @@ from msgspec import Meta, MsgspecError, Raw, Struct
 from msgspec.structs import replace
 
 LONGEST: Final = 16 * 1024 * 1024  # maximum size of a batch, in bytes
-Hash = int | Annotated[bytes, Meta(max_length=64)]  # the name that the engine gives to a block
+Hash = int | Annotated[bytes, Meta(max_length=64)]  # hash by which the engine names a block
 Token = Annotated[int, Meta(ge=0, lt=2**32)]
 Unreadable: Final = (MsgspecError, ValueError, RecursionError, OverflowError)
 
@@ -32,7 +32,7 @@ class Stored(
         "window": "kv_cache_spec_sliding_window",
     },
 ):
-    """Consecutive blocks of `size` tokens. `parent` is the block before the first of them."""
+    """An event: the engine has stored consecutive blocks of `size` tokens. `parent` is the block before the first."""
 
     hashes: list[Hash]
     parent: Hash | None
@@ -41,8 +41,8 @@ class Stored(
     lora_id: int | None = None
     medium: str | None = None
     lora_name: str | None = None
-    extra_keys: list[Any] | None = None  # for each block: what its content depends on besides its tokens
-    group: int | None = None  # group of layers, in models with several kinds of attention
+    extra_keys: list[Any] | None = None  # for each block: values other than its tokens on which its content depends
+    group: int | None = None  # group of layers, in models with several types of attention
     kind: str | None = None
     window: int | None = None
 
@@ -83,7 +83,7 @@ class Counts(Struct):
 
     batches: int = 0
     events: int = 0
-    unknown: int = 0  # events of unknown kinds
+    unknown: int = 0  # events of unknown types
     malformed: int = 0  # invalid batches and events
     late: int = 0  # publishers whose first batches were missed
     gaps: int = 0  # gaps in the sequence of batches
@@ -119,7 +119,7 @@ def _is_row(data: bytes | memoryview) -> bool:
 
 
 def read_batch(payload: bytes) -> Batch | None:
-    """Return the batch; None if it is invalid."""
+    """Decode a batch. If the batch is too large or invalid, return None."""
     if len(payload) > LONGEST:
         return None
     try:
@@ -130,7 +130,7 @@ def read_batch(payload: bytes) -> Batch | None:
 
 
 def read_event(raw: Raw, counts: Counts) -> Event | None:
-    """Return the event. If it is unknown or invalid, count it and return None."""
+    """Decode an event, and count it. If the event is unknown or invalid, return None."""
     data = memoryview(raw)
     row = _is_row(data)
     try:

@@ -8,7 +8,7 @@ the engine's block in which it ends. Tokens that do not fill an own block are ca
     own blocks of 16        |0 ....... 16|16 ....... 32|32 ....... 48|      the first has one own block, the second two
 
 An engine may keep a block without its parents. No prompt can match such a block, so it is *detached* until the parents
-are stored again. The sink gets only attached blocks. Each is stored after its parent and removed before its parent. If
+are stored again. The sink gets only attached blocks, each one stored after its parent and removed before its parent. If
 two requests compute a block at the same time, an engine stores the block twice and removes it twice.
 """
 
@@ -38,11 +38,11 @@ class Sink(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """A block of the engine. There are many blocks, so children form a linked list, which saves memory."""
+    """A block of the engine. There are many blocks, so the children of a block form a linked list, to save memory."""
 
     name: Hash
     parent: Block | None
-    base: int  # key of the own block before its first own block
+    base: int  # key of the own block that precedes this block's first own block, or the root
     start: int  # first token of its first own block
     keys: tuple[int, ...] = ()  # keys of its own blocks
     rest: Sequence[int] = ()  # tokens after its last own block
@@ -79,7 +79,7 @@ class Ledger:
         self.chain, self.root, self.block_tokens = hasher.chain, hasher.root, hasher.block_tokens
         self.counts = Counts() if counts is None else counts
         self.blocks: dict[Hash, Block] = {}
-        self.claims: dict[int, int] = {}  # own key -> number of attached blocks that have it
+        self.claims: dict[int, int] = {}  # key of an own block -> number of attached engine blocks that have it
         self.group: int | None = None  # the group of layers that the ledger follows
         self.grouped = False
 
@@ -135,7 +135,7 @@ class Ledger:
             self.sink.stored(runs)
 
     def _concerns(self, medium: str | None) -> bool:
-        """Return whether a block is on the GPU. Events about slower memory do not list the tokens."""
+        """Return whether a block is on the GPU. Other events are ignored, because they do not list the tokens."""
         if medium is None or medium.upper() == "GPU":
             return True
         self.counts.elsewhere += 1
@@ -227,7 +227,7 @@ class Ledger:
                     claims[key] -= 1
 
     def _forget(self, block: Block | None) -> None:
-        """Delete a block that the engine does not store and that has no children. Then treat its parent likewise."""
+        """If the engine does not store a block and it has no children, delete it. Then do the same for its parent."""
         while block is not None and not block.refs and block.child is None:
             del self.blocks[block.name]
             if block.parent is not None:

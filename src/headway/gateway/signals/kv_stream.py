@@ -1,13 +1,13 @@
 """Puts the numbered batches of one engine in order, and requests a replay of missing batches. If the engine cannot
-replay them, the gateway forgets the engine's blocks, because some may have been removed. Silence does not count as
-loss: an idle engine publishes nothing.
+replay them, the gateway forgets the engine's blocks, because the engine may have removed some of them. Silence does not
+count as loss, because an idle engine publishes nothing.
 
     first batch is number 0, or the engine has restarted   the cache is known from now on (exact)
     first batch has a later number, or some are missing    replay; without it, earlier blocks are unknown (partial)
     the engine clears its cache                            the cache is known again (exact)
 
-Blocks after an unknown block are skipped. If a batch number is lower than the last one, the engine has restarted. A
-restart stays unnoticed if all batches are lost until the numbers reach their former value.
+Blocks after an unknown block are skipped. If a batch number is not higher than the last number, the engine has
+restarted. A restart stays unnoticed if all batches are lost until the numbers exceed the last number from before.
 """
 
 from collections import deque
@@ -20,26 +20,27 @@ from msgspec import Raw
 from headway.gateway.signals.kv_batches import Batch, Cleared, Event, in_parts, read_batch, read_event
 from headway.gateway.signals.kv_ledger import EXACT, GUESSED, PARTIAL, Ledger
 
-RANKS: Final = 256  # maximum number of publishers of an engine
+RANKS: Final = 256  # maximum number of publishers (ranks) of an engine
 PART: Final = 32  # maximum number of blocks applied in one step
 HELD_BACK: Final = 4096  # maximum number of batches that wait for a replay
 HELD_BACK_BYTES: Final = 64 * 1024 * 1024
-Todo = tuple[str, Iterator[Raw]]  # trust from these events on ("": unchanged), and the events
+Todo = tuple[str, Iterator[Raw]]  # trust that begins with these events ("": unchanged), and the events
 
 
 @dataclass(slots=True)
 class _Rank:
-    """One publisher of an engine. It numbers its batches itself."""
+    """One publisher of an engine, which numbers its batches separately."""
 
-    next: int = 0  # number of the next batch
+    next: int = 0  # number of the next batch to apply
     last: int = -1  # number of the last published batch
-    waiting: deque[tuple[int, Batch | None]] | None = None  # batches that wait for a replay
+    waiting: deque[tuple[int, Batch | None]] | None = None  # batches that wait for a replay; None without a replay
     bytes: int = 0
 
 
 class Stream:
-    """`ask` requests a replay of a rank's batches from a given number on, and returns whether that is possible. The
-    batches arrive through `on_replayed`, until `end_replay`. `drop` cancels a replay. `step` applies a few blocks."""
+    """The batches of one engine. `ask` requests a replay of a rank's batches from a given number on, and returns
+    whether the engine can replay. The caller passes the replayed batches to `on_replayed`, and then calls `end_replay`.
+    `drop` cancels a replay. `step` applies a few blocks."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class Stream:
             rank = self._ranks[place] = _Rank()
             if number:
                 self.counts.late += 1
-        elif number <= rank.last:  # the numbers of a publisher only grow, so it has restarted
+        elif number <= rank.last:  # the numbers of a publisher only grow, so the publisher has restarted
             self.counts.restarts += 1
             if rank.waiting is not None:
                 self.drop(place)
@@ -99,7 +100,7 @@ class Stream:
             self._take(rank, number, read_batch(payload))
 
     def end_replay(self, place: int) -> None:
-        """Handle the batches that waited for the replay."""
+        """End a replay, and handle the batches that waited for it."""
         rank = self._ranks.get(place)
         if rank is not None and rank.waiting is not None:
             waiting, rank.waiting = rank.waiting, None
@@ -120,7 +121,7 @@ class Stream:
     # --- applying ----------------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Apply the next few blocks. If there is nothing to do, return False."""
+        """Apply the next few blocks. Return False if no batch is left to apply."""
         if (part := next(self.parts, None)) is not None:
             self.ledger.apply(part)
             return True
@@ -147,7 +148,7 @@ class Stream:
         return True
 
     def _restart(self, trust: str) -> None:
-        """Forget all blocks. With several ranks, the cache is never known exactly."""
+        """Forget all blocks. `trust` applies from now on; with several ranks, it is at most PARTIAL."""
         if len(self._ranks) > 1:
             trust = PARTIAL
         if trust == PARTIAL == self.trust and not self.ledger.blocks:

@@ -1,8 +1,8 @@
 """Signals that engines report: metrics pages that the gateway polls, and reports of agents.
 
 A value is fresh for a limited time. If an engine has no fresh load values, the plane uses the gateway's own counts, as
-for an engine that has never reported. The engine's power, busy share and hit rate then become the mean of the other
-engines, so that a missing value neither attracts nor repels requests.
+for an engine that has never reported. For its power, busy fraction and hit rate, the plane then uses the mean of the
+other engines, so that a missing value neither attracts nor repels requests.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headway.gateway.live_clock import Clock
     from headway.gateway.plane import Plane
 
-LATE_S: Final = 0.002  # wait after a tick, to allow for errors of timers and clocks
+LATE_S: Final = 0.002  # pause after a tick before polling, to allow for errors of timers and clocks
 log = logging.getLogger("headway.gateway")
 
 
@@ -68,7 +68,7 @@ class SignalSettings(Struct, frozen=True):
 
 
 class EngineSignals:
-    """Keeps one reading for each engine."""
+    """Polls the engines' metrics pages, and keeps one reading for each engine."""
 
     def __init__(self, clock: Clock, plane: Plane, fleet: Fleet, settings: SignalSettings) -> None:
         self.clock, self.plane, self.fleet, self.settings = clock, plane, fleet, settings
@@ -98,7 +98,7 @@ class EngineSignals:
             await asyncio.sleep(due - now)
 
     async def _follow_ticks(self, backend: Backend) -> None:
-        """Poll the engine's page just after each tick, and apply it when it is due."""
+        """Poll the engine's page just after each tick (multiple of the interval). Apply it `ticks_s` after the tick."""
         interval, due = self.settings.interval_s, self.settings.ticks_s or 0.0
         while True:
             tick = self.clock.seconds() // interval * interval + interval
@@ -113,7 +113,7 @@ class EngineSignals:
         await asyncio.sleep(max(0.0, at - self.clock.seconds()))
 
     async def _poll(self, backend: Backend, path: str, due: float = 0.0, routed: int | None = None) -> None:
-        """Poll a page and apply it at `due`. `routed` is the number of requests sent to the engine by that tick."""
+        """Poll a page and apply it at `due`. `routed` is the number of requests sent to the engine before the tick."""
         try:
             page = await self.poller.text(backend, path)
             if due:
@@ -133,8 +133,8 @@ class EngineSignals:
     # --- figures -----------------------------------------------------------------------------------------------------
 
     def take_page(self, backend: Backend, page: str, routed: int | None = None) -> dict[str, Any]:
-        """Apply a page. If `routed` is given, the page's values are from the time when that many requests had been
-        sent: add the requests sent since then to the queue."""
+        """Apply a page. If `routed` is given, the page has the values from the time when the gateway had sent that many
+        requests, so add the requests sent since then to the queue."""
         now, reading = self.clock.now_ps(), self.readings.setdefault(backend, Reading())
         figures = parse(page, backend.spec.engine, self.settings.watts)
         signals = reading.signals_of(figures, backend.view, self.plane.block_tokens, now)
@@ -145,8 +145,8 @@ class EngineSignals:
         return signals
 
     def take_report(self, name: str, signals: Mapping[str, Any], age_s: float = 0.0) -> None:
-        """Apply an agent's report of its engine. It may have queued, running, kv_used, kv_blocks, busy (0 to 1), watts
-        (a mean over 30 s) and hit_rate."""
+        """Apply an agent's report of its engine. The report may have queued, running, kv_used, kv_blocks, busy (0 to
+        1), watts (a mean over 30 s) and hit_rate."""
         backend = self.fleet.names.get(name)
         if backend is None:
             return

@@ -14,18 +14,18 @@ LOAD: Final = ("queued", "running")  # signals that show an engine's load
 COUNTS: Final = tuple(name for name in REPORTED_LIVE if SIGNALS[name].type is int)
 MEASURED: Final = (*COUNTS, *MEAN_IF_MISSING)
 REPORTABLE: Final = (*MEASURED, *[name for name in REPORTED_LIVE if name not in MEASURED])
-CONVERTED: Final = ("kv_used", "kv_blocks")  # converted, because the engine's block size may differ
+CONVERTED: Final = ("kv_used", "kv_blocks")  # to be converted, because the engine's block size may differ
 
 
 class Figure(NamedTuple):
     value: Any
     at: int  # time of the value, in ps
-    until: int  # time at which it becomes stale, in ps
+    until: int  # time at which the value becomes stale, in ps
     polled: bool  # True: from a page that this gateway polled; False: from an agent
 
 
 class Mean:
-    """The mean over a window. The weight of a sample is the time since the previous sample."""
+    """The mean of samples over a window. The weight of a sample is the time since the previous sample."""
 
     def __init__(self, window: int) -> None:
         self.window = window
@@ -49,7 +49,7 @@ class Mean:
 
 
 class Hits:
-    """The share of cached tokens among recent prompt tokens, from cumulative counters."""
+    """The fraction of recent prompt tokens that were cached, computed from cumulative counters."""
 
     def __init__(self, window: int) -> None:
         self.window = window
@@ -72,7 +72,7 @@ class Reading:
         self.figures: dict[str, Figure] = {}
         self.watts, self.hits = Mean(WATTS_WINDOW), Hits(HITS_WINDOW)
         self.reporting = False  # whether the plane uses the engine's load signals
-        self.neutral_at = 0  # time at which the plane last got means instead, in ps
+        self.neutral_at = 0  # time at which the plane last got the means of other engines instead, in ps
 
     def take(self, signals: Mapping[str, Any], at: int, lasts: int, polled: bool) -> None:
         """Store signals. An agent's signals do not replace fresh signals that this gateway polled."""
@@ -93,8 +93,9 @@ class Reading:
         return {name: (now - figure.at) / PS_PER_SECOND for name, figure in self.figures.items()}
 
     def signals_of(self, page: Mapping[str, Any], view: InstanceView, block_tokens: int, at: int) -> dict[str, Any]:
-        """Return the signals of a page, with blocks of the gateway's size. Estimate missing signals. Of the requests in
-        flight, those that do not run are queued, and vice versa. An unreported cache holds the tokens in flight."""
+        """Return the signals of a page, with blocks of the gateway's size. Estimate missing signals: requests in flight
+        that do not run count as queued, and vice versa. Without a reported usage, the tokens in flight count as
+        cached."""
         signals = {name: page[name] for name in REPORTABLE if name in page and name not in CONVERTED}
         if any(name in signals for name in LOAD):
             signals.setdefault("queued", max(0, view.inflight - signals.get("running", 0)))
@@ -119,7 +120,7 @@ class Reading:
 
 
 def clean(signals: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those values of an agent's report that are plausible."""
+    """Return the plausible values of an agent's report, and omit the others."""
     plausible: dict[str, Any] = {}
     for name in MEASURED:
         value = signals.get(name)

@@ -1,6 +1,6 @@
 """Reads an engine's load from its Prometheus page, for several engines and versions.
 
-A page may have 50 kB, so only lines with known names are parsed. Invalid lines are skipped.
+A page may have 50 kB, so `parse` reads only the lines with known names. It skips invalid lines.
 """
 
 import math
@@ -18,14 +18,14 @@ TOGETHER: Final = frozenset(("tp_rank", "pp_rank", "moe_ep_rank", "ep_rank", "pi
 
 
 class Name(NamedTuple):
-    """The meaning of a series: its `signal`, the label that a line must have (`only`), and a factor (`scale`)."""
+    """The meaning of a series: its `signal`, a label that its lines must have (`only`), and a factor (`scale`)."""
 
     signal: str
     only: tuple[str, str] | None = None
     scale: float = 1.0
 
     def applies_to(self, labels: dict[str, str]) -> bool:
-        """Return whether a line counts. A line with a priority repeats a part of the line for all priorities."""
+        """Return whether a line counts. A line for one priority does not: the line for all priorities includes it."""
         return (self.only is None or labels.get(self.only[0]) == self.only[1]) and not labels.get("priority")
 
 
@@ -55,7 +55,7 @@ SGLANG: Final = {
 LLAMACPP: Final = {
     "requests_deferred": Name("queued"),
     "requests_processing": Name("running"),
-    "kv_cache_usage_ratio": Name("kv_usage"),  # only in older builds
+    "kv_cache_usage_ratio": Name("kv_usage"),  # only older builds have this series
     "kv_cache_tokens": Name("kv_tokens_used"),
 }
 TRTLLM: Final = {
@@ -66,7 +66,7 @@ TRTLLM: Final = {
     "kv_cache_tokens_per_block": Name("block_tokens"),
     "kv_cache_hit_rate": Name("hit_rate"),
 }
-TRITON: Final = {  # one series has several signals, distinguished by a label
+TRITON: Final = {  # one series has several signals, which a label distinguishes
     "nv_trt_llm_request_metrics": [
         Name("queued", ("request_type", "waiting")),
         Name("running", ("request_type", "scheduled")),
@@ -77,12 +77,12 @@ TRITON: Final = {  # one series has several signals, distinguished by a label
         Name("block_tokens", ("kv_cache_block_type", "tokens_per")),
     ],
 }
-DEVICE: Final = {  # for any engine: its page may include a GPU exporter's series
+DEVICE: Final = {  # used for every engine, because its page may include the series of a GPU exporter
     "DCGM_FI_DEV_POWER_USAGE": Name("watts"),
     "DCGM_FI_PROF_SM_ACTIVE": Name("busy"),
     "DCGM_FI_DEV_GPU_UTIL": Name("busy", scale=0.01),
 }
-# If several engines share an address, values of these signals are averaged. Values of all others are added up.
+# If several engines share an address, the values of these signals are averaged. All other values are added up.
 SHARES: Final = frozenset(("kv_usage", *[name for name in REPORTED if SIGNALS[name].kind == "share"]))
 MEANS: Final = SHARES | {"block_tokens"}
 
@@ -128,7 +128,7 @@ def parse(text: str, engine: str = "auto", watts: str | None = None) -> dict[str
     if watts:
         table = {**table, watts: [Name("watts")]}
     sums: Sums = {}
-    adapters = (-1.0, "", "")  # from the newest line, because the page keeps old lines
+    adapters = (-1.0, "", "")  # time and labels of the newest line, because the page keeps old lines
     for line in text.split("\n"):
         cut = line.find("{")
         name = line[:cut] if cut > 0 else line.partition(" ")[0]
