@@ -13,7 +13,7 @@ from headway.emulator.faults import Fault
 from headway.emulator.host import Host, Settings
 from headway.experiment.engines import engine_room
 
-STEP_MS: Final = 40  # step time, long enough to distinguish tokens by their arrival times
+STEP_MS: Final = 40  # duration of a step, long enough to distinguish tokens by their arrival times
 LATENCY: Final = {"model": "fixed", "decode_tokens_per_s": 1000 // STEP_MS, "prefill_tokens_per_s": 200_000}
 CALL_S: Final = 30.0
 
@@ -58,7 +58,7 @@ class Engines:
         return [new - old for old, new in zip(before, self.counts(), strict=True)]
 
     def strike(self, mode: Any, engine: int | None = None, **more: Any) -> None:
-        """Inject a fault into one engine or into all."""
+        """Inject a fault into one engine; if `engine` is None, into all engines."""
 
         async def run() -> None:
             for index, replica in enumerate(self.host.replicas):

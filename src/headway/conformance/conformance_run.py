@@ -58,10 +58,10 @@ def conformance(
     say: Callable[[str], None] = lambda _: None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """Check a router: the one at `url`, or the one that the command `start` starts. Without both, check Headway's own
+    """Check the router at `url`, or the router that the command `start` starts. Without both, check Headway's own
     gateway. The command may contain {engines}, {port}, {metrics_port}, {config} and {python}."""
     if metrics is not None:
-        Address(metrics, "--metrics")  # raises if invalid, before anything is started
+        Address(metrics, "--metrics")  # raises if the URL is invalid, before any process is started
     if url is not None:
         Address(url, "URL")
     behind = Engines(engines, *listen)
@@ -86,7 +86,7 @@ def conformance(
 
 @contextmanager
 def _running_router(command: str, router: Router, behind: Engines, port: int, metrics_port: int) -> Iterator[None]:
-    """Run the router's command during the `with` block. Enter the block when the router serves requests."""
+    """Run the router's command for the duration of a `with` block, which begins when the router serves requests."""
     with tempfile.TemporaryDirectory(prefix="headway-conformance-") as folder:
         config = Path(folder, "gateway.yaml")  # file for Headway's own gateway, with default settings
         gateway = {
@@ -115,7 +115,7 @@ def _running_router(command: str, router: Router, behind: Engines, port: int, me
 
 
 def fill_in(command: str, values: dict[str, object]) -> list[str]:
-    """Return the words of the command. Replace its known placeholders with their values."""
+    """Return the words of the command, with its known placeholders replaced by their values."""
     text = re.sub(r"\{(\w+)\}", lambda match: str(values.get(match[1], match[0])), command)
     try:
         words = shlex.split(text)

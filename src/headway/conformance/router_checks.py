@@ -1,4 +1,4 @@
-"""The checks. Each check sends requests to the router, and examines what the engines and the client receive."""
+"""The conformance checks. Each check sends requests to the router, and examines what engines and client receive."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from headway.conformance.router_client import Router, get, text
 
 PASSED, FAILED, UNKNOWN = "passed", "failed", "not checked"
 SHEDS: Final = 12  # number of requests that the overload check sends
-GONE_S: Final = 4.0  # time for which an engine is down
+GONE_S: Final = 4.0  # time for which a crashed engine is down, in seconds
 ARRIVE_S: Final = 10.0  # maximum time for a request to reach an engine
-COUNT_S: Final = 1.5  # time to wait until a router's metrics page is up to date
+COUNT_S: Final = 1.5  # time after which a router's metrics page must be up to date
 COLD: Final = 8  # number of uncached prompts per engine
 MOST_COLD: Final = 12  # maximum number of uncached prompts that one engine may receive
 TURNED_AWAY: Final = re.compile(r"reject|shed|refus|fail|error|exhaust|overload")
@@ -42,7 +42,7 @@ class Bench(Struct):
     metrics: str | None = None  # URL of the router's Prometheus page
 
     def served_by(self, prompt: str, api: str = "chat") -> int | None:
-        """Send a request, and return the index of the engine that received it; None if no engine did."""
+        """Send a request, and return the index of the engine that received it; None if no engine received it."""
         before = self.engines.counts()
         self.router.ask(prompt, 2, api)
         gains = self.engines.gains(before)
@@ -112,7 +112,7 @@ def cancel(bench: Bench) -> tuple[str, str]:
 
 
 def engine_dies(bench: Bench) -> tuple[str, str]:
-    """Check that if an engine dies, its stream does not look complete to the client."""
+    """Check that a stream does not look complete to the client if its engine crashes."""
     engines = bench.engines
     with ThreadPoolExecutor(1) as pool:
         before = engines.counts()
@@ -133,7 +133,7 @@ def engine_dies(bench: Bench) -> tuple[str, str]:
 
 
 def others_serve(bench: Bench) -> tuple[str, str]:
-    """Check that the other engines serve clients while one engine is down, even before the router notices."""
+    """Check that the other engines serve all requests while one engine is down, even before the router notices."""
     engines, prompt = bench.engines, text("goes on")
     engines.strike("crash", bench.served_by(prompt) or 0, seconds=GONE_S)
     after = [bench.router.ask(f"{prompt} question {number}", 2) for number in range(6)]
@@ -145,7 +145,7 @@ def others_serve(bench: Bench) -> tuple[str, str]:
 
 
 def overload(bench: Bench) -> tuple[str, str]:
-    """Check that clients soon get an error status when all engines refuse requests."""
+    """Check that clients get status 429 or 503 when all engines refuse requests."""
     bench.engines.strike("503")
     begun = time.monotonic()
     try:
@@ -185,8 +185,8 @@ def count_refusals(bench: Bench) -> tuple[str, str]:
 
 
 def turned_away(name: str) -> bool:
-    """Return whether a series counts rejected requests. Judge by its name and by the values of its labels, except the
-    URLs of engines."""
+    """Return whether a series counts rejected requests, judging by its name and by the values of its labels. Ignore
+    labels that are URLs."""
     metric, _, labels = name.partition("{")
     if BESIDE.search(metric):
         return False

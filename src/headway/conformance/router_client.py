@@ -19,10 +19,10 @@ PLAIN: Final = {"accept-encoding": "identity"}
 
 class Answer(Struct):
     status: int = 0
-    pieces: list[tuple[float, int]] = []  # arrival time and number of tokens of each piece
-    complete: bool = False  # the stream ended with [DONE]
-    error: bool = False  # the stream has an error event
-    whole: bool = False  # the HTTP body is complete
+    pieces: list[tuple[float, int]] = []  # arrival time of each piece, and its number of tokens
+    complete: bool = False  # whether the stream ended with [DONE]
+    error: bool = False  # whether the stream has an error event
+    whole: bool = False  # whether the HTTP body is complete
     fields: dict[str, str] = {}
 
     @property
@@ -30,7 +30,7 @@ class Answer(Struct):
         return sum(count for _, count in self.pieces)
 
     def hear(self, lines: bytes) -> None:
-        """Record the complete lines that have arrived."""
+        """Record lines of the answer that have just arrived."""
         count = len(CONTENT.findall(lines))
         if count:
             self.pieces.append((time.monotonic(), count))
@@ -44,7 +44,7 @@ class Router:
         self.model, self.key = model, key
 
     def ask(self, prompt: str, tokens: int = 4, api: str = "chat", leave_after: int | None = None) -> Answer:
-        """Request a stream of tokens. The client disconnects after `leave_after` tokens."""
+        """Request a stream of tokens, and return the answer. After `leave_after` tokens, disconnect; None: never."""
         body: Json = {"model": self.model, "max_tokens": tokens, "stream": True, "ignore_eos": True}
         if api == "chat":
             path, body["messages"] = "/v1/chat/completions", [{"role": "user", "content": prompt}]
@@ -82,7 +82,7 @@ def text(seed: Any, words: int = 600) -> str:
 
 
 def get(url: str, seconds: float = 5.0) -> tuple[int, str]:
-    """Return the status and text of a page. If there is no answer, the status is 0."""
+    """Return the status and text of a page. If the server does not answer, return status 0 and an empty string."""
     return asyncio.run(_get(Address(url, "--metrics").root, seconds))
 
 

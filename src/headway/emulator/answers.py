@@ -1,4 +1,4 @@
-"""Answers in vLLM's format: whole, or as a stream with a server-sent event for each token."""
+"""Answers in vLLM's format: one JSON document, or a stream with a server-sent event for each token."""
 
 import base64
 import struct
@@ -17,7 +17,7 @@ encode: Final = msgspec.json.encode
 
 
 class Answer:
-    """The answer to one request. `head` is the JSON text before the choices in each event."""
+    """The answer to one request. `head` is the JSON that precedes the choices in each event."""
 
     object = chunk = ""
 
@@ -172,7 +172,7 @@ ANSWERS: Final[dict[str, tuple[str, type[Answer]]]] = {
 
 
 def candidates(request: EngineRequest, number: int) -> list[tuple[str, float]]:
-    """Return the chosen token and further candidates, with their log-probabilities."""
+    """Return the token at position `number` and further candidates for it, with their log-probabilities."""
     seed = request.script.seed
     tokens = [(request.script.piece(number), logprob(seed, number))]
     for rank in range(1, request.logprobs or 0):

@@ -3,10 +3,10 @@
 A request describes its prompt in one of two ways:
 
     by tokens   text or token ids: the key of a full block is a hash of its tokens and of all earlier tokens
-    by a path   the keys of a workload, as in the simulator: blocks have these keys, and their tokens are made up
+    by a path   the keys of a workload, as in the simulator: blocks have these keys, and the tokens are made up
 
-A generated output has one key, as in the simulator. If the prompt is known by tokens, the output's blocks also have
-hashes. When a later prompt contains such a block, `Aliases` maps its hash to the output's key.
+A generated output has one key, as in the simulator. If the prompt is described by tokens, the output's blocks also have
+hashes. When a later prompt contains such a block, `Aliases` maps the block's hash to the output's key.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from headway.emulator.tokens import WORD_IDS, mix, word
 from headway.hashing import stable
 from headway.types import Path
 
-MADE_UP: Final = 32_000  # made-up token ids are below this
+MADE_UP: Final = 32_000  # made-up token ids are below this number
 
 
 class Aliases:
-    """Maps the block hashes of generated outputs to their keys, in a least-recently-used table."""
+    """Maps the block hashes of generated outputs to the outputs' keys, in a least-recently-used table."""
 
     def __init__(self, most: int = 262_144) -> None:
         self.most = most
@@ -48,7 +48,7 @@ class Aliases:
 
 
 class TokenContent:
-    """A prompt known by tokens. `seed` determines the answer: the same prompt has the same answer."""
+    """A prompt described by tokens. `seed` determines the answer, so the same prompt has the same answer."""
 
     def __init__(self, ids: array[int], root: int, size: int, aliases: Aliases, output_key: int | None = None) -> None:
         self.ids, self.size, self.aliases = ids, size, aliases
@@ -64,7 +64,7 @@ class TokenContent:
         self.output_key = stable("output", self.seed) if output_key is None else output_key
 
     def _chain(self, ids: array[int]) -> None:
-        """Compute the hashes of the full blocks that have none yet, and append them to `names`."""
+        """Compute the hashes of the full blocks that have no hash yet, and append the hashes to `names`."""
         size, digest, names = self.size, xxhash.xxh3_64_intdigest, self.names
         name = names[-1] if names else self._root
         packed = memoryview(_pack(ids))
@@ -93,7 +93,7 @@ class TokenContent:
 
 
 class PathContent:
-    """A prompt known by a path."""
+    """A prompt described by a path."""
 
     def __init__(self, path: Path, prompt_tokens: int, size: int, output_key: int | None, number: int) -> None:
         self.path, self.prompt_tokens, self.size = path, prompt_tokens, size
@@ -110,11 +110,11 @@ class PathContent:
         return stable("block", self.key(block), block)
 
     def tokens(self, block: int) -> list[int]:
-        """Return made-up token ids, the same for the same content."""
+        """Return made-up token ids, which are the same for blocks with the same content."""
         seed, first = stable("tokens", self.key(block)), block * self.size
         return [mix(seed, first + number) % MADE_UP for number in range(self.size)]
 
-    def add_output(self, tokens: int) -> None: ...  # the output has its own key
+    def add_output(self, tokens: int) -> None: ...  # nothing to do, because the output's blocks have the output's key
 
 
 Content = TokenContent | PathContent

@@ -1,4 +1,4 @@
-"""A replica's Prometheus page, with vLLM's names. Times are wall-clock times, as clients measure them."""
+"""A replica's Prometheus page, with vLLM's metric names. Times are wall-clock times, as clients measure them."""
 
 from bisect import bisect_left
 from typing import Final, NamedTuple
@@ -36,11 +36,11 @@ class Histogram:
 
 
 class Moment(NamedTuple):
-    """The values of the page that change with every step."""
+    """The values of the page that can change with every step, at one time."""
 
     running: int
     waiting: int
-    held: int  # number of blocks that requests use
+    held: int  # number of KV blocks that requests in flight use
     queries: int  # number of prompt tokens so far
     hits: int
     preemptions: int
@@ -72,7 +72,7 @@ class EmulatedMetrics:
         return Moment(running, queued, instance.cache.held, *tokens, stats.preemptions)
 
     def freeze(self) -> None:
-        """Make pages show the current values until the next call."""
+        """Store the current values. Pages show these values until the next call."""
         self.frozen = self.moment()
 
     def page(self) -> str:

@@ -1,4 +1,4 @@
-"""One request in flight at a replica: sends its tokens to the client as they are generated."""
+"""One request in flight at a replica. It sends its tokens to the client as they are generated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OVER: Final = b"0\r\n\r\n"
 
 
 class Flight:
-    """A request in flight: the room's sink of tokens, and the connection's exchange."""
+    """A request in flight. It is the sink of the room's tokens, and the exchange of the client's connection."""
 
     def __init__(
         self, replica: Replica, client: ClientConnection, incoming: Incoming, request: EngineRequest, job: Job, id: str
@@ -41,7 +41,7 @@ class Flight:
             return
         replica = self.replica
         tokens = self.sent + replica.grant_tokens(tokens - self.sent)
-        if tokens == self.sent:  # no token may be sent, because the engine is about to crash
+        if tokens == self.sent:  # no token may be sent, because the engine crashes
             return
         if self.sent == 0:
             self.first_ps = now
@@ -105,8 +105,8 @@ class Flight:
             self.over = True
             self.replica.on_abandoned(self)
 
-    def hold(self) -> None: ...  # the rest of an answer is small, so the transport buffers it
+    def hold(self) -> None: ...  # do nothing: the rest of an answer is small, so the transport buffers it
 
     def go_on(self) -> None: ...
 
-    def overdue(self, now: float) -> None: ...  # an emulated engine has no deadline
+    def overdue(self, now: float) -> None: ...  # do nothing: an emulated engine has no deadline

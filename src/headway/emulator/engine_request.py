@@ -1,4 +1,4 @@
-"""Parse a request: its body, and the header that a load generator may add."""
+"""Parses a request: its body, and the header that a load generator may add."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Truth(Struct, forbid_unknown_fields=True):
     output_tokens: Count | None = None
     prompt_tokens: Count | None = None
     path: PathKeys | None = None
-    output_key: int | None = None  # the answer's key in the paths of later requests
+    output_key: int | None = None  # key of the answer in the paths of later requests
     priority: float | None = None
     adapter: str | None = None
 
@@ -79,11 +79,11 @@ class EngineRequest(Struct):
     truth: Truth
     content: Content
     script: Script
-    logprobs: int | None = None  # number of candidates in addition to each token; None: not requested
+    logprobs: int | None = None  # number of candidates to list for each token; None: no log-probabilities requested
 
     @property
     def priority(self) -> float:
-        """The priority: a request with a higher value is served earlier. In vLLM's own field the lower value is."""
+        """The priority: requests with higher values are served earlier. In vLLM's own field, lower values are."""
         if self.truth.priority is not None:
             return self.truth.priority
         return -float(self.body.priority or 0)
@@ -132,7 +132,7 @@ class Reader:
         return PathContent(Path(keys, ends), tokens, self.block_tokens, truth.output_key, number)
 
     def _script(self, kind: str, body: Body, truth: Truth, content: Content) -> Script:
-        """Return the planned answer. Its length is that of the load generator, else the client's limit, else random."""
+        """Return the planned answer. The load generator sets its length, else the client's limit, else it is random."""
         call = choose_call(body.tools, body.tool_choice, content.seed) if kind == "chat" else None
         most = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
         room = self.longest - content.prompt_tokens

@@ -16,9 +16,9 @@ class Fault(Struct, forbid_unknown_fields=True):
     """The body of `POST /faults`.
 
     slow                steps take `factor` times as long
-    hang                no step ends: requests are accepted and never answered
+    hang                no step ends, so requests are accepted but never answered
     reset               the connection of a request is closed before the first byte of the answer
-    500, 503            the status of every answer
+    500, 503            every answer has this status
     unhealthy           `GET /health` returns 503; requests are served
     crash               all connections break, the cache is lost, and the port is closed
     crash-after-tokens  a crash after `tokens` more tokens
@@ -29,7 +29,7 @@ class Fault(Struct, forbid_unknown_fields=True):
     replica: str | None = None  # None: the replica that receives the request
     factor: Annotated[float, Meta(gt=0, le=1e6)] = 10.0
     tokens: Annotated[int, Meta(ge=0)] = 0
-    requests: Annotated[int, Meta(ge=1)] | None = None  # number of requests that fail; None: all
+    requests: Annotated[int, Meta(ge=1)] | None = None  # number of requests that fail; None: all requests
     seconds: Annotated[float, Meta(gt=0)] | None = None  # wall-clock time until recovery; None: never
 
     @classmethod

@@ -1,4 +1,4 @@
-"""One process with many replicas: each has its own port, and all share one event loop and one clock."""
+"""One process with many replicas. Each replica has a separate port; all share one event loop and one clock."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -25,18 +25,18 @@ GET, POST = b"GET", b"POST"
 
 class Settings(Struct, frozen=True):
     address: str = "127.0.0.1"
-    port: int = 9100  # port of the first replica; the others use the next ports; 0: any free ports
+    port: int = 9100  # port of the first replica; the others use the ports after it; 0: any free ports
     speed: float = 1.0  # simulated seconds per wall-clock second
     model: str | None = None  # another name under which clients may request the model
     mean_output: int = 128  # mean number of tokens in an answer if the request sets no length
-    longest: int | None = None  # maximum number of tokens in a prompt and its answer; None: the size of the KV cache
+    longest: int | None = None  # maximum number of tokens in prompt and answer together; None: the size of the KV cache
     events: str | None = None  # address for KV events, such as tcp://127.0.0.1; None: publish no events
     events_port: int = 5557  # port of the first replica; each replica uses one port for events and the next for replays
-    tick_s: float | None = None  # /metrics shows the state at the last multiple of it; None: the current state
+    tick_s: float | None = None  # /metrics shows the state at the last multiple of this; None: the current state
 
 
 class Host:
-    """Runs a replica for each idle engine of `setup`, all with the same scheduler."""
+    """Runs a replica for each engine of `setup`, all with the same scheduler."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, setup: ClusterSetup, scheduler: Any, settings: Settings
@@ -117,7 +117,7 @@ class Host:
         task.add_done_callback(self.tasks.discard)
 
     def find_replica(self, name: Any) -> Replica | None:
-        """Return the replica with a name, which may be any JSON value."""
+        """Return the replica with this name; None if there is no such replica. `name` may be any JSON value."""
         return next((replica for replica in self.replicas if replica.name == name), None)
 
     def describe(self, replica: Replica) -> Json:
@@ -134,7 +134,7 @@ class Host:
 
 
 class Paths:
-    """Answers all paths except generation: models, health, metrics, faults and the cache."""
+    """Answers all requests except those for generation: models, health, metrics, faults and the cache."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -189,7 +189,7 @@ class Paths:
         replica.say(client, incoming, 200, page, kind="text/plain; version=0.0.4; charset=utf-8")
 
     def reset(self, replica: Replica, client: ClientConnection, incoming: Incoming) -> None:
-        """Empty the prefix cache, unless requests use blocks of it."""
+        """Empty the prefix cache. If requests in flight use blocks of it, refuse."""
         if not replica.room.empty_cache(replica.index):
             replica.refuse(client, incoming, 503, "the cache was not emptied: requests in flight hold blocks of it")
             return
@@ -201,7 +201,7 @@ class Paths:
         self._say(replica, client, incoming, {"replicas": list(map(self.host.describe, self.host.replicas))})
 
     def faults(self, replica: Replica, client: ClientConnection, incoming: Incoming) -> None:
-        """List the fault of each replica (GET), or set the fault of this replica or another one (POST)."""
+        """List the fault of each replica (GET), or set the fault of one replica (POST)."""
         modes: dict[str, str] = {other.name: other.fault.mode for other in self.host.replicas}
         if incoming.method == POST:
             try:
@@ -224,7 +224,7 @@ class Paths:
 
 
 async def serve(setup: ClusterSetup, scheduler: Any, settings: Settings, started: Callable[[list[Json]], None]) -> None:
-    """Serve until SIGTERM or Ctrl-C. `started` receives the descriptions of all replicas."""
+    """Serve until SIGTERM or Ctrl-C. When all replicas listen, call `started` with their descriptions."""
     host = Host(asyncio.get_running_loop(), setup, scheduler, settings)
     ended = end_signal()
     try:

@@ -20,12 +20,12 @@ from headway.sim.job import Job
 
 END: Final = (-1).to_bytes(8, "big", signed=True)
 KEPT: Final = 10_000  # number of batches that listeners can request again
-LOOK_S: Final = 0.5  # interval of checks for replay requests, in case ZMQ's wake-up is missed
+LOOK_S: Final = 0.5  # interval of checks for replay requests, because a wake-up of ZMQ can be missed
 pack: Final = msgspec.msgpack.Encoder().encode
 
 
 class KvPublisher:
-    """Publishes one replica's events. `published` has the blocks that listeners know: their hashes by key and index."""
+    """Publishes one replica's events. `published` has the hashes of published blocks, by cache key and block index."""
 
     def __init__(
         self, instance: Instance, loop: asyncio.AbstractEventLoop, endpoint: str, replay: str, topic: str
@@ -69,7 +69,7 @@ class KvPublisher:
         self.context.term()
 
     def settle(self, computed: Iterable[tuple[Job, Content]]) -> None:
-        """Publish evicted blocks, and the blocks of these requests that are cached and not yet published."""
+        """Publish evicted blocks as removed, and the cached blocks of these requests that are not yet published."""
         if self.log:
             self._add_removed()
         for job, content in computed:
@@ -83,7 +83,7 @@ class KvPublisher:
         self._send()
 
     def restart(self) -> None:
-        """Start again as a new engine: publish nothing about the old engine, and number batches from 0."""
+        """Continue as a new engine: forget what was published, and number batches from 0 again."""
         self.log.clear()
         self.published.clear()
         self.events.clear()

@@ -32,7 +32,7 @@ KINDS: Final = {
     b"/v1/completions": "completion",
     b"/v1/embeddings": "embedding",
 }
-VERSION: Final = "0.32.0+headway"  # the version of vLLM's API that the emulator implements
+VERSION: Final = "0.32.0+headway"  # version of vLLM whose API the emulator implements
 SWEEP_S: Final = 1.0
 TYPES: Final = {400: "BadRequestError", 404: "NotFoundError", 405: "MethodNotAllowedError"}
 log = logging.getLogger(__name__)
@@ -51,12 +51,12 @@ class Replica:
         self.held_bytes = 0  # size of the request bodies in memory
         self.clients: dict[ClientConnection, None] = {}
         self.draining = False
-        self.fault, self.left = NO_FAULT, 0  # `left`: number of requests that still fail, or of tokens until a crash
+        self.fault, self.left = NO_FAULT, 0  # `left`: number of requests that still fail, or of tokens until the crash
         self.heal: asyncio.TimerHandle | None = None
         self.port = 0
         self.server: asyncio.Server | None = None
         self.publisher: KvPublisher | None = None
-        self.touched: list[tuple[Job, Content]] = []  # requests with blocks that a step ending now has computed
+        self.touched: list[tuple[Job, Content]] = []  # requests that may have new blocks to publish
         self.on_end: Callable[[Flight, str], None] = lambda flight, outcome: None
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -66,12 +66,12 @@ class Replica:
     def check_sender(self, named: dict[bytes, bytes]) -> None: ...  # every sender is accepted
 
     def count_refusal(self, status: int) -> None:
-        """Count a connection that ended before it sent a request."""
+        """Count an error that the connection itself sent, such as for an invalid request."""
         self.figures.ended["error"] += 1
 
     async def start(self, address: str, port: int) -> None:
         self.server = await self.loop.create_server(lambda: ClientConnection(self), address, port, backlog=4096)
-        if not self.server.sockets:  # the event loop skips an address if it gets no socket for it
+        if not self.server.sockets:  # the event loop skips an address without a socket, and raises no error
             self.server.close()
             raise OSError(EMFILE, os.strerror(EMFILE))
         self.port = self.server.sockets[0].getsockname()[1]
@@ -162,11 +162,11 @@ class Replica:
         self.figures.cached_tokens += self.cached_tokens(flight.job)
 
     def grant_tokens(self, tokens: int) -> int:
-        """Count tokens that are about to be sent, and return how many may be sent before a crash."""
+        """Count tokens that are about to be sent. Return how many of them may be sent before a crash."""
         if self.fault.mode == "crash-after-tokens":
             due, tokens = tokens, min(tokens, max(self.left, 0))
             if due >= self.left >= 0:
-                self.left = -1  # crash only once
+                self.left = -1  # negative, so that the replica crashes only once
                 self.loop.call_soon(self.crash)
             else:
                 self.left -= tokens
@@ -196,7 +196,7 @@ class Replica:
         self.on_end(flight, "abandoned")
 
     def transfer_params(self, flight: Flight) -> dict[str, Any]:
-        """Return the parameters with which another engine finds the KV blocks of a prompt that was computed for it."""
+        """Return the parameters by which a decode engine finds the prompt's KV blocks; {} without such a request."""
         params = flight.request.body.kv_transfer_params or {}
         if not params.get("do_remote_decode"):
             return {}
@@ -215,7 +215,7 @@ class Replica:
         }
 
     def on_step(self) -> None:
-        """Collect the requests whose prompt chunks the ended step has computed."""
+        """Collect the requests whose prompt chunks were computed by the step that just ended."""
         if self.publisher is not None:
             for job, _ in self.instance.run.chunks:
                 flight = self.room.sinks.get(job)
@@ -233,7 +233,7 @@ class Replica:
         if self.heal is not None:
             self.heal.cancel()
             self.heal = None
-        self._recover(returns=fault.mode != "crash")  # if the new fault is a crash too, a crashed replica stays down
+        self._recover(returns=fault.mode != "crash")  # if the new fault is a crash, a crashed replica stays down
         self.fault = fault
         self.left = fault.tokens if fault.mode == "crash-after-tokens" else fault.requests or 0
         if fault.mode == "slow":

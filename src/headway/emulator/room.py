@@ -1,8 +1,8 @@
 """The simulator's instances, driven by the wall clock.
 
-Every step is planned separately. After its *nominal* end, the room delivers its tokens and begins the next step at
-that nominal time, however late the timer was. So the clock does not drift, and a new request finds the state that the
-simulator would have at that time.
+Every step is planned separately, with a *nominal* end. When a timer rings after that end, the room delivers the step's
+tokens, and begins the next step at the nominal end, however late the timer was. Therefore the clock does not drift, and
+a new request finds the state that the simulator would have at that time.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from headway.sim.simulated_cluster import SimulatedCluster
 from headway.types import NEVER, NO_PRIORITY, PS_PER_SECOND, Request
 
 FAST: Final = 1 << 60  # bytes per second of a link whose transfer time is negligible
-UNSEEN: Final = TransferSetup(Transfer(0, FAST), 0, 1)  # the transfer of KV blocks from an engine outside this process
-OFTEN: Final = 1024  # number of ended requests between two removals of unread records
+UNSEEN: Final = TransferSetup(Transfer(0, FAST), 0, 1)  # transfer of KV blocks from an engine outside this process
+OFTEN: Final = 1024  # number of ended requests between two calls of `_tidy`
 USED: Final = {"started_ps": -1, "first_token_ps": -1, "cached_tokens": 0, "preemptions": 0, "loaded_tokens": 0}
 
 
 class Rows:
-    """The recorder's rows of the requests in flight. Rows of ended requests are reused, to keep memory constant."""
+    """The recorder's rows for requests in flight. The rows of ended requests are reused, to keep memory constant."""
 
     def __init__(self, recorder: Recorder, instances: list[Instance]) -> None:
         self.recorder, self.instances = recorder, instances
@@ -71,7 +71,7 @@ class Rows:
 
 
 class Sink(Protocol):
-    """Receives a request's tokens. `tokens` is the number generated so far."""
+    """Receives a request's tokens. `tokens` is the number of tokens generated so far."""
 
     def on_tokens(self, tokens: int, now: int) -> None: ...
 
@@ -98,9 +98,9 @@ class Room:
         self.cluster.start_tracing(0)
         self.rows = Rows(self.cluster.recorder, self.instances)
         self.sinks: dict[Job, Sink] = {}
-        self.on_step: list[Callable[[int, int], None]] = []  # called with the instance and time of an ended step
-        self.on_settled: list[Callable[[int], None]] = []  # called with the time after all events at that time
-        self.on_tick: list[Callable[[], None]] = []  # called at a tick, after all events that were due by then
+        self.on_step: list[Callable[[int, int], None]] = []  # called after each step with instance index and time
+        self.on_settled: list[Callable[[int], None]] = []  # called with the time, after all events at that time
+        self.on_tick: list[Callable[[], None]] = []  # called at each tick, after all events that were due by then
         self.stuck: set[int] = set()  # instances that hang: their steps do not end
         self.wires: dict[int, int] = {}  # links for KV blocks from other processes, by instance
         self.origin = loop.time()
@@ -119,8 +119,8 @@ class Room:
     # --- requests and faults -----------------------------------------------------------------------------------------
 
     def submit(self, index: int, job: Job, sink: Sink, priority: float = 0.0, source: int | None = None) -> int:
-        """Send a request to an instance now. `source` is the instance that has computed its prompt; -1 is an engine
-        outside this process."""
+        """Send a request to an instance now, and return the current time. If another engine has computed its prompt,
+        `source` is the index of that instance, or -1 for an engine outside this process."""
         now = self.catch_up()
         instance = self.instances[index]
         self.rows.take(job, now)
@@ -137,7 +137,7 @@ class Room:
     def _hand_over(self, job: Job, index: int, source: int) -> None:
         """Make a request wait for the transfer of its KV blocks from the source instance."""
         instance = self.instances[index]
-        instance.loader.active = True  # makes the instance check from now on whether requests wait for blocks
+        instance.loader.active = True  # from now on, the instance checks whether requests wait for blocks
         transfer = None if source < 0 else self.instances[source].transfer
         link = None if source < 0 else self.cluster.outgoing.get(source)
         if transfer is None or link is None:
@@ -151,7 +151,7 @@ class Room:
         job.started, job.prefilled = True, job.request.prompt_tokens  # the source has computed the prompt
 
     def cancel(self, index: int, job: Job) -> None:
-        """Cancel a request. A queued request is removed at once, a running one at the end of the current step."""
+        """Cancel a request. A queued request is removed at once, a running request at the end of the current step."""
         now = self.catch_up()
         if self.sinks.pop(job, None) is None:
             return
@@ -162,11 +162,11 @@ class Room:
         self._arm()
 
     def slow(self, index: int, factor: Fraction) -> None:
-        """Make steps longer by this factor, from the next step on."""
+        """Multiply the duration of an instance's steps by this factor, from the next step on."""
         self.instances[index].slow(self.catch_up(), factor, NEVER)
 
     def restore_speed(self, index: int) -> None:
-        """End a slowdown or hang. The current step ends at its nominal time, or now if that has passed."""
+        """End a slowdown or hang. The current step ends at its nominal time or, if that has passed, now."""
         now = self.catch_up()
         instance = self.instances[index]
         factor, run = instance.planner.heal(now), instance.run
@@ -202,7 +202,7 @@ class Room:
         cache.now = now
         evicted = cache.evicted
         cache.evict(cache.idle)
-        cache.evicted = evicted  # this counter is only for evictions for lack of space
+        cache.evicted = evicted  # restore the counter, because it counts only evictions for lack of space
         return True
 
     # --- time --------------------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class Room:
         return now
 
     def _tick(self, until: int) -> None:
-        """Call the tick handlers once for the last tick at or before `until`. There was no event since that tick."""
+        """Call the tick handlers once, for the last tick at or before `until`. No event happened since that tick."""
         for handler in self.on_tick:
             handler()
         self.tick_ps = self._tick_after(until)
@@ -267,7 +267,7 @@ class Room:
                 sink.on_tokens(steps - job.decoding_from, at)
 
     def _settle(self, at: int) -> None:
-        """Remove the requests that ended at this instant, and begin the next steps."""
+        """Remove the requests that ended at time `at`, and begin the next steps."""
         ended = [*self.cluster.ended]
         self.cluster.ended.clear()
         self.clock.begin_steps(at)
@@ -295,7 +295,7 @@ class Room:
         self._timer, self._timer_ps = None, NEVER
         try:
             self.catch_up()
-        finally:  # an error in one request must not stop the others
+        finally:  # an error in one request must not stop the other requests
             self._arm()
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
-"""A planned answer: its tokens, the reason of its end, and the function that it calls, with made-up arguments that
-match the function's schema."""
+"""A planned answer: its tokens, the reason why it ends and, if it calls a function, made-up arguments that match the
+function's schema."""
 
 from typing import Any, Final
 
@@ -16,12 +16,12 @@ MOST: Final = 4096  # maximum number of values in the arguments of a call
 class Call(Struct):
     name: str
     id: str
-    pieces: list[str]  # the arguments as JSON text, one piece for each token
+    pieces: list[str]  # arguments in JSON, split into one piece for each token
     reason: str
 
 
 class Script:
-    """An answer of `tokens` tokens. `cut` is the length of its text if a stop string ends it."""
+    """An answer of `tokens` tokens. If a stop string ends the answer, `cut` is the length of its text."""
 
     __slots__ = ("call", "cut", "reason", "seed", "stop_reason", "tokens")
 
@@ -42,7 +42,7 @@ class Script:
         return "".join([self.piece(number) for number in range(tokens)])
 
     def stop_at(self, stops: list[str], included: bool) -> None:
-        """End the answer with the token that completes the first of these strings."""
+        """End the answer with the token that completes a stop string, at the first place where one occurs."""
         text = self.text(self.tokens)
         ends = [(text.find(stop) + len(stop), stop) for stop in stops if stop in text]
         if not ends:
@@ -54,7 +54,7 @@ class Script:
 
 
 def choose_call(tools: list[dict[str, Any]] | None, choice: str | dict[str, Any] | None, seed: int) -> Call | None:
-    """Return the call that `tool_choice` requires: a named function, or any function. None if no call is required."""
+    """Return the call that `tool_choice` requires, of a named function or of any function; None if it requires none."""
     functions = [function for tool in tools or [] if isinstance(function := tool.get("function") or {}, dict)]
     if isinstance(choice, dict):
         function = choice.get("function")
@@ -79,7 +79,7 @@ def choose_call(tools: list[dict[str, Any]] | None, choice: str | dict[str, Any]
 
 
 def make_up(schema: Any, seed: int, depth: int = 0, total: list[int] | None = None) -> Any:
-    """Return a value that matches a common kind of JSON schema. `total` counts the values created so far."""
+    """Return a value that matches a JSON schema with common keywords. `total` counts the values created so far."""
     total = [0] if total is None else total
     total[0] += 1
     if total[0] > MOST:

@@ -1,8 +1,8 @@
 """The emulator's tokenizer.
 
 A token is four bytes of text, and every word of an answer is one token. Each message of a chat has a token for its role
-before it and an end token after it, so its text begins at a token boundary. An answer that returns in the prompt of the
-next turn therefore has the same tokens as when it was generated, and finds them cached.
+before it and an end token after it, so its text begins at a token boundary. Therefore, an answer in the prompt of the
+next turn has the same tokens as when it was generated, and the prompt finds them cached.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from headway.hashing import stable
 
 WIDTH: Final = 4  # number of bytes in a token
-TOP: Final = 0xFFFFFF00  # id of the first special token: no text has these bytes
+TOP: Final = 0xFFFFFF00  # id of the first special token; no text contains the bytes of such an id
 END: Final = TOP
 ROLES: Final = {role: TOP + 1 + number for number, role in enumerate(("system", "user", "assistant", "tool"))}
 OTHER_ROLE: Final = TOP + 16
@@ -55,7 +55,7 @@ def ids_of_chat(messages: list[dict[str, Any]], tools: Any) -> array[int]:
 
 
 def _content_of(message: dict[str, Any]) -> bytes:
-    """Return the text of a message. Images, tool calls and other parts are written as JSON."""
+    """Return the content of a message as bytes: text as UTF-8; images, tool calls and other parts as JSON."""
     content = message.get("content")
     parts: list[bytes] = []
     if isinstance(content, str):
@@ -79,12 +79,12 @@ def mix(seed: int, number: int) -> int:
 
 
 def word(seed: int, number: int) -> int:
-    """Return the word at a position of an answer, as an index into the list of words."""
+    """Return the word at position `number` of an answer, as an index into WORDS."""
     return mix(seed, number) % len(WORDS)
 
 
 def logprob(seed: int, number: int, rank: int = 0) -> float:
-    """Return a made-up log-probability: below zero, and lower for each further candidate."""
+    """Return a made-up log-probability: at most zero, and lower for each further candidate."""
     return -((mix(seed ^ 0x10, number) % 1000) / 2000.0) - 1.5 * rank
 
 
@@ -98,5 +98,5 @@ def vector(seed: int, size: int) -> list[float]:
 
 
 def drawn_length(seed: int, mean: int) -> int:
-    """Return the length of an answer that has no limit: exponential, at most eight times the mean, fixed by `seed`."""
+    """Return a random length for an answer without a limit: exponential, at most 8 times the mean, fixed by `seed`."""
     return min(8 * mean, 1 + int(Random(stable("length", seed)).expovariate(1.0 / mean)))

@@ -1,4 +1,4 @@
-"""Counts the tokens of an answer while the gateway passes it on, and detects its first content."""
+"""Counts the tokens of an answer while the gateway forwards it, and detects its first content."""
 
 import re
 from typing import Final
@@ -19,18 +19,18 @@ class AnswerTally:
 
     def __init__(self, stream: bool) -> None:
         self.stream = stream
-        self.first = False  # content has arrived
+        self.first = False  # whether content has arrived
         self.events = 0
         self.tail = b""
         self._read: bytes | None = None  # the tail from which `_tokens` was read
         self._tokens = 0
 
     def count(self, data: bytes) -> bool:
-        """Count a piece of the answer. Return True if it holds the first content of a stream. If the answer is not
-        streamed, always return False: its first token is not visible."""
+        """Count a piece of the answer. Return True if the piece has the first content of a stream. If the answer is not
+        streamed, always return False, because its first token is not visible."""
         if self.stream:
             self.events += data.count(EVENT)
-            # Any piece may have the count. `find` is faster here than `in`, which first tries its operand as a number.
+            # Any piece may have the token count. `find` is faster than `in`, which first tries its operand as a number.
             if data.find(TOKEN_COUNT) >= 0:
                 self.tail = data
             if self.first or CONTENT.search(data) is None:
@@ -42,13 +42,13 @@ class AnswerTally:
 
     @property
     def usage(self) -> bytes:
-        """Return the token counts as the engine wrote them; empty bytes if it wrote none."""
+        """Return the token counts in the engine's own JSON; empty bytes if the engine wrote none."""
         at = self.tail.rfind(USAGE_FIELD)
         return b"" if at < 0 else self.tail[at : at + LONGEST_USAGE]
 
     @property
     def tokens(self) -> int:
-        """Return the number of tokens that the engine reports. Without a report, count events: each has one token."""
+        """Return the number of tokens that the engine reports. Without a report, count each event as one token."""
         if self._read is not self.tail:
             usage = USAGE.search(self.tail)
             self._read, self._tokens = self.tail, int(usage[1]) if usage else self.events

@@ -1,7 +1,8 @@
 """The HTTP client for metrics pages, health checks, etcd and conformance checks.
 
-It limits answers in time and size, reuses connections and uses no proxy. Clients' requests go through `upstream`. The
-load generator has its own connections, which record the arrival time of each piece before they parse it.
+It limits answers in time and size, reuses connections and uses no proxy. The gateway forwards clients' requests with
+`upstream` instead. The load generator has separate connections, which record the arrival time of each piece before they
+parse it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Answer(Struct, frozen=True):
 
 
 class NoAnswer(Exception):
-    """The server gave no usable answer."""
+    """The server gave no usable answer. `error` is the exception that shows why."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(one_line(error))
@@ -33,7 +34,7 @@ class NoAnswer(Exception):
 
     @classmethod
     def because(cls, message: str) -> NoAnswer:
-        """Return the error for a server that cannot serve now."""
+        """Return the NoAnswer for a server that cannot serve now, with this message."""
         return cls(load_aiohttp().ClientConnectionError(message))
 
     @property
@@ -54,7 +55,7 @@ class TooLong(Exception):
 
 
 class Stream:
-    """An answer while it arrives."""
+    """An answer that is still arriving."""
 
     def __init__(self, response: Any, lost: type[Exception]) -> None:
         self._response, self._lost = response, lost
@@ -62,7 +63,7 @@ class Stream:
         self.fields: dict[str, str] = {name.lower(): value for name, value in response.headers.items()}
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """Yield the body as it arrives. Raises NoAnswer if the connection is lost or silent for too long."""
+        """Yield the body as it arrives. Raise NoAnswer if the connection is lost or silent for too long."""
         content = self._response.content
         while True:
             try:
@@ -74,7 +75,7 @@ class Stream:
             yield piece
 
     async def read(self, most_bytes: int | None = None) -> bytes:
-        """Return the rest of the body. Raise NoAnswer if it breaks off, and TooLong if it exceeds `most_bytes`."""
+        """Return the rest of the body. Raise NoAnswer if it is cut off, and TooLong if it exceeds `most_bytes`."""
         body = bytearray()
         async for piece in self.pieces():
             body += piece
@@ -104,7 +105,7 @@ class HttpClient:
             self._session = None
 
     async def get(self, url: str, headers: Mapping[str, str] | None = None, most_bytes: int | None = None) -> Answer:
-        """Return the answer. Raise NoAnswer if there is none, and TooLong if the body has more than `most_bytes`."""
+        """Return the answer. Raise NoAnswer if the server gives none, and TooLong if the body exceeds `most_bytes`."""
         async with self.stream("GET", url, headers=headers) as stream:
             return Answer(stream.status, await stream.read(most_bytes))
 
@@ -153,7 +154,7 @@ class HttpClient:
 
 
 def load_aiohttp() -> Any:
-    """Import the library. Raises HeadwayError if it is missing."""
+    """Import and return aiohttp. Raise HeadwayError if it is not installed."""
     try:
         import aiohttp
     except ImportError:

@@ -26,7 +26,7 @@ async def cancel(*tasks: asyncio.Task[None] | None) -> None:
 
 
 def end_signal() -> asyncio.Event:
-    """Return an event that is set by SIGTERM and Ctrl-C."""
+    """Return an event that SIGTERM and Ctrl-C set."""
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)

@@ -58,5 +58,5 @@ def error_event(message: str) -> bytes:
 
 
 def chunk(data: bytes) -> bytes:
-    """Frame data as one chunk. Empty data gives no chunk: an empty chunk would end the body."""
+    """Return the data framed as one chunk. For empty data return b"", because an empty chunk would end the body."""
     return b"%x\r\n%b\r\n" % (len(data), data) if data else b""

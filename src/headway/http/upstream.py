@@ -1,4 +1,4 @@
-"""Connections to engines. They forward an answer's bytes as they arrive. The parser only finds the answer's end."""
+"""Connections to engines. They forward an answer's bytes unchanged; the parser only finds the end of the answer."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Asker(Protocol):
 
 
 class Upstream(asyncio.Protocol):
-    """A connection that handles one request at a time. After each request it joins its server's idle connections."""
+    """A connection that handles one request at a time. Between requests, it is in its server's pool (`free`)."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -69,8 +69,8 @@ class Upstream(asyncio.Protocol):
         self.fields: list[tuple[bytes, bytes]] = []
         self.head = b""  # the part of the answer's head that has arrived
         self.has_head = self.complete = self.keep = False
-        self.more = False  # part of the body arrived with the head
-        self.active = False  # data was passed on since the last check for a silent engine
+        self.more = False  # whether part of the body arrived with the head
+        self.active = False  # whether data was forwarded since the last check for a silent engine
         self.write: Callable[[bytes], None] | None = None  # writes to the client, bypassing the asker
 
     # --- the transport -----------------------------------------------------------------------------------------------
@@ -84,12 +84,12 @@ class Upstream(asyncio.Protocol):
         self.transport.writelines(data)
 
     def pass_on(self, write: Callable[[bytes], None], tally: AnswerTally) -> None:
-        """Write the rest of a stream directly to the client. The asker is called only at the end. This saves two calls
+        """Write the rest of a stream directly to the client, and call the asker only at the end. This saves two calls
         per piece, which is 5 % of the cost of a stream."""
         self.write, self.tally = write, tally
 
     def leave(self) -> None:
-        """Drop the request. Closing the connection tells the engine to stop."""
+        """Drop the request and close the connection, which tells the engine to stop."""
         self.exchange = self.write = None
         self.close()
 
@@ -176,7 +176,7 @@ class Upstream(asyncio.Protocol):
 
     def between_chunks(self) -> bool:
         """Return whether the answer stopped between two chunks, so that another chunk may follow. To test this, feed
-        the last chunk to the parser. The parser is unusable then, but the test costs nothing for other answers."""
+        the last chunk to the parser. Afterwards the parser is unusable, but complete answers need no such test."""
         try:
             self.parser.feed_data(LAST_CHUNK)
         except httptools.HttpParserError:
@@ -186,7 +186,7 @@ class Upstream(asyncio.Protocol):
     # --- the parser --------------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        if self.complete:  # reject an answer without a request before the parser keeps its beginning
+        if self.complete:  # reject an answer without a request before the parser stores its beginning
             raise ValueError("an answer without a request")
         self.fields = []
 
@@ -208,7 +208,7 @@ def end_of_head(data: bytes) -> int:
     start = 0
     while True:
         end = data.index(b"\r\n\r\n", start) + 4
-        if data[start + 9 : start + 10] != b"1":  # as in HTTP/1.1 100
+        if data[start + 9 : start + 10] != b"1":  # the status begins with 1, as in HTTP/1.1 100
             return end
         start = end
 
@@ -230,7 +230,7 @@ def forwarded_head(incoming: Incoming, address: Address, length: int, bearer: by
 
 
 def take_free(server: Server) -> Upstream | None:
-    """Remove an idle connection from the pool, and return it; None if no idle connection is still open."""
+    """Take an idle connection that is still open from the pool, and return it; None if the pool has none."""
     free = server.free
     while free:
         upstream = free.pop()
@@ -281,5 +281,5 @@ class Payload:
 
 
 def is_framed(fields: Fields) -> bool:
-    """Return whether the header fields determine the end of an answer. If not, the end of the connection does."""
+    """Return whether the header fields determine the end of an answer. If False, the end of the connection does."""
     return any(name in FRAMING for name, _ in fields)

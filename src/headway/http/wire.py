@@ -16,8 +16,8 @@ from headway.http.address import send_at_once
 from headway.http.replies import error_body, head_of
 
 Fields = list[tuple[bytes, bytes]]
-PIPELINED: Final = 4  # when this many requests wait on a connection, reading pauses
-STRANGERS: Final = 64 * 1024  # number of bytes of a body to read before the key is checked
+PIPELINED: Final = 4  # number of waiting requests on a connection at which reading pauses
+STRANGERS: Final = 64 * 1024  # number of bytes of a body that are read before the key is checked
 LINGER_S: Final = 5.0  # time for a refused client to stop sending and read the reason
 MANY_FIELDS: Final = "the request has too many header fields"
 LONG_HEAD: Final = "the head of the request is too long"
@@ -47,11 +47,11 @@ class Incoming(Struct):
     body: bytes
     keep_alive: bool
     version: str
-    named: dict[bytes, bytes]  # fields by name; of equal names, the last one
+    named: dict[bytes, bytes]  # fields by name; if a name occurs several times, its last value
 
 
 class Answering(Protocol):
-    """An exchange that answers a request."""
+    """An exchange that answers the current request of a connection."""
 
     over: bool
 
@@ -83,7 +83,7 @@ class Host(Protocol):
         """If this sender may not send requests, return status and reason of the refusal; otherwise None."""
 
     def count_refusal(self, status: int) -> None:
-        """Count an error that the connection itself sent."""
+        """Count an error answer that the connection itself sent."""
 
 
 class ClientConnection(asyncio.Protocol):
@@ -93,15 +93,15 @@ class ClientConnection(asyncio.Protocol):
         self.waiting: deque[Incoming] = deque()
         self.parser: Any = httptools.HttpRequestParser(self)
         self.stage = "idle"  # what the connection waits for: "idle" (a request), "head" or "body"
-        self.since = 0.0  # when the stage began
+        self.since = 0.0  # time at which the stage began
         self.paused = self.closing = self.beginning = False
         self.refusal: tuple[int, str] | None = None  # error to send after the pending answers
-        self.stuck: tuple[int, float] | None = None  # number of bytes that the client has not read, and since when
+        self.stuck: tuple[int, float] | None = None  # number of unread bytes, and time at which it last shrank
         self.transport: Any = None
         self.head_bytes = 0
         self.loose = 0  # number of framing bytes since the last content of a body
         self.fields: Fields = []
-        self.head_fields: Fields = []  # the fields of a complete head, without trailers
+        self.head_fields: Fields = []  # fields of the complete head, without trailers
         self.named: dict[bytes, bytes] = {}
         self.target = b""
         self.body: list[bytes] = []
@@ -176,8 +176,8 @@ class ClientConnection(asyncio.Protocol):
         self.finish(incoming.keep_alive)
 
     def refuse(self, status: int, why: str, linger: bool = True) -> None:
-        """Send an error after the pending answers, then close the connection. Close it with a delay: if the client
-        still sends, closing at once could reset the connection before the client has read the error."""
+        """Send an error after the pending answers, then close the connection. With `linger`, close it after a delay: if
+        the client still sends, closing at once could reset the connection before the client has read the error."""
         if self.closing:
             return
         if self.exchange is not None or self.waiting:
@@ -262,7 +262,7 @@ class ClientConnection(asyncio.Protocol):
     # --- the exchange ------------------------------------------------------------------------------------------------
 
     def finish(self, keep: bool) -> None:
-        """End the current request after its answer, and continue with the next one."""
+        """End the current request after its answer. If `keep`, continue with the next request; otherwise close."""
         host = self.host
         self.exchange = None
         self.since = host.seconds()
@@ -278,8 +278,8 @@ class ClientConnection(asyncio.Protocol):
             self.refuse(*self.refusal)
 
     def _next(self) -> None:
-        """Begin waiting requests one by one, unless the client does not read its answers. If a request is answered
-        immediately, it calls this method again. The inner call returns, and the outer call continues the loop."""
+        """Begin waiting requests one by one, unless the client does not read its answers. A request that is answered
+        immediately calls this method again; that inner call returns at once, and the outer call continues the loop."""
         if self.beginning:
             return
         self.beginning = True
@@ -291,7 +291,7 @@ class ClientConnection(asyncio.Protocol):
                 self.transport.resume_reading()
             try:
                 self.host.begin(self, incoming)
-            except Exception:  # for example from a policy; only this client gets an error
+            except Exception:  # for example from a policy; the other clients must not be affected
                 log.exception("failed to begin a request")
                 self.fail()
         self.beginning = False

@@ -1,4 +1,4 @@
-"""Writes a planned request as bytes."""
+"""Writes a planned request as the bytes of an HTTP request."""
 
 from typing import Any, Final, Literal
 
@@ -19,7 +19,7 @@ NAMES: Final = 200  # maximum number of characters in a header's value
 
 
 class Ask(Struct, frozen=True):
-    """The endpoint and the form of requests."""
+    """The endpoint of a load run, and the form of its requests."""
 
     url: str
     model: str | None = None  # the model of every request; None: the workload's model
@@ -97,5 +97,5 @@ def truth(request: Request, planned: Planned) -> dict[str, Any]:
 
 
 def _plain(text: str) -> bytes:
-    """Return text that is valid in a header."""
+    """Return the text as the value of a header: printable ASCII, at most NAMES characters."""
     return "".join(sign if sign.isascii() and sign.isprintable() else "?" for sign in text)[:NAMES].encode()

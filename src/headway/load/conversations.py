@@ -1,8 +1,9 @@
 """The earlier turns of conversations, so that the prompt of the next turn repeats them word for word.
 
-The path of a workload's request refers to an answer by its key. If the answer has arrived, the prompt of a later turn
-has all earlier turns and the answer. New words then fill it up to the planned length. So a turn has the planned length
-even if an answer was shorter, or if the engine's tokens between messages made the last prompt longer.
+The path of a workload's request refers to an earlier answer by its key. If that answer has arrived, the prompt consists
+of all earlier turns including the answer, and of new words that fill it up to the planned length. Therefore a prompt
+has the planned length even if an answer was shorter than planned, or if the engine's tokens between messages made the
+last prompt longer.
 """
 
 from typing import Final
@@ -13,11 +14,11 @@ from headway.load.prompt_texts import prompt_text
 from headway.types import Request
 from headway.workload.traffic import Planned
 
-KEPT: Final = 1 << 28  # maximum number of characters; beyond it the oldest talk is dropped, its next turn made up
+KEPT: Final = 1 << 28  # maximum number of characters of all talks; beyond it, the oldest talk is dropped
 
 
 class Talk(Struct, frozen=True):
-    """The messages of client and engine in turn, the client's first, and their total length in tokens."""
+    """The messages of a conversation, alternately of client and engine, and their total length in tokens."""
 
     turns: tuple[str, ...]
     tokens: int
@@ -31,10 +32,10 @@ class Conversations:
     def __init__(self) -> None:
         self._talks: dict[int, Talk] = {}  # talks by the key of their last answer
         self._size = 0
-        self._questions: dict[int, tuple[str, ...]] = {}  # messages of the requests in flight, by request
+        self._questions: dict[int, tuple[str, ...]] = {}  # messages of the requests in flight, by request id
 
     def ask(self, request: Request) -> tuple[str, ...]:
-        """Return the messages before the answer, in order. The client sends the first and the last one."""
+        """Return the messages of a request in order. Client and engine alternate; the client's are first and last."""
         talk = next((self._talks[key] for key in reversed(request.path.keys) if key in self._talks), Talk((), 0))
         turns = (*talk.turns, prompt_text(request, min(talk.tokens, request.prompt_tokens - 1)))
         if request.session is not None:
@@ -42,7 +43,7 @@ class Conversations:
         return turns
 
     def record_answer(self, planned: Planned, answer: str = "", tokens: int = 0) -> None:
-        """Record the answer to a request. `tokens` is the engine's count of prompt and answer."""
+        """Record the answer to a request. `tokens` is the engine's count of the tokens in prompt and answer."""
         turns = self._questions.pop(planned.request.id, None)
         if turns is None or not answer:
             return

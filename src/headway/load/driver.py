@@ -1,7 +1,7 @@
 """Sends the requests of a workload, each at its planned time (open loop).
 
 The workload's clock runs `speed` times as fast as the wall clock. If this process sends a request late, the delay is
-the request's lag. Latencies count from the planned time.
+called the request's lag. Latencies are measured from the planned time.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from headway.scenario.scenario import DEFAULT, Scenario, Source
 from headway.types import NEVER, PS_PER_SECOND
 from headway.workload.traffic import Traffic
 
-LEAD_NS: Final = 200_000_000  # minimum time between the start of the run and the origin of the workload's clock
-NEAR_S: Final = 0.001  # resolution of a timer
+LEAD_NS: Final = 200_000_000  # minimum time from the start of the run to time 0 of the workload's clock
+NEAR_S: Final = 0.001  # resolution of the event loop's timers
 REACH_S: Final = 10.0  # timeout of the first connection
 Progress = Callable[[int], None]  # called with the number of ended requests
 
@@ -88,7 +88,7 @@ class Driver:
     def _finish(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self.open:  # the run was cut off
+        if self.open:  # the horizon or Ctrl-C ended the run early
             self.book.ended_ps = max(self.book.ended_ps, min(self.now_ps(), self.horizon_ps))
         for question in list(self.open.values()):
             question.drop()
@@ -175,7 +175,7 @@ class Driver:
             self._arm()
 
     def _record_answer(self, question: Question, completed: bool) -> None:
-        """Store the answer, which the next turn of the session continues."""
+        """Store the answer, because the next turn of the session repeats it."""
         talks, recorder, row = self.writer.talks, self.book.recorder, question.row
         if talks is not None:
             tokens = recorder.prompt_tokens[row] + question.visible_tokens(recorder.output_tokens[row])

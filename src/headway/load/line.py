@@ -13,23 +13,23 @@ import httptools
 from headway.http.address import Address, send_at_once
 from headway.http.upstream import MOST_FREE
 
-# The pattern matches to the end of the line, so that an event that has its content under two names counts once.
+# The pattern matches up to the end of the line, so that an event with content under two names counts once.
 CONTENT: Final = re.compile(rb'"(?:content|text|reasoning_content|reasoning|arguments)": ?"[^"][^\n]*')
 USAGE: Final = rb'"completion_tokens"'
 ERROR: Final = re.compile(rb'^data: ?\{"(?:error"|object": ?"error")', re.MULTILINE)
 DONE: Final = re.compile(rb"^data: ?\[DONE\]", re.MULTILINE)
 STREAM: Final = b"text/event-stream"
 TARGETS: Final = (b"x-headway-target", b"x-engine")  # header fields that name the engine
-ERROR_BYTES: Final = 1000  # maximum number of bytes of an error that are stored
+ERROR_BYTES: Final = 1000  # maximum number of bytes stored of an error
 LINE: Final = 4_000_000  # maximum number of bytes in a line of an answer
-HEALTH: Final = b"GET /health HTTP/1.1\r\n%b\r\n\r\n"  # the request that opens a connection; any answer is accepted
+HEALTH: Final = b"GET /health HTTP/1.1\r\n%b\r\n\r\n"  # first request on a connection; any answer to it is accepted
 
 
 class Listener(Protocol):
     """Waits for an answer. Times are nanoseconds of the monotonic clock."""
 
     def content(self, count: int, events: bytes, at_ns: int) -> None:
-        """Receive events; `count` of them have content."""
+        """Receive complete lines of events. `count` is the number of events that have content."""
 
     def on_answer(self, line: Line, at_ns: int) -> None: ...
 
@@ -49,9 +49,9 @@ class Line(asyncio.Protocol):
     def _reset(self) -> None:
         self.status = 0
         self.target: str | None = None
-        self.usage = b""  # the last events that have token counts
+        self.usage = b""  # last lines that have token counts
         self.error_text = b""
-        self.rest = b""  # the start of a line that has not arrived completely
+        self.rest = b""  # beginning of a line that has not arrived completely
         self.has_data = self.complete = self.keep = self.until_close = False
         self.length_known = self.streams = self.whole = False  # `whole`: the stream has ended with [DONE]
 
@@ -154,7 +154,7 @@ class Line(asyncio.Protocol):
                 self.error_text = data[:ERROR_BYTES]
 
     def _flush(self) -> None:
-        """Read the last line, which may have no newline."""
+        """Read the last line, even if no newline ends it."""
         if self.rest:
             rest, self.rest = self.rest, b""
             self._read(rest)
@@ -195,7 +195,7 @@ class Endpoint:
 
 
 class Greeting:
-    """Waits for the first answer on a connection, whatever it is."""
+    """Waits for the first answer on a connection, and accepts any answer or a lost connection."""
 
     def __init__(self, over: asyncio.Future[None]) -> None:
         self.over = over
@@ -210,7 +210,7 @@ class Greeting:
 
 
 async def greet(endpoint: Endpoint, count: int) -> None:
-    """Open `count` connections and use each once."""
+    """Open `count` connections, and use each connection once, so that it is ready for the run."""
     lines = [await endpoint.new() for _ in range(count)]
     waits: list[asyncio.Future[None]] = []
     for line in lines:

@@ -13,15 +13,15 @@ from headway.scenario.scenario import Scenario
 from headway.types import OUTCOMES, Json, Request
 from headway.workload.traffic import Traffic
 
-GRAIN_NS: Final = 1000  # resolution of the gaps between tokens
+GRAIN_NS: Final = 1000  # resolution of the recorded gaps between tokens
 PS_PER_NS: Final = 1000
 MOST_REASONS: Final = 10
 SENT: Final = ("admitted_ps", "routed_ps", "enqueued_ps", "started_ps")
 
 
 class Book:
-    """Rows are in the planned order of sending. A request starts when it was actually sent. `clock` converts
-    nanoseconds of the wall clock to picoseconds of the workload."""
+    """Records the requests of a run, in the planned order of sending. A request counts as started at the time it was
+    actually sent. `clock` converts nanoseconds of the wall clock to picoseconds of the workload."""
 
     def __init__(self, endpoint: str, speed: float, clock: Callable[[int], int]) -> None:
         self.recorder = Recorder()
@@ -35,14 +35,14 @@ class Book:
         self.connections = 0
         self._gaps: Counter[int] = Counter()
         self._targets: dict[str, int] = {}
-        self._cache_reports = 0  # number of answers that have a count of cached tokens
+        self._cache_reports = 0  # number of answers that report a count of cached tokens
 
     def add(self, request: Request) -> int:
         self.recorder.record_arrival(request.arrival_ps, request)
         return self.recorder.rows - 1
 
     def record_end(self, question: Question, outcome: str, why: str, at_ns: int) -> int:
-        """Record the end of a request, and return its time by the workload's clock."""
+        """Record the end of a request, and return the time of the end by the workload's clock."""
         recorder, row = self.recorder, question.row
         recorder.outcome[row] = OUTCOMES.index(outcome)
         if why:
@@ -64,7 +64,7 @@ class Book:
         return at_ps
 
     def record_sending(self, question: Question) -> None:
-        """Record when a request was sent, and the tokens that its client has received so far."""
+        """Record when a request was sent, and how many tokens its client has received so far."""
         recorder, row, line = self.recorder, question.row, question.line
         recorder.output_tokens[row] = question.count
         if question.sent_ns == NOT_YET:
@@ -103,7 +103,7 @@ class Book:
         return result
 
     def _sorted_targets(self) -> list[str]:
-        """Number the instances in the order of their names, not of their first answers. Return the names in order."""
+        """Number the instances in the order of their names instead of their first answers. Return the sorted names."""
         names = sorted(self._targets, key=natural)
         places = {self._targets[name]: place for place, name in enumerate(names)}
         self.recorder.instance = array("i", [places.get(place, -1) for place in self.recorder.instance])
@@ -127,7 +127,7 @@ def natural(name: str) -> tuple[Any, ...]:
 
 
 def describe(loaded: Scenario, targets: list[str], recorder: Recorder) -> Json:
-    """Describe the run as a scenario; `live` marks that it was not simulated."""
+    """Describe the run as a scenario. Its key `live` shows that the run was not simulated."""
     resolved = loaded.resolved()
     models = [model for model in recorder.names["model"] if model]
     return {

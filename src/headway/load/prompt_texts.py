@@ -1,7 +1,8 @@
 """Prompts as text: a token is a space and a word of three letters, and equal prefixes are equal bytes.
 
-Such a word is one token in the usual tokenizers. It has four bytes, which are one token of the emulator. The word at a
-position depends only on the position and the key of the path there, so prompts that share a path share their text.
+Such a word is one token in the usual tokenizers. Its four bytes are also one token of the emulator. The word at a
+position depends only on the position and on the path's key at that position, so prompts that share a path share their
+text.
 """
 
 from functools import lru_cache
@@ -11,7 +12,7 @@ from typing import Final
 from headway.hashing import stable
 from headway.types import Request
 
-STRETCH: Final = 256  # number of tokens that are generated at once
+STRETCH: Final = 256  # number of tokens that are generated and cached together
 KEPT: Final = 4096  # maximum number of cached stretches, about 1 kB each
 LETTERS: Final = """
 the and for are but not you all any can had her was one our out day get has him his how man new now old
@@ -30,7 +31,7 @@ BYTES: Final = len(WORDS[0])
 
 
 def prompt_text(request: Request, start: int = 0) -> str:
-    """Return the text of a prompt from token `start` on. Tokens beyond the path are unique to this prompt."""
+    """Return the text of a prompt, beginning with token `start`. Tokens after the path are unique to this prompt."""
     parts: list[bytes] = []
     begin, path = 0, request.path
     for key, end in zip(path.keys, path.ends, strict=True):

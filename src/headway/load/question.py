@@ -1,4 +1,4 @@
-"""One request in flight: sends it at its planned time and measures the times of its answer."""
+"""One request in flight. It sends the request at the planned time, and measures the times of the answer."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Question:
         self.due_ns = due_ns  # planned time of sending
         self.line: Line | None = None
         self.sent_ns = self.first_ns = self.last_ns = NOT_YET
-        self.count = 0  # events with content, about one for each token
+        self.count = 0  # number of events with content, about one for each token
         self.gaps_ns: list[int] = []  # times between events with content
-        self.pieces: list[bytes] | None = None  # the answer's text, JSON-escaped; None: not needed
+        self.pieces: list[bytes] | None = None  # text of the answer, JSON-escaped; None: not needed
         self.over = False
         self.alarm: Any = None  # timer of the client's timeout
 
@@ -46,7 +46,7 @@ class Question:
     async def _connect(self) -> None:
         try:
             line = await self.driver.endpoint.new()
-        except Exception as error:  # the request must end after any error
+        except Exception as error:  # catch every exception, so that the request ends
             why = getattr(error, "strerror", None) or error
             self._end("failed", f"no connection: {why}", monotonic_ns())
             return
@@ -88,7 +88,7 @@ class Question:
             self._end("completed", "", at_ns)
 
     def on_loss(self, line: Line, at_ns: int) -> None:
-        if line.uses > 1 and not line.has_data:  # the endpoint had closed the idle connection
+        if line.uses > 1 and not line.has_data:  # the endpoint had closed the idle connection, so try again
             self.begin()
             return
         self._end("failed", "the connection was lost", at_ns)
@@ -115,7 +115,7 @@ class Question:
         self.driver.on_end(self, outcome, why, at_ns)
 
     def usage(self, pattern: re.Pattern[bytes]) -> int | None:
-        """Return the last count that the engine sent, because some engines send running counts."""
+        """Return the last count that the engine sent; None without a count. Some engines send intermediate counts."""
         counts = [] if self.line is None else pattern.findall(self.line.usage)
         return int(counts[-1]) if counts else None
 
@@ -127,7 +127,7 @@ class Question:
             return ""
 
     def visible_tokens(self, tokens: int) -> int:
-        """Return how many of the tokens are in the text, without those of the reasoning."""
+        """Return the estimated number of the answer's tokens in its text, without the tokens of the reasoning."""
         return tokens if not self.count else tokens * min(len(self.pieces or ()), self.count) // self.count
 
 

@@ -1,4 +1,4 @@
-"""`headway twin`: compares each policy simulated and live, and checks that both rank the policies alike."""
+"""`headway twin`: runs each policy simulated and live, compares the results, and compares both rankings of policies."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ USUAL: Final = ("round-robin", "least-loaded", "weighted", "lmetric")
 TTFT, HITS, SPREAD = "mean TTFT", "hit ratio", "request distribution"
 LIMITS: Final = {TTFT: 0.10, HITS: 0.02, SPREAD: 0.05}
 SIDES: Final = ("simulated", "live")
-Progress = Callable[[int, int], None]  # called with the number of ended requests and their total
+Progress = Callable[[int, int], None]  # called with the number of ended requests and the number of all requests
 
 
 class Pair(Struct, frozen=True):
-    """The summaries of one policy: of the simulation and of the live run."""
+    """The two summaries of one policy: of its simulation and of its live run."""
 
     policy: str
     simulated: Json
@@ -41,9 +41,9 @@ class Pair(Struct, frozen=True):
 
     @property
     def errors(self) -> dict[str, float]:
-        """The differences of the live run from the simulation: of the TTFT, as a share of the simulated one; of the hit
-        ratio; and of the request distribution. The last is the share of requests that would have to move to another
-        instance, so that every instance has as many as in the simulation."""
+        """The differences of the live run from the simulation: of the mean TTFT, relative to the simulated mean; of the
+        hit ratio; and of the request distribution. The difference of distributions is the fraction of requests that
+        would have to move to another instance, so that every instance has the same fraction as in the simulation."""
         sides = (self.simulated, self.live)
         shares = [{each["id"]: each["share"] or 0.0 for each in side["instances"]} for side in sides]
         moved = [abs(shares[0].get(name, 0.0) - shares[1].get(name, 0.0)) for name in {**shares[0], **shares[1]}]

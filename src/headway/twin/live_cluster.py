@@ -43,7 +43,7 @@ class Process(AbstractContextManager["Process"]):
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._stderr,
-            start_new_session=True,  # Ctrl-C reaches this process only
+            start_new_session=True,  # so that Ctrl-C reaches only the parent process, which then stops this one
         )
 
     def output(self) -> str:
@@ -73,13 +73,13 @@ class Process(AbstractContextManager["Process"]):
 
 
 def engine_urls(process: Process) -> dict[str, str]:
-    """Return the URLs of the engines of `headway emulate` by name."""
+    """Wait until a process of `headway emulate` serves, and return the URLs of its engines by name."""
     output = process.wait_for(r"emulating \d+ engines")
     return dict(re.findall(r"^headway: (\S+) at (http://\S+)/v1", output, re.MULTILINE))
 
 
 def serving(process: Process) -> str:
-    """Return the URL of `headway serve`."""
+    """Wait until a process of `headway serve` serves, and return its URL."""
     return str(re.findall(r"serving at (http://\S+)", process.wait_for(r"serving at http://\S+"))[0])
 
 
@@ -90,17 +90,17 @@ def wait_until_applied(process: Process) -> None:
         raise HeadwayError(refused[1])
 
 
-# A warm-up opens connections and loads code before a run. Without it the first requests would reach their engines 5 to
-# 15 ms late by the wall clock.
+# A warm-up opens connections and loads code before a run. Without a warm-up, the first requests would reach their
+# engines 5 to 15 ms late by the wall clock.
 
 LINES: Final = 24  # number of connections of the load generator
-EACH: Final = 8  # number of warm-up requests for each engine, sent nearly at once
-# Prompts are shorter than a block, so that nothing stays in caches and indexes.
+EACH: Final = 8  # number of warm-up requests for each engine, all sent nearly at once
+# The prompts of the warm-up are shorter than a block, so that they leave nothing in caches and indexes.
 TINY: Final = {"rate": "2000/s", "prompt_tokens": 8, "output_tokens": 4}
 
 
 def meanwhile(policies: Json) -> Json:
-    """Return the policies of the warm-up: they spread requests evenly, and differ so that `policies` start fresh."""
+    """Return policies for the warm-up: they spread requests evenly, and are not `policies`, which thus start fresh."""
     return {"routing": "round-robin" if "least-loaded" in str(policies["routing"]) else "least-loaded"}
 
 
@@ -109,13 +109,13 @@ def warm(url: str, scenario: Scenario, replicas: int, speed: float) -> None:
     load(Ask(url, model=scenario.cluster.default_model(), truth=True), few, speed=speed)
 
 
-STEP_MS: Final = 20.0  # wall-clock length of the shortest step
+STEP_MS: Final = 20.0  # wall-clock duration of the shortest step
 POLL_S: Final = 0.1  # wall-clock polling interval if the scenario's signals are always fresh
-OFTEN_S: Final = 0.01  # shortest polling interval
-DIGITS: Final = 6  # decimal places of a tick in seconds; the ticks of three processes agree to this precision
-LONG: Final = "30d"  # an age that is never reached: nothing expires, as in simulation
+OFTEN_S: Final = 0.01  # minimum polling interval
+DIGITS: Final = 6  # number of decimals of a tick in seconds; the ticks of three processes agree to this precision
+LONG: Final = "30d"  # an age that is never reached, so that nothing expires, as in the simulation
 STATIC: Final = ("pool", "kv_blocks", "max_batch_size", "max_batch_tokens", "max_queue", "capacity")  # engine settings
-GATEWAY: Final = ("admission", "priority", "flow", "routing")  # the stages of a gateway
+GATEWAY: Final = ("admission", "priority", "flow", "routing")  # policy stages that a gateway runs
 
 
 def check(scenario: Scenario) -> None:
@@ -135,7 +135,7 @@ def check(scenario: Scenario) -> None:
 
 
 def pace(scenario: Scenario, step_ms: float = STEP_MS) -> float:
-    """Return the speed (at most 1, two digits) at which the shortest step lasts `step_ms` by the wall clock."""
+    """Return the speed (at most 1, two significant digits) at which the shortest step takes `step_ms` in real time."""
     shortest: int = min(engine.latency.run(1, 1, ())[0] for engine in engines(scenario.cluster))
     speed = min(1.0, shortest / PS_PER_SECOND / (step_ms / 1000))
     grain = 10.0 ** (1 - math.floor(math.log10(speed)))
@@ -144,7 +144,7 @@ def pace(scenario: Scenario, step_ms: float = STEP_MS) -> float:
 
 @contextmanager
 def live_cluster(scenario: Scenario, policies: Mapping[str, Any], speed: float) -> Iterator[str]:
-    """Start the cluster and yield its URL. `policies` override the scenario's own, by stage."""
+    """Start the cluster and yield the gateway's URL. `policies` override the scenario's policies, by stage."""
     with TemporaryDirectory(prefix="headway-twin-") as folder:
         file = Path(folder, "scenario.yaml")
         file.write_bytes(msgspec.json.encode(scenario.resolved()))

@@ -1,4 +1,4 @@
-"""A block on disk. Each block has one file, which is written completely or not at all, and verified when it is read.
+"""A block on disk. Each block has one file, which is written completely or not at all, and verified when read.
 
     "HKB1", length of the key (1 byte), 3 zero bytes, length of the block (8 bytes), xxh3 of key and block (8 bytes),
     key, block
@@ -26,14 +26,14 @@ PAGE: Final = 4096
 
 
 class Damaged(Exception):
-    """The content of the file is not what was written."""
+    """The content of the file differs from what was written."""
 
 
 class StoredFile(NamedTuple):
     changed_ns: int
     number: int
     key: bytes
-    size: int  # size of the block
+    size: int  # size of the block, in bytes
 
 
 def room(key: bytes, size: int) -> int:
@@ -46,7 +46,7 @@ def path(folder: Path, key: bytes, number: int) -> Path:
 
 
 def write(file: Path, key: bytes, data: Buffer) -> None:
-    """Write to a temporary file, then rename it. There is no fsync: the checksum reveals damage after a power cut."""
+    """Write a temporary file, then rename it. Skip fsync, because the checksum reveals damage after a power failure."""
     unfinished = file.with_suffix(_UNFINISHED)
     head = _HEADER.pack(_MAGIC, len(key), len(data), _checksum(key, data)) + key
     try:

@@ -20,11 +20,11 @@ class Sources:
         self._store = store
         self._settings = settings
         self._turns = asyncio.Semaphore(settings.limits.fetches)
-        self._clients: OrderedDict[str, KvdClient] = OrderedDict()  # by address, least recently used first
+        self._clients: OrderedDict[str, KvdClient] = OrderedDict()  # clients by address, least recently used first
         self._users: Counter[str] = Counter()  # number of fetches in flight, by address
 
     async def fetch(self, keys: list[bytes], address: str, ttl_s: float | None) -> int:
-        """Copy leading blocks that this daemon lacks from another daemon. Return its number of leading blocks."""
+        """Copy missing leading blocks from another daemon. Return how many leading blocks this daemon then has."""
         self._check(address)
         async with self._turns:
             here = self._store.lookup(keys).leading
@@ -48,7 +48,7 @@ class Sources:
         return count + self._store.lookup(keys[count:]).leading
 
     def _check(self, address: str) -> None:
-        """Refuse a source that `peers` does not allow: a client must not choose where the daemon connects."""
+        """Refuse a source that `peers` does not allow, because clients must not choose where the daemon connects."""
         peers = self._settings.peers
         if address not in peers if peers else not address.startswith("quic://"):
             known = ", ".join(peers) if peers else "any quic:// address"

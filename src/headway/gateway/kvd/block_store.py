@@ -1,7 +1,8 @@
-"""The blocks of a daemon. Recently used blocks are in memory, and older blocks on disk. The oldest are dropped.
+"""The blocks of a daemon. Recently used blocks are in memory, and older blocks on disk. The oldest blocks are dropped.
 
 A block with a time to live is *held*: it stays in memory until a client reads it or the time has passed. After that it
-is an ordinary block. Held blocks have their own share of memory. If that share is full, the store refuses them.
+is an ordinary block. Held blocks may use only a part of the memory. If that part is full, the store refuses further
+held blocks.
 """
 
 import heapq
@@ -34,11 +35,11 @@ class Store:
         self._clock = clock
         self._ram: OrderedDict[bytes, Buffer] = OrderedDict()
         self._held: dict[bytes, tuple[Buffer, float]] = {}
-        self._ends: list[tuple[float, bytes]] = []  # heap of end times of holds; some have ended early
+        self._ends: list[tuple[float, bytes]] = []  # heap of the end times of holds; some holds have ended early
         self.puts = self.refused = self.hits_ram = self.hits_disk = self.misses = self.dropped = self.holds_expired = 0
 
     def put(self, key: bytes, data: Buffer, ttl_s: float | None = None) -> bool:
-        """Store a block. Return whether it was accepted. A hold of the same key lasts until the block is read."""
+        """Store a block, and return whether it was accepted. If the key is held already, the new block is held too."""
         now = self._clock()
         self._expire(now)
         old, end = self._held.get(key, (b"", 0.0))
@@ -99,7 +100,7 @@ class Store:
         return there
 
     def lookup(self, keys: Iterable[bytes]) -> Overlap:
-        """Return how many leading blocks of a chain the store has. A lookup does not make a block recently used."""
+        """Return how many leading blocks of a chain the store has. A lookup does not count as a use of the blocks."""
         ram = disk = 0
         entries = self.disk.entries if self.disk else {}
         for key in keys:
@@ -169,7 +170,7 @@ class Store:
             self.held_used -= cost(data)
             self.holds_expired += 1
             self._ram[key] = data
-            self._ram.move_to_end(key, last=False)  # no client read it in time, so evict it first
+            self._ram.move_to_end(key, last=False)  # no client read the block in time, so evict it first
 
     def _make_room(self, size: int) -> None:
         while self.ram_used + size > self.ram_limit:

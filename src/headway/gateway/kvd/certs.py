@@ -16,11 +16,11 @@ from headway.errors import HeadwayError
 from headway.gateway.kvd.channel import TlsFiles
 
 CA: Final = "ca"
-SLACK: Final = timedelta(hours=1)  # certificates are valid this much earlier, because clocks differ
+SLACK: Final = timedelta(hours=1)  # certificates are valid from this long before their creation, because clocks differ
 
 
 def make(folder: Path, name: str, hosts: Sequence[str], days: int) -> TlsFiles:
-    """Create a node's certificate and key in a folder. The folder's CA signs it. If there is no CA, create one."""
+    """Create a node's key and certificate in a folder, signed by the folder's CA. If the CA is missing, create it."""
     if not name or name == CA or not all(sign.isalnum() or sign in "-_." for sign in name):
         raise HeadwayError(f"--name: use letters, digits, '-', '_' and '.', and not the name 'ca'; got {name!r}.")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def node(
     life: timedelta,
     since: datetime | None = None,
 ) -> x509.Certificate:
-    """Create a certificate for both server and client, because a daemon that fetches is also a client."""
+    """Return a certificate for both server and client, because a daemon that fetches is also a client."""
     uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     return (
         _builder(name, ca, key, life, since)

@@ -48,17 +48,17 @@ class TlsFiles(Struct, frozen=True):
 class Channel(Protocol):
     """A byte stream to one peer. On a closed channel, `read` and `write` raise `Closed`."""
 
-    peer: str  # all channels of one connection have the same value
+    peer: str  # name of the peer; all channels of one connection have the same name
     closed: bool
 
     async def read(self, size: int) -> bytearray:
         """Read exactly `size` bytes."""
 
     async def write(self, *parts: Buffer) -> None:
-        """Write all parts. If the peer reads slowly, wait."""
+        """Write all parts. If the peer reads slowly, wait until it has read enough."""
 
     def moved_bytes(self) -> int:
-        """Return the number of bytes received and sent so far. The daemon uses it to detect stalled streams."""
+        """Return the number of bytes received and sent so far, by which the daemon detects stalled streams."""
 
     def close(self) -> None:
         """Close the channel once all written bytes have been sent."""
@@ -83,7 +83,7 @@ class Dialler(Protocol):
     async def open(self) -> Channel: ...
 
     def why(self) -> str | None:
-        """Return the reason why the last connection ended; None if it is unknown."""
+        """Return the reason why the last connection ended; None if the reason is unknown."""
 
     async def close(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The daemon: its store, its listeners, and a session for every channel that a peer opens."""
+"""The daemon. It owns the store and the listeners, and runs a session for every channel that a peer opens."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ from headway.gateway.kvd.settings import SHARES, Settings
 from headway.gateway.kvd.transports import transport
 from headway.http.event_loop import end_signal, run_loop
 
-FLUSH_S: Final = 60.0  # time limit for writing the blocks in memory to disk at the end
+FLUSH_S: Final = 60.0  # time limit at the end for writing the blocks in memory to disk
 
 
 class _Share(Budget):
@@ -40,7 +40,7 @@ class Daemon:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> list[str]:
-        """Start, and return the addresses on which the daemon listens. Port 0 is replaced by the actual port."""
+        """Start the daemon. Return the addresses on which it listens, with the actual port instead of port 0."""
         disk = self._settings.disk
         if disk is not None:
             self.store.disk = Disk(disk.folder, disk.limit, disk.unwritten)
@@ -56,7 +56,7 @@ class Daemon:
         return [listener.address for listener in self._listeners]
 
     async def stop(self, drain_s: float | None = None) -> None:
-        """Stop accepting requests, wait up to `drain_s` for those in flight, and write the blocks in memory to disk."""
+        """Stop accepting requests, wait up to `drain_s` for requests in flight, and write blocks in memory to disk."""
         if self.ending:
             return
         self.ending = True

@@ -1,4 +1,4 @@
-"""The disk tier: an index of the blocks in a folder, least recently used first. Threads read and write the files."""
+"""The disk tier: an index of the blocks in a folder, least recently used first. Threads read and write their files."""
 
 import asyncio
 import errno
@@ -31,7 +31,7 @@ class Entry:
 
 
 class Disk:
-    """Runs on the event loop. Dropping a block removes it from the index at once; a thread removes its file later."""
+    """The index, for use on the event loop. `drop` removes a block from it at once; a thread removes the file later."""
 
     def __init__(self, folder: Path, limit: int, unwritten_limit: int, most: int = MOST_BLOCKS) -> None:
         self.limit = limit
@@ -42,7 +42,7 @@ class Disk:
         self.written = self.dropped = self.dropped_busy = self.write_failures = self.damaged = 0
         self._folder = folder
         self._most = most
-        # There is only one thread, so that a removal runs before the write for which it makes room.
+        # There is only one writing thread, so that a removal runs before the write for which it makes room.
         self._writer = ThreadPoolExecutor(1, "kvd-write")
         self._readers = ThreadPoolExecutor(READERS, "kvd-read")
         self._under_way: set[asyncio.Future[None]] = set()
@@ -65,7 +65,7 @@ class Disk:
     def add(self, key: bytes, data: Buffer) -> None:
         """Add a block that does not fit in memory. It is readable immediately; a thread writes it to disk."""
         if key in self.entries:
-            self.entries.move_to_end(key)  # the block was read from disk and is still there
+            self.entries.move_to_end(key)  # the block was read from disk, and its file still exists
             return
         room = block_file.room(key, len(data))
         if room > self.limit:
@@ -84,7 +84,7 @@ class Disk:
         written.add_done_callback(lambda written: self._on_written(key, entry, written))
 
     async def read(self, key: bytes) -> Buffer | None:
-        """Return a block; None if it is missing or damaged. Drop a damaged block."""
+        """Return a block; None if the block is missing or damaged. Drop a damaged block."""
         entry = self.entries.get(key)
         if entry is None or entry.data is not None:
             return None if entry is None else entry.data
@@ -171,7 +171,7 @@ class Disk:
 def _forget(entry: Entry, reading: asyncio.Future[bytearray]) -> None:
     entry.reading = None
     if not reading.cancelled():
-        reading.exception()  # marks it as retrieved; waiting callers of `read` get it too
+        reading.exception()  # marks the exception as retrieved; waiting callers of `read` get it too
 
 
 def _lock(folder: Path) -> int:

@@ -28,7 +28,7 @@ Ttl = Annotated[int, Meta(ge=0, le=MOST_TTL_MS)]
 
 
 class Malformed(Exception):
-    """The bytes are not a valid frame. If the frame is too long, `follow` of its bytes have not been read."""
+    """The bytes are not a valid frame. If the frame is too long, `follow` is the number of its bytes not yet read."""
 
     def __init__(self, text: str, follow: int = 0) -> None:
         super().__init__(text)
@@ -74,7 +74,7 @@ class Count(Struct, array_like=True, tag=32, frozen=True):
 
 
 class Blocks(Struct, array_like=True, tag=33, frozen=True):
-    """Sizes of the first requested blocks, as many as fit in a frame. The size of a missing block is 0."""
+    """Sizes of the leading requested blocks, as many as fit in a frame. A missing block has size 0."""
 
     sizes: Sizes
 
@@ -106,13 +106,13 @@ _REPLIES: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 
 
 def frame(message: Request | Reply, body_bytes: int = 0) -> bytes:
-    """Return prefix and head. The caller sends the blocks after them."""
+    """Return the prefix and head of a frame. The caller sends the blocks after them."""
     head = _ENCODER.encode(message)
     return PREFIX.pack(MAGIC, VERSION, len(head), body_bytes) + head
 
 
 def lengths(prefix: Buffer, body_limit: int) -> tuple[int, int]:
-    """Return the length of the head and the length of the blocks."""
+    """Return the length of a frame's head and the length of its blocks. If the prefix is invalid, raise Malformed."""
     magic, version, head, body = PREFIX.unpack(prefix)
     if magic != MAGIC or version != VERSION:
         raise Malformed(f"a frame must begin with {MAGIC.decode()} and version {VERSION}")

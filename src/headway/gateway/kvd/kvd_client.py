@@ -24,7 +24,7 @@ from headway.gateway.kvd.transports import transport
 BATCH: Final = 16 << 20  # maximum size of the blocks in one put, in bytes
 PAUSE_S: Final = (0.1, 5.0)  # first and maximum pause after a daemon did not answer
 Reply = TypeVar("Reply", bound=frames.Reply)
-Answer = tuple[frames.Reply, list[bytearray | None]]  # the reply, and the blocks that follow it
+Answer = tuple[frames.Reply, list[bytearray | None]]  # a reply and the blocks that follow it
 
 
 class KvdClient:
@@ -63,7 +63,7 @@ class KvdClient:
     async def put(
         self, blocks: Mapping[bytes, Buffer] | Iterable[tuple[bytes, Buffer]], ttl_s: float | None = None
     ) -> int:
-        """Store blocks. Return how many were stored. With `ttl_s`, hold them for that time or until they are read."""
+        """Store blocks. Return how many were stored. With `ttl_s`, keep them in memory for that time or until read."""
         count = 0
         for batch in _batches(blocks.items() if isinstance(blocks, Mapping) else blocks):
             request = frames.Put([key for key, _ in batch], [len(data) for _, data in batch], _milliseconds(ttl_s))
@@ -71,11 +71,11 @@ class KvdClient:
         return count
 
     async def get(self, keys: Sequence[bytes]) -> list[bytearray | None]:
-        """Return the blocks of these keys. For a missing block, the list has None."""
+        """Return the blocks of these keys, in the same order. A missing block is None."""
         return [data async for _, data in self.blocks(keys)]
 
     async def blocks(self, keys: Sequence[bytes]) -> AsyncIterator[tuple[bytes, bytearray | None]]:
-        """Yield the keys with their blocks. At most one frame of blocks is in memory."""
+        """Yield each key with its block; None if the block is missing. At most one frame of blocks is in memory."""
         at = 0
         while at < len(keys):
             some = list(keys[at : at + frames.MOST_KEYS])
@@ -105,7 +105,7 @@ class KvdClient:
         return total
 
     async def fetch(self, keys: Sequence[bytes], source: str, ttl_s: float | None = None) -> int:
-        """Make the daemon copy leading blocks that it lacks from `source`. Return its number of leading blocks."""
+        """Make the daemon copy missing leading blocks from `source`. Return how many leading blocks it then has."""
         total = 0
         for part in _parts(keys):
             answer, _ = await self._ask(frames.Fetch(part, source, _milliseconds(ttl_s)), frames.Count)
@@ -210,7 +210,7 @@ def _parts(keys: Sequence[bytes]) -> list[list[bytes]]:
 
 
 def _batches(blocks: Iterable[tuple[bytes, Buffer]]) -> list[list[tuple[bytes, Buffer]]]:
-    """Group blocks into frames. A large block gets its own frame."""
+    """Group blocks into batches of one frame each. A large block gets a separate batch."""
     batches: list[list[tuple[bytes, Buffer]]] = []
     total = 0
     for key, data in blocks:

@@ -1,4 +1,4 @@
-"""Mutual TLS for QUIC. aioquic's server can request a client's certificate, but does not verify it. This module does.
+"""Mutual TLS for QUIC. aioquic's server can request a client's certificate but does not verify it, so this module does.
 
 This module uses private names of aioquic. If aioquic changes them, no certificate counts as verified and the daemon
 refuses every connection.
@@ -19,7 +19,7 @@ IDLE_S: Final = 60.0
 
 
 class VerifyingContext(tls.Context):
-    """The server's side of a handshake. Unless the client's certificate is valid, it fails before data is read."""
+    """The server's side of a handshake. If the client's certificate is invalid, it fails before data is read."""
 
     verified = False
 
@@ -49,7 +49,7 @@ def is_verified(context: Any) -> bool:
 
 
 def _check_purpose(certificate: x509.Certificate) -> None:
-    """Refuse a certificate that lists its purposes, but not client authentication."""
+    """Refuse a certificate that lists its purposes without client authentication."""
     try:
         uses = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     except x509.ExtensionNotFound:
@@ -59,7 +59,7 @@ def _check_purpose(certificate: x509.Certificate) -> None:
 
 
 def configuration(files: TlsFiles | None, address: str, server_name: str | None) -> QuicConfiguration:
-    """Return the configuration of a client of `server_name`. If that is None, return the configuration of a server."""
+    """Return the configuration of a client of `server_name`. If `server_name` is None, return that of a server."""
     if files is None:
         raise HeadwayError(
             f"{address}: QUIC needs 'tls' with ca, certificate and key; for a test, `headway kvd certs` creates them."

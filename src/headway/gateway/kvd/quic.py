@@ -20,7 +20,7 @@ from headway.gateway.kvd.channel import UNREACHABLE, Channel, Closed, Dialler, K
 from headway.gateway.kvd.quic_link import Link
 from headway.gateway.kvd.transports import host_and_port
 
-DATAGRAMS: Final = range(1200, 16_001)  # sizes in bytes; every network carries 1,200, and aioquic allows 16,000
+DATAGRAMS: Final = range(1200, 16_001)  # sizes in bytes: every network carries 1,200, and aioquic allows up to 16,000
 SOCKET_BUFFER: Final = 4 << 20
 
 
@@ -71,7 +71,7 @@ class QuicListener:
 
 
 class QuicDialler:
-    """Opens channels on one connection. If the connection has ended, it connects again."""
+    """Opens channels on one connection. If the connection has ended, `open` connects again."""
 
     def __init__(self, address: str, tls: TlsFiles | None) -> None:
         self._address = address

@@ -1,4 +1,4 @@
-"""A QUIC connection between two nodes. Each channel is one of its streams."""
+"""A QUIC connection between two nodes. Each channel is one stream of the connection."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from aioquic.quic import events
 from headway.gateway.kvd import mutual_tls, quic_windows
 from headway.gateway.kvd.channel import Buffer, Channel, Closed
 
-MOST_CUT: Final = 1000  # maximum number of closed streams; then the connection is closed
+MOST_CUT: Final = 1000  # maximum number of streams closed on one connection; beyond it, the connection is closed
 HANDSHAKE_S: Final = 5.0
 PIECE: Final = 128 * 1024
-UNSENT: Final = 1 << 20  # maximum number of bytes per channel that the peer has not acknowledged
+UNSENT: Final = 1 << 20  # maximum number of unacknowledged bytes per channel; beyond it, `write` waits
 ENDED: Final = 1  # the error code of reset streams and closed connections
 
 
@@ -115,7 +115,7 @@ def _wake(waiting: asyncio.Future[None] | None) -> None:
 
 
 class Link(QuicConnectionProtocol):
-    """A connection, on either side. On the server, `accept` receives the channels that the client opens."""
+    """A connection of a client or a server. On a server, `accept` receives the channels that the client opens."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class Link(QuicConnectionProtocol):
         super().__init__(quic)
         self.quic: quic_windows.Connection = quic
         self.peer = peer
-        self.ended: str | None = None  # reason why the connection ended; None: it is open
+        self.ended: str | None = None  # reason why the connection ended; None while it is open
         self.connected: asyncio.Future[None] = self._loop.create_future()
         self._accept = accept
         self._on_end = on_end
@@ -163,7 +163,7 @@ class Link(QuicConnectionProtocol):
         self._transmit_soon()
 
     def finish(self, stream_id: int) -> None:
-        """Send the remaining bytes and close the stream. Receive nothing more."""
+        """Close the stream after its remaining bytes. Ask the peer to send nothing more on it."""
         if self.ended is None:
             self._cut.add(stream_id)
             self.quic.send_stream_data(stream_id, b"", end_stream=True)
@@ -171,7 +171,7 @@ class Link(QuicConnectionProtocol):
             self._transmit_soon()
 
     def hang_up(self) -> None:
-        """Close a client's socket. No other connection uses that socket."""
+        """Close the client's socket, because no other connection uses it."""
         if self._transport is not None:
             self._transport.close()
 
@@ -216,7 +216,7 @@ class Link(QuicConnectionProtocol):
             channel.end()
 
     def _incoming(self, stream_id: int) -> QuicChannel | None:
-        """Return a channel for a stream that the peer opens. If the stream is closed or not allowed, return None."""
+        """Return a channel for a stream that the peer opens; None if the stream is already closed or not allowed."""
         if stream_id in self._cut:
             return None
         verified = self.connected.done() and self.ended is None
@@ -232,7 +232,7 @@ class Link(QuicConnectionProtocol):
         self.ended = event.reason_phrase or (f"error {event.error_code}" if event.error_code else "it was closed")
         if not self.connected.done():
             self.connected.set_exception(Closed(self.ended))
-            self.connected.exception()  # marks it as retrieved, because a server does not await it
+            self.connected.exception()  # marks the exception as retrieved, because a server does not await this future
         for channel in [*self._channels.values()]:
             channel.end()
         if self._on_end is not None:

@@ -1,5 +1,5 @@
-"""QUIC flow control that depends on the bytes read. aioquic lets a peer send more as soon as bytes arrive, so a fast
-sender could fill the daemon's memory. Here a peer is at most one window ahead of the reader."""
+"""QUIC flow control that depends on the bytes that the daemon has read. aioquic lets a peer send more as soon as bytes
+arrive, so a fast sender could fill the daemon's memory. Here a peer is at most one window ahead of the reader."""
 
 from typing import Any, Final
 
@@ -10,16 +10,16 @@ from headway.gateway.kvd import mutual_tls
 
 MOST_STREAMS: Final = 16  # maximum number of streams of a connection
 STREAM_WINDOW: Final = 1 << 19
-STEP: Final = STREAM_WINDOW // 2  # smaller increases of a limit are not sent
+STEP: Final = STREAM_WINDOW // 2  # minimum increase of a limit that is sent to the peer
 WINDOW: Final = (MOST_STREAMS + 1) * STREAM_WINDOW  # window of a connection; stalled streams must not block others
 _FRAME: Final = 17  # maximum size of a MAX_STREAM_DATA frame, in bytes
 
 
 class _Window(Limit):
-    """A limit on received bytes. It rises as the bytes are read."""
+    """A limit on received bytes, which rises as the bytes are read."""
 
     def __init__(self, plain: Limit) -> None:
-        self.unread = 0  # bytes received and not yet read
+        self.unread = 0  # number of bytes received but not yet read
         self._granted = plain.value
         super().__init__(plain.frame_type, plain.name, plain.value)
 
@@ -36,10 +36,10 @@ class _Window(Limit):
 
 
 class Connection(QuicConnection):
-    """A connection, on either side. The server requires the client's certificate."""
+    """A connection of a client or a server. The server requires the client's certificate."""
 
     def open_windows(self) -> None:
-        """Replace aioquic's limit. Call this once, before the first packet."""
+        """Replace aioquic's limit on received bytes. Call this once, before the first packet."""
         self._local_max_data: Any = _Window(self._local_max_data)
         self._unread: dict[int, int] = {}  # number of unread bytes, by stream
 
@@ -48,7 +48,7 @@ class Connection(QuicConnection):
         self._local_max_data.unread += size
 
     def count_read(self, stream_id: int, size: int) -> bool:
-        """Count bytes as read. Return whether to send a new limit to the peer."""
+        """Count bytes of a stream as read. Return whether a new limit must be sent to the peer."""
         left = self._unread.pop(stream_id) - size
         if left:
             self._unread[stream_id] = left

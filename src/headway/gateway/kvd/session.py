@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from headway.gateway.kvd.daemon import Daemon
 
 FREE: Final = 65_536  # requests and replies up to this size, in bytes, do not use the budget
-ANSWER: Final = 16 << 20  # maximum bytes of blocks in a reply with more than one block
-PATIENCE: Final = 4  # maximum size to read and drop, in frames, so that a refused peer can read the reason
+ANSWER: Final = 16 << 20  # maximum total size of the blocks, in bytes, in a reply with more than one block
+PATIENCE: Final = 4  # maximum number of frames to read and drop, so that a refused peer can read the reason
 LEAST: Final = 65_536  # minimum number of bytes that must move within `stall_s`
 _LOG: Final = logging.getLogger("headway.kvd")
 
@@ -29,7 +29,7 @@ class Budget:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def take(self, size: int) -> None:
-        """Allocate `size` bytes, at most the limit. Wait until they are free."""
+        """Allocate `size` bytes, which must not exceed the limit. If too few are free, wait."""
         assert size <= self.limit
         if not self._waiting and self.used + size <= self.limit:
             self.used += size
@@ -40,9 +40,9 @@ class Budget:
             await turn
         except asyncio.CancelledError:
             if turn.cancelled():
-                self._admit()  # this request may have blocked others
+                self._admit()  # this request may have blocked the requests after it
             else:
-                self.give(size)  # the bytes were granted at the same moment
+                self.give(size)  # the bytes were granted just before the cancellation
             raise
 
     def give(self, size: int) -> None:
@@ -69,7 +69,7 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._since = self._loop.time()
         self._moved_bytes = 0
-        self._waits = False  # whether the peer waits for the daemon; then it is not stalled
+        self._waits = False  # whether the peer waits for the daemon; a waiting peer does not count as stalled
         self._watch = self._loop.call_later(daemon.limits.stall_s, self._look)
 
     async def run(self) -> None:
@@ -98,7 +98,7 @@ class Session:
         self._channel.abort()
 
     async def _refuse(self, error: frames.Malformed) -> None:
-        """Send the reason. Then read and drop the rest of the frame: a peer may write all of it before it reads."""
+        """Send the reason. Then read and drop the rest of the frame, because a peer may write it before it reads."""
         await self._send(frames.Failure(WRONG, f"invalid request: {error}."))
         left = error.follow
         try:
@@ -191,7 +191,7 @@ class Session:
             self._channel.abort()
 
     async def _take(self, size: int) -> int:
-        """Allocate bytes in the budgets of peer and daemon, at most the peer's share. Return how many."""
+        """Allocate `size` bytes, at most the peer's limit, in the budgets of peer and daemon. Return the number."""
         if size <= FREE:
             return 0
         self._waits = True

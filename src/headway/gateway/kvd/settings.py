@@ -17,7 +17,7 @@ from headway.gateway.kvd.channel import TlsFiles
 from headway.gateway.settings import Folder
 
 MIB: Final = 2**20
-SHARES: Final = 4  # one peer may use 1/4 of the memory for requests in flight
+SHARES: Final = 4  # one peer may use 1/SHARES of the memory for requests in flight
 
 
 def _read_listen(value: Any, where: str) -> tuple[str, ...]:

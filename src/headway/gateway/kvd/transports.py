@@ -13,7 +13,7 @@ _REGISTERED: Final[dict[str, Callable[[], Transport]]] = {}
 
 
 def register(scheme: str, make: Callable[[], Transport]) -> None:
-    """Register a transport for a scheme. It may replace a built-in transport."""
+    """Register a transport for a scheme. If the scheme has a built-in transport, replace it."""
     _REGISTERED[scheme] = make
 
 
@@ -40,7 +40,7 @@ def transport(address: str, where: str) -> Transport:
 
 
 def host_and_port(address: str, where: str) -> tuple[str, int]:
-    """Split an address such as quic://10.0.0.8:7072 or quic://[::1]:7072."""
+    """Return the host and port of an address such as quic://10.0.0.8:7072 or quic://[::1]:7072."""
     host, _, port = address.partition("://")[2].rpartition(":")
     if not host.strip("[]") or not port.isdecimal() or int(port) > 65535 or "/" in host:
         raise HeadwayError(f"{where}: expected an address such as quic://10.0.0.8:7072, got {shown(address)}.")

@@ -13,7 +13,7 @@ from headway.errors import HeadwayError
 from headway.gateway.kvd.channel import UNREACHABLE, Buffer, Channel, Closed, Dialler, KvdError, Listener, TlsFiles
 
 LONGEST_PATH: Final = 107  # maximum length of a path in bytes, set by the kernel
-AHEAD: Final = 65_536  # number of bytes that a channel buffers before `read` needs them
+AHEAD: Final = 65_536  # maximum number of bytes that a channel buffers while no `read` waits for them
 SOCKET_BUFFER: Final = 1 << 20
 
 
@@ -184,7 +184,7 @@ def _path(address: str) -> Path:
 
 
 def _bind(path: Path) -> socket.socket:
-    """Create a socket that only its user may open. Replace an existing unused socket, but no other file."""
+    """Return a bound socket that only its user may open. Replace an existing unused socket, but no other file."""
     if path.is_symlink() or (path.exists() and not stat.S_ISSOCK(path.stat().st_mode)):
         raise HeadwayError(f"unix:{path}: exists and is not a socket; choose another path.")
     if path.exists():
@@ -212,5 +212,5 @@ def _answers(path: Path) -> bool:
         except (ConnectionRefusedError, FileNotFoundError):
             return False
         except OSError:
-            return True  # in use: its queue is full, or it belongs to another user
+            return True  # the socket is in use: its queue is full, or it belongs to another user
     return True
