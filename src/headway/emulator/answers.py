@@ -44,7 +44,7 @@ class Answer:
         return final + DONE
 
     def content(self) -> dict[str, Any]:
-        """Return the whole answer as fields of a choice."""
+        """Return the fields of the answer's only choice, with the whole answer in them."""
         raise NotImplementedError
 
     def logprobs(self, start: int, end: int) -> dict[str, Any]:

@@ -98,7 +98,7 @@ class Reader:
         self.mean_output, self.longest = mean_output, longest
 
     def read(self, kind: str, data: bytes, header: bytes | None, number: int) -> EngineRequest:
-        """Parse a request. Raise a HeadwayError or msgspec error if it cannot be served."""
+        """Parse a request. If the request cannot be served, raise a HeadwayError or a msgspec error."""
         body = _body(data)
         truth = body.headway or EMPTY
         if header is not None:
@@ -132,7 +132,7 @@ class Reader:
         return PathContent(Path(keys, ends), tokens, self.block_tokens, truth.output_key, number)
 
     def _script(self, kind: str, body: Body, truth: Truth, content: Content) -> Script:
-        """Return the planned answer. The load generator sets its length, else the client's limit, else it is random."""
+        """Return the planned answer. Its length is the load generator's, else the client's limit, else random."""
         call = choose_call(body.tools, body.tool_choice, content.seed) if kind == "chat" else None
         most = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
         room = self.longest - content.prompt_tokens

@@ -19,7 +19,7 @@ class Fault(Struct, forbid_unknown_fields=True):
     hang                no step ends, so requests are accepted but never answered
     reset               the connection of a request is closed before the first byte of the answer
     500, 503            every answer has this status
-    unhealthy           `GET /health` returns 503; requests are served
+    unhealthy           `GET /health` returns 503, but requests are served
     crash               all connections break, the cache is lost, and the port is closed
     crash-after-tokens  a crash after `tokens` more tokens
     none                no fault

@@ -71,7 +71,7 @@ class Replica:
 
     async def start(self, address: str, port: int) -> None:
         self.server = await self.loop.create_server(lambda: ClientConnection(self), address, port, backlog=4096)
-        if not self.server.sockets:  # the event loop skips an address without a socket, and raises no error
+        if not self.server.sockets:  # the event loop could create no socket, and raised no error
             self.server.close()
             raise OSError(EMFILE, os.strerror(EMFILE))
         self.port = self.server.sockets[0].getsockname()[1]

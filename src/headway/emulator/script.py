@@ -42,7 +42,7 @@ class Script:
         return "".join([self.piece(number) for number in range(tokens)])
 
     def stop_at(self, stops: list[str], included: bool) -> None:
-        """End the answer with the token that completes a stop string, at the first place where one occurs."""
+        """End the answer with the token that completes the first of these strings in its text."""
         text = self.text(self.tokens)
         ends = [(text.find(stop) + len(stop), stop) for stop in stops if stop in text]
         if not ends:

@@ -2,5 +2,5 @@
 
     wire (client connection) -> exchange (one request) -> plane (the control plane) -> upstream (engine connection)
 
-It uses `control` and `results`, and does not depend on the simulator.
+This package uses `control` and `results`, and does not depend on the simulator.
 """

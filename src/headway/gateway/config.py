@@ -103,7 +103,7 @@ class Config(Struct, frozen=True, kw_only=True):
         default=None, name="keys"
     )
     deadlines: Annotated[
-        dict[str, int],  # in ps
+        dict[str, int],  # time limits in ps, by SLO class
         Unit("mapping", _read_deadlines, dict),
         "time limit of a request by SLO class, as in {interactive: 20s}",
     ] = {}

@@ -48,7 +48,7 @@ class GatewayFile:
         self.document: dict[str, Any] = document
 
     def with_blocks(self, blocks: Mapping[str, Any]) -> str:
-        """Return the file's text with new values of top-level keys. Append new keys at the end. None removes a key."""
+        """Return the file's text with new values of top-level keys. Append new keys. The value None removes a key."""
         text = self.text
         for key, value in blocks.items():
             text = self._with_block(text, key, value)

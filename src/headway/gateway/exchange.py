@@ -80,10 +80,10 @@ class Exchange:
     upstream: Upstream | None = None
     attempts: int = 0
     status: int = 0
-    sent: bool = False  # part of the answer has reached the client
+    sent: bool = False  # whether a part of the answer has been sent to the client
     over: bool = False
-    until_close: bool = False  # the engine ends its answer by closing the connection
-    again: bool = False  # discard the engine's answer, then try another engine
+    until_close: bool = False  # whether the engine ends its answer by closing the connection
+    again: bool = False  # whether to discard the engine's answer, and then try another engine
     chunked: bool = False
     opening: bytes = b""  # head of the answer, kept until it is sent together with the first piece of the body
     sent_ps: int = -1  # when the request was sent to its engine; -1: not yet

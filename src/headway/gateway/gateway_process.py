@@ -55,7 +55,7 @@ def open_more() -> None:
 
 
 def collect_seldom() -> None:
-    """Make garbage collections rare. Requests leave no reference cycles, and a collection delays all requests."""
+    """Make garbage collections rare: requests leave no reference cycles, and a collection delays all requests."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)

@@ -47,7 +47,7 @@ class Intake:
         self.tenants: dict[str, None] = {}
 
     def request(self, kind: str, incoming: Incoming, body: Body, key: Key | None) -> Request:
-        """Return the request that policies see. A long prompt has the path NOT_YET. An invalid header raises."""
+        """Return the request that policies see. A long prompt has the path NOT_YET. Raise if a header is invalid."""
         hasher = self.tokens.of(body.model)
         path, tokens = (NOT_YET, 1) if hasher.long(body) else hasher.path(body)
         fields = incoming.named

@@ -197,7 +197,7 @@ class Plane:
     # --- beliefs about engines' caches -------------------------------------------------------------------------------
 
     def stored(self, now_ps: int, place: int, runs: Sequence[Sequence[int]]) -> None:
-        """Record blocks that an engine has stored. Each run is (parent's key, key, first token, end)."""
+        """Record blocks that an engine has stored. Each run is one block: (parent's key, key, first token, end)."""
         self._write(now_ps, "stored", place, runs)
         self.beliefs.stored(now_ps, place, runs)
 
@@ -234,13 +234,13 @@ class Plane:
     # --- policies ----------------------------------------------------------------------------------------------------
 
     def swap(self, now_ps: int, policies: Json) -> Decided:
-        """Put new policies in force, and decide again on waiting requests. Invalid policies raise, changing nothing."""
+        """Put new policies in force and decide again on waiting requests. If invalid, raise and change nothing."""
         self.versions.check(policies)
         self._write(now_ps, "swap", policies)
         return self._decide_again(now_ps, self.versions.swap(now_ps, policies), again=False)
 
     def halt(self, now_ps: int, why: str) -> None:
-        """End the canary."""
+        """End the canary, for the reason `why`."""
         self._write(now_ps, "halt", why)
         self.versions.halt(why)
 

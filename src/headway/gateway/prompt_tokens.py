@@ -36,8 +36,8 @@ from headway.types import Path
 Prompt = tuple[Path, int]  # block keys and number of tokens
 Ids = Sequence[int]
 TokenId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
-BY_BYTES: Final = 1024 * 1024  # a thread hashes prompts of more bytes than this
-BY_TOKENS: Final = 1024  # a thread tokenizes prompts of more bytes than this
+BY_BYTES: Final = 1024 * 1024  # prompts with more bytes than this are hashed in a thread
+BY_TOKENS: Final = 1024  # prompts with more bytes than this are tokenized in a thread
 STRETCH: Final = 2048  # number of tokens to hash before other threads may run
 WAITING: Final = 256  # maximum number of prompts in the thread pool; the bytes of further prompts are hashed instead
 MODELS: Final = 1000  # maximum number of models whose root key is cached

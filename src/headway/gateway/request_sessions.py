@@ -96,7 +96,7 @@ def _end_of_plain(messages: bytes, start: int) -> int:
 
 
 def _end(messages: bytes, at: int) -> int:
-    """Return the end of the message around `at`, by counting brackets outside strings. Stop at STEPS or BETWEEN."""
+    """Return the end of the message around `at`, by counting brackets outside strings, within STEPS and BETWEEN."""
     plain = CONTENT.match(messages, at)
     end = -1 if plain is None else _end_of_plain(messages, plain.end())
     if end >= 0:

@@ -43,8 +43,8 @@ class Driver:
         tick_s: float | None = None,
         lines: int = 0,
     ) -> None:
-        """Open `lines` connections before the run begins. If `tick_s` is set, the run begins at a multiple of it by
-        this machine's clock."""
+        """Open `lines` connections before the run begins. If `tick_s` is set, the run begins when this machine's clock
+        shows a multiple of `tick_s`."""
         self.loop, self.traffic, self.speed, self.progress = loop, traffic, speed, progress
         self.lines = lines
         self.tick_ns = 1 if tick_s is None else round(tick_s * 1e9)

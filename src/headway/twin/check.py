@@ -112,7 +112,7 @@ def twin(
     output: Path | None = None,
     progress: Progress | None = None,
 ) -> Twin:
-    """Run each routing policy simulated and live. `policies` has the form of `compare`; the default is `USUAL`."""
+    """Run each routing policy simulated and live. `policies` has the form as in `compare`; the default is `USUAL`."""
     loaded = Scenario.load(scenario, overrides)
     check(loaded)
     chosen = contenders(loaded, list(USUAL) if policies is None else policies)

@@ -1,7 +1,8 @@
 """The confidence of an answer: the mean log-probability of its tokens, which engines report on request.
 
-A chat has `logprobs.content` and `logprobs.refusal`. A completion has `logprobs.token_logprobs`. Some engines use the
-form of a chat for both. These fields are at the same position in whole answers and in the events of streams.
+The answer to a chat has `logprobs.content` and `logprobs.refusal`. A completion has `logprobs.token_logprobs`. Some
+engines use the form of a chat for both. Complete answers and the events of streams have these fields at the same
+position.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,5 @@
-"""A request to a chain of models. The smallest model answers first. If its answer is not confident, the next answers.
+"""A request to a chain of models. The smallest model answers first. If its answer is not confident, the next model of
+the chain answers.
 
 The plane sees each step as a separate request. For the client, its key and its deadline, all steps are one request.
 """
@@ -35,7 +36,7 @@ ASKED, HELD, COLLECTED, DROPPED, PASSED, STRIPPED = range(6)
 
 
 class Cascade(Exchange):
-    """Holds back an answer until its confidence is known. If it is low, asks the next model. Forwards the last one."""
+    """Holds back each answer except the last model's. If its confidence is too low, it asks the next model instead."""
 
     def __init__(
         self,

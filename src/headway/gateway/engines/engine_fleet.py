@@ -73,7 +73,7 @@ class Fleet:
 
     @property
     def by_name(self) -> dict[str, Backend]:
-        """All engines by name. If a draining engine and a new engine share a name, it refers to the new engine."""
+        """All engines by name. If a draining engine and a new engine share a name, the name means the new engine."""
         return {backend.name: backend for backend in (*self.leaving, *self.names.values())}
 
     @property
@@ -83,7 +83,7 @@ class Fleet:
     # --- members -----------------------------------------------------------------------------------------------------
 
     def offer(self, source: str, members: Mapping[str, BackendSpec]) -> None:
-        """Replace the engines that a source names. If they do not fit, raise HeadwayError and change no engine."""
+        """Replace the engines of a source. If they conflict or are too many, raise HeadwayError and change nothing."""
         sources = {**self.sources, source: dict(members)}
         named: dict[str, BackendSpec] = {}
         for known in reversed(SOURCES):

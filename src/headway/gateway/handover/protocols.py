@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headway.gateway.engines.engine_fleet import Backend
     from headway.types import Request
 
-# Only the gateway may write these fields. A client could use them to make an engine connect to any host.
+# Only the gateway may write these fields, because a client could use them to make an engine connect to any host.
 REMOTE_DECODE: Final[dict[str, Any]] = {
     "do_remote_decode": True,
     "do_remote_prefill": False,
@@ -63,7 +63,7 @@ def vllm_decode(fields: Fields, answer: bytes) -> bytes | None:
 
 
 def sglang(fields: Fields, prefill: Backend) -> bytes:
-    """Return the request for both engines. Each prompt of a request has its own room."""
+    """Return the request for both engines. Each prompt of a request has a separate room."""
     host: Any = prefill.address.host
     port: Any = prefill.spec.bootstrap_port
     room: Any = secrets.randbits(ROOM_BITS)
@@ -97,7 +97,7 @@ def kvd_prefill(fields: Fields, address: str, keys: list[bytes]) -> bytes:
 
 
 def kvd_put(answer: bytes, keys: list[bytes]) -> list[bytes]:
-    """Return the keys that the engine reports as stored. Without a report, return `keys`; for an invalid one, []."""
+    """Return the keys that the engine reports as stored. Without a report, return `keys`; if it is invalid, []."""
     try:
         report = msgspec.json.decode(answer, type=_Stored).headway_kv
         if report is None or report.keys is None:

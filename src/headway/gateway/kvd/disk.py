@@ -15,7 +15,7 @@ from headway.errors import HeadwayError
 from headway.gateway.kvd import block_file
 from headway.gateway.kvd.channel import Buffer
 
-MOST_BLOCKS: Final = 1_000_000  # maximum number of blocks in a folder, because their index is in memory
+MOST_BLOCKS: Final = 1_000_000  # maximum number of blocks in a folder, because the index of all blocks is in memory
 READERS: Final = 4
 COUNTS: Final = ("written", "dropped", "dropped_busy", "write_failures", "damaged")
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)

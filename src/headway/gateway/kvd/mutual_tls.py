@@ -19,7 +19,7 @@ IDLE_S: Final = 60.0
 
 
 class VerifyingContext(tls.Context):
-    """The server's side of a handshake. If the client's certificate is invalid, it fails before data is read."""
+    """The server's side of a handshake, which fails before data is read if the client's certificate is invalid."""
 
     verified = False
 

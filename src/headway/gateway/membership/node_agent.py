@@ -46,7 +46,7 @@ class Agent:
         self._ending = False
 
     async def run(self, ended: asyncio.Event, drain_s: float) -> None:
-        """Run until `ended` is set. Then report the engine as not ready, and wait up to `drain_s` until it is idle."""
+        """Run until `ended` is set. Then report the engine as not ready, and let it drain for up to `drain_s`."""
         sampling: asyncio.Task[None] | None = None
         if self.meter is not None:
             await self.meter.sample()

@@ -131,7 +131,7 @@ class GatewayMetrics:
             second.samples.append((ttft, tpot, e2e, wait))
 
     def _group(self, model: str, engine: str) -> Group:
-        """Return the group of a model and an engine. The number of groups is limited: clients choose the names."""
+        """Return the group of a model and an engine. Their number is limited, because clients choose the names."""
         key = (_bound_name(self._models, model), _bound_name(self._engines, engine))
         if len(self.groups) >= MOST_GROUPS and key not in self.groups:
             key = (OTHER, key[1])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headway.gateway.plane import Plane
     from headway.policies.context import Context
 
-SHOWN: Final = [*[name for name in RECORDED_BY_KIND if name != "kv_used"], "kv_utilization"]  # for each candidate
+SHOWN: Final = [*[name for name in RECORDED_BY_KIND if name != "kv_used"], "kv_utilization"]  # signals per candidate
 KEPT: Final = 512  # number of last decisions to keep, and also number of last explained decisions to keep
 PER_SECOND: Final = 20.0
 MOST_REASONS: Final = 1000

@@ -5,7 +5,7 @@ canary:
   policies: {routing: lmetric}          # or the file of a bundle
   share: 0.05
   by: session                           # or tenant, request
-  stop: {metric: ttft_p90, worse_by: 0.2, min_requests: 50}      # or several
+  stop: {metric: ttft_p90, worse_by: 0.2, min_requests: 50}      # or a list of rules
   slo: {ttft: 1s}
 """
 

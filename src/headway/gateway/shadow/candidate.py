@@ -67,7 +67,7 @@ class Candidate:
         self.gained = self.forgone = 0  # tokens believed cached only at the candidate's target, only at the live target
         self.ttft_s = [0.0, 0.0]  # sums of estimated TTFT: at the live target, at the candidate's target
         self.spent_s = 0.0
-        self.opinions: deque[Json] = deque(maxlen=KEPT)  # last opinions that were asked with a scorecard
+        self.opinions: deque[Json] = deque(maxlen=KEPT)  # last opinions with a scorecard
         self._credit = 0.0
         self._long = 0
         self.make()

@@ -162,7 +162,7 @@ class Beliefs:
     # --- reported blocks ---------------------------------------------------------------------------------------------
 
     def stored(self, now_ps: int, instance: int, runs: Sequence[Sequence[int]]) -> None:
-        """Record blocks that an instance has stored, parents first. A run is (parent's key, key, first token, end)."""
+        """Record stored blocks, parents first. Each run is one block: (parent's key, key, first token, end)."""
         publisher = self.publishers[instance]
         if publisher is None:
             return

@@ -1,7 +1,7 @@
 """The wire format of KV events: batches in msgpack, in several dialects.
 
 vLLM writes an event as a map with its name under `type`. Older versions of vLLM, and SGLang, write an array that begins
-with the name. A batch, too, is a map or an array. Unknown fields and unknown kinds of events are ignored.
+with the name. A batch, too, is a map or an array. Unknown fields and unknown types of events are ignored.
 """
 
 from collections.abc import Callable, Iterator

@@ -48,8 +48,8 @@ class Block:
     rest: Sequence[int] = ()  # tokens after its last own block
     refs: int = 0  # number of copies that the engine has stored
     attached: bool = False
-    child: Block | None = None  # its last child
-    before: Block | None = None  # its previous sibling; `after` is the next one
+    child: Block | None = None  # last child of this block
+    before: Block | None = None  # previous sibling of this block; `after` is the next sibling
     after: Block | None = None
 
     @property

@@ -25,7 +25,7 @@ class Name(NamedTuple):
     scale: float = 1.0
 
     def applies_to(self, labels: dict[str, str]) -> bool:
-        """Return whether a line counts. A line for one priority does not: the line for all priorities includes it."""
+        """Return whether a line counts. Lines for one priority do not: the line for all priorities includes them."""
         return (self.only is None or labels.get(self.only[0]) == self.only[1]) and not labels.get("priority")
 
 
@@ -116,13 +116,13 @@ def parse(text: str, engine: str = "auto", watts: str | None = None) -> dict[str
     """Return the values that the page has:
 
     queued, running        requests
-    kv_usage               share of the KV cache in use
+    kv_usage               fraction of the KV cache in use
     kv_blocks, block_tokens, kv_tokens, kv_tokens_used   blocks, tokens in a block, tokens in total, tokens in use
     hits, queries          cached tokens and all prompt tokens since the engine started; or hit_rate, if the page has it
     adapters, adapter_slots   LoRA adapters with requests in the batch, sorted, and the maximum number in a batch
     busy, watts            utilisation and power of its GPUs; the argument `watts` names another series for the power
 
-    Several engines may share an address (data-parallel ranks, models). Their values are added up; shares are averaged.
+    Several engines may share an address (data-parallel ranks, models). Their values are added up, fractions averaged.
     """
     table = TABLES.get(engine, TABLES["auto"])
     if watts:
