@@ -16,7 +16,7 @@ Observe = Callable[[Event], None]
 
 
 class Audience:
-    """`state` records the router's past; it is None while no policy reads that past."""
+    """The receivers of a router's events. `state` records the router's past; it is None while no policy reads it."""
 
     def __init__(
         self,
@@ -25,8 +25,9 @@ class Audience:
         on_indexes: Callable[[Sequence[PrefixIndex]], None] | None = None,
         on_error: Callable[[Observe, BaseException], None] | None = None,
     ) -> None:
-        """`on_indexes` is called with the current prefix indexes. If an observer raises an exception, `on_error` is
-        called with both, and the others still receive the event. Without `on_error`, the exception ends the run."""
+        """`on_indexes` is called with all current prefix indexes whenever they may have changed. If an observer raises
+        an exception, `on_error` is called with the observer and the exception, and the other observers still receive
+        the event. Without `on_error`, the exception is raised to the caller."""
         self.context, self.cluster = context, cluster
         self.on_indexes, self.on_error = on_indexes, on_error
         self.observers: list[Observe] = []
@@ -55,7 +56,7 @@ class Audience:
         self.observers = [observe for observe in self.observers if observe not in leaving]
 
     def show(self, now_ps: int, names: Sequence[str], flights: dict[int, Flight]) -> None:
-        """Record and show these parts of this router's past. Parts that are recorded already keep their data."""
+        """Record and show the named parts of this router's past. Parts that are recorded already keep their data."""
         self.signals.update(dict.fromkeys(names))
         if self.state is not None:
             self.state.show(self.signals)
@@ -66,7 +67,7 @@ class Audience:
                 self.state.on_routed(flight.request)
 
     def update_indexes(self) -> None:
-        """Use all prefix indexes of the context, since a policy may have created a new one."""
+        """Read the prefix indexes from the context again, because a policy may have created a new one."""
         self.indexes = self.context.indexes
         if self.on_indexes is not None:
             self.on_indexes(self.indexes)
@@ -97,7 +98,7 @@ class Audience:
             self.notify(Routed(now_ps, request, view, prefill))
 
     def on_taken_over(self, now_ps: int, flight: Flight) -> None:
-        """Take over a request in flight from another control plane."""
+        """Record and report a request in flight that another control plane has routed."""
         if self.state is not None:
             self.state.on_arrival(now_ps, flight.request)
             self.state.on_routed(flight.request)
@@ -118,7 +119,7 @@ class Audience:
 
     def on_finished(self, now_ps: int, flight: Flight, outcome: str, output_tokens: int) -> None:
         if self.state is not None:
-            streamed = outcome == "completed" and flight.first_ps >= 0  # without streaming there is no first token
+            streamed = outcome == "completed" and flight.first_ps >= 0  # without streaming, no first token is reported
             decode_ps = now_ps - flight.first_ps if streamed else None
             self.state.on_finished(now_ps, flight.request, flight.view, output_tokens, decode_ps)
         if self.observers:
@@ -135,7 +136,7 @@ class Audience:
 
 
 def _history(now_ps: int, flight: Flight) -> list[Event]:
-    """Return the past events of a request in flight, for a policy that joins late."""
+    """Return events at the current time that describe a request in flight to a policy that joins late."""
     events: list[Event] = [Routed(now_ps, flight.request, flight.view, flight.prefill)]
     if flight.first_ps >= 0:
         events.append(FirstToken(now_ps, flight.request, flight.view))

@@ -19,13 +19,13 @@ from headway.types import NEVER, PS_PER_SECOND, REDIRECTED, RETRIED, SERVING, Re
 from headway.views.events import Event, Finished, FirstToken, Handed, InstanceChanged, Routed
 from headway.views.pool import NOTHING, PoolView
 
-KEPT_PS: Final = 600 * PS_PER_SECOND  # maximum window of a policy that has no `windows_s`
-MOST_MOVING: Final = 10_000  # maximum number of redirected requests to remember until they are sent again
+KEPT_PS: Final = 600 * PS_PER_SECOND  # longest window that a policy without `windows_s` may read
+MOST_MOVING: Final = 10_000  # maximum number of redirected requests that are remembered until they are sent again
 EMPTY: Final = ("stopped", "provisioning", "loading", "unreachable")  # states in which an instance has no requests
 AtLeast0 = Annotated[float, Meta(ge=0)]
 
-# Returns whether a request met its SLO, or None if it has no SLO. Arguments: the request, the time of its first token
-# (-1 if it had none), the current time, its outcome, and its number of output tokens.
+# A function that returns whether a request met its SLO, or None if the request has no SLO. Arguments: the request, the
+# time of its first token (-1 if it had none), the current time, its outcome, and its number of output tokens.
 Met = Callable[[Request, int, int, str, int], bool | None]
 
 
@@ -64,19 +64,20 @@ class Decision(Struct, frozen=True):
 
 
 class Stay(Struct, eq=False):
-    """The stay of a request at its instance, or at its prefill and decode instances."""
+    """A request that is at its instance, or at its prefill and decode instances."""
 
-    tokens: int  # number of its prompt tokens
+    tokens: int  # number of prompt tokens
     index: int  # index of the instance that generates the answer
     pool: PoolView
-    prefill: PoolView | None = None  # the pool that computes its prompt, if it is not `pool`
+    prefill: PoolView | None = None  # the pool that computes the prompt; None if `pool` does
     prefill_index: int = NOTHING
     waits: bool = False  # whether the prefill pool has not yet computed the prompt
     first_ps: int = NOTHING
 
 
 class Autoscaler:
-    """One policy for each pool. Checks are due at multiples of the interval, and when `trigger` returns a cause."""
+    """Asks the policy of each pool how many replicas it should have. Checks are due at multiples of the interval, and
+    when `trigger` returns a cause."""
 
     def __init__(
         self,
@@ -157,11 +158,11 @@ class Autoscaler:
     def on_finished(self, event: Finished) -> None:
         now, request = event.at_ps, event.request
         stay = self.stays.pop(request.id, None)
-        if stay is None:  # its instance lost its requests, and `on_changed` forgot them
+        if stay is None:  # the instance lost its requests, and `on_changed` forgot them
             stay = Stay(0, event.instance.index, self.places[event.instance.index])
         else:
             self.leave(now, stay)
-        if event.outcome == RETRIED:  # its latency counts only when it ends
+        if event.outcome == RETRIED:  # the latency of a request counts only when the request ends
             stay.pool.output.add(now, event.output_tokens)
             return
         if event.outcome == REDIRECTED:
@@ -198,8 +199,8 @@ class Autoscaler:
         self.pools[pool].scaled_ps = now_ps
 
     def trigger(self, now_ps: int) -> str | None:
-        """Return the trigger that makes a check due now, if any. Triggers for growth are ignored for a pool that cannot
-        grow, and triggers for shrinking for a pool that cannot shrink."""
+        """Return the name of the trigger that makes a check due now, or None. Triggers for growth are ignored for a
+        pool that cannot grow, and triggers for shrinking for a pool that cannot shrink."""
         triggers = self.triggers
         if triggers is None or now_ps - self.checked_ps < triggers.gap_ps:
             return None
@@ -212,7 +213,7 @@ class Autoscaler:
         return None
 
     def decide(self, now_ps: int, cause: str) -> list[Decision]:
-        """Check all pools, and return the changes."""
+        """Ask the policy of each pool that is not static, and return the changes to make."""
         self.checked_ps = now_ps
         self.set_next(now_ps)
         decisions = []

@@ -17,30 +17,30 @@ class Flight(Struct, eq=False, gc=False):
 
     request: Request
     view: InstanceView
-    cached: int  # prompt tokens that are expected in the instance's cache
-    pending: int  # prompt tokens that are expected to be computed; 0 after the first token
+    cached: int  # number of prompt tokens that are expected in the instance's cache
+    pending: int  # number of prompt tokens that are expected to be computed; 0 after the first token
     priority: float
     hints: Hints
     reason: str = ""  # the reason that the policy gave
-    prefill: InstanceView | None = None  # set until the prompt is computed, if another instance computes it
+    prefill: InstanceView | None = None  # the instance that computes the prompt, if it is not `view`; None afterwards
     first_ps: int = -1  # time of the first token; -1 before it
 
 
 class Queued:
-    """A request was admitted and waits in the router's queue."""
+    """The answer for a request that was admitted and waits in the router's queue."""
 
 
 QUEUED: Final = Queued()
 
 
 class TimedOut(Struct, frozen=True, gc=False):
-    """A request timed out in the router's queue."""
+    """The answer for a request that timed out in the router's queue."""
 
     reason: str
 
 
 class Unserved(Reject, frozen=True, gc=False):
-    """A request waited too long for an instance to start."""
+    """The answer for a request that waited too long for an instance to start."""
 
 
 Answer = Flight | Reject | TimedOut | Queued | None  # None if the request waits and `ControlPlane.wake` answers later
@@ -97,7 +97,8 @@ class Flights(Struct, eq=False):
         return flight
 
     def check(self, views: Iterable[InstanceView], foreign: Sequence[int] | None = None) -> None:
-        """Raise an error if a view shows a wrong number of requests in flight; `foreign` counts other routers' ones."""
+        """Raise an error if a view shows a wrong number of requests in flight. If other routers send requests to the
+        same instances, `foreign` has the numbers of their requests in flight, by instance."""
         counts = Counter(flight.view.index for flight in self.by_id.values())
         counts.update(flight.prefill.index for flight in self.by_id.values() if flight.prefill is not None)
         for view in views:

@@ -7,7 +7,7 @@ from headway.policies.context import Context
 from headway.types import Delay, Priority, Reject, Request, Route
 from headway.views.cluster import ClusterView
 
-Forced = Mapping[int, tuple[str, str | None]]  # request id -> (target, prefill instance) of its first decision
+Forced = Mapping[int, tuple[str, str | None]]  # request id -> (target, prefill instance) that replace its first route
 UNFORCED: Final[Forced] = {}
 
 
@@ -15,7 +15,8 @@ class Journal(Protocol):
     """Records each decision with its scorecard, before the counts in the views include the decision."""
 
     def bind(self, context: Context, cluster: ClusterView, reported: Collection[str]) -> None:
-        """`reported` are the signals that the router's policies read; their values are therefore maintained."""
+        """Connect the journal to a router. `reported` names the signals that the router's policies read; the values
+        of these signals are therefore maintained."""
 
     def on_refused(self, now_ps: int, request: Request, verdict: Reject | Delay) -> None: ...
 

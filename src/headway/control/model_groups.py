@@ -1,4 +1,4 @@
-"""Groups of instances that can serve a request. Each model has one group, which any name of the model finds."""
+"""Groups of instances. The group of a model contains the instances that serve it; any name of the model finds it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Group:
         self.members = members
         self.pools = tuple(dict.fromkeys(view.pool for view in members))
         self.instances = reachable(members)  # the members that can serve now
-        self.empty_ps = NEVER  # time since which no member can serve; NEVER if one can
+        self.empty_ps = NEVER  # time since which no member can serve; NEVER if a member can serve
         self.flow: Any = None
         # Requests that wait for an instance, oldest first. An OrderedDict, because repeatedly removing the first entry
         # of a plain dict takes quadratic time.
@@ -60,7 +60,8 @@ OTHER: Final = {"prefill": "decode", "decode": "prefill"}
 
 
 def reachable(members: Sequence[InstanceView]) -> tuple[InstanceView, ...]:
-    """Return the instances that can serve. Prefill and decode instances need a serving counterpart in their pool."""
+    """Return the instances that can serve. A prefill instance can serve only if a decode instance of its pool is
+    serving, and vice versa."""
     serving = [view for view in members if view.state in SERVING]
     roles = {(view.pool, view.role): None for view in serving}
     return tuple(view for view in serving if (view.pool, OTHER.get(view.role, view.role)) in roles)
@@ -74,7 +75,7 @@ class ModelGroups:
 
     def __init__(self, views: Sequence[InstanceView]) -> None:
         self._groups = _group(views)
-        # Empty if the groups name no models: then they serve every model.
+        # Empty if no instance names its models: then the only group serves every model.
         self.by_name = {name: group for group in self._groups for name in group.names}
 
     def of(self, model: str) -> Group | None:
@@ -82,7 +83,7 @@ class ModelGroups:
         return self.by_name.get(model) if self.by_name else self._groups[0]
 
     def regroup(self, views: Sequence[InstanceView], now_ps: int) -> list[Group]:
-        """Group again after instances have changed. Return the groups whose names no longer exist."""
+        """Group the instances again after some joined or left. Return the old groups whose names no longer exist."""
         before = {group.names: group for group in self._groups}
         number = max(group.number for group in self._groups)
         self._groups = _group(views)

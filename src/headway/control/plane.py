@@ -9,17 +9,18 @@ and the event, and carries out the answer:
                                                                                         None if `wake` answers later
     wake(now), until it returns None      `next_ps` is reached, or an instance came up  (request, answer)
     pump(now), until it returns None      after any event                               (request, answer)
-    on_first_token(now, id)               its first token reaches the router
-    on_handed(now, id)                    its prompt is computed; decoding is elsewhere its Flight
+    on_first_token(now, id)               the first token of request `id` arrives
+    on_handed(now, id)                    its prompt is computed for a decode instance  its Flight
     on_finished(now, id, outcome, tokens) it has ended, or has left its instance
     resend(now, request, priority)        its instance lost it, after `on_finished`     Flight, Reject or None
     give_up(id)                           its client disconnected                       whether it waited here
     instance_changed(now, index, state)   an instance changes its state
     regroup(now)                          an instance joined or left                    requests to arrive again
 
-`wake` and `pump` return one decision at a time. The driver carries it out before it asks for the next, so that the
-signals include it. `wake` decides on requests that admission delayed, then on those that waited for an instance. `pump`
-decides on the queue of flow control. They are separate because the simulator reports ended requests between them.
+`wake` and `pump` return one decision at a time. The driver carries it out before it asks for the next decision, so that
+the signals include its effect. `wake` decides on requests that admission delayed, then on requests that waited for an
+instance. `pump` decides on the requests in the queue of flow control. The two are separate because the simulator
+reports ended requests between them.
 
 `next_ps` is the time at which the driver must call `wake` and then `pump`, unless an event happens earlier.
 """
@@ -46,11 +47,12 @@ from headway.types import ADMIT, NEVER, NO_PRIORITY, SERVING, Admit, Delay, Prio
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
 
-MOST_DELAYS: Final = 100_000  # maximum for one request; a policy that delays it more often would never admit it
+MOST_DELAYS: Final = 100_000  # maximum number of delays per request; with more, the policy would never admit it
 
 
 class ControlPlane:
-    """Asks the policies in order. `flights` has requests in flight, `waiting` the others; `audience` gets events."""
+    """Asks the policies in order. `flights` has the requests in flight, `waiting` the requests that wait at the router.
+    `audience` distributes the events."""
 
     def __init__(
         self,
@@ -68,9 +70,9 @@ class ControlPlane:
         guard: Guard | None = None,
         on_indexes: Callable[[Sequence[PrefixIndex]], None] | None = None,
     ) -> None:
-        """`patience_ps` is the maximum time that a request waits for an instance to start. After that, it is rejected
-        with the reason `unserved`. `observe` receives the same events as the policies. `on_indexes` is called with the
-        current prefix indexes."""
+        """`patience_ps` is the maximum time that a request waits for an instance to start. If no instance starts in
+        time, the request is rejected with the reason `unserved`. `observe` receives the same events as the policies.
+        `on_indexes` is called with all current prefix indexes whenever policies join."""
         self.cluster = ClusterView(context.instances)
         self.cluster.explain = bool(journals)
         self.context, self.ordered = context, context.instances
@@ -154,7 +156,7 @@ class ControlPlane:
         return None
 
     def _route(self, now_ps: int, request: Request, priority: Priority, stages: Stages) -> Flight | Reject:
-        """Route an admitted request. In a gateway the guard chooses the stages and falls back if they fail."""
+        """Route an admitted request. In a gateway, the guard chooses the stages, and uses others if they fail."""
         if self.guard is None:
             return self._choose(now_ps, request, priority, stages)
         return self.guard.route(now_ps, request, stages, partial(self._choose, now_ps, request, priority))
@@ -164,7 +166,7 @@ class ControlPlane:
         if self.forced and request.id in self.forced:
             decision = self._force(request, decision)
         if isinstance(decision, Route):
-            view = self._find_target(decision.target, request, stages)  # journals must not receive invalid answers
+            view = self._find_target(decision.target, request, stages)  # before journals record the decision
             prefill = None if decision.prefill is None else self._find_target(decision.prefill, request, stages)
             if stages.permit is not None:
                 refusal = stages.permit(request, (view,) if prefill is None else (view, prefill))
@@ -188,8 +190,9 @@ class ControlPlane:
         raise wrong_answer("policies.routing", stages.routing, right, decision, request)
 
     def _force(self, request: Request, decision: Any) -> Any:
-        """Replace the policy's target. The policy was asked first, so that its random draws and rotation stay the same.
-        If there is a prefix index, the first one gives the number of tokens that are expected in the cache."""
+        """Replace the target that the policy chose with the forced target. The policy was asked nevertheless, so that
+        its random draws and rotation stay the same. If there are prefix indexes, the first one determines how many
+        tokens are expected in the cache."""
         target, prefill = self.forced.pop(request.id)
         if not isinstance(decision, Route) or (decision.target, decision.prefill) == (target, prefill):
             return decision
@@ -211,7 +214,8 @@ class ControlPlane:
     # --- requests that wait ------------------------------------------------------------------------------------
 
     def wake(self, now_ps: int) -> Decision | None:
-        """Return the next decision on a request whose delay has ended or that waited for an instance, or None."""
+        """Return the next decision on a request whose delay has ended or that waited for an instance. If no decision is
+        due, return None."""
         turn = self.waiting.next_turn(now_ps)
         if turn is None:
             return None
@@ -229,7 +233,7 @@ class ControlPlane:
     def pump(self, now_ps: int) -> Decision | None:
         """Return the next decision on a request in the router's queue, or None if there is no decision to make.
         Requests that waited too long time out first. Then requests are dispatched while the cluster is not saturated,
-        and those beyond the queue's capacity are rejected. Each model has its own queue."""
+        and requests beyond the queue's capacity are rejected. Each model has its own queue."""
         if self.flow is None:
             return None
         cluster = self.cluster
@@ -264,7 +268,7 @@ class ControlPlane:
         return self.waiting.give_up(request_id)
 
     def pending(self, pool: str) -> int:
-        """Return the number of waiting requests that a pool could serve, without requests that admission delayed."""
+        """Return the number of waiting requests that a pool could serve, except requests that admission delayed."""
         return self.waiting.pending(pool)
 
     def pools_of(self, request: Request) -> tuple[str, ...]:
@@ -291,7 +295,7 @@ class ControlPlane:
         self.audience.on_finished(now_ps, flight, outcome, output_tokens)
 
     def resend(self, now_ps: int, request: Request, priority: Priority) -> Flight | Reject | None:
-        """Route a request again that its instance has lost or must give up; None if it must wait for an instance."""
+        """Route a lost or redirected request again. Return None if the request must wait for an instance."""
         cluster = self.cluster
         group = self.groups.of(request.model)
         if group is None:
@@ -304,7 +308,8 @@ class ControlPlane:
         return None
 
     def take_over(self, now_ps: int, flights: Mapping[int, Flight]) -> None:
-        """Take over requests in flight that the views count already. Policies see them as if they were routed now."""
+        """Take over requests in flight from another control plane. The views count these requests already. Policies see
+        them as if they were routed now."""
         self.flights.by_id.update(flights)
         for flight in flights.values():
             self.audience.on_taken_over(now_ps, flight)
@@ -324,7 +329,7 @@ class ControlPlane:
         self.audience.on_changed(now_ps, view, was)
 
     def regroup(self, now_ps: int) -> list[Request]:
-        """Group again after instances have changed. Return the waiting requests that must arrive again."""
+        """Group the instances again after some joined or left. Return the waiting requests that must arrive again."""
         self.views = {view.id: view for view in self.ordered if view.id}
         return self.waiting.regroup(now_ps)
 
@@ -333,17 +338,19 @@ class ControlPlane:
         self.audience.join(now_ps, policies, self.flights.by_id)
 
     def show(self, now_ps: int, names: Sequence[str]) -> None:
-        """Record these parts of this router's past from now on, and show them in the views."""
+        """Record the named parts of this router's past from now on, and show them in the views."""
         self.audience.show(now_ps, names, self.flights.by_id)
 
     # --- checks and metrics ------------------------------------------------------------------------------------
 
     def check(self, foreign: Sequence[int] | None = None) -> None:
-        """Raise an error if a policy has changed the counts in the views; `foreign` has the counts of other routers."""
+        """Raise an error if a policy has changed the counts in the views. If other routers write to these views,
+        `foreign` has their counts by instance."""
         self.flights.check(self.views.values(), foreign)
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of the policies. If models have their own queues, the metrics' names include the model."""
+        """Return the metrics of the policies. If there are several models, each has its own queue, so the names of the
+        queues' metrics include the model."""
         values: dict[str, float] = {}
         for name, policy in self.policies.items():
             if name == "flow" and len(self.groups) > 1:

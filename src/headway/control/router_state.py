@@ -44,7 +44,7 @@ def kept_signals(policies: Iterable[Any]) -> list[str]:
 
 
 class RouterState:
-    """Maintains the record of the past that the views of a cluster show, from the events of the control plane."""
+    """Records the events of the control plane, and shows this record of the past in the views of a cluster."""
 
     def __init__(
         self, cluster: ClusterView, signals: Collection[str] = KEPT, instances: Sequence[InstanceView] | None = None
@@ -53,11 +53,11 @@ class RouterState:
         self.instances = cluster.instances if instances is None else instances
         self.tenants = Tenants(cluster)
         self.totals = Totals(cluster)
-        self.served: dict[int, Recent] = {}  # recent values by index of the instance; empty if not shown
+        self.served: dict[int, Recent] = {}  # recent values by instance index; empty while the views do not show them
         self.show(signals)
 
     def show(self, names: Collection[str]) -> None:
-        """Show these parts of the past in the views. Parts that are recorded already keep their data."""
+        """Show the named parts of the past in the views. Parts that are recorded already keep their data."""
         self.cluster.keep(self.tenants if "tenants" in names else None, self.totals if "totals" in names else None)
         if "recent" in names and not self.served:
             for view in self.instances:

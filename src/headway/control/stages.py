@@ -11,17 +11,17 @@ from headway.policies.answers import VERDICT, is_number, refuses, wrong_answer
 from headway.types import SERVING, Reject, Request, Route
 from headway.views.instance import InstanceView
 
-MOST_TOKENS: Final = 1 << 62  # maximum value of `cached_tokens`
+MOST_TOKENS: Final = 1 << 62  # maximum value of `cached_tokens` in a route
 
 Permit = Callable[[Request, Sequence[InstanceView]], Reject | None]
 
 
 class Stages:
-    """One set of policies."""
+    """The policies that decide on a request: admission, priority and routing."""
 
     def __init__(self, admission: Any, priority: Any, routing: Any) -> None:
         self.admission, self.priority, self.routing = admission, priority, routing
-        self.permit: Permit | None = getattr(admission, "permit", None)  # checks the chosen targets
+        self.permit: Permit | None = getattr(admission, "permit", None)  # checks the targets that routing chose
 
     def check_verdict(self, verdict: object, request: Request) -> None:
         if not refuses(verdict):
@@ -63,8 +63,8 @@ class Stages:
 
 class Guard(Protocol):
     """Chooses the stages that decide on a request, and what to do if they fail: if `decide` raises an exception, the
-    guard may call it again with other stages. A control plane without a guard has one set of stages, and their
-    exceptions end the run."""
+    guard may call it again with other stages. A control plane without a guard has one set of stages, and does not catch
+    their exceptions."""
 
     def arrive(self, now_ps: int, request: Request, decide: Callable[[Stages], Answer]) -> Answer: ...
 

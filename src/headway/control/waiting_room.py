@@ -1,8 +1,8 @@
-"""The requests that wait at a router, of three kinds:
+"""The requests that wait at a router. There are three types:
 
-delayed     admission delayed them, and decides again after the delay
-queued      they are in a queue of flow control; each group of instances has its own
-stranded    they wait for an instance that can serve them, for at most `patience_ps`
+delayed     admission delayed these requests, and decides again after the delay
+queued      these requests are in a queue of flow control; each group of instances has its own queue
+stranded    these requests wait for an instance that can serve them, for at most `patience_ps`
 """
 
 from collections.abc import Callable
@@ -14,8 +14,8 @@ from headway.control.model_groups import Group, ModelGroups, Stranded
 from headway.policies.context import Context
 from headway.types import NEVER, Priority, Request
 
-DELAYED, RESCUED, OVERDUE = range(3)  # kinds of turns, in their order at one instant
-Turn = tuple[int, int]  # kind of turn, and the request's id if the kind is DELAYED, else 0
+DELAYED, RESCUED, OVERDUE = range(3)  # types of turns, in the order in which they are taken at one instant
+Turn = tuple[int, int]  # (type, request id); the id is 0 unless the type is DELAYED
 
 
 class WaitingRoom:
@@ -32,12 +32,13 @@ class WaitingRoom:
         self.on_dequeued = on_dequeued
         self.next_ps = NEVER
         self.delayed: list[tuple[int, int, int, Request]] = []  # heap: (end of delay, id, number of delays, request)
-        self.delayed_until: dict[int, int] = {}  # end of the delay by id, without requests whose clients gave up
+        self.delayed_until: dict[int, int] = {}  # end of the delay by request id; removed if the client gives up
         self._asked_again = (-1, 0)  # (id, number of delays) of the request whose delay ended last
         self._add_queues()
 
     def _add_queues(self) -> list[Any]:
-        """Give each new group its own queue, so that a full model does not block others; return the new queues."""
+        """Give each new group its own queue, so that requests for a saturated model do not block requests for others.
+        Return the new queues."""
         groups = [group for group in self.groups if group.flow is None] if self.flow is not None else []
         for group in groups:
             group.flow = self.flow if group.number == 0 else copy(self.flow)
@@ -48,7 +49,7 @@ class WaitingRoom:
 
     def set_next(self) -> None:
         delayed = self.delayed
-        while delayed and self.delayed_until.get(delayed[0][1]) != delayed[0][0]:  # its client gave up
+        while delayed and self.delayed_until.get(delayed[0][1]) != delayed[0][0]:  # the client gave up
             heappop(delayed)
         self.next_ps = delayed[0][0] if delayed else NEVER
         for group in self.groups:
@@ -75,7 +76,7 @@ class WaitingRoom:
         self.set_next()
 
     def next_turn(self, now_ps: int) -> Turn | None:
-        """Return the next turn that is due, if any. The caller then calls the `take_` method of that kind."""
+        """Return the next turn that is due, or None. The caller must then call the `take_` method for its type."""
         if self.delayed and self.delayed[0][0] <= now_ps:
             return DELAYED, self.delayed[0][1]
         overdue: Turn | None = None
@@ -128,7 +129,7 @@ class WaitingRoom:
         return False
 
     def regroup(self, now_ps: int) -> list[Request]:
-        """Group again, and return the requests of groups that no longer exist. These requests must arrive again."""
+        """Group the instances again, and return the requests of groups that no longer exist. They must arrive again."""
         dissolved = self.groups.regroup(self.context.instances, now_ps)
         for queue in self._add_queues():
             queue.bind(self.context)
