@@ -23,15 +23,15 @@ class Capacity:
     def __init__(
         self, dispatcher: Dispatcher, setup: LifeSetup, autoscaler: Autoscaler | None, queues: bool = False
     ) -> None:
-        """`queues`: whether requests may wait in a queue at the router."""
+        """`queues` says whether requests may wait in a queue at the router."""
         self.dispatcher = dispatcher
         self.setup = setup
         self.lifecycle = Lifecycle(setup, dispatcher.recorder)
         self.losses = Losses(dispatcher, setup.retries)
         dispatcher.capacity, dispatcher.losses = self, self.losses
-        self.autoscaler = autoscaler  # None if all pools keep their size
+        self.autoscaler = autoscaler  # None if no pool changes its size
         self.next_ps = NEVER
-        self.waiting = False  # whether the autoscaler has counted requests that wait at the router
+        self.waiting = False  # whether requests waited at the router when they were last counted
         # Whether triggers or requests at the router may require a check at any instant.
         self.watchful = autoscaler is not None and (autoscaler.triggers is not None or queues)
 
@@ -65,8 +65,8 @@ class Capacity:
             self.next_ps = min(self.next_ps, self.autoscaler.next_ps)
 
     def manage(self, now: int) -> None:
-        """Process everything that is due at this instant, after the requests that ended: first faults, then decisions
-        of the autoscaler, then planned state changes of instances."""
+        """Process everything that is due at this instant: first faults, then decisions of the autoscaler, then planned
+        state changes of instances. Requests that ended at this instant were reported before."""
         while (fault := self.lifecycle.strikes(now)) is not None:
             self.strike(now, fault)
         if self.autoscaler is not None:
@@ -135,7 +135,7 @@ class Capacity:
 
     def change(self, now: int, place: Place, state: str) -> None:
         dispatcher = self.dispatcher
-        if dispatcher.signals.vary:  # policies that observe the change may read signals
+        if dispatcher.signals.vary:  # policies that observe this change may read signals
             dispatcher.signals.refresh(now)
         self.lifecycle.change(now, place, state)
         dispatcher.control.instance_changed(now, place.index, state)
@@ -214,8 +214,8 @@ class Capacity:
             self.cut_off(now, place, fault.duration_ps)
 
     def crash(self, now: int, place: Place, duration_ps: int | None) -> None:
-        """Lose all requests and the cache. The instance restarts after the duration. Without a duration, the pool
-        replaces the instance if the pool falls below its minimum."""
+        """Stop an instance, which loses all its requests and its cache. It restarts after the duration. Without a
+        duration, the pool replaces the instance if the pool falls below its minimum."""
         was = place.state
         self.change(now, place, "stopped")  # must precede the retries of its requests
         self.losses.empty(now, place.index, False, f"{self.name(place)} crashed")

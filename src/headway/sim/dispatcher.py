@@ -65,7 +65,7 @@ class Dispatcher:
         self.capacity: Capacity | None = None  # set if instances start and stop during the run
         self.losses: Losses | None = None
         self.held: dict[int, Planned] = {}  # requests that wait at the router: delayed, queued, or without an instance
-        self.timer = NEVER  # next time at which a held request needs a decision, or a client gives up
+        self.timer = NEVER  # next time at which a held request needs a decision, a client gives up, or `capacity` acts
         self.listener: Traffic | None = None  # set if the traffic depends on how its requests end
         self.refused: list[Request] = []  # requests that ended at the router and were not yet reported to the listener
 
@@ -137,7 +137,7 @@ class Dispatcher:
         row = request.id
         index = flight.view.index
         recorder.instance[row] = index
-        first = self.losses is None or recorder.routed_ps[row] < 0  # False if it was at another instance before
+        first = self.losses is None or recorder.routed_ps[row] < 0  # False after a redirect
         if first:
             recorder.routed_ps[row] = now
             recorder.predicted_tokens[row] = flight.cached
@@ -173,14 +173,14 @@ class Dispatcher:
         self.clock.note_change(index, before, instance.enqueue(job, now, flight.priority, flight.hints))
 
     def never_fits(self, now: int, job: Job, tokens: int, instance: Instance) -> None:
-        """Reject a request that needs more tokens in the KV cache than fit into that of its instance."""
+        """Reject a request that needs more KV blocks than its instance has."""
         needed = -(-tokens // self.block_tokens)
         self.end(now, job.row, REJECTED, f"needs {needed} KV blocks, {instance.view.id} has {instance.cache.total}")
         self.cluster.ended.append(job)
 
     def pass_on(self, now: int) -> None:
-        """Pass requests on to their decode instances, in order of request. Their prompt, or its first chunk, has been
-        computed."""
+        """Pass requests whose prompt, or its first chunk, has been computed on to their decode instances, in order of
+        request."""
         handed = self.cluster.handed
         if len(handed) > 1:
             handed.sort(key=by_row)

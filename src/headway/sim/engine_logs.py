@@ -10,15 +10,15 @@ from headway.sim.job import Job
 from headway.sim.leap import Run
 from headway.views.instance import InstanceView
 
-GAP_FIELDS = 4  # number of fields of an entry
-ENTRY = Struct("4q").pack  # several times faster than extending an array by four numbers
+GAP_FIELDS = 4  # number of fields of an entry in a gap log
+ENTRY = Struct("4q").pack  # packs an entry; several times faster than extending an array by four numbers
 
 
 class GapLog:
     """The gaps between tokens: one entry per run, and one for each gap that a preemption caused.
 
     Entries are (first, increment, steps, weight), as in `Recorder.gaps`. The weight is the number of decodes that count
-    in the statistics. If a request does not complete, it is subtracted from the weights again.
+    in the statistics. If a request does not complete, the weights of its gaps are reduced by one again.
     """
 
     __slots__ = ("resumed", "runs")

@@ -20,7 +20,7 @@ class EngineQueue:
         self.ended = getattr(self.policy, "ended", None)  # the policy's callback for requests that have ended
         self.waiting: dict[Ticket, Job] = {}
         self.arrived = 0  # number of requests that have arrived so far
-        self.refused: Ticket | None = None  # the first request in order, if it could not enter
+        self.refused: Ticket | None = None  # the first request in the policy's order, if it could not enter the batch
 
     def add(self, job: Job, now: int, priority: float, hints: Hints) -> None:
         self.arrived += 1
@@ -31,7 +31,7 @@ class EngineQueue:
             self.limit_chunk(job)
 
     def first(self) -> Job:
-        """Return the next request in order. The queue must not be empty."""
+        """Return the next request in the policy's order. The queue must not be empty."""
         ticket = self.policy.first()
         try:
             return self.waiting[ticket]
@@ -40,7 +40,7 @@ class EngineQueue:
             raise self.mistake(right, ticket, next(iter(self.waiting))) from None
 
     def take(self, job: Job) -> None:
-        """Remove the first request in order, whose turn has come."""
+        """Remove the first request in the policy's order, because its turn has come."""
         self.policy.take()
         del self.waiting[job.ticket]
 

@@ -43,11 +43,11 @@ class Handover:
         self.transfer = transfer
         self.incoming = incoming
         self.begun = False  # whether the request has been queued at the decode instance
-        self.begun_ps = -1  # when the decode instance had room and the transfer began
+        self.begun_ps = -1  # time at which the decode instance had room and the transfer began; -1 before
         self.computed = False  # whether the whole prompt has been computed
         self.load: Load | None = None  # set once the decode instance has room
         self.goal = 0  # the link's progress at which the last chunk sent so far leaves the link
-        self.sent = 0  # prompt tokens that the decode instance has or that are in transfer
+        self.sent = 0  # number of prompt tokens that the decode instance has or that are in transfer
 
     def end(self) -> None:
         """Break the reference cycle between the two jobs, so that memory is freed without the garbage collector."""
@@ -56,8 +56,8 @@ class Handover:
             self.target.awaits = None
 
     def send(self, now: int, links: Links) -> None:
-        """Send the computed tokens that have not been sent yet: only whole grains while the prompt is being computed,
-        and all tokens afterwards. After that, the decode instance waits for the last byte."""
+        """Send the computed tokens that have not been sent yet. While the prompt is being computed, send only whole
+        grains. When it is computed, send all tokens; then the decode instance waits for the last byte."""
         transfer = self.transfer
         grain = transfer.grain_tokens
         if self.computed:

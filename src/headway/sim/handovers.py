@@ -36,7 +36,7 @@ class Handovers:
         return source, instance
 
     def pass_on(self, now: int, handover: Handover, priority: float, hints: Hints) -> None:
-        """Queue a request at its decode instance, after its prompt or the first chunk of it has been computed."""
+        """Queue a request at its decode instance, after its prompt or the prompt's first chunk has been computed."""
         instance = self.cluster.instances[handover.decode]
         handover.begun = True
         handover.incoming.count += 1
@@ -67,7 +67,7 @@ class Handovers:
             self.bound[handover.prefill].pop(handover.source.row, None)
 
     def on_received(self, now: int, incoming: Incoming) -> None:
-        """Count a handover that has ended, and let the prefill instances continue that waited because of the limit."""
+        """Count a handover that has ended, and wake the prefill instances that waited because of the limit."""
         incoming.count -= 1
         if incoming.blocked and not incoming.full():
             blocked = sorted(incoming.blocked)
@@ -79,7 +79,7 @@ class Handovers:
                 self.clock.note_change(index, before, instance.nudge(now))
 
     def on_given_up(self, now: int, job: Job) -> None:
-        """Free the blocks of a request at its other instance after its client has given up; `job` is its last job."""
+        """Free the blocks of a request at its other instance after its client gave up; `job` is its current job."""
         if job.awaits is not None:
             self.let_go(now, job.awaits)
             self.on_received(now, job.awaits.incoming)

@@ -1,7 +1,8 @@
 """One serving engine: continuous batching over a paged KV cache, advanced run by run.
 
-A scheduler forms each step, and a planner computes how often it repeats: the repeated steps form a run. Tokens, blocks
-and gaps inside a run follow from its formula. They are computed when the run ends, or earlier if something reads them.
+A scheduler forms each step, and a planner computes how often the step repeats: the repeated steps form a run. The
+tokens, blocks and gaps of a run follow from its formula. They are computed when the run ends, or earlier if they are
+read earlier.
 
 Events from outside may cut the current run at the next step boundary: a request arrives, a client gives up, or blocks
 arrive. The instance cuts the run only if a request may enter or must leave the batch there.
@@ -86,8 +87,8 @@ class Instance:
         )
         self.planner = RunPlanner(self.run, self.batch, self.blocks, self.adapters, engine.latency, walks, cuts)
         self.expiring: list[Job] = []  # running requests whose clients have given up during the run
-        self.handing: dict[Job, None] = {}  # requests in handover whose prompts are computed here
-        # lists of the requests that an event of this instant concerns; all instances append to the same lists
+        self.handing: dict[Job, None] = {}  # requests in handover whose prompts were computed here
+        # The requests to which something happens at this instant. All instances append to the same three lists.
         self.first_tokens = first_tokens
         self.ended = ended
         self.handed = handed  # requests whose prompt, or its first chunk, has been computed for another instance
@@ -97,12 +98,12 @@ class Instance:
         self.windows: tuple[BusyWindow, ...] = ()  # set if a policy reads `busy` or `watts`
         self.idle_watts = engine.idle_watts
         self.span_watts = engine.busy_watts - engine.idle_watts
-        self.tick = NEVER  # the first tick that `history` has not recorded; NEVER if nothing is polled
+        self.tick = NEVER  # the first tick that `history` has not recorded; NEVER if there is no history
         self.history: History
 
     def begin(self, now: int) -> int:
-        """Form the next step and plan how often it repeats. Return when that run ends. If there is nothing to do, or a
-        run is under way, return -1."""
+        """Form the next step and plan how often it repeats. Return when this run of steps ends. If there is nothing to
+        do, or the last run has not ended, return -1."""
         if self.run.end >= 0:
             return -1
         if now >= self.tick:
@@ -159,12 +160,13 @@ class Instance:
             blocks.reported_to = NEVER
 
     def log_resumed(self) -> None:
-        """Log the gaps of a run in which preempted requests resume: their first gap is longer."""
+        """Log the gaps between the tokens of a run in which preempted requests resume. The first gap of these requests
+        is longer than that of the others."""
         run, resuming = self.run, self.scheduler.resuming
         first, increment, later, others = run.first, run.increment, run.length - 1, self.batch.counted
         for job in resuming:
             others -= job.counted
-            if later or job not in self.expiring:  # otherwise its token is wasted
+            if later or job not in self.expiring:  # otherwise its client gave up, and its token is wasted
                 self.gaps.resume(job, run.start + first)
         self.log(ENTRY(first, increment, 1, others))
         if later:
@@ -172,7 +174,7 @@ class Instance:
         resuming.clear()
 
     def advance(self, job: Job, tokens: int, now: int) -> None:
-        """Advance the prefill of a request. When it ends, the request generates its next token."""
+        """Advance the prefill of a request. When the prefill ends, the request generates its next token."""
         batch = self.batch
         job.computed += tokens
         self.blocks.offer(job, job.computed // self.size)
@@ -220,7 +222,7 @@ class Instance:
             job.prefilled = total
 
     def count_ended(self, job: Job, now: int) -> None:
-        """Count the prompt tokens of the steps of the current run that have ended."""
+        """Count the prompt tokens of a request that the ended steps of the current run have computed."""
         run = self.run
         if run.end >= 0 and job is self.batch.partial:
             self.count_prefill(job, job.computed + run.chunks[0][1] * run.count_ended(now))
@@ -250,8 +252,8 @@ class Instance:
         self.handed.append(job)
 
     def drop_decodes(self) -> None:
-        """Drop the decodes whose clients gave up during the step that has just ended. The tokens of that step are
-        wasted."""
+        """Remove the decoding requests whose clients gave up during the step that has just ended. Their tokens of that
+        step are wasted."""
         for job in self.expiring:
             if job.ends_at_step >= 0:
                 self.drop(job, wasted=1)
@@ -305,9 +307,9 @@ class Instance:
         return self.run.end < 0 or self.cut_to_enter(now)
 
     def cut_to_enter(self, now: int) -> bool:
-        """End the run at the next boundary if a waiting request might enter the batch there. It cannot enter while a
-        prefill is unfinished, the batch is full, or the first request in the queue lacks blocks or an adapter slot. In
-        these cases, the run ends by itself at the change that lets the request enter."""
+        """End the run at the next step boundary if a waiting request might enter the batch there. No request can enter
+        while a prefill is unfinished, the batch is full, or the first request in the queue lacks blocks or an adapter
+        slot. In these cases, the run ends by itself at the change that lets a request enter."""
         if self.batch.partial is not None or len(self.batch.running) >= self.view.max_batch_size:
             return False
         if self.queue.refused is not None and not self.loader.ready and self.queue.is_refused():
@@ -350,7 +352,7 @@ class Instance:
         self.view.queued = self.scheduler.count_queued()
 
     def nudge(self, now: int) -> bool:
-        """Check again whether a waiting request can enter."""
+        """Check again whether a waiting request can enter the batch."""
         if not self.queue.waiting and not self.loader.ready:
             return False
         return self.run.end < 0 or self.cut_to_enter(now)
@@ -377,7 +379,8 @@ class Instance:
         return self.run.end < 0 or self.cut_to_enter(now)
 
     def let_go(self, job: Job, now: int) -> bool:
-        """Free the blocks of a prompt computed for another instance, after the transfer or if they are not needed."""
+        """Free the blocks of a prompt that was computed for another instance, when the other instance has a copy or no
+        longer needs one."""
         if now >= self.tick:
             self.history.record(self, now)
         self.blocks.settle(now)

@@ -8,8 +8,8 @@ from headway.types import NEVER
 
 
 def vacate(instance: Instance, now: int) -> list[Job]:
-    """Remove all requests, and return them in order of arrival. Tokens of ended steps count; the current step is lost.
-    The cache keeps its content."""
+    """Remove all requests from an instance, and return them in order of arrival. Tokens of ended steps count; the
+    current step is lost. The cache keeps its content."""
     if now >= instance.tick:
         instance.history.record(instance, now)
     instance.blocks.settle(now)
@@ -48,7 +48,7 @@ def vacate(instance: Instance, now: int) -> list[Job]:
 
 
 def halt(instance: Instance, now: int) -> int:
-    """Stop the current run, and return when its last complete step ended."""
+    """Stop the current run. Return when its last complete step ended."""
     run, batch = instance.run, instance.batch
     if run.end < 0 or instance.cut(now):
         return now
@@ -69,7 +69,7 @@ def halt(instance: Instance, now: int) -> int:
 
 
 def cool(instance: Instance, now: int) -> None:
-    """Clear the caches of an instance without requests. Its replacement starts without faults."""
+    """Clear the caches of an instance without requests, and end its faults, because a new instance may replace it."""
     if now >= instance.tick:
         instance.history.record(instance, now)
     instance.planner.replace(now)
@@ -93,7 +93,7 @@ def cool(instance: Instance, now: int) -> None:
 
 
 def stop_instance(instance: Instance, now: int) -> None:
-    """Stop at the horizon: count the tokens of the steps that have ended, and remove the gaps of requests in flight."""
+    """Stop an instance at the horizon: count the tokens of ended steps, and remove the gaps of requests in flight."""
     run, batch, loader = instance.run, instance.batch, instance.loader
     if run.end >= 0:
         begun = run.count_begun(now + 1)  # includes a step that begins at the horizon; all steps but the last ended

@@ -73,7 +73,7 @@ class Job:
         self.expired = False  # whether the client has given up
         self.lost = False  # whether its instance lost the request and it is not retried
         self.withdrawn = False  # whether the request continues at another instance, so that this job has no outcome
-        self.started = False  # whether its turn at the instance has come
+        self.started = False  # whether its turn at the instance has come at least once
         self.resumes = False  # whether it continues to decode after its blocks have arrived
         self.handover: Handover | None = None  # set if its prompt is computed here for another instance
         self.pipelined = False  # whether each chunk may be sent to the other instance when it is computed
@@ -81,13 +81,13 @@ class Job:
         self.swapped = 0  # number of its blocks that are swapped out to a store below the GPU
         self.prefilled = 0  # number of prompt tokens that were computed or cached at least once
         self.generated = 0  # number of generated tokens, as of the last scheduling change
-        self.gaps: list[tuple[array[int], int, int]] = []  # (log, start, end) of its log parts that ended
-        self.holds: list[Hold] = []  # those of its blocks whose content is in the prefix cache
-        self.order = 0  # number of its last entry into the batch, in order of entries; 0 before the first entry
+        self.gaps: list[tuple[array[int], int, int]] = []  # (log, start, end) of its closed parts of gap logs
+        self.holds: list[Hold] = []  # ranges of its blocks whose content is in the prefix cache
+        self.order = 0  # number of its last entry into the batch; 0 before the first entry
         self.ends_at_step = -1  # the instance's step count at its last token; -1 if it does not decode
 
     def suspend(self, block_tokens: int) -> None:
-        """Prepare to continue after a swap, which keeps all computed tokens."""
+        """Prepare to continue after the request's blocks were swapped out. All computed tokens are kept."""
         self.known = self.request.prompt_tokens + self.generated - 1
         self.computed = self.known
         self.cached_to = self.known // block_tokens

@@ -1,7 +1,8 @@
 """The KV cache of an instance: paged blocks, prefix sharing with reference counts, LRU eviction of unused content.
 
-Content is named by (key, block): the key of the run that contains the block's last token, and the block's position in
-its sequence. Adjacent blocks of one key in the same state form one *piece*, so that the cost is per run, not per block:
+Content is named by (key, block): the key of the run of tokens that contains the block's last token, and the block's
+position in its sequence. Adjacent blocks of one key in the same state form one *piece*, so that costs depend on the
+number of pieces, not of blocks:
 
     held    blocks allocated to requests: pieces with holders, and private blocks, which are only counted
     idle    cached blocks without a holder: pieces in the LRU, evicted oldest first, each from its tail
@@ -38,7 +39,7 @@ class KvCache:
         self.lru: OrderedDict[Piece, int] = OrderedDict()  # idle pieces with the number of their release
 
     def match(self, runs: Runs, limit: int) -> int:
-        """Return how many leading blocks are cached, at most `limit`."""
+        """Return how many leading blocks of a sequence are cached, at most `limit`."""
         at = 0
         for key, end in runs:
             piece = self.pieces.get(key)
@@ -52,7 +53,7 @@ class KvCache:
         return at if at < limit else limit
 
     def cached_beyond(self, runs: Runs, start: int) -> bool:
-        """Whether any block from `start` on is cached."""
+        """Whether any block of a sequence from `start` on is cached."""
         for key, end in runs:
             if end > start:
                 piece = self.pieces.get(key)
@@ -63,8 +64,8 @@ class KvCache:
         return False
 
     def idle_in(self, runs: Runs, hits: int) -> int:
-        """Return how many of the first `hits` blocks are idle. Idle blocks count as free, but the request that hits
-        these blocks needs them."""
+        """Return how many of the first `hits` blocks of a sequence are idle. Idle blocks count as free, but a request
+        that hits these blocks needs them itself."""
         count = start = 0
         for key, end in runs:
             stop = min(end, hits)
@@ -79,8 +80,8 @@ class KvCache:
         return count
 
     def goes_tail_first(self, runs: Runs, hits: int) -> bool:
-        """Whether the idle blocks among the first `hits` blocks would be evicted from the tail on. They are, unless two
-        requests computed the same content at the same time and the first copy was released early."""
+        """Whether the idle blocks among the first `hits` blocks would be evicted from the tail on. This holds unless
+        two requests computed the same content at the same time and the first copy was released early."""
         last: tuple[float, int] | None = None
         for key, end in runs:
             piece = self.pieces.get(key)
@@ -96,7 +97,7 @@ class KvCache:
         return True
 
     def hold(self, runs: Runs, hits: int, priority: float = 0.0) -> list[Hold]:
-        """Add a holder with this priority to the first `hits` blocks."""
+        """Add a holder with this priority to the first `hits` blocks of a sequence. Return their ranges."""
         holds = []
         start = 0
         for key, end in runs:
@@ -201,7 +202,7 @@ class KvCache:
                     spilt.append((key, start, end, piece.level))
 
     def next_out(self) -> Piece:
-        """Return the piece that is evicted next, from its tail."""
+        """Return the piece that is evicted next. Its tail is evicted first."""
         return next(iter(self.lru))
 
     def note(self, holds: list[Hold]) -> None:

@@ -2,7 +2,7 @@
 
 The time of an eviction inside a run is the start of the step that caused it. Before a policy reads an index, all
 evictions that are at least `delay` old are applied to the index. Events of different instances are independent, so only
-the order of the events of each instance matters.
+the order of events of the same instance matters.
 
 An instance with stores below its GPU reports moves of content between them at its scheduling changes. A shared store
 reports its own changes.
@@ -41,14 +41,14 @@ class KvEvents:
                     if tier.shared:
                         users.setdefault(tier, []).append(instance.view.index)
             self.logs.append(log)
-        self.shared: list[tuple[list[Change], list[SharedStore]]] = []  # (log, readers) of each shared store
+        self.shared: list[tuple[list[Change], list[SharedStore]]] = []  # (log, copies) of each shared store
         for tier, owners in users.items():
             tier.log = []
             self.shared.append((tier.log, [index.share(owners, tier.name) for index in indexes]))
 
     def tell(self, now: int) -> None:
-        """Apply every event that is at least `delay` old to the indexes. Exclude events of this instant, because steps
-        begin after all other events."""
+        """Apply every event that is at least `delay` old to the indexes. Exclude events of this instant, because they
+        belong to steps that begin after all other events."""
         before = now - self.delay + 1 if self.delay else now
         for index, moves in self.moves:
             if moves and moves[0][0] < before:

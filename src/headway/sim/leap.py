@@ -34,7 +34,7 @@ class Run:
         self.first = 0
         self.increment = 0
         self.length = 0  # number of steps
-        self.chunks: list[tuple[Job, int]] = []  # prefill in each step: (request, number of its tokens)
+        self.chunks: list[tuple[Job, int]] = []  # prefill in each step: (request, number of prompt tokens)
 
     def boundary(self, steps: int) -> int:
         """Return the time at which the first `steps` steps have ended."""
@@ -51,8 +51,8 @@ class Run:
         return begun if self.boundary(begun) == at else begun - 1
 
     def cut(self, now: int) -> bool:
-        """End the run at the first step boundary at or after this instant, unless the run is planned to end earlier.
-        Return whether it ends now."""
+        """End the run at the first step boundary at or after this instant, unless the run is planned to end at that
+        boundary or earlier. Return whether the run is cut so that it ends now."""
         if self.length == 1:
             return False
         steps = steps_begun(self.first, self.increment, now - self.start)

@@ -1,9 +1,9 @@
-"""The states of the instances, and the timetable of their changes.
+"""The states of the instances, and the timetable of their state changes.
 
     stopped -> provisioning -> loading -> warming -> ready -> draining -> stopped
 
-A place is a position in the cluster that one instance may occupy; both have the same index. If its state is `stopped`,
-a new instance can start there, with an empty cache.
+A place is a position in the cluster that one instance may occupy; both have the same index. If the state of a place is
+`stopped`, a new instance can start there, with an empty cache.
 `Losses` handles the requests of instances that stop.
 """
 
@@ -23,9 +23,9 @@ class Place:
         self.index = index
         self.pool = pool
         self.state = "stopped"
-        self.drawn = 0  # number of its valid entry in the timetable; 0 if it has none
+        self.drawn = 0  # number of the place's valid entry in the timetable; 0 if there is no valid entry
         self.warm_at = 0  # when the warm-up of the instance ends
-        self.held_from = -1  # start of the current period that is billed; -1 while it is stopped
+        self.held_from = -1  # start of the current billed period; -1 while the place is stopped
         self.held_ps = 0  # total duration of earlier billed periods
         self.provisioning: Callable[[], int] = setup.provisioning(stream(setup.seed, f"provisioning.{index}"))
         self.loading: Callable[[], int] = setup.loading(stream(setup.seed, f"loading.{index}"))
@@ -68,7 +68,7 @@ class Lifecycle:
         self.recorder.states.append(StateChange(now, place.index, state))
 
     def plan(self, at: int, place: Place, state: str) -> None:
-        """Plan the next state of an instance. If the state changes before time `at`, that cancels the plan."""
+        """Plan the next state of an instance. If its state changes before time `at`, the plan is cancelled."""
         self.numbered += 1
         place.drawn = self.numbered
         heappush(self.heap, (at, place.index, self.numbered, state))

@@ -73,7 +73,7 @@ class Link:
         return goal
 
     def take_arrived(self, now: int) -> list[Load]:
-        """Return the loads that arrive at this instant, in the order in which they left the link. Called at
+        """Return the loads that arrive at this instant, in the order in which they left the link. Call this only at
         `next_ps`."""
         self.settle(now)
         loads = []
@@ -118,7 +118,7 @@ class Link:
             self.next_ps = self.leaves(awaited[0][0]) + self.latency_ps if awaited else NEVER
 
     def leaves(self, last: int) -> int:
-        """Return the time at which `progress` reaches `last` if no other transfer starts, computed as in `settle`."""
+        """Return when `progress` reaches `last` if no other transfer starts. The computation must match `settle`."""
         at, progress, left = self.since, self.progress, len(self.leaving)
         for goal in self.leaving:
             if goal > last:
@@ -130,8 +130,8 @@ class Link:
 
 
 class Links:
-    """All links of a cluster. Nothing arrives on any of them before `next_ps`. New transfers can only delay others, so
-    that exact arrival times are computed only when an arrival may be the next event."""
+    """All links of a cluster. Nothing arrives on any of them before `next_ps`. A new transfer can only delay the other
+    transfers of its link. Therefore exact arrival times are computed only when an arrival may be the next event."""
 
     __slots__ = ("heap", "links", "next_ps")
 
@@ -174,7 +174,7 @@ class Links:
         self._drop_stale()
 
     def take_arrived(self, now: int) -> list[Load]:
-        """Return the loads whose last transfer arrives at this instant, in order of link. Called at `next_ps`."""
+        """Return the loads whose last transfer arrives at this instant, in order of link. Call only at `next_ps`."""
         loads: list[Load] = []
         while self.heap and self.heap[0][0] == now:
             _, number = heappop(self.heap)

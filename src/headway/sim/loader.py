@@ -1,8 +1,8 @@
 """Loads the blocks of requests from stores below the GPU, or from another instance.
 
-When the turn of such a request comes, it leaves the queue and allocates GPU blocks for the content that it loads.
-Other requests continue meanwhile. When all its blocks have arrived, it is ready, and enters the batch before the
-requests in the queue.
+When the turn of a request with such blocks comes, the request leaves the queue and allocates GPU blocks for the content
+that it loads. Other requests continue meanwhile. When all its blocks have arrived, the request is ready, and enters the
+batch before the requests in the queue.
 """
 
 from headway.sim.handover import Handover
@@ -23,12 +23,13 @@ class Loader:
         self.links = links
         self.tiers = tiers
         self.active = active  # whether requests may load blocks
-        self.places: list[Place] = []  # where the blocks are that the request whose turn has come can load
+        self.places: list[Place] = []  # where to find the blocks that the first request in the queue can load
         self.loading: dict[Job, Load] = {}
         self.ready: list[Job] = []  # requests whose blocks have arrived, in order of arrival
 
     def reach(self, job: Job, hits: int) -> int:
-        """Return the end of the blocks that a request can load, now that its turn has come."""
+        """Return the end of the blocks that a request, whose turn has come, can load. If it can load no blocks, return
+        `hits`."""
         if job.awaits is not None:
             return -(-job.known // self.size)
         if job.swapped:
@@ -39,7 +40,7 @@ class Loader:
         return self.places[-1][2] if self.places else hits
 
     def load(self, job: Job, hits: int, end: int, now: int) -> None:
-        """Start to load a request's blocks up to `end`, except the `hits` on the GPU."""
+        """Start to load a request's blocks up to `end`, except the first `hits` blocks, which are on the GPU."""
         if hits:
             job.holds = self.cache.hold(job.runs, hits, job.ticket.priority)
         self.cache.take(end - hits)

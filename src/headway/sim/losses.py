@@ -21,7 +21,7 @@ from headway.workload.traffic import Planned
 if TYPE_CHECKING:
     from headway.sim.dispatcher import Dispatcher
 
-MOST_REDIRECTS: Final = 1000  # maximum for one request; with more redirects, it would never end
+MOST_REDIRECTS: Final = 1000  # maximum number of redirects per request; with more, the request would never end
 APART = ("prefill_instance", "handed_ps", "transfer_ps", "transferred_ps")
 AFRESH = ("routed_ps", "started_ps", "first_token_ps", "enqueued_ps", *APART)  # columns that a retry resets
 
@@ -36,20 +36,22 @@ class Losses:
         self.moving: dict[int, Job] = {}  # requests that have left an instance and wait for another
 
     def on_sent(self, now: int, job: Job, flight: Flight) -> None:
-        """Note the instance of a request. If the request has generated tokens, it also prefills on this instance."""
+        """Note the instance of a request. If a redirected request has generated tokens before, its decode instance also
+        computes its prefill, so report the handover at once."""
         if flight.prefill is not None and job.generated:
             self.dispatcher.control.on_handed(now, job.row)
         self.bound[flight.view.index][job.row] = job
 
     def split(self, source: Job) -> None:
-        """Note the prefill instance of a request. If it also generates the only token, there is no decode instance."""
+        """Note the prefill instance of a request. If this instance also generates the only token, forget the decode
+        instance."""
         row, recorder = source.row, self.dispatcher.recorder
         if source.handover is None:
             self.bound[recorder.instance[row]].pop(row)
         self.bound[recorder.prefill_instance[row]][row] = source
 
     def on_ended(self, job: Job) -> bool:
-        """Forget a request that has ended. If only this job has ended and the request continues, return False."""
+        """Forget a request that has ended. Return False if only this job has ended and the request continues."""
         if job.withdrawn:
             return False
         row, recorder = job.row, self.dispatcher.recorder
@@ -167,7 +169,7 @@ class Losses:
             self.go_on(now, job, answer)
 
     def go_on(self, now: int, job: Job, flight: Flight) -> None:
-        if job.generated:  # other instances generated these; the last instance counts all tokens at the end
+        if job.generated:  # other instances counted these already; the last instance counts all tokens at the end
             self.dispatcher.instances[flight.view.index].stats.output_tokens -= job.generated
         self.dispatcher.put(now, job, flight)
 

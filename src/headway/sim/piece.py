@@ -13,4 +13,4 @@ class Piece(Struct, eq=False, gc=False):
     end: int
     holders: int
     next: Piece | None = None  # the next piece of the same key in the sequence
-    level: float = 0  # the lowest level is evicted first; LRU order decides ties
+    level: float = 0  # eviction level: the lowest level is evicted first; LRU order decides ties

@@ -78,7 +78,7 @@ class History:
 
     def __init__(self, polling: SignalSpec, kv: bool) -> None:
         self.interval = polling.poll_interval_ps
-        self.oldest = polling.poll_interval_ps + polling.poll_delay_ps  # older ticks are never read
+        self.oldest = polling.poll_interval_ps + polling.poll_delay_ps  # maximum age of a tick that is read
         self.kv = kv
         self.moments: deque[Moment] = deque()
 

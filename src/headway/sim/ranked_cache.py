@@ -36,7 +36,8 @@ class RankedCache(KvCache):
             holds[known - 1 : known + 1] = [(key, holds[known - 1][1], holds[known][2])]  # merge adjacent holds
 
     def lift(self, key: int, start: int, end: int, level: float, further: bool = False) -> None:
-        """Set the level of those blocks that are allocated to requests. If `further` is set, add to their level."""
+        """Set the level of the blocks between `start` and `end` that are allocated to requests. If `further` is set,
+        add `level` to their level instead."""
         parts: list[Piece] = []
         for piece in self._chain(key):
             if piece.start >= end or piece.end <= start or not piece.holders:

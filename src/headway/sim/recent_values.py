@@ -1,4 +1,4 @@
-"""Recent values of an instance for its reported signals: busy share, hit rate, and moves of blocks."""
+"""Recent values of an instance for its reported signals: busy fraction, hit rate, and moves of blocks."""
 
 from collections import deque
 
@@ -9,7 +9,7 @@ MOVES_WINDOW_PS = 10 * PS_PER_SECOND
 
 
 class BusyWindow:
-    """The busy share of an instance over a sliding window."""
+    """The fraction of time that an instance was busy, over a sliding window."""
 
     __slots__ = ("left_ps", "length", "periods")
 
@@ -22,9 +22,9 @@ class BusyWindow:
         self.periods.append((start, end))
 
     def share(self, origin: int, at: int, ended_ps: int, busy_from: int) -> float:
-        """Return the busy share of the window that ends at `at`, or of the time since `origin` if that is shorter.
+        """Return the busy fraction of the window that ends at `at`, or of the time since `origin` if that is shorter.
         `ended_ps` is the total duration of the busy periods that ended by `at`. `busy_from` is the start of the busy
-        period at that time; -1 if the instance is idle. `at` must not decrease between calls."""
+        period at `at`, or -1 if the instance is idle. `at` must not decrease between calls."""
         since = max(origin, at - self.length)
         if at <= since:
             return 0.0
@@ -42,7 +42,7 @@ class BusyWindow:
 
 
 class HitRate:
-    """The share of prompt tokens that an instance has recently found in its cache."""
+    """The fraction of prompt tokens that an instance has recently found in its cache."""
 
     __slots__ = ("cached", "last", "tokens")
 
@@ -71,7 +71,7 @@ class MoveRate:
 
     def __init__(self) -> None:
         self.later: deque[tuple[int, int]] = deque()  # (time, blocks) of each move after the window
-        self.inside: deque[tuple[int, int]] = deque()  # the same for the moves in the window
+        self.inside: deque[tuple[int, int]] = deque()  # (time, blocks) of each move in the window
         self.total = 0  # sum of the blocks moved in the window
 
     def add(self, at: int, blocks: int) -> None:
@@ -90,7 +90,7 @@ class MoveRate:
 
 
 class Ticks:
-    """The values of a counter at past ticks. The value at a tick is that before the events of the same instant."""
+    """The values of a counter at past ticks. The value at a tick is the value before the events of that instant."""
 
     __slots__ = ("interval", "tick", "values")
 

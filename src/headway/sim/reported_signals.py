@@ -1,11 +1,11 @@
 """Maintains the reported fields of the instance views that the router reads.
 
 If signals are fresh, the instances write the sizes of queue and batch when they change. Values that vary inside a run
-(KV use, busy share, power) are computed before each decision. If signals are polled, instances and router have separate
-views, and the router's view shows the values of the last tick that has reached it.
+(KV use, busy fraction, power) are computed before each decision. If signals are polled, instances and router have
+separate views, and the router's view shows the values of the last tick that has reached it.
 
-A value that varies inside a run is maintained only if a policy declares that it reads it. Otherwise the value is
-hidden, so that reading it raises an error.
+A value that varies inside a run is maintained only if a policy declares that it reads this value. Otherwise the value
+is hidden, so that reading it raises an error.
 """
 
 from collections import deque
@@ -29,10 +29,10 @@ TIER_SIGNALS = ("tier_used", "offload_rate", "reload_rate")
 
 
 class Signals:
-    """Fresh signals."""
+    """Fresh signals: they show the current state of the instances."""
 
     def __init__(self, instances: list[Instance], policies: list[Any], scalers: Sequence[Any] = ()) -> None:
-        """`scalers` are autoscalers: if only they read KV use, it is computed only when they decide."""
+        """`scalers` are scaling policies. If only they read KV use, it is computed only when they decide."""
         decides = [name for policy in policies for name in entry_of(policy).reported]
         reads = decides + [name for policy in scalers for name in entry_of(policy).reported]
         self.instances = instances
@@ -61,7 +61,7 @@ class Signals:
             instance.view.hide(*self.unwanted)
 
     def refresh(self, now: int) -> None:
-        """Update every reported field that is read, and apply due KV events to the indexes."""
+        """Update every reported field that policies read, and apply due KV events to the prefix indexes."""
         if self.kv_events is not None:
             self.kv_events.tell(now)
         if self.kv:
@@ -72,8 +72,8 @@ class Signals:
             self.refresh_power(now)
 
     def show_tiers(self, view: InstanceView, tiers: Tiers, at: int, before: int, tick: int | None) -> None:
-        """Write the use of an instance's stores now or, if `tick` is set, at that tick, and the rates of moves up to
-        `at`, which include only moves before `before`."""
+        """Write the use of an instance's stores, and the rates of moves up to `at`. If `tick` is set, write the use at
+        that tick, otherwise the current use. The rates include only moves before `before`."""
         unwanted = self.unwanted
         if "tier_used" not in unwanted:
             view.tier_used = {
@@ -89,8 +89,8 @@ class Signals:
             view.reload_rate = tiers.up.rate(at, before)
 
     def refresh_power(self, now: int) -> None:
-        """Write means over the last 5 s (busy share) and 30 s (power), or since the first decision if that time is
-        shorter."""
+        """Write the busy fraction over the last 5 s and the mean power over the last 30 s. If the first decision was
+        more recent, use the time since then."""
         if self.origin < 0:
             self.origin = now
         origin = self.origin
@@ -105,7 +105,7 @@ class Signals:
 
 
 class PolledSignals(Signals):
-    """Polled signals. `views` are the router's views, and show the last tick that has reached the router."""
+    """Polled signals. `views` are the router's views, which show the last tick that has reached the router."""
 
     def __init__(
         self,

@@ -3,8 +3,9 @@
 Each router has its own control plane: views, counts, policies, prefix indexes, queue, delayed requests and random
 streams. If the routers synchronise, each learns at every multiple T of the interval what the others had counted before
 T. Its views then show its own current counts plus the others' counts as of T, and its prefix indexes learn where the
-others have sent prompts. The exchange runs before the first event at or after T, because nothing changes in between.
-If requests wait in a router's queue, the exchange is an event of its own, since it may let the router send them.
+others have sent prompts. The exchange runs before the first event at or after T. It may run later than T, because
+nothing changes in between. If requests wait in a router's queue, the exchange is an event of its own, because it may
+let the router send them.
 """
 
 from collections.abc import Callable
@@ -36,7 +37,7 @@ class Routers:
         self.by_session = spec.spread == "sessions"
         self.seed = seed
         self.planes = planes
-        self.cluster = planes[0].cluster  # the view of the router that was called last
+        self.cluster = planes[0].cluster  # view of the router that was called last
         self.flow = planes[0].flow  # either all routers have flow control or none
         self.observers = planes[0].observers
         self.indexes: list[PrefixIndex] = [index for plane in planes for index in plane.indexes]
@@ -71,7 +72,7 @@ class Routers:
         plane = self.planes[router]
         self.cluster = plane.cluster
         at = self.board[0].observed_at
-        if at is None or at != self.copied[router]:  # None: the signals are fresh
+        if at is None or at != self.copied[router]:  # None: the signals are always fresh
             self.copied[router] = at
             for source, view in zip(self.board, self.views[router], strict=True):
                 for name in self.reported:
@@ -195,8 +196,8 @@ class Routers:
         return totals
 
     def sync(self, now_ps: int) -> None:
-        """Run the exchange if it is due, before anything is counted at this instant. If several exchanges are
-        due, only the first one runs, since nothing has changed between them."""
+        """Exchange the counts if an exchange is due, before anything is counted at this instant. If several exchanges
+        are due, only the first one runs, because nothing has changed between them."""
         if now_ps < self.sync_at or self.sync_ps is None:
             return
         tick = self.sync_at

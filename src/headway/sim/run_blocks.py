@@ -1,7 +1,7 @@
 """The KV blocks that the steps of a run allocate, computed from the run's formula only when needed.
 
-The cache is updated when the run ends and when something else reads or changes the cache. If the router reads KV use,
-it is also computed before each decision.
+The cache is updated when the run ends, and earlier if other code reads or changes the cache. If the router reads KV
+use, it is also computed before each decision.
 """
 
 from collections.abc import Sequence
@@ -60,7 +60,8 @@ class RunBlocks:
                     cache.take(count)
 
     def take_dated(self, first_step: int, steps: int, own: int) -> None:
-        """Allocate blocks step by step, so that each eviction gets its time; `own` counts the prefill's blocks."""
+        """Allocate blocks step by step, so that each eviction gets its own time. `own` is the number of blocks of the
+        unfinished prefill before these steps."""
         cache, run, size, ended = self.cache, self.run, self.size, self.batch.steps
         cache.now = run.boundary(first_step)
         length = run.first + run.increment * first_step
@@ -86,7 +87,7 @@ class RunBlocks:
                 self.offer(job, (job.computed + want * run.count_ended(at)) // self.size)
 
     def settle_evictions(self, before: int) -> None:
-        """Allocate the blocks of the current run's steps that began before a time, if this may evict anything."""
+        """Allocate the blocks of the current run's steps that began before time `before`, if this may evict content."""
         run, batch, cache = self.run, self.batch, self.cache
         if before > run.start and (left := run.length - self.taken_steps):
             most = batch.decodes * (left // self.size + 1)
@@ -115,7 +116,8 @@ class RunBlocks:
 
     def repeats(self, job: Job, want: int) -> bool:
         """Whether an equal chunk may follow this one: the prefill does not end with this chunk, and no later block of
-        the prompt is cached already. If one were cached, the order of eviction and computation would matter."""
+        the prompt is cached already. If a later block were cached, the order of eviction and computation would
+        matter."""
         if job.computed + want >= job.known:
             return False
         return not (self.caching and self.cache.cached_beyond(job.runs, job.cached_to))
@@ -156,7 +158,7 @@ def report_kv(each: Sequence[RunBlocks], at: int) -> None:
             used = blocks.phases[looked % blocks.size]
         else:
             size = blocks.size
-            further = (at - since - 1) // step  # steps begun after the first one; an overestimate if steps get longer
+            further = (at - since - 1) // step  # steps begun after the first; too high if steps get longer
             passed = further * step + increment * (further * (further - 1) // 2)
             if since + passed >= at:
                 further = steps_begun(step, increment, at - since) - 1

@@ -14,7 +14,7 @@ from headway.types import NEVER
 
 
 class Pace:
-    """The speed of an instance over time: a step function of factors for warm-up and faults."""
+    """The speed of an instance over time: the factor by which warm-up and slow faults lengthen its steps."""
 
     __slots__ = ("model", "models", "slowed", "warming")
 
@@ -27,7 +27,7 @@ class Pace:
     def at(self, now: int) -> tuple[LatencyModel, int]:
         """Return the latency model of a step that begins now, and the time until which this model is valid."""
         factor, until = Fraction(1), NEVER
-        for since, own in self.warming:  # the last factor is 1
+        for since, own in self.warming:  # the factor of the last entry is 1
             if since > now:
                 until = since
                 break
@@ -62,7 +62,7 @@ class RunPlanner:
         self.walks = walks  # whether each run is a single step
         self.cuts = cuts  # set to cut runs at random steps, for tests that cuts do not change results
         self.pace = Pace(latency)
-        self.paced_until = NEVER  # end of the validity of `step_times`
+        self.paced_until = NEVER  # time until which `step_times` is valid
         self.step_times = latency.run
 
     def plan(self, now: int, once: bool) -> int:
@@ -79,7 +79,7 @@ class RunPlanner:
             shape = [(want, job.computed)] if alone else [(want, job.computed) for job, want in chunks]
             first, increment, steps = self.step_times(decodes, batch.context, shape)
             if alone and not job.pipelined and blocks.repeats(job, want):
-                # A prefill that uses the whole budget and does not end is repeated; no other request can enter then.
+                # While a prefill uses the whole budget and does not end, no other request can enter: the step repeats.
                 steps = min(steps, (job.known - job.computed - 1) // want)
             else:
                 steps = 1
@@ -113,7 +113,7 @@ class RunPlanner:
         return end
 
     def warm(self, now: int, pieces: Sequence[tuple[int, Fraction]]) -> None:
-        """Begin a warm-up with these (offset, factor) pieces."""
+        """Begin a warm-up. From each `offset` after now, steps take `factor` times as long."""
         self.pace.warming = [(now + offset, factor) for offset, factor in pieces]
         self.paced_until = now
 

@@ -60,7 +60,7 @@ class FaultSetup(Struct):
     instance: int
     kind: str  # crash, slow, unreachable
     duration_ps: int | None = None  # None if the fault is permanent
-    factor: Fraction = Fraction(1)  # for faults of kind `slow`
+    factor: Fraction = Fraction(1)  # factor by which a fault of kind `slow` lengthens steps
 
 
 class LifeSetup(Struct):
@@ -69,7 +69,7 @@ class LifeSetup(Struct):
     pools: list[PoolSetup]
     provisioning: Callable[[Random], Callable[[], int]]  # returns a function that draws durations in ps
     loading: Callable[[Random], Callable[[], int]]
-    seed: int  # seed of these draws
+    seed: int  # seed of the random streams for these durations
     scaling: Scaling = Scaling()
     faults: list[FaultSetup] = []
     retries: int = 0  # maximum number of retries of a request that its instance has lost

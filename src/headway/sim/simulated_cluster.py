@@ -30,8 +30,8 @@ class SimulatedCluster:
         self.ended: list[Job] = []  # requests that ended at this instant
         self.handed: list[Job] = []  # requests whose prompt, or its first chunk, became ready for handover now
         self.links = Links()
-        self.outgoing: dict[int, int] = {}  # link by prefill instance
-        self.gauges: dict[int, Gauge] = {}  # KV use of instances with stores; of all instances if traced
+        self.outgoing: dict[int, int] = {}  # number of the outgoing link of each prefill instance
+        self.gauges: dict[int, Gauge] = {}  # KV use of instances with stores; of all instances if the run is traced
         self.shared: dict[tuple[str, str], Tier] = {}  # shared stores by pool and name
         self.instances = [self.build_instance(engine, scheduler) for engine in setup.engines]
 
@@ -57,7 +57,8 @@ class SimulatedCluster:
         )
 
     def build_tiers(self, engine: EngineSetup) -> list[Tier] | None:
-        """Create the stores below an instance's GPU."""
+        """Return the stores below an instance's GPU, or None if it has none. Instances of a pool use the same shared
+        stores, so create each shared store only once."""
         if engine.kv.tiers is None:
             return None
         tiers = []
@@ -137,7 +138,7 @@ class SimulatedCluster:
             stats.link_busy_ps = link.busy_ps
 
     def series(self) -> list[Series]:
-        """Return the KV use of each GPU over time, if it was traced."""
+        """Return the KV use of each GPU over time. If it was not traced, return an empty list."""
         if self.setup.trace == "minimal":
             return []
         return [

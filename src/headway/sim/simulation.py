@@ -1,13 +1,13 @@
-"""One run: a loop over instants that connects workload, control plane and instances.
+"""One simulation run: a loop over instants that connects workload, control plane and instances.
 
 The phases of one instant:
 
 (a) Steps end, in order of instance.
-(b) All other events happen, each kind in order of request: the router learns of first tokens; it admits and routes
-    arrivals; it decides again about delayed requests; clients whose deadline is now give up; the router learns of
-    requests that have ended. If the router has a queue: requests that have waited too long leave it, oldest first; the
-    router sends requests in the queue's order; it rejects requests beyond the queue's capacity, newest first. If these
-    events cause more events at the same instant, this phase repeats.
+(b) All other events happen, each type of event in order of request: the router learns of first tokens; it admits and
+    routes arrivals; it decides again about delayed requests; clients whose deadline is now give up; the router learns
+    of requests that have ended. If the router has a queue: requests that have waited too long leave it, oldest first;
+    the router sends requests in the queue's order; it rejects requests beyond the queue's capacity, newest first. If
+    these events cause more events at the same instant, this phase repeats.
 (c) Steps begin, in order of instance.
 
 Every reader at time t sees the steps that ended at or before t.
@@ -46,7 +46,7 @@ TOO_LONG = (
     "The run exceeds 106 days of simulated time, the range of the clock. "
     "Set 'horizon' to stop it earlier, or check the latency model and the bandwidths of the links."
 )
-COLLECT_AFTER = 200_000  # new objects between garbage collections; a run creates many objects but hardly any cycles
+COLLECT_AFTER = 200_000  # number of new objects between garbage collections, which find hardly any cycles in a run
 
 Phase = Callable[[int], None]  # called with the current instant
 Progress = Callable[[int, int], None]  # called with the id of the last request that arrived, and the current instant
@@ -64,7 +64,7 @@ def collecting_seldom() -> Iterator[None]:
 
 
 class Simulation:
-    """One run. `run` may be called once."""
+    """One simulation run. Call `run` only once."""
 
     def __init__(
         self,
@@ -82,7 +82,8 @@ class Simulation:
         autoscaler: Autoscaler | None = None,
     ) -> None:
         """`further` has the stages of each router after the first: admission, priority, routing and flow. `journals`
-        record the decisions of each router. `forced` are decisions that replace those of the policies."""
+        has the journals of each router, which record its decisions. `forced` has decisions that replace those of the
+        policies."""
         self.setup = setup
         self.started_ps = self.ended_ps = 0
         self.eventful = False  # whether an event of this instant concerns the router's queue or the autoscaler
@@ -200,7 +201,7 @@ class Simulation:
             self.capacity.start(self.started_ps)
 
     def choose_preparations(self) -> list[Phase]:
-        """Return the phases of an instant that precede the router's phases; a simple run has none."""
+        """Return the phases of an instant that precede the router's phases. A simple simulation has none."""
         phases: list[Phase] = []
         if self.routers is not None:
             phases.append(self.routers.sync)
@@ -211,8 +212,8 @@ class Simulation:
         return phases
 
     def choose_reactions(self) -> list[Phase]:
-        """Return the phases of an instant that follow the router's phases; a simple run has none. They may cause more
-        events at the same instant."""
+        """Return the phases of an instant that follow the router's phases. They may cause more events at the same
+        instant. A simple simulation has none."""
         phases: list[Phase] = []
         if self.capacity is not None:
             phases.append(self.manage_capacity)
@@ -269,7 +270,7 @@ class Simulation:
             self.dispatcher.pump(now)
 
     def finish(self) -> None:
-        """Stop at the horizon, or after the last event, and check the results."""
+        """End the run after the last event or, if requests are left, at the horizon. Then check the results."""
         cluster, traffic, recorder = self.cluster, self.traffic, self.recorder
         self.ended_ps = self.clock.now
         busy = any(instance.batch.running or instance.scheduler.count_queued() for instance in cluster.instances)

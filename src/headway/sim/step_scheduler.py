@@ -54,7 +54,7 @@ class StepScheduler:
         self.whole_prompts = whole_prompts  # whether a request enters only if there is room for its whole prompt
         self.gated = gated  # whether requests may also have to wait for adapter slots or the limit on handovers
         self.resuming: list[Job] = []  # requests that resume decoding in the first step of the run
-        self.stirred = False  # whether a scheduling change happened since the stores were updated
+        self.stirred = False  # whether a scheduling change happened since the last update of the stores
         self.hits: HitRate | None = None  # set if a policy reads the hit rate
 
     def form_step(self, now: int) -> bool:
@@ -71,7 +71,7 @@ class StepScheduler:
             else:
                 once = True
                 self.make_room(0)
-        # After a preemption no request enters, unless the batch is empty: then the ready requests may own the blocks.
+        # After a preemption no request enters, unless the batch is empty: then ready requests may own all the blocks.
         if (self.queue.waiting or self.loader.ready) and not (shut or (once and batch.running)):
             once = self.admit(now)
             view = self.view
@@ -112,7 +112,8 @@ class StepScheduler:
         return short, want < left
 
     def make_room(self, partial_blocks: int) -> None:
-        """Allocate blocks request by request in the scheduler's order. While there are too few, preempt the last."""
+        """Allocate blocks request by request in the scheduler's order. While there are too few blocks, preempt the last
+        request in this order."""
         cache, batch, size = self.cache, self.batch, self.size
         order = self.queue.sort(batch.running)
         served = 0
@@ -214,9 +215,9 @@ class StepScheduler:
             need = -(-known // size) if self.whole_prompts else blocks
             room = cache.total - cache.held
             if need > room and need - hits > room - cache.idle_in(job.runs, hits):
-                # If a decode evicts one of the request's hits, the request's chunk ends one block earlier, but the
-                # decode has also allocated a free block. So the request cannot enter during the run, unless one
-                # eviction can cost it several hits.
+                # If a decode evicts one of the request's hits, the request needs one block less for its chunk, because
+                # the chunk ends one block earlier. But the decode has also allocated a free block. So the request
+                # cannot enter during the run, unless one eviction can cost it several hits.
                 queue.refused = job.ticket
                 return not loads and not cache.goes_tail_first(job.runs, hits)
             queue.take(job)
@@ -252,8 +253,8 @@ class StepScheduler:
             self.view.adapters = adapters.names()
 
     def admit_load(self, job: Job, hits: int, end: int, now: int) -> bool:
-        """Start to load the blocks of a request up to `end`, now that its turn has come. Return False if there are not
-        enough blocks."""
+        """Start to load the blocks of a request up to `end`, because its turn has come. Return False if there are not
+        enough free blocks for them."""
         cache = self.cache
         if job.swapped:
             hits = 0
@@ -285,8 +286,8 @@ class StepScheduler:
             job.prefilled = cached
 
     def resume(self, job: Job) -> None:
-        """Resume decoding in the next step. The gap before the next token is longer and logged separately, so the
-        request's part of the log begins after that gap."""
+        """Resume decoding of a request in the next step. The gap before its next token is longer and logged separately,
+        so the request's part of the common log begins after that gap."""
         job.resumes = False
         job.log_from = len(self.gaps.runs) + GAP_FIELDS
         self.batch.enter(job)
@@ -326,8 +327,9 @@ class StepScheduler:
         return budget
 
     def yield_to(self, need: int) -> bool:
-        """If no request runs, and the first ready request lacks blocks that other ready requests own, queue the last of
-        them again. Otherwise the ready requests would wait for each other forever."""
+        """If no request runs, and the first ready request lacks blocks that other ready requests own, queue the last
+        ready requests again until there are enough blocks. Otherwise the ready requests would wait for each other
+        forever. Return whether there are enough blocks."""
         cache, ready = self.cache, self.loader.ready
         while not self.batch.running and len(ready) > 1 and need > cache.total - cache.held:
             job = ready[-1]

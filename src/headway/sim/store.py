@@ -69,7 +69,7 @@ class Store:
         return inside[0][0] if inside else end
 
     def younger(self, content: list[Stretch], at: int) -> int:
-        """Return how many of the blocks were put after time `at`."""
+        """Return how many blocks of this content were put after time `at`."""
         count = 0
         for key, start, end, _ in content:
             spans = self.spans.get(key)
@@ -113,8 +113,9 @@ class Store:
         return fresh
 
     def touch(self, content: list[Stretch], counts: bool, since: int) -> int:
-        """Make stored blocks the most recent ones, but keep the times of their puts. If levels are use counts, add one;
-        otherwise set the new level. Return how many of the blocks were put after `since`."""
+        """Make stored blocks the most recent ones, but keep the times of their puts. If levels are use counts
+        (`counts`), add one to the level; otherwise set the new level. Return how many of the blocks were put
+        after `since`."""
         order, ranked = self.order, self.ranked
         young = 0
         first: int
@@ -123,7 +124,7 @@ class Store:
         for key, start, end, level in content:
             spans = self.spans[key]
             place = len(spans) if spans[-1][0] < end else _end(spans, end)
-            while place:  # from the tail, so that the head becomes the most recent
+            while place:  # begin at the tail, so that the head becomes the most recent
                 place -= 1
                 first, last, _, at, uses, _ = spans[place]
                 if last <= start:
@@ -153,8 +154,8 @@ class Store:
             self._tidy()
 
     def _tidy(self) -> None:
-        """Drop stale entries if there are more than four entries per stored key. Change `order` in place, since callers
-        have references to it."""
+        """Drop stale entries if there are more than four entries per stored key. Change `order` in place, because
+        callers have references to it."""
         self.most = 4 * len(self.spans) + SPARE
         if len(self.order) + len(self.levels) <= self.most:
             return
@@ -208,7 +209,7 @@ class Store:
             if spans[-1] is not span:
                 if (len(spans) == 1 and spans[0][2] != number) or (place := _last(spans, span)) < 0:
                     continue
-                order.appendleft(span)  # other blocks of the same put may still be stored
+                order.appendleft(span)  # other spans of the same put may still be stored
                 start, end = spans[place][:2]
             over -= end - start
             if over < 0:  # only the tail is evicted; the head of the span remains

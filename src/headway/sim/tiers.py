@@ -4,7 +4,7 @@ Moves happen only at scheduling changes (a request enters, leaves, is preempted 
 inside a run. Between two changes, the GPU's cache notes what it has evicted or stored.
 
     lazy        evicted content moves down and loads move it up again, so that the capacities add up
-    threshold   the same, but the GPU evicts its least recently used content if its utilization exceeds a threshold
+    threshold   like lazy, but the GPU also evicts its least recently used content if its use exceeds a threshold
     eager       computed content is copied down at once and loads keep the copy, so that only the larger capacity counts
 """
 
@@ -48,8 +48,8 @@ class Tiers:
         self.counts = engine.kv.eviction == "lfu"
         for tier in tiers:
             tier.users.append(self)
-        self.lent: dict[Job, list[tuple[Tier, int]]] = {}  # extra capacity of the stores for blocks that move up
-        self.began: dict[Job, int] = {}  # when each loading request began to wait
+        self.lent: dict[Job, list[tuple[Tier, int]]] = {}  # extra capacity of stores while blocks move up
+        self.began: dict[Job, int] = {}  # time at which each loading request began to wait
         self.waits: list[int] = []  # durations of waits that have ended
         self.log: list[Move] | None = None  # moves of content; None if they are not reported
         self.down: MoveRate | None = None  # rate of moves from the GPU; None if no policy reads it
@@ -90,7 +90,7 @@ class Tiers:
                     if covered > at:
                         to = min(covered, to)
                         break
-                    to = tier.store.first_in(key, at, to)  # this store may have the blocks from there on
+                    to = tier.store.first_in(key, at, to)  # from block `to` on, this store may have the content
                 else:
                     if last is not None:
                         lying.append((last, since, at))
@@ -107,7 +107,7 @@ class Tiers:
         return lying
 
     def load(self, now: int, load: Load, places: list[Place]) -> None:
-        """Start to load the blocks of a request."""
+        """Start to load the blocks of a request from the stores that `places` names."""
         job = load.job
         self.began[job] = now
         if self.up is not None:
@@ -135,7 +135,7 @@ class Tiers:
             self.links.start(now, tier.link, (last - first) * self.block_bytes, load)
 
     def on_loaded(self, now: int, job: Job, start: int, end: int) -> None:
-        """Remove loaded blocks from the stores, unless they keep copies."""
+        """Remove loaded blocks from the stores, unless the stores keep copies."""
         self.waits.append(now - self.began.pop(job))
         if self.log is not None or self.counts:
             content = stretches(job.runs, start, end)
@@ -174,7 +174,7 @@ class Tiers:
         cache = self.cache
         assert isinstance(cache, RankedCache)
         for tier in reversed(self.tiers):
-            own = 0 if self.eager or tier.shared else 1  # a copy that the store keeps has counted this use already
+            own = 0 if self.eager or tier.shared else 1  # a copy that the store keeps has already counted this use
             for key, first, last, _ in content:
                 for left, right, _, _, count, _ in tier.store.within(key, first, last):
                     cache.lift(key, left, right, count + own)
