@@ -15,7 +15,7 @@ from headway.experiment.load_levels import Load
 from headway.experiment.space import Counts, Space
 
 T = TypeVar("T")
-Ask = Callable[[T, Sequence[T]], bool]  # a value, and the values that the search may ask for next
+Ask = Callable[[T, Sequence[T]], bool]  # arguments: a value, and the values that the search may ask for next
 AHEAD: Final = 8
 FURTHEST: Final = 1024  # maximum factor by which a search multiplies or divides the load
 
@@ -35,8 +35,8 @@ def fewest(ask: Ask[int], low: int, high: int, guess: int) -> int | None:
 
 
 def highest(ask: Ask[Fraction], load: Load, digits: int, tolerance: float) -> tuple[Fraction | None, Fraction | None]:
-    """Return the highest load to which `ask` says yes and the lowest to which it says no, no more than the tolerance
-    apart. If a factor of `FURTHEST` does not change the answer, one of the two is None."""
+    """Return the highest load to which `ask` says yes and the lowest load to which it says no. They differ by at most
+    the tolerance. If a factor of `FURTHEST` does not change the answer, one of the two is None."""
     yes: Fraction | None = None
     no: Fraction | None = None
     value, most = load.base, load.most(FURTHEST)
@@ -73,7 +73,8 @@ class Mixes:
         self._pools = space.pools
         self._yes: list[Counts] = []
         self._no: list[Counts] = []
-        # The most expensive pool first: then there are few columns, each with many counts of the cheapest pool.
+        # A column consists of the mixes that differ only in the last pool of this order. The cheapest pool is last, so
+        # that there are few columns with many mixes each.
         self._order = sorted(range(len(self._pools)), key=lambda place: -self._pools[place].usd_per_hour)
 
     def cheapest(self, every: bool = False) -> Counts | None:
@@ -93,7 +94,7 @@ class Mixes:
         return self._descend(best)
 
     def below(self, counts: Counts) -> list[Counts]:
-        """Return the mixes with one replica less."""
+        """Return the mixes that have one replica less than `counts`."""
         smaller = []
         for place, pool in enumerate(self._pools):
             less = _with(counts, place, counts[place] - 1)
@@ -102,7 +103,7 @@ class Mixes:
         return smaller
 
     def _judge(self, counts: Counts, ahead: Sequence[Counts] = ()) -> bool:
-        """Return the answer for a mix: from earlier answers if they decide it, else by asking."""
+        """Return the answer for a mix. Ask only if the earlier answers do not determine it."""
         if not self._space.serves(counts) or any(_within(counts, other) for other in self._no):
             return False
         if any(_within(other, counts) for other in self._yes):
@@ -112,7 +113,8 @@ class Mixes:
         return answer
 
     def _first(self) -> Counts | None:
-        """Return a mix that `ask` accepts, to start from: the fewest replicas of one pool, or else of all pools."""
+        """Return a mix to start from that `ask` accepts: the fewest replicas of one pool or, if no single pool
+        suffices, of all pools. Return None if `ask` accepts no mix."""
         low = tuple(pool.low for pool in self._pools)
         whole = max(1, sum(self._space.now()))
         for place in range(len(self._pools)):
@@ -127,7 +129,7 @@ class Mixes:
         return mix
 
     def _line(self, counts: Counts, place: int, guess: int) -> Counts | None:
-        """Return the mix with the fewest replicas of one pool, other counts unchanged; None if no number suffices."""
+        """Return the mix with the fewest replicas of one pool and unchanged other counts, or None if none suffices."""
         pool = self._pools[place]
 
         def ask(number: int, ahead: Sequence[int]) -> bool:
@@ -137,7 +139,8 @@ class Mixes:
         return None if number is None else _with(counts, place, number)
 
     def _cheaper(self, best: Counts, places: Sequence[int], counts: Counts | None = None) -> Iterator[Counts]:
-        """Yield every choice for these pools that is better than `best`, with the minimum of the other pools."""
+        """Yield every mix that is better than `best` and has the minimum number of replicas in all pools other than
+        `places`."""
         counts = tuple(pool.low for pool in self._pools) if counts is None else counts
         if self._space.key(counts) >= self._space.key(best):
             return
@@ -166,7 +169,7 @@ class Mixes:
         return _with(counts, last, low)
 
     def _descend(self, best: Counts) -> Counts:
-        """Remove replicas until `ask` says no to every mix with one less. Do not rely on earlier answers."""
+        """Remove replicas until `ask` says no to every mix with one replica less. Do not rely on earlier answers."""
         while True:
             below = sorted(self.below(best), key=self._space.key)
             better = next((less for place, less in enumerate(below) if self._ask(less, below[place + 1 :])), None)

@@ -85,7 +85,7 @@ def _policy(stage: str, spec: Any, where: str) -> tuple[Json | None, list[Json]]
 
 
 def _rejections(stage: str, name: str, parameters: Json, where: str) -> list[Json]:
-    """Return what the language rejects in a source, or in a tree with its location in the tree."""
+    """Return the errors that the policy language finds in a source or tree, with their locations."""
     if name == "code":
         source = source_of(stage, {"name": name, **parameters})
         return [_rejection(where, stage, None, fault) for fault in check(source, stage)]

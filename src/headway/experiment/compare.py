@@ -25,31 +25,32 @@ from headway.scenario.scenario import DEFAULT, Scenario, Source
 from headway.types import Json
 
 PLAIN: Final = {**DEFAULT_POLICIES, "routing": "round-robin"}  # the usual baseline of each stage
-PER: Final = {"tenant": "tenants", "class": "classes"}  # group -> its section of a summary
+PER: Final = {"tenant": "tenants", "class": "classes"}  # type of group -> section of a summary
 
 
 class Comparison(Struct, frozen=True):
     """The summary of each policy, best first. With several seeds, summaries are means, `runs` has the summaries of each
-    seed, and `paired` the difference of each figure from the baseline."""
+    seed, and `paired` has the difference of each figure from the baseline."""
 
     scenario: Json
     ranked: list[tuple[str, Json]]
     verdict: str
     oracles: tuple[str, ...] = ()  # policies that read the true state: never the best, unless all are oracles
-    by: str | None = None  # the figure to rank by, if the caller gave one
+    by: str | None = None  # the figure to rank by, if the caller named one
     stage: str = "routing"
     seeds: int = 1
     baseline: str | None = None
     paired: list[Json] | None = None
     runs: dict[str, list[Json]] = {}
-    aside: dict[str, str] = {}  # templates and controls in a comparison of all policies: ranked last, never the best
+    aside: dict[str, str] = {}  # kinds of templates and controls, if all policies run: ranked last, never the best
 
     @property
     def best(self) -> str:
         return next((name for name, _ in self.ranked if name not in self.oracles), self.ranked[0][0])
 
     def per(self, group: str) -> list[Json]:
-        """Return the figures of each policy for each tenant or class, best policy first; empty for a single group."""
+        """Return the figures of each policy for each tenant or class, best policy first. If there is only one tenant or
+        class, return an empty list."""
         section = PER.get(group)
         if section is None:
             raise HeadwayError(f"per: there are no figures per {shown(group)}.{suggest(group, PER)}")
@@ -115,23 +116,25 @@ def compare(
 
     A policy is a name, `path/to/file.py:Class`, a mapping with `name` and parameters, a bundle or its file
     (`best.yaml`), which sets the policies of all its stages, or your own class or object, which runs in this process. A
-    string may name several, separated by commas. Without `policies`, the stage's recommended policies and the
-    scenario's own run. `policies="all"` adds variants, and after them templates and controls, which are never the best.
+    string may name several policies, separated by commas. Without `policies`, Headway runs the stage's recommended
+    policies and the scenario's own policy. `policies="all"` adds variants, and after them templates and controls, which
+    are never the best.
 
-    If the scenario has an SLO, the best policy has the largest share of requests within it, then the lowest TTFT p99.
+    If the scenario has an SLO, the best policy has the largest fraction of requests within the SLO, then the lowest
+    TTFT p99.
     Without an SLO, the best policy loses the fewest requests, then has the lowest mean E2E. `by` names a figure of the
     summary to rank by instead, such as `latency.tpot.p99`.
 
-    With several `seeds`, all policies run with the same seeds: seed n adds n to the scenario's. Figures are then means,
-    with the paired difference from the `baseline` (by default the stage's plain policy if it runs, else the first) and
-    its 95 % interval. A difference within noise does not make a policy the best.
+    With several `seeds`, all policies run with the same seeds: seed n adds n to each seed of the scenario. Figures are
+    then means, with the paired difference from the `baseline` (by default the stage's plain policy if it runs, else the
+    first policy) and its 95 % confidence interval. A difference within noise does not make a policy the best.
 
     `output` is a folder for the study: the run of each policy with the first seed, with the detail of `trace`
     (`minimal`, `decisions` or `full`), and `study.json`. Runs use `workers` processes, by default one per core, or the
-    Ray cluster at the address `ray`. What the workers print goes to standard error.
+    Ray cluster at the address `ray`. Workers print to standard error.
 
-    If prefill instances keep no copy of a prefix, a pair policy that seeks prefixes runs twice: as it is, and with
-    `transfer.keep_prefill_copy` on.
+    If prefill instances keep no copy of a prefix, a pair policy that seeks prefixes runs twice: without a change, and
+    with `transfer.keep_prefill_copy` on.
     """
     by = None if by is None else figure(by)
     check_seeds(seeds)
@@ -222,7 +225,7 @@ def with_copies(resolved: Json) -> Json:
 
 
 def _summary(resolved: Json, policies: Json, folder: Path | None, trace: str) -> Json:
-    """Run a scenario in a worker and return its summary. The worker writes the run folder as well."""
+    """Run a scenario in a worker and return its summary. If `folder` is set, write the run to this folder."""
     result = simulate(resolved, trace="minimal" if folder is None else trace, **policies)
     if folder is not None:
         study.save(result, folder)
@@ -238,7 +241,8 @@ def run_all(
     trace: str = "minimal",
 ) -> list[list[Json]]:
     """Return the summaries of each scenario with its contender, seed by seed. Write the runs of the first seed to the
-    folders. A policy that only the caller's program defines runs in this process: no other process can find it."""
+    folders. A policy that only the caller's program defines runs in this process, because no other process can find
+    it."""
     jobs = []
     for place, (resolved, contender) in enumerate(tasks):
         home = strange(resolved["policies"]) or strange(contender.policies)

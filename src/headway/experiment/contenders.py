@@ -23,31 +23,32 @@ from headway.scenario.scenario import STAGES, Scenario
 from headway.types import Json
 
 WHERE = "policies"
-ALL: Final = "all"  # stands for every policy of the stage
-ASIDE: Final = ("template", "control")  # kinds that rank last when all policies run, in this order
+ALL: Final = "all"  # value of `policies` that means every policy of the stage
+ASIDE: Final = ("template", "control")  # kinds of policies that rank last when all policies run, in this order
 BUNDLES = (".yaml", ".yml")
-PARTS = {"filters": "filter", "policies": "admission"}  # parameters that are lists of policies, and their stage
+PARTS = {"filters": "filter", "policies": "admission"}  # parameter with a list of policies -> stage of these policies
 
 
 class Contender(Struct, frozen=True):
     """A policy in a comparison."""
 
-    name: str  # its label
+    name: str  # label of the policy
     spec: Any  # a name or a mapping, or a class or object of the caller's program
     oracle: bool
     stage: str = "routing"
     beside: Json = {}  # a bundle's policies of other stages
-    aside: str | None = None  # its kind, if the kind is in `ASIDE` and the policy runs only because all do
+    aside: str | None = None  # kind of the policy, if it is in `ASIDE` and the policy runs only because all policies do
 
     @property
     def policies(self) -> Json:
-        """Its policies by stage, for `simulate`."""
+        """The policies of this contender by stage, as arguments for `simulate`."""
         return {**self.beside, self.stage: self.spec}
 
 
 def contenders(scenario: Scenario, policies: Any = None, stage: str = "routing") -> list[Contender]:
-    """Return the given policies, `ALL` of the stage, or by default its recommended policies and the scenario's own. A
-    policy without parameters takes the parameters of the scenario's policy with that name."""
+    """Return the contenders: the given policies, or all policies of the stage (`ALL`), or by default the recommended
+    policies of the stage and the scenario's own policy. A policy without parameters takes the parameters of the
+    scenario's policy with that name."""
     if stage not in STAGES:
         raise HeadwayError(f"stage: there is no stage {shown(stage)}.{suggest(stage, STAGES)}")
     own = getattr(scenario.policies, stage)
@@ -56,7 +57,7 @@ def contenders(scenario: Scenario, policies: Any = None, stage: str = "routing")
     aside: dict[str, str] = {}
     whole = isinstance(policies, str) and policies.strip() == ALL
     if whole or policies is None:
-        # Policies that can run by their name alone: a pair policy needs pairs of instances, a blank one a source.
+        # Policies that can run by name alone. A pair policy also needs pairs of instances, a blank policy a source.
         listed = [entry for entry in registry.entries(stage) if not entry.blank]
         entries = [entry for entry in listed if pairs or not getattr(entry.make, "pairs", False)]
         names: list[Any] = [entry.name for entry in entries if whole or entry.kind == "policy"]
@@ -87,7 +88,7 @@ def _contender(stage: str, spec: Any, own: Any) -> Contender:
 
 
 def _of_bundle(stage: str, bundle: Bundle) -> Contender:
-    """Return a bundle with the policies of all its stages, whichever stage is compared."""
+    """Return the contender for a bundle. It sets the policies of all stages of the bundle, whichever is compared."""
     if stage not in bundle.policies:
         raise HeadwayError(f"{WHERE}: the bundle {shown(bundle.name)} has no policy of stage {stage}.")
     built = [registry.build(each, spec, f"{bundle.name}: policies.{each}") for each, spec in bundle.policies.items()]
@@ -97,12 +98,12 @@ def _of_bundle(stage: str, bundle: Bundle) -> Contender:
 
 
 def place_of(aside: str | None) -> int:
-    """Return the rank of a kind when all policies run: first normal policies (None), then the kinds of `ASIDE`."""
+    """Return the rank of a kind of policy when all run: first normal policies (None), then the kinds of `ASIDE`."""
     return 0 if aside is None else 1 + ASIDE.index(aside)
 
 
 def copy_for_seed(contender: Contender) -> Contender:
-    """Return the policy for another seed. The caller's object is copied, because it may keep state of a run."""
+    """Return the contender for another seed. Copy a policy object of the caller, because it may keep state of a run."""
     if isinstance(contender.spec, str | Mapping | type):
         return contender
     try:

@@ -1,7 +1,8 @@
 """Counterfactuals: the same run again, with one routing decision forced to another target.
 
 Workload, noise and every earlier decision are equal, so the two runs are a pair. The policy makes later decisions
-again, because it observes where the request went. The value of a decision is its lead over the best alternative.
+again, because it observes where the request went. The value of a decision is how much better it is than the best
+alternative.
 """
 
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ WHERE: Final = "counterfactuals"
 
 
 class Pair(Struct, frozen=True):
-    """A possible target of a request, and its prefill instance if that is another one."""
+    """A possible target of a request, and its prefill instance; -1 if the target computes the prompt itself."""
 
     target: int
     prefill: int = -1
@@ -53,9 +54,10 @@ def counterfactuals(
 ) -> list[Counterfactual]:
     """Repeat a run with one decision forced at a time, and return the outcomes in order of time.
 
-    The decisions are those on `requests`, or `count` random ones. For each, try the best `alternatives`, as the latency
-    model ranked them at the time of the decision; None tries all. `objective` is a figure of the summary: by default
-    the share of requests within the SLO or, without an SLO, the mean E2E.
+    The decisions are those on `requests`, or on `count` random requests. For each decision, try the best
+    `alternatives`, as the latency model ranked them at the time of the decision. If `alternatives` is None, try all.
+    `objective` is a figure of the summary: by default the fraction of requests within the SLO or, without an SLO, the
+    mean E2E.
     """
     if result.decisions is None:
         raise HeadwayError(f'{WHERE}: this run has no trace of its decisions. Simulate it with trace="decisions".')

@@ -1,6 +1,6 @@
 """Fits a profile to the recorded run of an engine: the host time, and one factor for all GPU times.
 
-One run does not separate the two well, so a penalty keeps both near their first values.
+One run does not separate the two well, so a penalty keeps both near their initial values.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class EngineFit(Struct):
     profile: str  # content of the profile's file
     host_ms: float
     scale: float
-    runs: int  # simulated runs
+    runs: int  # number of simulated runs
     before: Validation  # errors on the held-out requests with the scenario's profile
     after: Validation
 
@@ -64,7 +64,7 @@ def calibrate_run(
     progress: Callable[[int], None] | None = None,
 ) -> EngineFit | LinearFit:
     """Fit the profile of a scenario to the recorded run of an engine. The scenario replays the engine's requests. If
-    its latency model is `linear`, fit the durations of that model instead."""
+    the scenario's latency model is `linear`, fit the durations of that model instead."""
     if output is not None:
         check(Path(output))
     loaded = Scenario.load(scenario)
@@ -113,13 +113,15 @@ def _profile(loaded: Scenario) -> tuple[Profile, Gpu]:
 
 
 def _nearness(constants: Constants, gpu: Gpu) -> float:
-    """Return the highest share of a GPU limit that the profile reaches: the factor cannot be smaller."""
+    """Return the highest fraction of a GPU limit that the profile reaches. The factor cannot be smaller, because the
+    profile would then exceed the limit."""
     memory = max(constants.weights_tb_s, constants.kv_tb_s, constants.elementwise_tb_s) * 1e12 / gpu.bandwidth
     return max(memory, max(constants.matmul_tflops, constants.prefill_tflops) * 1e12 / float(gpu.flops))
 
 
 def _search(loss: Callable[[Point], float], best: float, at: Point, least: float) -> Point:
-    """Search in decreasing steps: waiting times change in jumps, so gradients would not help."""
+    """Search in decreasing steps for the point with the lowest loss. Gradients would not help, because waiting times
+    change in jumps."""
     for turns, (far, wide) in enumerate(STEPS):
         ways = [(far, 0.0), (-far, 0.0)]
         if turns >= HOST_ALONE:

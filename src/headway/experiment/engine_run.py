@@ -13,10 +13,10 @@ from headway.results.recorded import Served, read_recorded, served_requests
 from headway.results.result import Result
 from headway.scenario.scenario import Scenario
 
-HELD_OUT: Final = 4  # one of this many requests is held out
+HELD_OUT: Final = 4  # one in this many requests is held out of the fit
 FEWEST: Final = 40  # minimum number of requests for a fit
 SIMULATION: Final = "held-out requests"
-Pairs = list[tuple[Served, Served]]  # a request as simulated, and as recorded
+Pairs = list[tuple[Served, Served]]  # pairs of the same request, simulated and recorded
 
 
 class EngineRun:
@@ -24,7 +24,7 @@ class EngineRun:
 
     def __init__(self, path: str | Path, scenario: Scenario, progress: Callable[[int], None] | None) -> None:
         requests = read_recorded(path)
-        is_folder = Path(path).is_dir()  # a run folder of live traffic replays only its completed requests
+        is_folder = Path(path).is_dir()  # of a run folder of live traffic, only completed requests are replayed
         self.requests = [each for each in requests if each.e2e_ps is not None] if is_folder else requests
         self.path, self.progress = path, progress
         self.forced = placement(path, scenario)
@@ -54,19 +54,19 @@ class EngineRun:
             )
 
     def validate(self, ours: list[Served]) -> Validation:
-        """Compare the held-out requests."""
+        """Compare the simulated and the recorded latencies of the held-out requests."""
         mine, real = ours[HELD_OUT - 1 :: HELD_OUT], self.requests[HELD_OUT - 1 :: HELD_OUT]
         return compare_requests(mine, real, SIMULATION, str(self.path))
 
     def pairs(self, ours: list[Served]) -> Pairs:
-        """Return the requests to fit to, without the held-out ones."""
+        """Return the requests to fit to, which are all except the held-out requests."""
         both = enumerate(zip(ours, self.requests, strict=True))
         return [pair for place, pair in both if place % HELD_OUT != HELD_OUT - 1]
 
 
 def placement(recorded: str | Path, scenario: Scenario) -> Forced:
-    """Return the recorded instance of each request, so that routing does not affect the fit; empty if the recording has
-    no instances. The scenario's instances have the same order."""
+    """Return the recorded instance of each request, so that routing does not affect the fit. If the recording has no
+    instances, return an empty mapping. The scenario's instances must have the same order."""
     if not Path(recorded).is_dir():
         return {}
     result = Result.load(recorded)
@@ -88,7 +88,8 @@ def log_error(mine: Served, other: Served) -> float:
 
 
 def residuals(pairs: Pairs) -> tuple[list[float], list[float]]:
-    """Return the log errors of each request's TTFT and TPOT, and of their means, which include a few long waits."""
+    """Return the log errors of each request's TTFT and TPOT, and of their means, to which a few long waits contribute
+    much."""
     each: list[float] = []
     means: list[float] = []
     for name in ("ttft_ps", "tpot_ps"):

@@ -17,8 +17,9 @@ from headway.types import PS_PER_SECOND, Json
 def explain(
     run: str | Path | Result, request: int, *, workers: int | None = None, progress: Progress | None = None
 ) -> Json:
-    """Return the document that `headway explain` prints. Headway repeats a run without traced decisions, which gives
-    the same decisions, and then runs it again for every other instance that could serve the request."""
+    """Return the document that `headway explain` prints. If the run has no traced decisions, Headway simulates it
+    again, which gives the same decisions. Then it simulates the run once for every other instance that could serve the
+    request."""
     result = trace_decisions(run if isinstance(run, Result) else Result.load(run))
     if not 0 <= request < len(result.requests):
         there = f"there are requests 0 to {len(result.requests) - 1}" if len(result.requests) else "the run has none"
@@ -62,7 +63,7 @@ def explain(
 
 
 def trace_decisions(result: Result) -> Result:
-    """Return the run with its decisions; if it has none, simulate it again."""
+    """Return the run with its decisions. If its decisions were not traced, simulate the run again."""
     if result.decisions is not None:
         return result
     if result.key() == "":

@@ -22,7 +22,7 @@ from headway.scenario.scenario import STAGES, Scenario, validate
 from headway.types import Json
 
 WHERE: Final = "vary"
-MOST: Final = 100_000  # maximum number of points
+MOST: Final = 100_000  # maximum number of points of a grid
 NUMBER: Final = r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 QUANTITY: Final = re.compile(rf"({NUMBER})\s*([A-Za-zµ%]{{0,3}}(?:\s*/\s*[a-z]{{1,3}})?)")
 RANGE: Final = re.compile(r"(.+?)\.\.(.+?)(?::([^:]+))?")
@@ -41,7 +41,7 @@ class Axis(Struct, frozen=True):
 
     @property
     def stage(self) -> str | None:
-        """The stage, if the key sets the policy of a stage; otherwise None."""
+        """If the key sets the policy of a stage, the name of the stage; otherwise None."""
         keys = self.keys
         return keys[1] if len(keys) == 2 and keys[0] == "policies" and keys[1] in STAGES else None
 
@@ -163,7 +163,7 @@ def _at(data: Any, keys: Sequence[str]) -> Any:
 
 
 def points(data: Json, varied: Sequence[Axis]) -> list[Point]:
-    """Validate every scenario of the grid, the last key varying fastest; raise at the first invalid one."""
+    """Return the points of the grid, the last key varying fastest. Raise an error at the first invalid scenario."""
     count = prod(len(axis.values) for axis in varied)
     if count > MOST:
         raise HeadwayError(f"{WHERE}: the grid has {count:,} points; the limit is {MOST:,}. Vary fewer values.")

@@ -28,7 +28,8 @@ PR_SET_PDEATHSIG = 1  # Linux: sets the signal that a process gets when its pare
 
 
 def available(workers: int | None) -> int:
-    """Return the number of processes to use: `workers`, or one per core. A daemonic process may not start others."""
+    """Return the number of processes to use: `workers`, by default one per core. A daemonic process may not start other
+    processes, so return 1 there."""
     if workers is not None and workers < 1:
         raise HeadwayError(f"workers: must be at least 1, got {workers}.")
     if multiprocessing.current_process().daemon:
@@ -47,7 +48,7 @@ def pool_of(size: int) -> ProcessPoolExecutor:
 
 @contextlib.contextmanager
 def defer_interrupts() -> Iterator[None]:
-    """Block Ctrl-C while workers start: during a fork Python would lose it. Workers start with it blocked."""
+    """Block Ctrl-C while workers start, because Python would lose it during a fork. Workers start with it blocked."""
     masks = hasattr(signal, "pthread_sigmask")
     if masks:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -94,7 +95,8 @@ class _Spawn(SpawnContext):
 
 
 def _context() -> BaseContext:
-    """Fork, which is fast, only if there are no other threads: a fork may hang on a lock that another thread holds."""
+    """Return the method to start processes. Forking is fast, but only safe if there are no other threads: a forked
+    process may hang on a lock that another thread holds."""
     return multiprocessing.get_context("fork") if sys.platform == "linux" and _threads() == 1 else _Spawn()
 
 
@@ -106,9 +108,9 @@ def _threads() -> int:
         return threading.active_count()
 
 
-Finished = Callable[[int, Any], None]  # the index of a job in its batch, and its value
-Lost = Callable[[int, str], None]  # the index of a job that killed its process in every attempt, and an error message
-AHEAD: Final = 2  # jobs in flight per slot: one runs, the other waits
+Finished = Callable[[int, Any], None]  # arguments: index of the job in its batch, value of the job
+Lost = Callable[[int, str], None]  # arguments: index of a job that killed its process in every attempt, error message
+AHEAD: Final = 2  # number of jobs in flight per slot: one runs, the other waits
 RETRIES: Final = 3
 
 
@@ -118,8 +120,8 @@ class Job(Struct, frozen=True):
     name: str
     call: Callable[..., Any]
     arguments: tuple[Any, ...]
-    home: bool = False  # it runs in the caller's process
-    folder: int | None = None  # index of the argument with the folder that it writes to, or next to
+    home: bool = False  # whether the job must run in the caller's process
+    folder: int | None = None  # index of the argument with the folder; the job writes into or next to it
 
 
 class Batch:
@@ -132,14 +134,14 @@ class Batch:
         self.failed: dict[int, Exception] = {}
 
     def fill(self, waiting: deque[int], slots: int, send: Callable[[Job], Any]) -> None:
-        """Send waiting jobs while the slots have room; send none after a job has failed."""
+        """Send waiting jobs while the slots have room. After a job has failed, send no more jobs."""
         while waiting and not self.failed and len(self.under_way) < AHEAD * slots:
             sent = send(self.jobs[waiting[0]])
             self.under_way[sent] = waiting.popleft()
 
     def raise_first(self) -> None:
         """Raise the error of the first failed job once no earlier job is in flight. Jobs start in order, so the number
-        of slots does not change which error this is."""
+        of slots does not change which error is raised."""
         if self.failed and not any(place < min(self.failed) for place in self.under_way.values()):
             raise self.failed[min(self.failed)]
 

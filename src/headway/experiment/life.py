@@ -52,7 +52,7 @@ def static(pools: list[PoolSetup]) -> bool:
 
 
 def draws(spec: Any, where: str) -> Callable[[Random], Callable[[], int]]:
-    """Return samplers of a duration distribution, in picoseconds."""
+    """Return a function that takes a random stream and returns a sampler of durations, in picoseconds."""
     make = durations.maker(spec, where)
 
     def maker(rng: Random) -> Callable[[], int]:
@@ -87,7 +87,8 @@ def met_slo(
     outcome: str,
     output_tokens: int,
 ) -> bool | None:
-    """Return whether a finished request met the SLO of its tenant, or else the common SLO; None without an SLO."""
+    """Return whether a finished request met the SLO of its tenant, or else the common SLO. If there is no SLO, return
+    None."""
     slo = tenants.get(request.tenant, common)
     if slo == NOTHING:
         return None

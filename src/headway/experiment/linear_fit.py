@@ -1,7 +1,7 @@
 """Fits the durations of the latency model `linear` to the recorded run of an engine.
 
 Use it for an engine without measured steps or a known GPU. One run does not separate all durations well, so a penalty
-keeps each near its first value, and a duration of zero stays zero.
+keeps each duration near its initial value, and a duration of zero stays zero.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from headway.types import Json
 
 HOLD: Final = 3e-3  # weight of the penalty on each logarithm, relative to the errors
 MEANS: Final = 0.5  # weight of the error of a mean, relative to the errors of all requests together
-USUAL: Final = 0.1  # larger errors count linearly, smaller ones as squares
+USUAL: Final = 0.1  # errors above this value count linearly, smaller ones as squares
 CYCLES: Final = 6
 ROUNDS: Final = 8
-ENOUGH: Final = 1e-3  # the search continues while it reduces the loss by at least this share
+ENOUGH: Final = 1e-3  # the search continues while it reduces the loss by at least this fraction
 NUDGE: Final = 0.3  # change of a logarithm to measure a slope, large enough to average over jumps
 FAR: Final = 1.0  # maximum change of a logarithm in one step
 MOST_DAMPING: Final = 100.0
@@ -47,7 +47,7 @@ Residuals = list[tuple[float, float]]  # log errors and their weights
 class LinearFit(Struct):
     latency: Json  # the section `cluster.latency` of a scenario
     document: str  # content of a file with that section and its errors
-    runs: int  # simulated runs
+    runs: int  # number of simulated runs
     before: Validation  # errors on the held-out requests with the scenario's durations
     after: Validation
 
@@ -144,7 +144,7 @@ class Search:
         return [(new - old) / NUDGE for (new, _), (old, _) in zip(moved, self.errors, strict=True)]
 
     def _step(self, slopes: list[list[float]], damping: float) -> Point:
-        """Return the point of a damped, weighted least-squares step, at most `FAR` away."""
+        """Return the point of a damped, weighted least-squares step that changes each logarithm by at most `FAR`."""
         weights = [weight / (USUAL**2 * sqrt(1.0 + (error / USUAL) ** 2)) for error, weight in self.errors]
         moved = [self.at[key] - self.origin[key] for key in self.keys]
         moves = damped_step(slopes, [error for error, _ in self.errors], weights, moved, HOLD, damping).tolist()

@@ -40,7 +40,7 @@ class Load(Struct, frozen=True):
     unit: str
     base: Fraction  # the scenario's own load, in `unit`
     changes: list[Change]
-    why_not: str | None = None  # why the load cannot be scaled
+    why_not: str | None = None  # why the load cannot be scaled; None if it can be scaled
 
     def scale(self, workload: Json, value: Fraction) -> Json:
         """Return a resolved workload at another load."""
@@ -63,13 +63,13 @@ class Load(Struct, frozen=True):
         return Fraction(round(Fraction(value) * Fraction(10) ** exponent)) / Fraction(10) ** exponent
 
     def most(self, times: int) -> Fraction:
-        """Return `times` the scenario's load, but at most the highest possible load."""
+        """Return the scenario's load multiplied by `times`, but at most the highest possible load."""
         limit = {"users": MOST_USERS, "speed": FASTEST}.get(self.unit)
         most = self.base * times
         return most if limit is None else max(self.base, min(most, Fraction(limit)))
 
     def middle(self, low: Fraction, high: Fraction, digits: int) -> Fraction | None:
-        """Return the geometric mean of two loads; None if no rounded load lies between them."""
+        """Return the rounded geometric mean of two loads, or None if no rounded load is between them."""
         middle = self.round(sqrt(low * high), digits)
         return middle if low < middle < high else None
 

@@ -28,7 +28,8 @@ def note_no_figures(summary: Mapping[str, Any], warmup: int) -> str | None:
 
 
 def note_idle_autoscaler(scenario: Scenario, compared: bool = False) -> str | None:
-    """Say why the autoscaler, or all `compared` ones, cannot act; None if one can act, or if there is no autoscaler."""
+    """Say why the autoscaler cannot act or, if `compared` is set, why none of the compared autoscalers can act. Return
+    None if one can act, or if there is no autoscaler."""
     pools = scenario.cluster.scaling_pools().values()
     specs = [scenario.policies.scaling if pool.scaling is None else pool.scaling for pool in pools]
     if not compared and all(_is_static(spec) for spec in specs):
@@ -66,7 +67,7 @@ def _is_static(spec: Any) -> bool:
 
 
 def note_missed_faults(scenario: Scenario, summaries: Iterable[Mapping[str, Any]]) -> str | None:
-    """Count the faults that had no effect in any run; None if all had an effect."""
+    """Say how many faults had no effect in any run; None if all had an effect."""
     faults = len(scenario.faults)
     if not faults:
         return None
@@ -84,7 +85,7 @@ def moves_prefixes(cluster: Cluster) -> bool:
 
 
 def pairs_by_prefix(spec: Any) -> bool:
-    """Return whether a routing policy chooses prefill-decode pairs, and one of the two by its cached prefixes."""
+    """Return whether a routing policy chooses prefill-decode pairs, and one of the two instances by cached prefixes."""
     policy = _build_routing(spec)
     return bool(getattr(policy, "pairs", False) and getattr(policy, "seeks_prefixes", False))
 
@@ -105,7 +106,7 @@ def note_lost_prefixes(cluster: Cluster, routing: Mapping[str, Any]) -> str | No
 
 
 def _seeks_prefixes(spec: Any) -> bool:
-    """Return whether a policy routes by cached prefixes: a pair policy declares it, others read a prefix index."""
+    """Return whether a policy routes by cached prefixes. A pair policy declares it; others read a prefix index."""
     policy = _build_routing(spec)
     entry = registry.own_entry(policy)
     reads = entry is not None and "prefix_index" in entry.exact

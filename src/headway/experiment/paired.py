@@ -35,7 +35,7 @@ def check_seeds(seeds: int) -> None:
 
 def mean_summary(summaries: Sequence[Json]) -> Json:
     """Return a summary of means over runs. A figure is None if one run has no such figure. A tenant or section that
-    only some runs have is the mean of those runs. Other values stay if all runs agree."""
+    only some runs have is the mean of those runs. Other values are kept if they are equal in all runs."""
     mean: Json = _mean(list(summaries))
     return mean
 
@@ -55,7 +55,7 @@ def _mean(values: list[Any]) -> Any:
 
 
 def _rows(lists: list[list[Any]]) -> list[Any]:
-    """Return the means of rows with equal ids; empty for lists of anything else."""
+    """Return the means of rows with equal ids. If the lists contain other items, return an empty list."""
     by_id: dict[Any, list[Any]] = {}
     for rows in lists:
         for row in rows:
@@ -102,7 +102,7 @@ def difference(its: Sequence[Json], base: Sequence[Json], figure: str) -> tuple[
 
 
 def paired_rows(runs: Runs, baseline: str, by: str | None = None) -> list[Json]:
-    """Return for each policy and headline figure the mean over the seeds and its difference from the baseline."""
+    """Return for each policy and headline figure its mean over the seeds and its difference from the baseline."""
     figures = HEADLINE if by is None or by in HEADLINE else (by, *HEADLINE)
     return [_row(name, figure, runs[name], runs[baseline], name == baseline) for name in runs for figure in figures]
 

@@ -25,7 +25,7 @@ from headway.types import Json
 Find = Literal["replicas", "load"]
 MOST: Final = 64
 MOST_POINTS: Final = 200
-FROM, TO = Fraction(1, 4), Fraction(3, 2)  # the range of a curve, as shares of the highest sustained load
+FROM, TO = Fraction(1, 4), Fraction(3, 2)  # the range of a curve, as multiples of the highest sustained load
 CURVE: Final = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "e2e_p50", "e2e_p99", "attainment", "completed")
 
 
@@ -35,7 +35,7 @@ class Judged(Struct, frozen=True):
     counts: Counts
     load: Fraction
     seeds_met: int
-    seeds_run: int  # the search stops at the first seed that misses the SLO
+    seeds_run: int  # number of seeds that ran; the search stops at the first seed that misses the SLO
     figures: dict[str, list[float | None]]  # by target: the figure of each seed
 
     def meets(self) -> bool:
@@ -96,7 +96,7 @@ class Plan(Struct, frozen=True):
         return f"{text} (95 % interval {low.rpartition(' ')[0]} to {high}{doubt})"
 
     def summary(self) -> Json:
-        """The document that `headway plan --json` prints."""
+        """Return the document that `headway plan --json` prints."""
         return {
             "scenario": self.scenario["name"],
             "find": self.find,
@@ -121,7 +121,7 @@ class Plan(Struct, frozen=True):
         }
 
     def describe(self, judged: Judged) -> Json:
-        """Return a cluster at a load, with the mean of each figure over the seeds and its 95 % interval."""
+        """Return a cluster at a load, with the mean of each figure over the seeds and its 95 % confidence interval."""
         return {
             "replicas": self.space.replicas(judged.counts),
             "gpus": self.space.gpus(judged.counts),
@@ -134,7 +134,8 @@ class Plan(Struct, frozen=True):
         }
 
     def estimate(self, judged: Judged, target: Target) -> Json:
-        """Return a figure's mean and interval, whether the interval excludes the limit, and its value for each seed."""
+        """Return the mean of a figure and its confidence interval, whether the interval excludes the limit, and the
+        value for each seed."""
         values = judged.figures[target.figure]
         mean = interval(values, target.share)
         if mean is None:
@@ -164,9 +165,10 @@ def plan(
     (`find="replicas"`), or the highest load that its cluster sustains (`find="load"`).
 
     `slo` has bounds such as "ttft_p99<=500ms, attainment>=0.99". Without it, 99 % of the planned requests must meet the
-    scenario's own SLO. It must hold with each of `seeds` seeds. `vary` names the pools to resize, by default all, up to
-    `max_replicas` each. `tolerance` is the relative precision of the highest load. `points` loads around it give the
-    curve. The search assumes that more replicas never serve worse; with `every`, it runs every cheaper cluster.
+    scenario's own SLO. The SLO must hold with each of `seeds` seeds. `vary` names the pools to resize, by default all,
+    up to `max_replicas` each. `tolerance` is the relative precision of the highest load. The curve has `points` loads
+    around the highest load. The search assumes that more replicas never serve worse; with `every`, it runs every
+    cheaper cluster.
     """
     loaded = Scenario.load(scenario, overrides)
     _check(find, seeds, tolerance, points)
@@ -250,7 +252,7 @@ class _Planner:
         )
 
     def _knee(self, counts: Counts) -> tuple[Fraction | None, Fraction | None]:
-        """Return the highest load that meets the SLO and the lowest that misses it."""
+        """Return the highest load that meets the SLO and the lowest load that misses it; None for a load not found."""
 
         def ask(value: Fraction, ahead: Sequence[Fraction]) -> bool:
             return self.trials.meets(Candidate(counts, value), [Candidate(counts, next_) for next_ in ahead])

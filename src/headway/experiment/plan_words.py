@@ -13,7 +13,7 @@ from headway.scenario.scenario import Scenario
 from headway.types import Json
 
 SAMPLE: Final = 50  # minimum number of requests to judge a run by
-QUIET: Final = 16  # at this fraction of the load, requests hardly wait for each other
+QUIET: Final = 16  # at the load divided by this number, requests hardly wait for each other
 LONGEST_S: Final = 90 * 86400.0  # maximum simulated time of a run
 LONG: Final = 10  # arrivals should last this many times as long as the longest requests, so that a queue can build
 
@@ -36,7 +36,8 @@ def too_few(trials: Trials) -> HeadwayError:
 
 
 def _idle(trials: Trials, run: Json) -> int:
-    """Return the largest divisor of the load that leaves enough requests to judge by and a run that is not too long."""
+    """Return the largest divisor of the load that leaves enough requests to judge by and a run that is not too long. If
+    the load cannot be scaled, return 0."""
     if trials.load.why_not is not None:
         return 0
     most = min(FURTHEST, int(LONGEST_S / max(run["duration_s"], 1e-9)))

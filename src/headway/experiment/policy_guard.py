@@ -30,7 +30,7 @@ from headway.views.events import Finished, FirstToken, Routed
 TIMEOUT: Final = "HEADWAY_POLICY_TIMEOUT"  # an environment variable, which worker processes inherit
 DEFAULT: Final = "30s"
 SAMPLES: Final = 10
-INTERRUPT: Final = getattr(signal, "SIGURG", None)  # ignored by default; it wakes a policy that sleeps
+INTERRUPT: Final = getattr(signal, "SIGURG", None)  # a signal that is ignored by default; it wakes a policy that sleeps
 LIBRARIES = tuple(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
 Step = tuple[FrameType, int]  # a frame and its current line
 
@@ -43,7 +43,7 @@ class PolicyStopped(BaseException):
 def policy_guard(policies: Iterable[Any]) -> Iterator[None]:
     """Turn errors of a user's policy into a `HeadwayError` that names it; leave errors of Headway unchanged."""
     parts = [part for policy in policies for part in (policy, *getattr(policy, "_parts", ()))]
-    modules = {type(part).__module__ for part in parts if registry.outside(type(part))}  # of the user's policies
+    modules = {type(part).__module__ for part in parts if registry.outside(type(part))}  # the modules of user policies
     watch = Watch(modules, positive_seconds(os.environ.get(TIMEOUT, DEFAULT), TIMEOUT)) if modules else None
     try:
         if watch is None:
@@ -119,7 +119,7 @@ class Watch:
             raise PolicyStopped
 
     def _hangs(self, frame: FrameType | None) -> bool:
-        """Take a sample of the stack, and return whether the same call of a policy is on it for too long."""
+        """Take a sample of the stack, and return whether the same call of a policy has been on it for too long."""
         steps = _stack(frame)
         call = next((frame for frame, _ in steps if _theirs(frame, self.modules)), None)
         self._samples = self._samples + 1 if call is not None and call is self._call else 0
@@ -162,7 +162,8 @@ def _stack(frame: FrameType | None) -> list[Step]:
 
 
 def describe(steps: Sequence[Step], modules: set[str], problem: str) -> str | None:
-    """Return a sentence with the location in the user's policy and its request; None if no frame is the user's."""
+    """Return a sentence with the location in the user's policy and its request. If no frame belongs to the user's code,
+    return None."""
     theirs = [place for place, (frame, _) in enumerate(steps) if _theirs(frame, modules)]
     if not theirs:
         return None

@@ -1,4 +1,4 @@
-"""Runs jobs on a Ray cluster. Headway imports Ray only if it is used, and hides its logs without `HEADWAY_RAY_LOGS`."""
+"""Runs jobs on a Ray cluster. Headway imports Ray only if needed, and hides its logs unless `HEADWAY_RAY_LOGS` is 1."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from headway.experiment.jobs import RETRIES, Batch, Finished, Job, Lost, availab
 from headway.results import study
 
 CLIENT: Final = "ray://"
-LOOK_S: Final = 5.0  # interval at which to read the size of the cluster
-KNOCK_S: Final = 5.0  # timeout of the first connection
+LOOK_S: Final = 5.0  # interval in seconds at which to read the size of the cluster
+KNOCK_S: Final = 5.0  # timeout in seconds of the first connection
 LOGS: Final = "HEADWAY_RAY_LOGS"  # if 1, Ray's messages go to standard error
 LOOPBACK: Final = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"  # Ray replaces 127.0.0.1 with another address
-PAUSE_S: Final = 0.5  # pause before a retry, multiplied by the number of times that the job was lost
-NO_HEADWAY: Final = "No module named 'headway'"  # part of Ray's message
+PAUSE_S: Final = 0.5  # pause in seconds before a retry, multiplied by the number of times that the job was lost
+NO_HEADWAY: Final = "No module named 'headway'"  # part of Ray's error message if Headway is missing on a machine
 QUIET: Final = {  # environment variables that silence Ray
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_USAGE_STATS_PROMPT_ENABLED": "0",
@@ -51,8 +51,8 @@ class Reply(NamedTuple):
 
 
 class RayRunner:
-    """A Ray cluster, connected at the first batch. The address "auto" is the cluster of this machine, "host:port" or
-    "ray://host:port" any other, and "local" starts one here that ends with the runner."""
+    """A Ray cluster, connected at the first batch. The address "auto" means the cluster of this machine. "host:port"
+    and "ray://host:port" mean any other cluster. "local" starts a cluster here, which ends with the runner."""
 
     away = True
 
@@ -76,7 +76,8 @@ class RayRunner:
 
     @property
     def slots(self) -> int:
-        """The cores of the cluster, which changes as machines join and leave."""
+        """The number of jobs that can run at a time: the cores of the cluster, which change as machines join and leave,
+        but at most `workers`."""
         self._connect()
         if not self._slots or time.monotonic() - self._looked_at > LOOK_S:
             cores = int(self.ray.cluster_resources().get("CPU", 1))
@@ -162,7 +163,7 @@ def carry_out(origin: Origin, call: str, arguments: tuple[Any, ...], folder: int
     if origin.version != __version__:
         here = f"{socket.gethostname()} of the Ray cluster has headway {__version__}, this machine {origin.version}"
         raise HeadwayError(f"--ray: {here}. Install the same version on both, so that results are comparable.")
-    if Path(origin.folder).is_dir():  # relative paths among the arguments resolve against it
+    if Path(origin.folder).is_dir():  # relative paths among the arguments resolve against this folder
         os.chdir(origin.folder)
     sys.path += [place for place in origin.path if place not in sys.path]
     module, _, name = call.partition(":")
@@ -203,7 +204,7 @@ def _library() -> Any:
 
 
 def _start(ray: Any, address: str, workers: int | None) -> None:
-    """Connect to a cluster, or start one."""
+    """Connect to the cluster at an address. If the address is "local", start a cluster."""
     loud = os.environ.get(LOGS, "0") not in ("", "0")
     options: dict[str, Any] = {"log_to_driver": loud, "logging_level": "INFO" if loud else "CRITICAL"}
     if address == "local":
@@ -218,7 +219,7 @@ def _start(ray: Any, address: str, workers: int | None) -> None:
 
 
 def _knock(ray: Any, address: str) -> None:
-    """Raise an error if nothing listens at the address; Ray itself would wait long before it raises one."""
+    """Raise an error at once if nothing listens at the address, because Ray itself would wait long before it fails."""
     host, _, port = address.removeprefix(CLIENT).rpartition(":")
     host = host.strip("[]")
     if not address.startswith(CLIENT) and host in ("localhost", "127.0.0.1", "::1"):
@@ -233,7 +234,7 @@ def _knock(ray: Any, address: str) -> None:
 
 
 def _hush(loud: bool) -> None:
-    """Send Ray's messages about its machines to standard error, or drop them: Ray prints them to standard output."""
+    """Make Ray write its messages about its machines to standard error instead of standard output, or drop them."""
     worker: Any = import_module("ray._private.worker")
     original = getattr(worker, "print_to_stdstream", None)
     if original is None or getattr(original, "hushed", False):

@@ -70,12 +70,12 @@ def read_run(folder: Path, key: str, trace: str) -> Result | None:
     """Read a run that this version wrote with this key and at least this trace; None if there is no such run."""
     try:
         return Result.load(folder) if store.has(folder, key, trace) else None
-    except HeadwayError:  # its files were changed
+    except HeadwayError:  # the files of the run were changed
         return None
 
 
 ROUTER_STAGES = ("admission", "priority", "routing", "flow")
-Progress = Callable[[int, int], None]  # arrived requests, simulated picoseconds
+Progress = Callable[[int, int], None]  # arguments: arrived requests, simulated picoseconds
 
 
 def simulate(
@@ -95,9 +95,10 @@ def simulate(
     """Run a scenario (a path, a preset's name, a mapping or a `Scenario`) and return its result.
 
     `overrides` are `key.path=value` changes. Give a stage's policy by name, as a mapping with `name` and parameters,
-    or, except for flow control, as your own class or object; otherwise the scenario's policy runs. `trace` is the level
-    of detail to record: `minimal`, `decisions` or `full`. Headway calls `explain` with each routed request and its
-    `Route`, with a scorecard if the policy writes one. Neither changes the requests or the summary.
+    or, except for flow control, as your own class or object. If you give none, the scenario's policy runs. `trace` is
+    the level of detail to record: `minimal`, `decisions` or `full`. Headway calls `explain` with each routed request
+    and its `Route`, with a scorecard if the policy writes one. Neither `trace` nor `explain` changes the requests or
+    the summary.
     """
     check_trace(trace)
     prepared = prepare(
@@ -143,7 +144,7 @@ class Prepared(Struct, frozen=True):
     policies: dict[str, Any]  # by stage
     setup: ClusterSetup
     further: list[list[Any]] = []  # the policies of each router after the first, in the order of `ROUTER_STAGES`
-    own: bool = False  # a policy is an object of the caller's program, so the run has no key
+    own: bool = False  # whether a policy is an object of the caller's program; then the run has no key
 
     def traffic(self) -> Traffic:
         return self.scenario.workload.plan(self.scenario.seed.workload, self.scenario.cluster.default_model())
@@ -208,7 +209,7 @@ def router_policies(scenario: Scenario, own: Mapping[str, Any]) -> list[Any]:
 
 
 def pool_policy(scenario: Scenario, own: Any, spec: Any, where: str) -> Any:
-    """Build the autoscaler of one pool: the pool's own, or a copy of the common one."""
+    """Build the scaling policy of one pool: the pool's own policy, or a copy of the common policy."""
     if spec is not None:
         return registry.build("scaling", spec, where)
     return scenario.policies.build("scaling") if own is None else deepcopy(own_policy("scaling", own, "scaling"))

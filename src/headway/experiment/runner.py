@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, Self
 from headway.experiment.jobs import RETRIES, Batch, Finished, Job, Lost, available, crew, defer_interrupts, pool_of
 
 DIED: Final = "died (a crash, os._exit, or out of memory)"
-Progress = Callable[[int, int], None]  # finished jobs, all jobs
+Progress = Callable[[int, int], None]  # arguments: number of finished jobs, number of all jobs
 
 
 class Runner(Protocol):
@@ -108,12 +108,12 @@ class Processes:
         if self._pool is not None:
             for process in crew(self._pool):
                 process.kill()
-            self._pool.shutdown(cancel_futures=True)  # waits for the pool's thread: it must not close pipes at exit
+            self._pool.shutdown(cancel_futures=True)  # waits for the pool's thread, which must not close pipes at exit
             self._pool = None
 
 
 class _Sending:
-    """A batch in a pool. When a process dies, every job in flight is run again alone, which shows the cause."""
+    """A batch in a pool. When a process dies, run each job in flight again alone, to find the job that killed it."""
 
     def __init__(self, processes: Processes, batch: Batch, size: int) -> None:
         self.processes, self.batch, self.size = processes, batch, size

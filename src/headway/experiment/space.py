@@ -14,8 +14,8 @@ from headway.scenario.pd_spec import ROLES
 from headway.scenario.scenario import Scenario
 from headway.types import Json
 
-Counts = tuple[int, ...]  # the replicas of each pool
-DECIMALS: Final = 6  # decimals of a cost, so that the order of addition does not make equal costs differ
+Counts = tuple[int, ...]  # number of replicas of each pool
+DECIMALS: Final = 6  # number of decimals of a cost, so that the order of addition does not make equal costs differ
 
 
 class Pool(Struct, frozen=True):
@@ -24,9 +24,9 @@ class Pool(Struct, frozen=True):
     name: str
     deployment: str
     role: str  # prefill or decode; empty if each instance does both
-    gpus: int  # per replica
-    usd_per_hour: float  # per replica
-    now: int  # replicas in the scenario
+    gpus: int  # GPUs per replica
+    usd_per_hour: float  # price per replica
+    now: int  # number of replicas in the scenario
     low: int  # minimum number of replicas
     high: int
     names: tuple[str, ...]  # the names of its model in requests; empty if it serves any model
@@ -59,7 +59,7 @@ class Space(Struct, frozen=True):
         return {pool.name: count for pool, count in zip(self.pools, counts, strict=True)}
 
     def serves(self, counts: Counts) -> bool:
-        """Return whether every model still has an instance."""
+        """Return whether every model still has an instance with these counts."""
         there = [pool for pool, count in self._all(counts) if count]
         left = {name for pool in there for name in pool.names}
         return bool(there) and all(name in left for pool in self.pools for name in pool.names)

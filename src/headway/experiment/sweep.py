@@ -23,12 +23,12 @@ from headway.results.table import library
 from headway.scenario.scenario import DEFAULT, Scenario, Source, load_data, validate
 from headway.types import Json
 
-Progress = Callable[[int, int, int], None]  # finished runs, all runs, and runs that the folder already contained
+Progress = Callable[[int, int, int], None]  # arguments: numbers of finished, of all, and of reused runs
 WHERE: Final = "sweep"
 
 
 class Sweep(Struct, frozen=True):
-    """The points of a sweep in the order of the grid. `reused` of its `runs` were read from the folder."""
+    """The points of a sweep in the order of the grid. `reused` is the number of runs that were read from the folder."""
 
     scenario: Json
     axes: list[Axis]
@@ -36,7 +36,7 @@ class Sweep(Struct, frozen=True):
     points: list[Swept]
     verdict: str
     reused: int = 0
-    show: tuple[str, ...] = HEADLINE  # the figures of its rows
+    show: tuple[str, ...] = HEADLINE  # the figures in `rows`
 
     @property
     def runs(self) -> int:
@@ -116,7 +116,8 @@ def sweep(
     of values. A number without a unit takes the unit of the scenario's value. Headway validates every scenario before
     it runs the first one.
 
-    With several `seeds`, all points run with the same seeds: seed n adds n to the scenario's. Figures are then means.
+    With several `seeds`, all points run with the same seeds: seed n adds n to each seed of the scenario. Figures are
+    then means.
     `show` names figures of the summary for the rows, such as "balance.cv,latency.itl.p99", instead of the usual ones.
 
     With `output`, Headway writes each run as soon as it is done, with the detail of `trace` (`minimal`, `decisions` or
@@ -141,7 +142,7 @@ def sweep(
 
 
 class _Sweeping:
-    """The runs of one sweep. A task is a point with a seed."""
+    """The runs of one sweep. A task is a pair of a point and a seed."""
 
     def __init__(
         self, base: Scenario, varied: list[Axis], grid: list[Point], seeds: int, folder: Path | None, trace: str
@@ -157,7 +158,8 @@ class _Sweeping:
         self.summaries: dict[tuple[int, int], Json] = {}
 
     def _choose_folders(self) -> list[str]:
-        """Return a folder for each point: an existing one with its run key, or a new name from its values and key."""
+        """Return a folder for each point: an existing folder with the point's run key, or a new folder whose name has
+        the point's values and key."""
         there = {} if self.folder is None else study.by_key(self.folder)
         labels = study.folders([point.label for point in self.grid])
         own = [f"{label}-{key}" for label, key in zip(labels, self.keys, strict=True)]
@@ -203,7 +205,7 @@ class _Sweeping:
         return Job(label, _run, arguments, home=strange(resolved["policies"]), folder=2)
 
     def _read(self, tasks: Sequence[tuple[int, int]]) -> None:
-        """Read the runs in the folder, except of policies in the caller's program: their code may have changed."""
+        """Read the runs in the folder, except runs with policies of the caller's program: their code may differ now."""
         if self.folder is None:
             return
         for place, seed in tasks:
@@ -247,7 +249,7 @@ class _Sweeping:
 
 
 def _run(resolved: Json, seed: int, folder: Path | None, label: str, trace: str) -> Json:
-    """Run a point in a worker, which writes the run folder for the first seed, and the summary for other seeds."""
+    """Run a point in a worker. Write the run folder for the first seed, and only the summary for other seeds."""
     try:
         result = simulate(resolved, trace="minimal" if seed or folder is None else trace)
     except HeadwayError as error:

@@ -18,9 +18,9 @@ from headway.results.ranking import rank, value
 from headway.results.statistics import interval
 from headway.types import Json
 
-KEPT: Final = 0.99  # the SLO holds if this share of the planned requests meets it
-LOADS: Final = ("rate", "speed", "concurrency", "users")  # larger values make the SLO harder to meet
-SIZES: Final = ("instances", "min_replicas", "max_replicas")  # larger values make the SLO easier to meet
+KEPT: Final = 0.99  # the SLO holds if this fraction of the planned requests meets it
+LOADS: Final = ("rate", "speed", "concurrency", "users")  # keys whose larger values make the SLO harder to meet
+SIZES: Final = ("instances", "min_replicas", "max_replicas")  # keys whose larger values make the SLO easier to meet
 SHOWN: Final = 8  # maximum number of combinations in a verdict
 SHARES: Final = (SHARE, "cache.token_hit_ratio")
 
@@ -47,7 +47,8 @@ class Swept(Struct, frozen=True, dict=True):
         return all((value(summary, SHARE) or 0.0) >= KEPT for summary in self.summaries)
 
     def figures(self, paths: Iterable[str]) -> Json:
-        """Return the mean of each figure over the seeds and its 95 % interval; a single seed has no interval."""
+        """Return the mean of each figure over the seeds and its 95 % confidence interval. If there is a single seed,
+        the bounds of the interval are None."""
         figures: Json = {}
         for figure in paths:
             mean = interval([value(summary, figure) for summary in self.summaries], figure in SHARES)
@@ -117,7 +118,7 @@ def _groups(points: Sequence[Swept], axes: Sequence[Axis], axis: Axis) -> dict[s
 
 
 def _reach(points: Sequence[Swept], axis: Axis, eased: Sequence[Any]) -> int:
-    """Count the values from the easiest one up to, but not including, the first where the SLO does not hold."""
+    """Count the values for which the SLO holds, from the easiest value up to the first value where it does not."""
     holds = {str(point.vary[axis.path]): point.holds() for point in points}
     reach = 0
     for step in eased:

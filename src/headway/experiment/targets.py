@@ -1,11 +1,11 @@
 """The SLO of a plan: bounds on figures of a run, as in "ttft_p99<=500ms, attainment>=0.99".
 
     ttft_p99, tpot_mean, itl_p95, e2e_max, queue_wait_p90     upper bound: any latency with any statistic of the summary
-    attainment                                                lower bound: share of all planned requests within the SLO
-    ttft_attainment, tpot_attainment, e2e_attainment          share of completed requests within one target of the SLO
-    completed                                                 share of all planned requests that completed
+    attainment                                                lower bound: fraction of planned requests within the SLO
+    ttft_attainment, tpot_attainment, e2e_attainment          fraction of completed requests within one SLO target
+    completed                                                 fraction of all planned requests that completed
 
-Latencies count completed requests only, so a policy that rejects the slow ones would pass. Therefore a plan adds
+Latencies count completed requests only, so a policy that rejects slow requests would pass. Therefore a plan adds
 `completed>=0.99` if no bound counts all planned requests.
 """
 
@@ -35,7 +35,7 @@ SIGNS: Final[dict[str, Callable[[float, float], bool]]] = {
 }
 WORDS: Final = {"<=": "at most", "<": "below", ">=": "at least", ">": "above"}
 ALIKE: Final = {"goodput_ratio": "attainment", "goodput": "attainment"}
-OF_ALL: Final = ("attainment", "completed")  # shares of all planned requests
+OF_ALL: Final = ("attainment", "completed")  # fractions of all planned requests
 SHARES: Final = ("attainment", *(f"{name}_attainment" for name in PROMISED), "completed")
 FIGURES: Final = (*(f"{name}_{at}" for name in LATENCIES for at in NAMES), *SHARES)
 ENOUGH: Final = 0.99
@@ -47,18 +47,18 @@ class Target(Struct, frozen=True):
 
     figure: str
     sign: str
-    limit: float  # milliseconds, or a share
+    limit: float  # in milliseconds, or a fraction
 
     @property
     def share(self) -> bool:
-        """Whether the figure is a share, with a lower bound; if not, it is a latency in ms, with an upper bound."""
+        """Whether the figure is a fraction, with a lower bound; if not, it is a latency in ms, with an upper bound."""
         return is_share(self.figure)
 
     def value(self, figures: Json) -> float | None:
         return figure_of(figures, self.figure)
 
     def met(self, figures: Json) -> bool:
-        """Return whether a run meets the target; a run without a sample does not."""
+        """Return whether a run meets the target. A run that has no value of the figure does not meet it."""
         value = self.value(figures)
         return value is not None and SIGNS[self.sign](value, self.limit)
 
@@ -81,7 +81,7 @@ def is_share(figure: str) -> bool:
 
 
 def figure_of(figures: Json, name: str) -> float | None:
-    """Return a figure of a run's summary by its name in a target."""
+    """Return a figure of a run's summary by its name in a target, or None if the run has no value of the figure."""
     if name == "completed":
         requests = figures["requests"]
         planned = requests["arrived"] - requests["retried"] + requests["abandoned"]
@@ -95,7 +95,7 @@ def figure_of(figures: Json, name: str) -> float | None:
 
 
 def targets(slo: str | Sequence[str] | None, scenario: Scenario) -> tuple[Target, ...]:
-    """Parse the targets of a string; if it is None, 99 % of all planned requests must meet the scenario's SLO."""
+    """Parse the targets. If `slo` is None, 99 % of all planned requests must meet the scenario's SLO."""
     slos = [scenario.slo, *scenario.workload.slos().values()]
     promised = [name for name in PROMISED if any(getattr(each, f"{name}_ps") is not None for each in slos)]
     if slo is None:

@@ -1,4 +1,4 @@
-"""The runs of a plan: each candidate with several seeds, on all cores, no run twice.
+"""The runs of a plan: each candidate runs with several seeds, on all cores, and no run is repeated.
 
 A search asks for one candidate at a time and names the candidates that it may ask for next, which idle workers start
 early. The number of workers does not change the answer: runs that the search never asks for do not count.
@@ -21,7 +21,7 @@ from headway.experiment.targets import Target
 from headway.types import PS_PER_SECOND, Json
 
 SECTIONS: Final = ("requests", "duration_s", "latency", "throughput", "slo", "cost")
-Progress = Callable[[int], None]  # finished runs
+Progress = Callable[[int], None]  # argument: number of finished runs
 
 
 class Candidate(NamedTuple):
@@ -44,7 +44,7 @@ def figures(resolved: Json) -> Json:
 
 
 class Trials:
-    """Runs on demand; `used` has the runs that the search asked for, in order. Use it in a `with` statement."""
+    """Runs candidates on demand. `used` has the runs that the search asked for, in order. Use in a `with` statement."""
 
     def __init__(
         self,

@@ -23,14 +23,14 @@ Times = dict[str, list[float]]  # kind of latency -> values in picoseconds
 class Validation(Struct):
     run: str
     against: str
-    requests: dict[str, tuple[int, int]]  # for each side: answered requests, all requests
+    requests: dict[str, tuple[int, int]]  # for each side: number of answered requests, number of all requests
     times: dict[str, Times]
     latency: dict[str, dict[str, Json]]
     notes: list[str]
 
     @property
     def worst(self) -> tuple[str, str, float] | None:
-        """The latency and statistic with the largest error, and the error."""
+        """The latency and the statistic with the largest error, and this error; None if no error is known."""
         errors = [
             (kind, name, row["error"])
             for kind, rows in self.latency.items()

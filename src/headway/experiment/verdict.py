@@ -11,8 +11,8 @@ from headway.results.groups import promises
 from headway.results.ranking import Named, direction, value
 from headway.types import Json
 
-LEVEL = 0.02  # policies tie if the deciding figure differs by no more than this share
-ENOUGH = 0.5  # if a smaller share of requests meets the SLO, no policy serves the workload
+LEVEL = 0.02  # policies tie if their deciding figures differ by no more than this fraction
+ENOUGH = 0.5  # if a smaller fraction of requests meets the SLO, no policy serves the workload
 SHOWN = 4  # maximum number of tied policies to name; the rest are counted
 
 
@@ -24,8 +24,9 @@ def verdict(
     plain: str = "round-robin",
     noise: Noise | None = None,
 ) -> str:
-    """Name the best policy, or the policies that tie, with their figures and the figures of `plain` (or else of the
-    next policy). With several seeds, `ranked` has means, and `noise` tells which differences are more than noise."""
+    """Name the best policy, or the policies that tie, with their figures and the figures of `plain`. If `plain` did not
+    run, is the best or ties, use the next policy instead. With several seeds, `ranked` has means, and `noise` tells
+    which differences are more than noise."""
     fair = [pair for pair in ranked if pair[0] not in oracles] or list(ranked)
     (best, summary), *others = fair
     nothing = note_no_figures(summary, scenario["warmup"])
@@ -107,7 +108,7 @@ def _lost(summary: Json) -> float:
 
 
 def _decisive(slo: bool, by: str | None) -> str:
-    """Return the figure `by`, or the one that decides between policies that serve equally many requests."""
+    """Return the figure `by` or, if it is None, the figure that decides if policies serve equally many requests."""
     return by or ("latency.ttft.p99" if slo else "latency.e2e.mean")
 
 
@@ -126,7 +127,7 @@ def _level(best: Named, other: Named, slo: bool, by: str | None, noise: Noise | 
 
 
 def _as_many(best: Json, other: Json, slo: bool) -> bool:
-    """Return whether two policies serve equally many requests, to the digits that a table shows."""
+    """Return whether two policies serve equally many requests, rounded to the digits that a table shows."""
     if slo:
         return round(_share(best), 3) == round(_share(other), 3)
     return _lost(best) == _lost(other)
