@@ -86,7 +86,7 @@ class Choice:
         return overrides.apply(data, self.changes or ())
 
     def routing(self) -> dict[str, str]:
-        """Return those options that are set and name a routing policy."""
+        """Return the options that choose a routing policy and are set, with their values."""
         options = {
             "--routing-policy": self.routing_policy,
             "--routing-scorers": self.routing_scorers,
@@ -126,7 +126,7 @@ def read_key(variable: str | None, option: str = "--key-env") -> str | None:
 
 @contextmanager
 def needs(extra: str, verb: str, purpose: str = "") -> Iterator[None]:
-    """Guard imports of packages that an extra installs: if one is missing, name the extra."""
+    """Guard imports of packages that an extra installs. If one is missing, raise an error that names the extra."""
     try:
         yield
     except ImportError as error:

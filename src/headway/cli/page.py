@@ -66,7 +66,7 @@ def _prints(text: str) -> bool:
 
 
 def say(*messages: str | None) -> None:
-    """Print messages to stderr; None is skipped."""
+    """Print messages to stderr. Skip messages that are None."""
     for message in messages:
         if message is not None and sys.stderr is not None:
             with contextlib.suppress(OSError):  # stderr is closed; the exit status still reports the error

@@ -129,7 +129,7 @@ def run(
 
 
 def _run(loaded: Scenario, trace: Trace, counterfactuals: int, output: Path | None, again: bool) -> Result:
-    """Return the run that the folder has. If it has none, simulate the run and write it to the folder."""
+    """If the folder already has the run, read and return it. Otherwise simulate the run and write it to the folder."""
     from headway.experiment.counterfactual import counterfactuals as force_others
     from headway.experiment.run import read_run, simulate
     from headway.report.progress import Bar

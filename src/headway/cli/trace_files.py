@@ -50,7 +50,7 @@ class Table:
     yes: Annotated[bool, flag("Use the guessed mapping of columns without asking.", "--yes", "-y")] = False
 
     def columns(self, source: Path, read_format: str | None) -> dict[str, Column] | None:
-        """Return the mapping of columns: the given one, or a guess if the format is unknown and the user agrees."""
+        """Return the mapping of columns: the given mapping, or a guess if the format is unknown and the user agrees."""
         from headway.workload.traces import detect
         from headway.workload.traces.columns import NAME, guess_columns, parse_columns, write_columns
 

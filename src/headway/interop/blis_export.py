@@ -22,7 +22,8 @@ MOST_GROUPS: Final = 1000
 
 
 class _Share(Struct, frozen=True):
-    """A part of a tenant: its name, its share of the tenant's sessions, and the shared prefix of these sessions."""
+    """A part of a tenant, which becomes one BLIS client: its name, its fraction of the tenant's sessions, and the
+    shared prefix of these sessions."""
 
     name: str
     share: Fraction = Fraction(1)

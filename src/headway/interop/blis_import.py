@@ -158,13 +158,15 @@ def _scenario(spec: Spec, tenants: Json, where: str) -> Json:
 
 
 class _Source(Client):
-    """A client, or several clients of a tenant that differ only in the prefix group, with the shares of the groups."""
+    """A client, or several clients of a tenant that differ only in the prefix group; `groups` has the rate fraction of
+    each prefix group."""
 
     groups: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 def _merge_groups(clients: list[Client]) -> list[_Source]:
-    """Merge clients that differ only in the prefix group: together their Poisson arrivals are one Poisson process."""
+    """Merge clients that differ only in the prefix group, because their Poisson arrivals together are one Poisson
+    process."""
     sources: dict[Any, _Source] = {}
     for at, client in enumerate(clients):
         process = client.arrival.get("process") if isinstance(client.arrival, dict) else None
@@ -248,7 +250,7 @@ def _load(client: Client, where: str) -> Json:
 
 
 def _turns(client: Client, inputs: Dist, where: str, notes: list[str]) -> Json | None:
-    """If the requests of a client are turns of conversations, return its `kind`; otherwise None."""
+    """If the requests of a client are turns of conversations, return the key `kind` of its tenant; otherwise None."""
     if client.reasoning is None:
         return None
     place = f"{where}.reasoning"

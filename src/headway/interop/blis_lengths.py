@@ -1,7 +1,8 @@
 """Translate length distributions between BLIS and a workload.
 
-BLIS adds a shared prefix to the input; a workload includes it in the prompt. So the translation shifts the distribution
-of a prompt by the length of the prefix, and only some distributions can be shifted.
+In BLIS, the length of an input excludes its shared prefix. In a workload, the length of a prompt includes the prefix.
+So the translation shifts the distribution of a prompt by the length of the prefix, and only some distributions can be
+shifted.
 """
 
 from collections.abc import Callable
@@ -34,7 +35,7 @@ class Dist(Struct):
 
 
 def ours(dist: Dist, where: str, prefix: int = 0) -> Any:
-    """Translate a distribution of BLIS to a workload's, with lengths `prefix` tokens longer."""
+    """Translate a distribution of BLIS to one of a workload, with lengths `prefix` tokens longer."""
     if dist.file:
         raise HeadwayError(f"{where}.file: is not supported. Write the lengths and their weights as params.")
     params = {str(name): value for name, value in dist.params.items()}

@@ -1,5 +1,5 @@
 """An endpoint picker: the control plane of Headway's gateway as a service for Envoy's external processing, without a
-data plane. An inference gateway asks it for the endpoint of each request, and reports the head and the answer to it."""
+data plane. An inference gateway reports each request to it, asks for an endpoint, and then reports the answer."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -21,7 +21,7 @@ DRAIN_S: Final = 30.0
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    ("grpc.so_reuseport", 0),  # two pickers at one address would each see half of the requests
+    ("grpc.so_reuseport", 0),  # off, because two pickers at one address would each see half of the requests
 )
 
 
@@ -76,7 +76,7 @@ def send_to_both(exchange: Exchange) -> None:
 
 
 async def listen(picker: Picker, credentials: Any = None) -> tuple[Any, int]:
-    """Start a server for the picker. Return it and its port."""
+    """Start a server for the picker. Return the server and its port."""
     server = grpc.aio.server(options=OPTIONS)
     server.add_generic_rpc_handlers(picker.handlers())
     config = picker.app.config

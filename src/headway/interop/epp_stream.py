@@ -2,8 +2,8 @@
 replies with an endpoint, then the engine's answer.
 
 In the mode BUFFERED, a gateway sends the whole body after the reply to the head. In the mode FULL_DUPLEX_STREAMED,
-which the endpoint picker protocol requires, it sends pieces that it does not keep, and delays the head until the picker
-replies. The picker then sends every piece back.
+which the endpoint picker protocol requires, the gateway sends the body in pieces that it does not keep, and delays the
+head until the picker replies. The picker then sends every piece back.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class Stream:
         self._phase = phase
         incoming = Incoming(self._method, self._path, self._fields, body, True, "2", dict(self._fields))
         try:
-            self.reception.begin(self, incoming)  # type: ignore[arg-type]  # takes the place of a client connection
+            self.reception.begin(self, incoming)  # type: ignore[arg-type]  # the stream acts as a client connection
         except Exception:  # for example from a policy: this client gets 500, other clients are served
             log.exception("a request failed before it was routed")
             if self.exchange is not None and not self.exchange.over:

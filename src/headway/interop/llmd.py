@@ -66,7 +66,7 @@ def routing_of(source: str) -> Any:
 
 
 def export_profile(routing: Any) -> Translation:
-    """Translate a routing policy, in the form of a scenario's `policies.routing`."""
+    """Translate a routing policy, which has the form of a scenario's `policies.routing`."""
     where = "policies.routing"
     profile = Policies(routing=routing).explicit("routing")
     if profile["name"] != "weighted":
@@ -164,7 +164,8 @@ class _Ref(Struct):
 
 
 def import_config(document: Any, where: str, profile: str | None = None) -> Translation:
-    """Translate a profile of a configuration to `policies.routing`. If there are several, `profile` names one."""
+    """Translate a profile of a configuration to `policies.routing`. If there are several profiles, `profile` names the
+    one to translate."""
     keys = read(_Keys, document, where)
     if keys.kind != KIND:
         raise HeadwayError(f"{where}.kind: expected {KIND}, got {shown(keys.kind)}.")

@@ -14,7 +14,7 @@ PRODUCER: Final = "approx-prefix-cache-producer"
 PRODUCER_NAME: Final = "prefixMatchInfoProducerName"
 PRECISE: Final = "precise-prefix-cache-producer"
 PRODUCERS: Final = (PRODUCER, PRECISE)
-LEAST_BLOCK: Final = 64  # minimum block size in tokens; llm-d treats shorter blocks as this long
+LEAST_BLOCK: Final = 64  # minimum block size in tokens; llm-d replaces a smaller size with this one
 MATCHED: Final = 131_072  # maximum number of tokens of a prompt that llm-d matches by default
 SESSION_HEADER: Final = "x-headway-session"
 HANDLER: Final = "single-profile-handler"
@@ -134,7 +134,7 @@ def _note_block(block_tokens: int, notes: list[str]) -> None:
 
 
 def scorer_parameters(name: str, scorer: Json, notes: list[str]) -> Json:
-    """Return llm-d's parameters of a scorer, without the parameters of its prefix index."""
+    """Return llm-d's parameters of a scorer, except the parameters of its prefix index."""
     if name != "session-affinity":
         return {}
     notes.append(f"session-affinity: llm-d ignores the limit of {scorer['max_sessions']:,} sessions.")
@@ -169,7 +169,8 @@ def prefix_index(parameters: Parameters, notes: list[str]) -> Json:
 
 
 def check_scorer(type_: str, parameters: Parameters, notes: list[str]) -> None:
-    """Raise an error or add a note for parameters without an equivalent. The caller has read the index's parameters."""
+    """Raise an error or add a note for parameters without an equivalent. The caller must read the parameters of
+    the prefix index first."""
     if type_ == "prefix-cache-scorer":
         if parameters.take("prefixLengthWeight", 0.0):
             raise HeadwayError(f"{parameters.place('prefixLengthWeight')}: is not supported. Remove it.")
