@@ -30,7 +30,7 @@ Met = Callable[[Request, int, int, str, int], bool | None]
 
 
 class Triggers(Struct, frozen=True):
-    """Conditions that cause a check before the next periodic one. A condition that is None is off."""
+    """Conditions that cause a check before the next periodic check. A condition that is None is off."""
 
     queue_depth: Annotated[
         AtLeast0 | None, "check if more requests per serving replica wait, at the router and at instances"
@@ -56,7 +56,7 @@ class Triggers(Struct, frozen=True):
 class Decision(Struct, frozen=True):
     """A change of the number of replicas of a pool."""
 
-    pool: int  # number of the pool
+    pool: int  # index of the pool
     before: int
     after: int
     reason: str

@@ -1,4 +1,4 @@
-"""Journals, which record a router's decisions, and forced decisions."""
+"""The interface of journals, which record a router's decisions, and the type of forced decisions."""
 
 from collections.abc import Collection, Mapping
 from typing import Final, Protocol

@@ -1,4 +1,4 @@
-"""Groups of instances. The group of a model contains the instances that serve it; any name of the model finds it."""
+"""Groups of instances. The group of a model has the instances that serve it. Any name of the model finds the group."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Group:
         self.stranded: OrderedDict[int, Stranded] = OrderedDict()
 
     def refresh(self, now_ps: int) -> None:
-        """Update the instances after the state of a member has changed."""
+        """Update the list of members that can serve, after the state of a member has changed."""
         self.instances = reachable(self.members)
         self.empty_ps = NEVER if self.instances else min(self.empty_ps, now_ps)
 

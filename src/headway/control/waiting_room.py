@@ -158,7 +158,7 @@ class WaitingRoom:
         return sum([len(queue) for queue in self.queues()])
 
     def pending(self, pool: str) -> int:
-        """Return the number of waiting requests that a pool could serve, without requests that admission delayed."""
+        """Return the number of waiting requests that a pool could serve, except requests that admission delayed."""
         count = 0
         for group in self.groups:
             if pool in group.pools:

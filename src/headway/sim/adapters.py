@@ -19,7 +19,7 @@ class Adapters:
         self.loading_ps = 0  # time that loads add to the next step
 
     def has_room(self, name: str | None) -> bool:
-        """Whether a request with this adapter can enter the batch; `name` is None if it uses no adapter."""
+        """Whether a request with this adapter can enter the batch. `name` is None if the request uses no adapter."""
         return name is None or name in self.users or self.used < self.slots
 
     def enter(self, name: str | None) -> bool:

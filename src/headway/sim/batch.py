@@ -1,4 +1,4 @@
-"""The batch of an instance: its running requests, and the subset that decodes, one token per step each."""
+"""The batch of an instance: its running requests, and the decoding set, whose requests generate one token per step."""
 
 from heapq import heapify, heappush
 

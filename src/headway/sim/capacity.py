@@ -217,7 +217,7 @@ class Capacity:
         """Stop an instance, which loses all its requests and its cache. It restarts after the duration. Without a
         duration, the pool replaces the instance if the pool falls below its minimum."""
         was = place.state
-        self.change(now, place, "stopped")  # must precede the retries of its requests
+        self.change(now, place, "stopped")  # must happen before the requests of the instance are retried
         self.losses.empty(now, place.index, False, f"{self.name(place)} crashed")
         self.cool(now, place)
         if was == "draining":

@@ -31,8 +31,8 @@ class Deadlines:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self.heap: list[tuple[int, int]] = []  # (deadline, request)
-        self.jobs: dict[int, tuple[int, Job]] = {}  # (instance, job) by request, for requests at an instance
+        self.heap: list[tuple[int, int]] = []  # (deadline, request id)
+        self.jobs: dict[int, tuple[int, Job]] = {}  # (instance index, job) by request id, for requests at an instance
 
     def next_ps(self) -> int:
         """Return the first deadline of a request in flight. Drop the deadlines of ended requests, so that the run does
@@ -70,7 +70,7 @@ class Dispatcher:
         self.refused: list[Request] = []  # requests that ended at the router and were not yet reported to the listener
 
     def arrive(self, now: int, planned: Planned) -> None:
-        """Let the router decide about a new request, and send it to its instance."""
+        """Let the router decide about a new request, and carry out the decision."""
         request, recorder = planned.request, self.recorder
         row = request.id
         recorder.record_arrival(now, request)

@@ -11,7 +11,7 @@ from headway.sim.setup import TransferSetup
 
 
 class Incoming:
-    """The number of requests in handover to one decode instance, and its limit."""
+    """The number of requests in handover to one decode instance, and the limit on that number."""
 
     __slots__ = ("blocked", "count", "limit")
 
@@ -45,7 +45,7 @@ class Handover:
         self.begun = False  # whether the request has been queued at the decode instance
         self.begun_ps = -1  # time at which the decode instance had room and the transfer began; -1 before
         self.computed = False  # whether the whole prompt has been computed
-        self.load: Load | None = None  # set once the decode instance has room
+        self.load: Load | None = None  # the load of the prompt's blocks; set once the decode instance has room
         self.goal = 0  # the link's progress at which the last chunk sent so far leaves the link
         self.sent = 0  # number of prompt tokens that the decode instance has or that are in transfer
 

@@ -13,8 +13,8 @@ class Handovers:
     def __init__(self, cluster: SimulatedCluster, clock: Clock) -> None:
         self.cluster = cluster
         self.clock = clock
-        self.incoming: dict[int, Incoming] = {}  # handovers to each decode instance, by its index
-        self.bound: list[dict[int, Job]] | None = None  # requests by instance; set if instances start and stop
+        self.incoming: dict[int, Incoming] = {}  # number and limit of handovers to each decode instance, by its index
+        self.bound: list[dict[int, Job]] | None = None  # jobs by instance and request; set if instances can stop
 
     def split(self, job: Job, prefill: int, decode: int) -> tuple[Job, Instance]:
         """Create the job that computes a request's prompt. Return that job and the prefill instance."""
@@ -79,7 +79,7 @@ class Handovers:
                 self.clock.note_change(index, before, instance.nudge(now))
 
     def on_given_up(self, now: int, job: Job) -> None:
-        """Free the blocks of a request at its other instance after its client gave up; `job` is its current job."""
+        """Free the blocks of a request at its other instance, after the client gave up. `job` is its current job."""
         if job.awaits is not None:
             self.let_go(now, job.awaits)
             self.on_received(now, job.awaits.incoming)

@@ -193,7 +193,7 @@ class Instance:
             return
         if job is batch.partial:
             batch.partial = None
-        self.queue.refused = None  # if the refused request shares this prompt's blocks, it now needs fewer new ones
+        self.queue.refused = None  # if the refused request shares blocks of this prompt, it now needs fewer new blocks
         if self.cache.stored is not None:
             self.cache.note(job.holds)
             self.scheduler.stirred = True
@@ -214,7 +214,7 @@ class Instance:
             batch.expect_end(job)
 
     def count_prefill(self, job: Job, computed: int) -> None:
-        """Count prompt tokens that are computed for the first time."""
+        """Count the prompt tokens of a request that are computed for the first time."""
         prompt = job.request.prompt_tokens
         total = computed if computed < prompt else prompt
         if total > job.prefilled and not job.withdrawn:
@@ -405,7 +405,7 @@ class Instance:
         return []
 
     def slow(self, now: int, factor: Fraction, until: int) -> bool:
-        """Slow the instance down from the next step on."""
+        """Slow the instance down by `factor`, from the next step on and until time `until`."""
         self.planner.slow(now, factor, until)
         return self.run.end >= 0 and self.cut(now)
 

@@ -49,7 +49,7 @@ class Job:
         "withdrawn",
     )
 
-    ticket: Ticket  # the scheduler's view of the request, set when it arrives at the instance
+    ticket: Ticket  # the scheduler's view of the request, set when the request arrives at the instance
 
     # set when the request enters the batch
     blocks: int  # number of allocated blocks
@@ -57,34 +57,34 @@ class Job:
     computed: int  # number of tokens in the KV cache, as of the last scheduling change
     # set when the request begins to decode
     decoding_from: int  # the instance's step count minus the generated tokens
-    log_from: int  # position in the instance's log at which its gaps begin
+    log_from: int  # position in the instance's gap log at which the request's gaps begin
     # set if the request stops decoding before its last token, or if its prompt has been computed elsewhere
     last_token_ps: int
 
     def __init__(self, request: Request, output_tokens: int, output_key: int, block_tokens: int, counted: bool) -> None:
         self.request = request
         self.row = request.id
-        self.known = request.prompt_tokens  # tokens that must be in the KV cache before the next token is generated
+        self.known = request.prompt_tokens  # number of tokens that the KV cache must have before the next token
         self.runs: Runs = request.path.blocks(block_tokens)  # the blocks of the known tokens
         self.output_tokens = output_tokens
-        self.output_key = output_key  # the key of its generated tokens
-        self.counted = counted  # whether it counts in the statistics, i.e. is not a warm-up request
-        self.chunk = WHOLE  # the scheduler's limit on prompt tokens in one step
+        self.output_key = output_key  # key of the generated tokens
+        self.counted = counted  # whether the request counts in the statistics; warm-up requests do not
+        self.chunk = WHOLE  # maximum number of prompt tokens in one step, set by the scheduler
         self.expired = False  # whether the client has given up
-        self.lost = False  # whether its instance lost the request and it is not retried
+        self.lost = False  # whether the instance lost the request, and the request is not retried
         self.withdrawn = False  # whether the request continues at another instance, so that this job has no outcome
-        self.started = False  # whether its turn at the instance has come at least once
-        self.resumes = False  # whether it continues to decode after its blocks have arrived
-        self.handover: Handover | None = None  # set if its prompt is computed here for another instance
-        self.pipelined = False  # whether each chunk may be sent to the other instance when it is computed
-        self.awaits: Handover | None = None  # set until its blocks have arrived from another instance
-        self.swapped = 0  # number of its blocks that are swapped out to a store below the GPU
+        self.started = False  # whether the request's turn at the instance has come at least once
+        self.resumes = False  # whether the request continues to decode after its blocks have arrived
+        self.handover: Handover | None = None  # set if the prompt is computed here for another instance
+        self.pipelined = False  # whether each chunk may be sent to the other instance as soon as it is computed
+        self.awaits: Handover | None = None  # set until the blocks have arrived from another instance
+        self.swapped = 0  # number of blocks that are swapped out to a store below the GPU
         self.prefilled = 0  # number of prompt tokens that were computed or cached at least once
         self.generated = 0  # number of generated tokens, as of the last scheduling change
         self.gaps: list[tuple[array[int], int, int]] = []  # (log, start, end) of its closed parts of gap logs
-        self.holds: list[Hold] = []  # ranges of its blocks whose content is in the prefix cache
-        self.order = 0  # number of its last entry into the batch; 0 before the first entry
-        self.ends_at_step = -1  # the instance's step count at its last token; -1 if it does not decode
+        self.holds: list[Hold] = []  # ranges of the request's blocks whose content is in the prefix cache
+        self.order = 0  # number of the request's last entry into the batch; 0 before the first entry
+        self.ends_at_step = -1  # step count of the instance at the request's last token; -1 if it does not decode
 
     def suspend(self, block_tokens: int) -> None:
         """Prepare to continue after the request's blocks were swapped out. All computed tokens are kept."""

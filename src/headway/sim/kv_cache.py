@@ -17,9 +17,9 @@ from headway.errors import InvariantError
 from headway.sim.piece import Piece
 
 Runs = tuple[tuple[int, int], ...]  # (key, end block) pairs, as `Path.blocks` returns them
-Hold = tuple[int, int, int]  # key, first block, end block
-Stretch = tuple[int, int, int, float]  # key, first block, end block, level
-Eviction = tuple[int, int, int]  # time, key, first block
+Hold = tuple[int, int, int]  # (key, first block, end block)
+Stretch = tuple[int, int, int, float]  # (key, first block, end block, level)
+Eviction = tuple[int, int, int]  # (time, key, first block)
 
 
 class KvCache:
@@ -31,7 +31,7 @@ class KvCache:
         self.idle = 0
         self.evicted = 0
         self.releases = 0
-        self.log: list[Eviction] | None = None  # evictions; None if they are not reported
+        self.log: list[Eviction] | None = None  # log of evictions; None if they are not reported
         self.now = 0  # time of the next entries in the log
         self.spilt: list[Stretch] | None = None  # evicted content; None if it does not move to another store
         self.stored: list[Stretch] | None = None  # computed or used content; None if it is not copied to another store
@@ -122,7 +122,7 @@ class KvCache:
         for place, piece in enumerate(chain):
             if piece.start >= stop or piece.end <= start:
                 continue
-            if piece.end > stop:  # split: the back keeps its holders and LRU position; the front is new
+            if piece.end > stop:  # split: the back keeps its holders and LRU position; the front is a new piece
                 front = Piece(key, piece.start, stop, piece.holders, None, piece.level)
                 piece.start = stop
                 chain.insert(place, front)
@@ -176,7 +176,7 @@ class KvCache:
             self.evict(over)
 
     def evict(self, count: int) -> None:
-        """Evict idle blocks in eviction order."""
+        """Evict `count` idle blocks in eviction order."""
         self.idle -= count
         self.evicted += count
         lru, spilt = self.lru, self.spilt
@@ -211,8 +211,9 @@ class KvCache:
         self.stored.extend((key, start, end, 0.0) for key, start, end in reversed(holds))
 
     def release(self, holds: list[Hold], blocks: int, removed: list[Stretch] | None = None) -> None:
-        """Release the `blocks` of a request, tail first. Cached content without another holder becomes idle, private
-        blocks become empty. If `removed` is a list, content without another holder is removed and appended to it."""
+        """Release all blocks of a request, tail first; `blocks` is their number. Cached content without another holder
+        becomes idle, private blocks become empty. If `removed` is a list, content without another holder is removed and
+        appended to the list."""
         pieces = self.pieces
         if self.stored is not None:
             self.note(holds)
@@ -273,7 +274,7 @@ class KvCache:
         self._store(key, parts[::-1])
 
     def remove(self, holds: list[Hold], blocks: int) -> list[Stretch]:
-        """Release the `blocks` of a request. Remove cached content without another holder, and return it."""
+        """Release all `blocks` blocks of a request. Remove and return the content without another holder."""
         removed: list[Stretch] = []
         self.release(holds, blocks, removed)
         removed.reverse()

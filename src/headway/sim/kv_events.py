@@ -30,7 +30,7 @@ class KvEvents:
         self.delay = delay
         self.logs: list[list[Eviction]] = []
         self.moves: list[tuple[int, list[Move]]] = []  # (index, log) of each instance with stores
-        users: dict[Tier, list[int]] = {}  # instances by shared store
+        users: dict[Tier, list[int]] = {}  # indices of the instances that use each shared store
         for instance in instances:
             log: list[Eviction] = []
             if instance.tiers is None:

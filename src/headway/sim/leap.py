@@ -33,7 +33,7 @@ class Run:
         self.start = 0
         self.first = 0
         self.increment = 0
-        self.length = 0  # number of steps
+        self.length = 0  # number of steps of the run
         self.chunks: list[tuple[Job, int]] = []  # prefill in each step: (request, number of prompt tokens)
 
     def boundary(self, steps: int) -> int:
@@ -41,12 +41,12 @@ class Run:
         return self.start + duration(self.first, self.increment, steps)
 
     def count_begun(self, at: int) -> int:
-        """Return how many steps began before `at`."""
+        """Return how many steps of the run began before `at`."""
         steps = steps_begun(self.first, self.increment, at - self.start)
         return steps if steps < self.length else self.length
 
     def count_ended(self, at: int) -> int:
-        """Return how many steps have ended by `at`."""
+        """Return how many steps of the run have ended by `at`."""
         begun = self.count_begun(at)
         return begun if self.boundary(begun) == at else begun - 1
 

@@ -38,10 +38,10 @@ class Lifecycle:
         self.places = [
             Place(pool.first + number, pool, setup) for pool in setup.pools for number in range(pool.maximum)
         ]
-        self.heap: list[tuple[int, int, int, str]] = []  # timetable: time, place, number of the entry, next state
+        self.heap: list[tuple[int, int, int, str]] = []  # timetable: (time, place, number of the entry, next state)
         self.numbered = 0
         self.faults = sorted(setup.faults, key=lambda fault: fault.at_ps)
-        self.fault = 0  # position of the next fault
+        self.fault = 0  # index of the next fault
         self.draining: list[int] = []  # instances that wait for their requests to end
         self.next_ps = NEVER
 
@@ -84,7 +84,8 @@ class Lifecycle:
         return None
 
     def struck_before(self, now: int) -> FaultSetup | None:
-        """Return the next fault that began before the run and still lasts at its start, with its remaining time."""
+        """Return the next fault that began before the run and still lasts when the run starts, with its remaining time.
+        Return None if there is no such fault."""
         while self.fault < len(self.faults) and self.faults[self.fault].at_ps < now:
             fault = self.faults[self.fault]
             self.fault += 1

@@ -25,7 +25,7 @@ class Load:
     def __init__(self, instance: int, job: Job, start: int, end: int) -> None:
         self.instance = instance
         self.job = job
-        self.start = start  # first block
+        self.start = start  # first block of the load
         self.end = end  # the block after the last one
         self.left = 0  # number of transfers that have not arrived
         self.links: list[int] = []  # the links of the transfers
@@ -41,7 +41,7 @@ class Link:
         self.under_way: deque[tuple[int, Load]] = deque()  # transfers that have left the link: (arrival, load)
         self.progress = 0
         self.since = 0  # time of the last update
-        self.clear_ps = 0  # when the link becomes idle, if it has only one transfer
+        self.clear_ps = 0  # time at which the link becomes idle, if it has only one transfer
         self.numbered = 0  # number of awaited transfers so far; it orders transfers that leave together
         self.next_ps = NEVER  # time of the next awaited arrival if `sure`, otherwise a lower bound of that time
         self.sure = True  # whether no transfer has started since `next_ps` was computed
@@ -49,8 +49,9 @@ class Link:
         self.moved_bytes = 0
 
     def start(self, now: int, amount: int, load: Load | None = None, after: int = 0) -> int:
-        """Start a transfer, and return the progress at which it leaves. If a `load` waits for it, the load also waits
-        for earlier transfers, which leave by the progress `after`. A transfer takes at least one picosecond."""
+        """Start a transfer, and return the progress at which it leaves the link. If a `load` waits for the transfer,
+        the load also waits for earlier transfers, which leave by the progress `after`. A transfer takes at least one
+        picosecond."""
         leaving = self.leaving
         alone_ps = -(-amount * PS_PER_SECOND // self.bandwidth) or 1
         if self.clear_ps <= now and not self.awaited:  # the link is idle, as in most cases: a short form of `settle`

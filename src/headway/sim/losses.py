@@ -1,7 +1,8 @@
 """Handles the requests of an instance that stops.
 
-If the instance redirects them, the router routes them again and they continue on another instance, which computes all
-their known tokens again. If it loses them, they are retried from the beginning; beyond the limit on retries, they fail.
+If the instance redirects its requests, the router routes them again and they continue on another instance, which
+computes all their known tokens again. If the instance loses its requests, they are retried from the beginning; beyond
+the limit on retries, they fail.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Losses:
         row, recorder = job.row, self.dispatcher.recorder
         self.bound[recorder.instance[row]].pop(row, None)
         self.bound[recorder.prefill_instance[row]].pop(row, None)
-        if recorder.outcome[row] == REJECTED:  # its last instance rejected it, before it generated a token there
+        if recorder.outcome[row] == REJECTED:  # the last instance rejected it before it generated a token there
             recorder.output_tokens[row] = job.generated
             self.dispatcher.instances[recorder.instance[row]].stats.output_tokens += job.generated
             take_back(job)
@@ -131,7 +132,7 @@ class Losses:
         self.again(now, job, Priority(flight.priority, flight.hints))
 
     def lose(self, now: int, index: int, job: Job, why: str) -> None:
-        """Retry a request from the beginning, or let it fail."""
+        """Retry a lost request from the beginning. If the request has reached the limit on retries, let it fail."""
         dispatcher, row, recorder = self.dispatcher, job.row, self.dispatcher.recorder
         dispatcher.instances[index].stats.output_tokens += job.generated
         take_back(job)

@@ -53,7 +53,7 @@ class Moment:
             self.own = job.blocks
 
     def kv_used(self, tick: int) -> int:
-        """Return the number of blocks allocated at the tick, without steps that begin at the tick."""
+        """Return the number of blocks allocated at the tick, not counting steps that begin at the tick."""
         if not self.length:
             return self.held
         begun, counted = steps_begun(self.first, self.increment, tick - self.start), self.taken_steps
@@ -72,7 +72,7 @@ class Moment:
 
 
 class History:
-    """The moments of one instance that a reader may still need."""
+    """The recorded states (moments) of one instance that a reader may still need."""
 
     __slots__ = ("interval", "kv", "moments", "oldest")
 

@@ -4,7 +4,7 @@ from collections import deque
 
 from headway.types import PS_PER_SECOND
 
-HIT_REQUESTS = 100  # number of requests that the hit rate covers: the last ones that were scheduled for the first time
+HIT_REQUESTS = 100  # number of requests that the hit rate covers, the most recently started ones
 MOVES_WINDOW_PS = 10 * PS_PER_SECOND
 
 

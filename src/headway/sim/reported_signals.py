@@ -119,8 +119,8 @@ class PolledSignals(Signals):
         self.vary = self.polled = True
         self.views = views
         self.polling = polling
-        self.due = -1  # when the values of the next tick reach the router
-        self.recent: deque[tuple[int, InstanceView]] = deque()  # requests routed since the last tick that is shown
+        self.due = -1  # time at which the values of the next tick reach the router
+        self.recent: deque[tuple[int, InstanceView]] = deque()  # (time, view) of requests since the last shown tick
         self.histories: list[History] = []
         for tiers, _ in self.tiers:
             for tier in tiers.tiers:

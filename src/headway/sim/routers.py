@@ -42,7 +42,7 @@ class Routers:
         self.observers = planes[0].observers
         self.indexes: list[PrefixIndex] = [index for plane in planes for index in plane.indexes]
         self.views: list[list[InstanceView]] = [list(plane.views.values()) for plane in planes]
-        self.home: list[int] = []  # the router of each request
+        self.home: list[int] = []  # the router of each request, by request id
         self.pumped = 0  # the router whose queue `pump` reads next
         # The reported signals are written to the views of a shared board. A router copies them before it decides.
         self.signals = signals
@@ -52,7 +52,7 @@ class Routers:
         # For each signal name, router and instance: the sum of the other routers' counts at the last exchange.
         self.foreign: dict[str, list[list[int]]] = {name: [[0] * len(views) for views in self.views] for name in SHARED}
         self.changed: dict[int, None] = {}  # instances whose counts have changed since the last exchange
-        self.touches: list[tuple[int, int, Path]] = []  # (router, instance, prompt) since the last exchange
+        self.touches: list[tuple[int, int, Path]] = []  # (router, instance, prompt) of requests since the exchange
         self.sync_at = NEVER if self.sync_ps is None else self.sync_ps
 
     def choose(self, request: Request) -> int:

@@ -37,7 +37,7 @@ class EngineSetup(Struct):
     busy_watts: float = 0.0
     gpus: int = 1
     usd_per_gpu_hour: float = 0.0
-    adapter_load_ps: int = 0  # used if the view has adapter slots
+    adapter_load_ps: int = 0  # time to load an adapter, if the view has adapter slots
     kv: Kv = Kv()
     block_bytes: int = 0
     transfer: TransferSetup | None = None  # set for prefill instances
@@ -58,7 +58,7 @@ class PoolSetup(Struct):
 class FaultSetup(Struct):
     at_ps: int
     instance: int
-    kind: str  # crash, slow, unreachable
+    kind: str  # crash, slow or unreachable
     duration_ps: int | None = None  # None if the fault is permanent
     factor: Fraction = Fraction(1)  # factor by which a fault of kind `slow` lengthens steps
 

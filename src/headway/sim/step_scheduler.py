@@ -193,7 +193,7 @@ class StepScheduler:
         waiting, running, loads = queue.waiting, batch.running, loader.active
         while waiting and budget > 0 and len(running) + len(loader.loading) < self.max_batch_size:
             job = queue.first()
-            if loads and job.ticket is queue.refused:  # nothing has changed since it was refused
+            if loads and job.ticket is queue.refused:  # nothing has changed since the request was refused
                 return False
             if self.gated and self.is_shut_out(job):
                 queue.refused = job.ticket

@@ -31,9 +31,9 @@ class Store:
         self.used = 0
         self.came = 0  # the last number that a span received
         self.spans: dict[int, list[Span]] = {}  # the spans of each key, in order of blocks
-        self.ranked = ranked  # whether levels matter
+        self.ranked = ranked  # whether the store evicts the lowest level first
         self.order: deque[Span] = deque()  # spans in order of puts, some of them stale
-        self.levels: list[tuple[float, int, Span]] = []  # heap of spans, used instead of `order` if levels matter
+        self.levels: list[tuple[float, int, Span]] = []  # heap of (level, number, span), instead of `order` if `ranked`
         self.most = SPARE  # maximum number of entries in `order` or `levels`; above it, stale entries are dropped
 
     def covered_to(self, key: int, at: int) -> int:
@@ -98,9 +98,9 @@ class Store:
             if end <= first[0]:  # usual case: content arrives tail first, because it is evicted tail first
                 spans.insert(0, span)
                 fresh += end - start
-            elif first[0] == start and first[1] == end:  # the same blocks again
+            elif first[0] == start and first[1] == end:  # the same blocks are put again
                 spans[0] = span
-            elif first[0] < start and first[1] == end:  # the tail of the same blocks again
+            elif first[0] < start and first[1] == end:  # the tail of the same blocks is put again
                 spans[0:1] = [(first[0], start, *first[2:]), span]
             else:
                 fresh += end - start - _replace(spans, start, end, [span])

@@ -15,7 +15,7 @@ from headway.sim.store import Store
 if TYPE_CHECKING:
     from headway.sim.tiers import Tiers
 
-Change = tuple[int, int, int, int, bool]  # time, key, first block, end block, True if put or False if evicted
+Change = tuple[int, int, int, int, bool]  # (time, key, first block, end block, True if put or False if evicted)
 
 
 class Tier:
@@ -24,7 +24,7 @@ class Tier:
         self.level = TIERS.index(name)
         self.store = Store(blocks, ranked)
         self.link = link
-        self.shared = shared  # whether several instances use it
+        self.shared = shared  # whether several instances use the store
         # numbers of blocks
         self.stored = 0  # blocks moved down to the store
         self.loaded = 0  # blocks moved up from the store
@@ -39,7 +39,7 @@ class Tier:
         self.samples: Samples | None = None  # samples of the used blocks over the run
         self.polled: Ticks | None = None  # the used blocks at ticks; set if signals are polled
         self.users: list[Tiers] = []
-        self.log: list[Change] | None = None  # changes of its content; set if the store is shared and reports them
+        self.log: list[Change] | None = None  # changes of the content; set if the store is shared and reports them
 
     def count_used(self) -> int:
         return max(0, self.store.used - self.lent) + self.swapped

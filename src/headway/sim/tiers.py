@@ -22,8 +22,8 @@ from headway.sim.tier import Tier
 from headway.types import PS_PER_SECOND
 
 THRASH_PS = PS_PER_SECOND  # if content is loaded again within this time after its offload, it counts as thrashed
-Place = tuple[Tier, int, int]  # the fastest store that has the blocks, first block, end block
-Move = tuple[int, int, int, int, int]  # time, key, first block (for a move to the GPU: end block), source, target
+Place = tuple[Tier, int, int]  # (fastest store that has the blocks, first block, end block)
+Move = tuple[int, int, int, int, int]  # (time, key, first block, source, target); the end block for a move to the GPU
 
 
 class Tiers:
@@ -31,7 +31,7 @@ class Tiers:
         self, cache: KvCache, tiers: list[Tier], links: Links, engine: EngineSetup, recorder: Recorder
     ) -> None:
         self.cache = cache
-        self.tiers = tiers  # fastest first
+        self.tiers = tiers  # the stores, fastest first
         self.links = links
         self.index = engine.view.index
         self.recorder = recorder
@@ -51,7 +51,7 @@ class Tiers:
         self.lent: dict[Job, list[tuple[Tier, int]]] = {}  # extra capacity of stores while blocks move up
         self.began: dict[Job, int] = {}  # time at which each loading request began to wait
         self.waits: list[int] = []  # durations of waits that have ended
-        self.log: list[Move] | None = None  # moves of content; None if they are not reported
+        self.log: list[Move] | None = None  # log of moves; None if they are not reported
         self.down: MoveRate | None = None  # rate of moves from the GPU; None if no policy reads it
         self.up: MoveRate | None = None  # rate of moves to the GPU; None if no policy reads it
 
@@ -216,8 +216,8 @@ class Tiers:
             self.waits.append(now - self.began.pop(job))
 
     def settle(self, now: int) -> None:
-        """Offload the content that the GPU's cache has evicted since the last scheduling change; if `eager`, the
-        content that it has stored."""
+        """Offload the content that the GPU's cache has evicted since the last scheduling change. If offload is eager,
+        offload the content that the cache has stored since then instead."""
         cache = self.cache
         if self.eager:
             assert cache.stored is not None
