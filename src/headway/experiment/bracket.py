@@ -1,8 +1,8 @@
 """Searches that ask few questions, because each answer costs several runs.
 
 Each search calls `ask` with a value and with the values that it may ask for next. It assumes that the answer changes
-once: more replicas never serve worse, and more load is never served better. Even if that is wrong, `ask` said yes to
-the result and no to its neighbour.
+once: more replicas never serve worse, and more load is never served better. Even if this assumption is wrong, `ask`
+said yes to the result and no to its neighbour.
 """
 
 from __future__ import annotations

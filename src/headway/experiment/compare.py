@@ -79,7 +79,7 @@ class Comparison(Struct, frozen=True):
         }
 
     def __getitem__(self, name: str) -> Json:
-        """Return the summary of a policy by its label, or by its name if only one policy has it."""
+        """Return the summary of a policy by its label, or by its name if only one policy has that name."""
         label = _find_label(name, [known for known, _ in self.ranked])
         if label is None:
             raise KeyError(name)

@@ -36,7 +36,7 @@ class Contender(Struct, frozen=True):
     spec: Any  # a name or a mapping, or a class or object of the caller's program
     oracle: bool
     stage: str = "routing"
-    beside: Json = {}  # a bundle's policies of other stages
+    beside: Json = {}  # policies of other stages, if the contender is a bundle
     aside: str | None = None  # kind of the policy, if it is in `ASIDE` and the policy runs only because all policies do
 
     @property
@@ -88,7 +88,7 @@ def _contender(stage: str, spec: Any, own: Any) -> Contender:
 
 
 def _of_bundle(stage: str, bundle: Bundle) -> Contender:
-    """Return the contender for a bundle. It sets the policies of all stages of the bundle, whichever is compared."""
+    """Return the contender for a bundle. It sets the policies of all the bundle's stages, not only the compared one."""
     if stage not in bundle.policies:
         raise HeadwayError(f"{WHERE}: the bundle {shown(bundle.name)} has no policy of stage {stage}.")
     built = [registry.build(each, spec, f"{bundle.name}: policies.{each}") for each, spec in bundle.policies.items()]

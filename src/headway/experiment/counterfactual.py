@@ -142,9 +142,10 @@ def _alike(instances: dict[int, Json], index: int, chosen: int) -> bool:
 
 
 def _choose(result: Result, count: int, requests: Sequence[int] | None) -> list[Decision]:
-    """Return the first decision on each of these requests; if None, on `count` random requests after the warm-up."""
+    """Return the first decision on each of `requests`. If `requests` is None, choose `count` random requests after the
+    warm-up."""
     assert result.decisions is not None
-    first: dict[int, tuple[int, int]] = {}  # request -> index and number of candidates of its first decision
+    first: dict[int, tuple[int, int]] = {}  # request -> (index of its first decision, number of candidates)
     for place, (request, candidates) in enumerate(result.decisions.choices()):
         first.setdefault(request, (place, candidates))
     if requests is None:

@@ -147,7 +147,8 @@ def _document(
     longest: int = 1,
     models: tuple[str, ...] = (),
 ) -> str:
-    """Return the content of the profile's file. A spec-sheet profile becomes valid for at most `longest` tokens."""
+    """Return the content of the profile's file. A profile that was not calibrated becomes valid for 1 to `longest`
+    tokens."""
     scale = exp(at[1])
     constants = {}
     for key, value in asdict(profile.constants).items():

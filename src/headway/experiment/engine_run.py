@@ -31,7 +31,7 @@ class EngineRun:
         self.runs = 0
 
     def simulate(self, scenario: Scenario) -> list[Served]:
-        """Simulate the same requests, each on its recorded instance."""
+        """Simulate the recorded requests, each on its recorded instance."""
         ours = served_requests(run_prepared(prepare(scenario), forced=self.forced))
         self._check_same(ours)
         self.runs += 1

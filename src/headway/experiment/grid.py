@@ -46,7 +46,7 @@ class Axis(Struct, frozen=True):
         return keys[1] if len(keys) == 2 and keys[0] == "policies" and keys[1] in STAGES else None
 
     def text(self, value: Any) -> str:
-        """Return a short string for a value."""
+        """Return a short string for a value of this key."""
         if self.stage is not None and isinstance(value, str | Mapping):
             return policy_label(*registry.split(dict(value) if isinstance(value, Mapping) else value, self.path))
         return flat(value)
@@ -98,7 +98,7 @@ def axes(vary: Vary, base: Scenario) -> list[Axis]:
 
 
 def _split(texts: Iterable[str]) -> dict[str, str]:
-    """Return the values of each path as a string."""
+    """Split strings of the form path=values, and return the values of each path as a string."""
     by_path: dict[str, str] = {}
     for text in texts:
         path, equals, values = text.partition("=")
@@ -190,6 +190,6 @@ def _point(data: Json, varied: Sequence[Axis], values: Sequence[Any]) -> Point:
 
 
 def names(varied: Sequence[Axis]) -> list[str]:
-    """Name each axis by its last key, or by its whole path if two last keys are equal."""
+    """Return the name of each axis: its last key, or its whole path if another axis has the same last key."""
     last = [axis.keys[-1] for axis in varied]
     return [axis.path if last.count(name) > 1 else name for axis, name in zip(varied, last, strict=True)]

@@ -60,7 +60,7 @@ def defer_interrupts() -> Iterator[None]:
 
 
 def crew(pool: ProcessPoolExecutor) -> list[BaseProcess]:
-    """Return the processes of a pool; empty after the pool has shut down."""
+    """Return the processes of a pool, or an empty list after the pool has shut down."""
     return list((getattr(pool, "_processes", None) or {}).values())
 
 

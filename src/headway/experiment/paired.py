@@ -20,8 +20,8 @@ MOST: Final = 1000
 
 
 def with_seed(resolved: Json, number: int) -> Json:
-    """Return a resolved scenario with its n-th seed, from 0: n is added to the seeds of workload, simulation and
-    jitter, so that runs with the same number get the same requests and the same random draws."""
+    """Return a resolved scenario with its n-th seed, counted from 0: n is added to the seeds of workload, simulation
+    and jitter, so that runs with the same number get the same requests and the same random draws."""
     if not number:
         return resolved
     seeds = {name: (value + number + 2**63) % 2**64 - 2**63 for name, value in resolved["seed"].items()}
@@ -129,11 +129,11 @@ class Noise:
         return estimate is None or estimate[1] in (NOISE, SAME)
 
     def shows(self, name: str, other: str) -> bool:
-        """Return whether any headline figure differs with any seed."""
+        """Return whether any headline figure of the two policies differs for any seed."""
         return any(_figures(mine) != _figures(its) for mine, its in zip(self.runs[name], self.runs[other], strict=True))
 
     def seeds_agree(self) -> bool:
-        """Return whether every policy has the same figures with all seeds."""
+        """Return whether the figures of every policy are equal for all seeds."""
         return all(_figures(summary) == _figures(its[0]) for its in self.runs.values() for summary in its)
 
 

@@ -36,7 +36,7 @@ class Judged(Struct, frozen=True):
     load: Fraction
     seeds_met: int
     seeds_run: int  # number of seeds that ran; the search stops at the first seed that misses the SLO
-    figures: dict[str, list[float | None]]  # by target: the figure of each seed
+    figures: dict[str, list[float | None]]  # for each target: the value of its figure for each seed
 
     def meets(self) -> bool:
         return self.seeds_met == self.seeds_run
@@ -252,7 +252,7 @@ class _Planner:
         )
 
     def _knee(self, counts: Counts) -> tuple[Fraction | None, Fraction | None]:
-        """Return the highest load that meets the SLO and the lowest load that misses it; None for a load not found."""
+        """Return the highest load that meets the SLO and the lowest load that misses it; None if not found."""
 
         def ask(value: Fraction, ahead: Sequence[Fraction]) -> bool:
             return self.trials.meets(Candidate(counts, value), [Candidate(counts, next_) for next_ in ahead])
@@ -260,7 +260,7 @@ class _Planner:
         return highest(ask, self.load, self.digits, self.tolerance)
 
     def _loads(self, knee: Fraction | None) -> list[Fraction]:
-        """Return the loads of the curve: evenly spaced around the knee, which is one of them."""
+        """Return the loads of the curve: evenly spaced around the highest sustained load, which is one of them."""
         if knee is None or not self.points:
             return []
         steps = max(1, self.points - 1)

@@ -1,7 +1,8 @@
 """Names the user's policy that raises an error, hangs or ends the process, and the request of that call.
 
 Runs with built-in policies only are not watched. A call hangs if the same call is active in `SAMPLES` samples in a row.
-Counting samples instead of seconds does not blame a policy if the whole process was stopped for a while.
+The guard counts samples instead of seconds, so that it does not blame a policy if the whole process was stopped for a
+while.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class PolicyStopped(BaseException):
 
 @contextmanager
 def policy_guard(policies: Iterable[Any]) -> Iterator[None]:
-    """Turn errors of a user's policy into a `HeadwayError` that names it; leave errors of Headway unchanged."""
+    """Turn errors of a user's policy into a `HeadwayError` that names the policy. Leave errors of Headway unchanged."""
     parts = [part for policy in policies for part in (policy, *getattr(policy, "_parts", ()))]
     modules = {type(part).__module__ for part in parts if registry.outside(type(part))}  # the modules of user policies
     watch = Watch(modules, positive_seconds(os.environ.get(TIMEOUT, DEFAULT), TIMEOUT)) if modules else None
@@ -109,7 +110,7 @@ class Watch:
                 self._interrupt()
 
     def _ring(self, _: int, frame: FrameType | None) -> None:
-        """Take a sample on the timer, which replaces the process's own alarm during a run."""
+        """Take a sample when the timer fires. During a run, this timer replaces the process's own alarm."""
         if self._alarm_s:
             self._alarm_s -= self.limit_s / SAMPLES
             if self._alarm_s <= 0:
@@ -143,7 +144,7 @@ class Watch:
             raise PolicyStopped
 
     def _refuse(self, status: int) -> None:
-        """Replace `os._exit`: a policy may not end the process, but a child that it forked may."""
+        """Replace `os._exit`: a policy may not end the process, but a child process that the policy forked may exit."""
         text = f"calls os._exit({status}), which would end Headway"
         sentence = None if os.getpid() != self._process else describe(_stack(sys._getframe(1)), self.modules, text)
         if sentence is None:
@@ -179,7 +180,7 @@ def describe(steps: Sequence[Step], modules: set[str], problem: str) -> str | No
 
 
 def _owner(frame: FrameType) -> str:
-    """Return the class of a method; empty for a function."""
+    """Return the name of the class of a method, or an empty string for a function."""
     return type(frame.f_locals["self"]).__name__ if "self" in frame.f_locals else ""
 
 

@@ -141,7 +141,7 @@ class Prepared(Struct, frozen=True):
 
     scenario: Scenario
     resolved: Json
-    policies: dict[str, Any]  # by stage
+    policies: dict[str, Any]  # policies by stage
     setup: ClusterSetup
     further: list[list[Any]] = []  # the policies of each router after the first, in the order of `ROUTER_STAGES`
     own: bool = False  # whether a policy is an object of the caller's program; then the run has no key

@@ -23,7 +23,7 @@ Progress = Callable[[int, int], None]  # arguments: number of finished jobs, num
 class Runner(Protocol):
     """Runs batches of jobs. Use it in a `with` statement."""
 
-    away: bool  # whether it runs jobs on other machines
+    away: bool  # whether the runner runs jobs on other machines
 
     @property
     def slots(self) -> int:

@@ -23,13 +23,13 @@ class Pool(Struct, frozen=True):
 
     name: str
     deployment: str
-    role: str  # prefill or decode; empty if each instance does both
+    role: str  # role of the instances, prefill or decode; empty if each instance does both
     gpus: int  # GPUs per replica
     usd_per_hour: float  # price per replica
     now: int  # number of replicas in the scenario
     low: int  # minimum number of replicas
     high: int
-    names: tuple[str, ...]  # the names of its model in requests; empty if it serves any model
+    names: tuple[str, ...]  # names of the pool's model in requests; empty if the pool serves any model
 
 
 class Space(Struct, frozen=True):

@@ -105,7 +105,7 @@ def _amount(value: Any) -> Fraction | None:
 
 
 def _groups(points: Sequence[Swept], axes: Sequence[Axis], axis: Axis) -> dict[str, list[Swept]]:
-    """Group the points by their values of all other keys, in words."""
+    """Group the points by their values of all keys except `axis`, written as words."""
     others = [other for other in axes if other is not axis]
     groups: dict[str, list[Swept]] = {}
     for point in points:

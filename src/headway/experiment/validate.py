@@ -60,7 +60,7 @@ def validate(run: str | Path | Result, against: str | Path | Result) -> Validati
 
 
 def compare_requests(ours: list[Served], theirs: list[Served], run: str, against: str) -> Validation:
-    """Return the errors between two lists of requests."""
+    """Return the errors of the simulated latencies relative to the recorded ones."""
     sides = {SIMULATED: ours, RECORDED: theirs}
     times = {side: _times(requests) for side, requests in sides.items()}
     for side, latencies in times.items():

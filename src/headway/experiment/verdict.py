@@ -69,7 +69,7 @@ def verdict(
 
 
 def saving(ranked: Sequence[Named], scenario: Json, plain: str, noise: Noise | None = None) -> str:
-    """Name the cheapest policy that serves as many requests as the best one, and its savings relative to `plain`.
+    """Name the cheapest policy that serves as many requests as the best policy, and its savings relative to `plain`.
     Return an empty string if no policy costs less, or if the difference is noise."""
     slo = has_slo(scenario)
     best = ranked[0][1]
