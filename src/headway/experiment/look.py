@@ -23,7 +23,7 @@ from headway.workload.traces.table import Trace
 from headway.workload.transforms import parse
 from headway.workload.transforms.rewrite import Count, rewrite, write_trace
 
-Progress = Callable[[int], None]  # requests that were read
+Progress = Callable[[int], None]  # argument: number of requests read so far
 
 CAPACITIES: Final = (1_000, 10_000, None)
 INSTANCES: Final = (1, 8)
@@ -56,9 +56,9 @@ def inspect_trace(
     progress: Progress | None = None,
 ) -> Json:
     """Return the figures of a trace file: its shape, its sessions, and its reuse in LRU caches of these `capacities`
-    (in blocks of the trace, None without limit) on so many `instances`. A cache uses a prompt's blocks in the `order`
-    first-to-last, or tail-first, as an engine releases them. `seed`, `start` and `duration` are for a format that draws
-    its requests. `columns` maps fields to the columns of a table of your own, as in
+    (in blocks of the trace; None means unlimited) with each number of `instances`. A cache uses a prompt's blocks in
+    the `order` first-to-last, or tail-first, as an engine releases them. `seed`, `start` and `duration` are for a
+    format that draws its requests at random. `columns` maps fields to the columns of a table of your own, as in
     {"arrival": "ts_ms:ms", "prompt": "in_tok", "output": "out_tok"}; `skip_bad` skips its wrong rows."""
     if order not in ORDERS:
         raise HeadwayError(f"order: there is no order {shown(order)}.{suggest(str(order), ORDERS)}")
@@ -93,9 +93,9 @@ def convert_trace(
     skip_bad: bool = False,
     progress: Progress | None = None,
 ) -> Json:
-    """Rewrite a trace with `transforms` (as in a scenario: `[{"cap": {"max_turns": 8}}]`) in the format `to`, by
-    default that of the target's name, and return the number of requests and what was lost. `columns` and `skip_bad`
-    are for a table of your own, as in `inspect_trace`."""
+    """Rewrite a trace with `transforms` (as in a scenario: `[{"cap": {"max_turns": 8}}]`) in the format `to`, and
+    return the number of requests and what was lost. By default, the target's name determines the format. `columns` and
+    `skip_bad` are for a table of your own, as in `inspect_trace`."""
     counts = rewrite(
         pathlib.Path(source),
         pathlib.Path(target),
@@ -117,13 +117,14 @@ def write_workload(
     requests: int | None = None,
     progress: Progress | None = None,
 ) -> Json:
-    """Write the requests that a scenario's workload plans as a trace, all or the first `requests`.
+    """Write the requests that a scenario's workload plans as a trace: all requests, or the first `requests`.
 
-    `to` is the format, by default that of the target's name. The scenario may be a run folder: its workload is drawn
-    again, which gives the same requests.
+    `to` is the format; by default, the target's name determines it. The scenario may be a run folder: its workload is
+    generated again, which gives the same requests.
     """
-    folder = isinstance(scenario, str | pathlib.Path) and pathlib.Path(scenario).is_dir()
-    loaded = Scenario.load(pathlib.Path(scenario) / "scenario.yaml" if folder else scenario, overrides)  # type: ignore[arg-type]
+    if isinstance(scenario, str | pathlib.Path) and pathlib.Path(scenario).is_dir():
+        scenario = pathlib.Path(scenario) / "scenario.yaml"
+    loaded = Scenario.load(scenario, overrides)
     reader = planned_trace(loaded.workload.plan(loaded.seed.workload, loaded.cluster.default_model()), loaded.name)
     if requests is not None:
         reader.records = islice(reader.records, requests)
