@@ -1,4 +1,4 @@
-"""The two kinds of errors: mistakes in the user's input, and bugs in Headway."""
+"""The two types of errors: mistakes in the user's input, and bugs in Headway."""
 
 
 class HeadwayError(Exception):

@@ -6,10 +6,10 @@ from random import Random
 
 
 def derive(seed: int, name: str) -> int:
-    """Derive a seed for `name`. The hash is one-way: a derived seed does not reveal the draws of other streams."""
+    """Derive a seed for `name`. The hash is one-way: a derived seed does not reveal the numbers of other streams."""
     return int.from_bytes(blake2b(f"{seed}:{name}".encode(), digest_size=16).digest(), "little")
 
 
 def stream(seed: int, name: str) -> Random:
-    """Return the random stream of `name`. Its draws are the same in every process and on every machine."""
+    """Return the random stream of `name`. Its numbers are the same in every process and on every machine."""
     return Random(derive(seed, name))

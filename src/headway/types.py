@@ -20,10 +20,11 @@ NEVER: Final = 1 << 120  # a time in picoseconds that is later than any event
 
 
 class Path(Struct, eq=False, gc=False):
-    """A prompt as runs of tokens. `keys[i]` names the tokens from `ends[i-1]` up to `ends[i]` *and all tokens before
-    them*, so equal keys mean equal prefixes. If two runs have the same key, the shorter one is a prefix of the longer.
+    """A prompt, divided into runs of consecutive tokens. `keys[i]` names the tokens from `ends[i-1]` up to `ends[i]`
+    *and all tokens before them*, so equal keys mean equal prefixes. If two runs have the same key, the shorter run is a
+    prefix of the longer one.
 
-    A prompt is stored as runs, not blocks, so that a long prompt with long shared parts needs only a few numbers.
+    A prompt is stored as runs, not blocks, so that a long prompt with long shared prefixes needs only a few numbers.
     """
 
     keys: tuple[int, ...]
@@ -70,8 +71,8 @@ class Request(Struct, frozen=True, gc=False):
     tenant: str = "default"
     slo_class: str = "standard"
     session: str | None = None
-    turn: int = 0  # number of the turn in its session, from 0
-    max_tokens: int | None = None  # the client's limit, never derived from the true length
+    turn: int = 0  # index of the request's turn in its session, from 0
+    max_tokens: int | None = None  # output limit that the client sets; never derived from the true length
     deadline_ps: int | None = None
     adapter: str | None = None
     shared_prefix_tokens: int = 0  # leading tokens that the client declares as shared, such as a system prompt
@@ -110,15 +111,15 @@ class Delay(Struct, frozen=True, gc=False):
 
 
 class Scorecard(Struct, frozen=True):
-    """The steps of a routing decision. A policy returns one if `ClusterView.explain` is set."""
+    """The steps of a routing decision. A policy returns a scorecard if `ClusterView.explain` is set."""
 
     candidates: list[str]  # ids of all instances before filtering
     picked: str  # id of the chosen instance
-    removed: dict[str, list[str]] = field(default_factory=dict)  # ids that each filter removed, in filter order
+    removed: dict[str, list[str]] = field(default_factory=dict)  # filter -> ids of the instances that it removed
     passed_over: list[str] = field(default_factory=list)  # filters skipped because they would remove every instance
-    left: list[str] = field(default_factory=list)  # ids that were scored
+    left: list[str] = field(default_factory=list)  # ids of the instances that were scored
     scores: dict[str, list[float]] = field(default_factory=dict)  # scores by name of the scorer, in the order of `left`
-    totals: list[float] = field(default_factory=list)  # the totals that the picker compared
+    totals: list[float] = field(default_factory=list)  # total scores that the picker compared, in the order of `left`
     lowest_wins: bool = False  # whether the lowest total wins, not the highest
     prefill: Scorecard | None = None  # the decision about the prefill instance, if the policy chooses a pair
 
@@ -127,7 +128,7 @@ class Route(Struct, frozen=True, gc=False):
     target: str  # id of the instance
     reason: str = ""
     cached_tokens: int = 0  # prompt tokens that the policy expects in the target's cache
-    priority: float | None = None  # priority for the instance's scheduler; None keeps that of the priority stage
+    priority: float | None = None  # priority for the instance's scheduler; if None, the priority stage's score
     scorecard: Scorecard | None = None
     prefill: str | None = None  # id of the instance that computes the prompt, if it is not the target
 
@@ -147,7 +148,7 @@ SERVING: Final = ("warming", "ready")
 STARTING: Final = ("provisioning", "loading")
 REPLICAS: Final = (*STARTING, *SERVING, "unreachable")  # the states that count towards a pool's replicas
 
-# Why a request left its instance although it has not ended. These are not outcomes, since the request continues.
+# Reasons why a request left its instance before it ended. They are not outcomes, because the request continues.
 REDIRECTED: Final = "redirected"
 RETRIED: Final = "retried"
 OUTCOMES: Final = ("completed", "rejected", "timed_out", "failed", "in_flight")

@@ -24,12 +24,12 @@ class _StrictLoader(yaml.SafeLoader):
 def _mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     lines: dict[str, int] = {}
     for key_node, _ in node.value:
-        if key_node.tag == MERGE:  # the mapping may override merged keys
+        if key_node.tag == MERGE:  # a mapping may override the keys that it merges
             continue
         key = loader.construct_object(key_node)
         if not isinstance(key, str | int | float | None):
             continue
-        name, line = str(key), key_node.start_mark.line + 1  # keys become strings later: 1 and "1" are duplicates
+        name, line = str(key), key_node.start_mark.line + 1  # keys become strings, so 1 and "1" are duplicates
         if name in lines:
             first = lines[name]
             raise HeadwayError(f"line {line}: {name!r} is written twice (first on line {first}); keep one of them.")

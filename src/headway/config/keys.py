@@ -1,7 +1,7 @@
 """Declares settings: each key is one annotated field of its section's struct.
 
 The key is the field's name without the suffix of its unit: the field `latency_ps` has the value of the key `latency`.
-The type says which values are valid. A `Unit` annotation converts what the user writes to the number in the field. A
+The type says which values are valid. A `Unit` annotation converts the value in the file to the number in the field. A
 string annotation describes the key. Readers, resolved copies, JSON Schemas and the tables in the documentation are
 derived from these declarations.
 
@@ -110,8 +110,8 @@ def plain_types(kind: Any) -> list[Any]:
 
 
 def write(section: Struct, without: Collection[str] = ()) -> Json:
-    """Return a section in the form that a file has. Keys in `without`, and quiet keys with default values, are
-    omitted."""
+    """Return a section in the form that it has in a file. Omit the keys in `without`, and quiet keys with default
+    values."""
     written = {}
     for key in keys_of(type(section)).values():
         value = getattr(section, key.field)

@@ -82,8 +82,8 @@ def check_range(value: float, low: float, high: float, where: str) -> None:
 def split_kind(
     spec: object, where: str, tag: str, kinds: Collection[str], noun: str, title: str
 ) -> tuple[str, dict[str, Any]]:
-    """Return the kind that `spec` chooses, and its other keys. `spec` is a name, or a mapping with the name under the
-    key `tag`. Error messages use `noun` and `title`."""
+    """Return the name of the kind that `spec` chooses, and the other keys of `spec`. `spec` is a name, or a mapping
+    with the name under the key `tag`. Error messages use `noun` and `title`."""
     rest = {tag: spec} if isinstance(spec, str) else spec
     if not isinstance(rest, dict):
         raise HeadwayError(f"{where}: expected a {noun}'s name or a mapping with {tag!r}, got {shown(spec)}.")

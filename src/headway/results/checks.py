@@ -93,7 +93,7 @@ def _check_states(changes: Sequence[StateChange], instances: Sequence[InstanceSt
 
 
 def _check_bounds(pool: PoolFacts, recorder: Recorder) -> None:
-    """Raise unless a pool keeps within its bounds (except after crashes) and its size matches the scaling records."""
+    """Raise unless a pool's size is within bounds (except after crashes) and matches the scaling records."""
     own = _places(pool)
     crashes = {fault.at_ps for fault in recorder.struck if fault.kind == "crash" and fault.instance in own}
     replicas = 0
@@ -183,7 +183,7 @@ def _check_order(recorder: Recorder, instances: int, facts: RunFacts) -> None:
 
 
 def _causal_so_far(times: tuple[int, ...]) -> bool:
-    """Return whether the times of an incomplete request are in order, with no first token before a start."""
+    """Return whether the times of an incomplete request are in order, and it has no first token without a start."""
     started, first = times[5:7]
     known = [at for at in times if at != -1]
     return known == sorted(known) and (first == -1 or started != -1)

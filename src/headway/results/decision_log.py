@@ -39,11 +39,12 @@ class DecisionLog:
         self.prompt_tokens = array("q")
         self.views: Sequence[InstanceView] = ()
         self.block_tokens = 1  # tokens per block of the prefix indexes
-        # Scores of a decision: the scorers' names, whether the lowest total wins, and its first index in `scores`.
+        # Scores of each decision: the names of the scorers, whether the lowest total wins, and the index in `scores`
+        # where the decision's scores begin.
         self.scorers, self.cards = array("i"), Words[tuple[str, ...]]()
         self.lowest_wins = array("b")
         self.scored = array("q")
-        self.scores = array("d")  # the candidates' totals, then their scores by scorer; NaN for a missing score
+        self.scores = array("d")  # totals of the candidates, then their scores by scorer; NaN: no score
 
     def journal(self, router: int) -> RouterJournal:
         return RouterJournal(self, router)
@@ -72,8 +73,8 @@ class DecisionLog:
         believed: list[int],
         prompt_tokens: int,
     ) -> None:
-        """Record a decision. `candidates` is the number of the candidate set in `sets`; `signals` has the order of
-        `watch`. Call `score` next."""
+        """Record a decision. `candidates` is the number of the candidate set in `sets`. `signals` has a list of values
+        per signal, in the order of `watch`. Call `score` next."""
         self.request.append(request)
         self.at_ps.append(at_ps)
         self.router.append(router)
@@ -128,7 +129,7 @@ class DecisionLog:
         itself = self.prefill[place] < 0 and self.views[self.target[place]].role == "decode"
         estimate = partial(_estimate, "prefill" if itself else "decode")
         scores, totals = self._card(place, count)
-        recorded: Json = {name: signals.get(name, []) for name in RECORDED}  # empty lists if not maintained
+        recorded: Json = {name: signals.get(name, []) for name in RECORDED}  # empty if not recorded
         return Decision(
             request=self.request[place],
             at_ps=self.at_ps[place],
@@ -173,7 +174,8 @@ class DecisionLog:
 
 
 def _estimate(idle: str, view: InstanceView, tokens: int, decodes: int, pending: int, inflight_tokens: int) -> int:
-    """Return the latency model's TTFT; -1 if the instance has the `idle` role, which cannot compute the prompt."""
+    """Return the TTFT that the latency model estimates, in picoseconds. If the instance has the `idle` role, which
+    cannot compute the prompt, return -1."""
     if view.role == idle:
         return -1
     return round(view.estimate(tokens, decodes, pending, inflight_tokens) * PS_PER_SECOND)
@@ -194,8 +196,8 @@ class Words(Generic[Word]):
 
 
 class RouterJournal:
-    """Records the decisions of one router. If its policies keep no prefix index, the journal keeps one that they cannot
-    see, to record what the router could have known."""
+    """Records the decisions of one router. If the router's policies keep no prefix index, the journal keeps an index
+    that they cannot see, to record what the router could have known."""
 
     def __init__(self, log: DecisionLog, router: int) -> None:
         self.log = log
@@ -231,7 +233,7 @@ class RouterJournal:
         log, instances = self.log, self.cluster.instances
         target = self._place(route.target)
         prefill = -1 if route.prefill is None else self._place(route.prefill)
-        if instances is not self.instances:  # the same object until an instance joins or leaves
+        if instances is not self.instances:  # the tuple stays the same object until an instance joins or leaves
             self.instances, self.candidates = instances, tuple([view.index for view in instances])
             self.number = log.sets.number(self.candidates)
         matches = self.index.matches(request.path)
@@ -255,7 +257,8 @@ class RouterJournal:
                 self.index.touch(prefill, request.path)
 
     def _place(self, name: str) -> int:
-        """Return the index of an instance. In a live run, the engine at an index can change."""
+        """Return the index of an instance. If the index is outdated, because in a live run the engine at an index can
+        change, look up all names again."""
         place = self.places.get(name)
         if place is None or self.views[place].id != name:
             self.places = {view.id: view.index for view in self.views if view.id}
@@ -264,8 +267,8 @@ class RouterJournal:
 
 
 def recorded_signals(reported: Collection[str]) -> list[str]:
-    """Return the signals to record with decisions: those of RECORDED that the run maintains, and those that the
-    estimates need."""
+    """Return the signals to record with decisions: the signals of RECORDED that the run maintains, and the signals that
+    the estimates need."""
     signals = [SIGNALS[name] for name in (*RECORDED, "inflight_tokens")]
     return [
         signal.name for signal in signals if signal.freshness == "exact" or signal.always or signal.name in reported

@@ -28,13 +28,13 @@ class Verdict(Struct, frozen=True, gc=False):
 
 
 class Decision(Struct, frozen=True):
-    """The router sent a request to an instance. Lists have one entry per candidate, in the order of `candidates`."""
+    """A decision to send a request to an instance. Lists have one entry per candidate, in the order of `candidates`."""
 
     request: int
     at_ps: int
     router: int
     target: int  # index of the instance
-    prefill: int  # the instance that computes the prompt, if it is another one; otherwise -1
+    prefill: int  # index of the instance that computes the prompt; -1 if it is the target
     reason: str
     priority: float
     candidates: list[int]
@@ -44,11 +44,13 @@ class Decision(Struct, frozen=True):
     queued: list[int]
     running: list[int]
     kv_used: list[int]  # empty if no policy of the run declares it
-    # Prompt tokens believed cached, and the latency model's TTFT. The TTFT is -1 if the instance could not compute the
-    # prompt: a decode instance or, if the chosen decode instance computes it itself, a prefill instance.
+    # Prompt tokens that the router believed to be cached, and the TTFT that the latency model estimates. The TTFT is -1
+    # if the candidate could not compute the prompt. These candidates are the decode instances or, if the chosen decode
+    # instance computes the prompt itself, the prefill instances.
     believed_tokens: list[int]
     estimated_ttft_ps: list[int]
-    # Scores by scorer and their totals; empty if the policy gives no scores, None if a filter removed the candidate.
+    # Scores by scorer, and total scores. Both are empty if the policy gives no scores. An entry is None if a filter
+    # removed the candidate.
     scores: dict[str, list[float | None]]
     totals: list[float | None]
     lowest_wins: bool
@@ -62,12 +64,12 @@ class Decision(Struct, frozen=True):
     e2e_ps: int = -1
 
     def place(self, instance: int) -> int:
-        """Return the position of a candidate in the lists."""
+        """Return the position of the instance's entry in the lists."""
         return self.candidates.index(instance)
 
     @property
     def judged(self) -> int:
-        """The instance that computes the prompt."""
+        """Index of the instance that computes the prompt."""
         return self.prefill if self.prefill >= 0 else self.target
 
     def estimated_regret_ps(self) -> int | None:
@@ -86,7 +88,7 @@ class Decision(Struct, frozen=True):
         return [self.candidates[place] for _, place in sorted(ranked)[:count]]
 
 
-# Signals that a decision records for each candidate, and columns of a data frame that describe a candidate.
+# RECORDED: signals that a decision records for each candidate. EACH: columns of a data frame that describe a candidate.
 RECORDED: Final = tuple(name for name in Decision.__struct_fields__ if name in SIGNALS)
 RECORDED_BY_KIND: Final = sorted(RECORDED, key=lambda name: list(UNITS).index(SIGNALS[name].kind))  # requests first
 EACH: Final = (*RECORDED, "believed_tokens", "estimated_ttft_ps")
@@ -124,7 +126,7 @@ class Decisions(Sequence[Decision]):
         return self._rows[range(len(self))[place]]
 
     def choices(self) -> Iterable[tuple[int, int]]:
-        """Yield the request and the number of candidates of each decision, much faster than whole decisions."""
+        """Return the request and the number of candidates of each decision, without building the decisions."""
         if isinstance(self._rows, Sequence):
             return [(decision.request, len(decision.candidates)) for decision in self._rows]
         return self._rows.choices()
@@ -176,7 +178,7 @@ class Decisions(Sequence[Decision]):
 
 
 def scorer_weights(routing: object) -> dict[str, float]:
-    """Return the weights of a policy's scorers by their names in a decision; empty if it has no scorers."""
+    """Return the weights of a policy's scorers by their names in a decision. Without scorers, return an empty dict."""
     scorers = routing.get("scorers") if isinstance(routing, dict) else None
     weights: dict[str, float] = {}
     for scorer in scorers if isinstance(scorers, list) else ():

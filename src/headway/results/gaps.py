@@ -26,7 +26,8 @@ class GapCounts:
     __slots__ = ("_buckets", "_crossing", "_ends", "_runs", "_shift", "count", "total_ps")
 
     def __init__(self, runs: Sequence[int], widest: int = 62) -> None:
-        """Count flat `runs`, four integers per progression; `widest` bounds the bucket width, in bits."""
+        """Count the gaps in `runs`, a flat sequence with four integers per progression. `widest` is the maximum bucket
+        width, in bits."""
         self._runs = runs
         self._crossing: list[Progression] = []
         shift, low, buckets = _layout(runs, widest)
@@ -50,7 +51,7 @@ class GapCounts:
         self.total_ps = double // 2
 
     def _settle(self, counted: dict[int, int]) -> None:
-        """Count the progressions that cross a bucket's edge, and raise if any count is negative."""
+        """Count the gaps of progressions that cross an edge between buckets. Raise if any count is negative."""
         shift = self._shift
         crossing = self._crossing
         for index, (first, increment, steps, weight) in enumerate(crossing):
@@ -95,7 +96,8 @@ class GapCounts:
         return gaps
 
     def _open(self, buckets: list[int]) -> dict[int, list[int]]:
-        """Return the flat progressions of these buckets, cut at the buckets' edges."""
+        """Return, for each of these buckets, the progressions inside it as a flat list. Progressions that cross an edge
+        of the bucket are cut there."""
         shift = self._shift
         opened: dict[int, list[int]] = {bucket: [] for bucket in buckets}
         for run in [run for run in _progressions(self._runs) if run[0] >> shift in opened]:
@@ -120,8 +122,9 @@ def _progressions(runs: Sequence[int]) -> Iterator[Progression]:
 
 
 def _layout(runs: Sequence[int], widest: int) -> tuple[int, int, int]:
-    """Return the bucket width in bits, the lowest bucket, and the number of buckets that cover all first gaps. Buckets
-    are narrow enough to divide the middle 90 % of the gaps, and wide enough that most progressions fit into one."""
+    """Return the bucket width in bits, the lowest bucket, and the number of buckets. The buckets cover the first gap of
+    every progression. They are narrow enough to divide the middle 90 % of the gaps, and wide enough that most
+    progressions fit into one bucket."""
     firsts = runs[0::4]
     if not firsts:
         return 0, 0, 0
@@ -139,7 +142,7 @@ def _layout(runs: Sequence[int], widest: int) -> tuple[int, int, int]:
 
 
 def _inside(runs: list[int], ranks: list[int], shift: int) -> dict[int, int]:
-    """Return the gaps at these ranks of one bucket's progressions."""
+    """Return the gaps at these ranks within one bucket; `runs` are the progressions inside it."""
     if sum(runs[2::4]) > WRITE_OUT:
         return GapCounts(runs, max(0, shift - NARROWING)).select(ranks)
     weights: dict[int, int] = {}

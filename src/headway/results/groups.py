@@ -1,6 +1,6 @@
 """Figures by tenant, class, kind and model, fairness between tenants, and figures of sessions.
 
-The columns are read once, however many groups there are.
+Each column is read only once, regardless of the number of groups.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ KINDS: Final = ("ttft", "tpot", "e2e")
 
 
 class Promises(Struct, frozen=True):
-    default: Targets  # targets of tenants without their own
+    default: Targets  # targets of tenants that have no targets of their own
     own: dict[str, Targets]  # targets of the other tenants, by tenant
 
     @property
@@ -36,7 +36,7 @@ def promises(scenario: Mapping[str, Any]) -> Promises:
     workload = scenario.get("workload") or {}
     tenants = {name: _targets(keys.get("slo")) for name, keys in (workload.get("tenants") or {}).items()}
     return Promises(
-        default=_targets(workload.get("slo") or scenario.get("slo")),  # `workload.slo`: targets of a single tenant
+        default=_targets(workload.get("slo") or scenario.get("slo")),  # `workload.slo` is for a single tenant
         own={name: targets for name, targets in tenants.items() if targets != Targets()},
     )
 
@@ -45,8 +45,8 @@ def _targets(slo: Mapping[str, Any] | None) -> Targets:
     return read(Targets, slo or {}, "slo")
 
 
-GROUPS = {"tenant": "tenants", "slo_class": "classes", "kind": "kinds"}  # column: section of the summary
-WHOLE = 1 << 60  # a share of 1, as an integer
+GROUPS = {"tenant": "tenants", "slo_class": "classes", "kind": "kinds"}  # column -> section of the summary
+WHOLE = 1 << 60  # the fraction 1, as an integer
 
 
 def groups(recorder: Recorder, sample: Sample, facts: RunFacts, window_ps: int | None, ills: Pathology) -> Json:
@@ -104,7 +104,7 @@ def _each(recorder: Recorder, column: str, sample: Sample, window_ps: int | None
 
 
 def fairness(recorder: Recorder, sample: Sample, warmup: int) -> Json:
-    """Return Jain's index of the tenants' tokens, and of their shares of requests that met every target."""
+    """Return Jain's index of the tenants' tokens, and of the fractions of their requests that met every target."""
     codes = recorder.tenant[warmup:]
     planned = Counter(codes)
     tokens, good = Counter(dict.fromkeys(planned, 0)), Counter(dict.fromkeys(planned, 0))
@@ -125,7 +125,7 @@ def jain(shares: Sequence[int]) -> float | None:
 
 def sessions(recorder: Recorder, warmup: int) -> Json:
     """Return the section of sessions that begin after the warm-up. A retried turn counts with its last attempt."""
-    begun = max(recorder.session[:warmup], default=-1) + 1  # sessions that begin in the warm-up (numbered by arrival)
+    begun = max(recorder.session[:warmup], default=-1) + 1  # number of sessions that begin in the warm-up
     count = len(recorder.names["session"]) - begun
     first, last = [-1] * count, [-1] * count
     outcomes: dict[tuple[int, int], int] = {}

@@ -43,7 +43,7 @@ def transfers(recorder: Recorder, instances: Sequence[InstanceStats], warmup: in
 
 
 def check_transfers(recorder: Recorder, instances: Sequence[InstanceStats], length_ps: int) -> None:
-    """Raise unless each request is computed by a prefill and then by a decode instance, and no token counts twice."""
+    """Raise unless a prefill and then a decode instance computed each request, and no token was counted twice."""
     roles = [stats.role for stats in instances]
     times = ("started_ps", "handed_ps", "transfer_ps", "transferred_ps", "finished_ps")
     rows = recorder.select("prefill_instance", "instance", *times)
@@ -146,7 +146,7 @@ def _figures(stores: list[TierStats], prompt_tokens: int, length_ps: int) -> Jso
 
 
 def _samples(stores: list[TierStats]) -> Json:
-    """Return the share of blocks in use over time, for all stores of a tier together."""
+    """Return the fraction of blocks in use over time, for all stores of a tier together."""
     blocks = sum(store.blocks for store in stores)
     used = [sum(at) for at in zip(*(store.samples for store in stores), strict=True)]
     return {"interval_s": stores[0].interval_ps / PS_PER_SECOND, "utilization": [count / blocks for count in used]}

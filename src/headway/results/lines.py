@@ -18,8 +18,8 @@ from headway.errors import HeadwayError
 from headway.results.decisions import Decision
 from headway.results.table import COLUMNS, Coded, Row, Table
 
-BATCH: Final = 4096  # lines encoded at a time
-STRETCH: Final = 1 << 23  # bytes read at a time
+BATCH: Final = 4096  # number of lines that are encoded at a time
+STRETCH: Final = 1 << 23  # approximate number of bytes that are read at a time
 Line = TypeVar("Line")
 KINDS: Final = {"int": "q", "float": "d"}  # column type -> type code of its array
 
@@ -87,7 +87,7 @@ class Choice(msgspec.Struct, gc=False):
 
 
 class DecisionFile:
-    """The decisions of a file, each read on access."""
+    """The decisions in a file. A decision is decoded on access."""
 
     def __init__(self, file: Path) -> None:
         self.file = file

@@ -33,7 +33,7 @@ def costs(recorder: Recorder, instances: Sequence[InstanceStats], length_ps: int
     requests = completed.count(True)
     tokens = sum(compress(recorder.prompt_tokens, completed)) + sum(compress(recorder.output_tokens, completed))
     busy_ps = sum(stats.busy_ps * stats.gpus for stats in instances)
-    held: Counter[float] = Counter()  # GPU time by price, so that equal prices are summed before rounding
+    held: Counter[float] = Counter()  # price -> GPU time; times with equal prices are summed before rounding
     for stats in instances:
         held[stats.usd_per_gpu_hour] += stats.gpus * held_ps(stats, length_ps)
     usd = fsum(time_ps / PS_PER_HOUR * price for price, time_ps in held.items())
@@ -55,11 +55,11 @@ def costs(recorder: Recorder, instances: Sequence[InstanceStats], length_ps: int
 
 
 def _kwh(instances: Sequence[InstanceStats], length_ps: int) -> float | None:
-    """Return the energy: busy watts during steps, idle watts for the rest of the paid time; None if the watts of a GPU
-    are unknown."""
+    """Return the energy in kWh: busy watts during steps, and idle watts during the rest of the paid time. If the watts
+    of a GPU are unknown, return None."""
     if any(not stats.busy_watts for stats in instances):
         return None
-    drawn: Counter[float] = Counter()  # time by watts
+    drawn: Counter[float] = Counter()  # watts -> time with this power
     for stats in instances:
         drawn[stats.busy_watts] += stats.busy_ps
         drawn[stats.idle_watts] += held_ps(stats, length_ps) - stats.busy_ps
@@ -67,7 +67,7 @@ def _kwh(instances: Sequence[InstanceStats], length_ps: int) -> float | None:
 
 
 def summarise(recorder: Recorder, instances: list[InstanceStats], facts: RunFacts) -> Json:
-    """Return the whole summary, in the order of the file."""
+    """Return the whole summary, with its sections in the order of the file."""
     sample = completed_sample(recorder, facts)
     counted = max(0, len(recorder) - facts.warmup)
     window_ps = facts.ended_ps - recorder.arrival_ps[facts.warmup] if counted else None
@@ -121,7 +121,7 @@ def _gaps(gaps: array[int]) -> Spread:
 
 
 def _column_of_started(recorder: Recorder, facts: RunFacts, column: str) -> list[int]:
-    """Return a column of the requests after the warm-up whose first step began."""
+    """Return the values of a column for the requests after the warm-up whose first step has begun."""
     started = map(ge, recorder.started_ps[facts.warmup :], repeat(0))
     return list(compress(getattr(recorder, column)[facts.warmup :], started))
 
@@ -138,7 +138,7 @@ def _cache(recorder: Recorder, facts: RunFacts) -> Json:
 
 
 def _shadow(recorder: Recorder, facts: RunFacts) -> Json:
-    """Compare predicted with actual cached tokens, if a policy predicts them."""
+    """Return the section `shadow`, which compares predicted with actual cached tokens, if a policy predicts them."""
     believed = _column_of_started(recorder, facts, "predicted_tokens")
     if not facts.predicts and not any(believed):
         return {}
@@ -158,7 +158,7 @@ def _shadow(recorder: Recorder, facts: RunFacts) -> Json:
 
 
 def _balance(recorder: Recorder, here: list[int], instances: list[InstanceStats], warmup: int) -> Json:
-    """Return the coefficient of variation and Jain's index of the requests routed to each generating instance."""
+    """Return the coefficient of variation and Jain's index of the requests per instance, without prefill instances."""
     routed = Counter(recorder.instance[warmup:])
     counts = [routed[index] for index in here if instances[index].role != "prefill"]
     total = sum(counts)
@@ -170,7 +170,7 @@ def _balance(recorder: Recorder, here: list[int], instances: list[InstanceStats]
 
 
 def _adapters(recorder: Recorder, instances: list[InstanceStats]) -> Json:
-    """Return the section of adapters over the whole run, if an instance has slots for them."""
+    """Return the section `adapters` of the whole run. If no instance has adapter slots, return an empty dict."""
     loads = [stats.adapter_loads for stats in instances if stats.adapter_loads is not None]
     if not loads:
         return {}
@@ -186,7 +186,7 @@ def _link(stats: InstanceStats, length_ps: int) -> Json:
 
 
 def _instances(here: list[int], instances: list[InstanceStats], length_ps: int) -> list[dict[str, Any]]:
-    routed: Counter[bool] = Counter()  # a disaggregated request counts for both roles
+    routed: Counter[bool] = Counter()  # key: is the role prefill? Disaggregated requests count for both
     for stats in instances:
         routed[stats.role == "prefill"] += stats.requests
     return [

@@ -28,7 +28,7 @@ class Pathology:
         self.waited_ps = self.waits.waited_ps()[warmup:]
 
     def whole(self, preemptions: int, instances: Sequence[InstanceStats], length_ps: int, latency: Json) -> Json:
-        """Return both sections of the whole run."""
+        """Return the sections `rates` and `pathology` of the whole run."""
         requests, warmup = self.requests, self.warmup
         count = max(0, len(requests) - warmup)
         sums = _Sums(
@@ -69,7 +69,7 @@ class _Sums(Struct):
     arrived: int = 0
     admitted: int = 0
     started: int = 0
-    preempted: int = 0  # preemptions, not requests
+    preempted: int = 0  # number of preemptions, not of preempted requests
     waited_ps: int = 0
     passed: int = 0
     blocked_ps: int = 0
@@ -91,7 +91,7 @@ class _Sums(Struct):
 
 
 def _kv_traffic(instances: Sequence[InstanceStats], length_ps: int) -> Json:
-    """Return the KV traffic to and from the tiers below the GPUs, if there are any."""
+    """Return the KV traffic to and from the tiers below the GPUs. Without such tiers, return an empty dict."""
     stores = distinct_stores(instances)
     if not stores:
         return {}

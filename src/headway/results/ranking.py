@@ -16,8 +16,8 @@ from headway.types import Json
 Best = Literal["low", "high"]
 Named = tuple[str, Json]
 
-# Whether a low or a high value is better, by the longest matching prefix of a path. A path that matches
-# `NEITHER` or no prefix cannot rank runs.
+# Prefixes of the paths of figures for which a low or a high value is better. The longest matching prefix decides. A
+# path that matches `NEITHER` or no prefix cannot rank runs.
 LOW: Final = (
     "duration_s", "preemptions", "rates", "pathology", "requests", "latency", "balance.cv", "cost", "energy", "scaling",
     "sessions.duration", "tiers.cpu.thrashed_blocks", "tiers.storage.thrashed_blocks", "loads.wait", "transfer.bytes",
@@ -61,12 +61,12 @@ def figure(path: str, where: str = "by", ranked: bool = True) -> str:
 
 
 def every_figure() -> list[str]:
-    """Return the paths of all figures that a summary may have, without a policy's own."""
+    """Return the paths of all figures that a summary may have, except the metrics that policies define."""
     nothing = Recorder()
     some = {"sessions": sessions(nothing, 0), "fairness": fairness(nothing, completed_sample(nothing, NOTHING), 0)}
     some["scaling"] = scaling(nothing, [], NOTHING, 0, 0)
     stores = [TierStats("", tier, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, []) for tier in ("cpu", "storage")]
-    idle = InstanceStats("", role="prefill", kv_blocks=1, tiers=stores)  # has all optional parts
+    idle = InstanceStats("", role="prefill", kv_blocks=1, tiers=stores)  # its summary has all optional sections
     return paths(summarise(nothing, [idle], NOTHING) | some)
 
 

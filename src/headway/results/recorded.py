@@ -1,4 +1,4 @@
-"""Requests that an engine served, from a file: arrival, first and last token, lengths."""
+"""Reads the requests that an engine served from a file: arrival, first and last token, and lengths."""
 
 import csv
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,8 @@ from headway.errors import HeadwayError
 from headway.results.result import Result
 from headway.types import PS_PER_SECOND
 
-# Columns, and their names in engines' logs. Times are seconds on one clock; vLLM's `arrival_time` uses another clock.
+# Columns, and their other names in engines' logs. All times are seconds on one clock. Therefore vLLM's `arrival_time`,
+# which uses another clock, is not read.
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "arrival": ("queued_ts",),
     "first_token": ("first_token_ts",),
@@ -27,7 +28,7 @@ COMPLETED: Final = "completed"
 
 
 class Served(Struct, frozen=True):
-    """A request. Times are in picoseconds after its arrival; None if it was not answered."""
+    """A request that an engine served. The latencies are None if the request was not answered."""
 
     arrival_s: float
     ttft_ps: float | None

@@ -1,4 +1,4 @@
-"""The records of a run in columns: one row per request in order of arrival, one entry per run of equal steps."""
+"""The records of a simulation in columns: one row per request in order of arrival, and the gaps between tokens."""
 
 from array import array
 from collections.abc import Iterator, MutableSequence
@@ -19,12 +19,12 @@ Numbers = MutableSequence[int]
 
 
 class RequestColumns:
-    """The columns of a run's requests as numbers: the type code of each array, and the initial value of a row. A time
-    is -1 if the event never happened; so is the instance of a request that was never routed."""
+    """The numeric columns of a run's requests. Each annotation has the type code of the array and the initial value of
+    a row. A time is -1 if the event never happened. The instance is -1 if the request was never routed."""
 
     __slots__ = ()
 
-    tenant: Annotated[Numbers, "i", 0]  # a code in `names`, like the other columns of strings
+    tenant: Annotated[Numbers, "i", 0]  # a code from `names`, as in the other columns of strings
     slo_class: Annotated[Numbers, "i", 0]
     session: Annotated[Numbers, "i", -1]
     turn: Annotated[Numbers, "i", 0]
@@ -45,7 +45,7 @@ class RequestColumns:
     cached_tokens: Annotated[Numbers, "q", 0]
     predicted_tokens: Annotated[Numbers, "q", 0]  # cached tokens that the router expected
     preemptions: Annotated[Numbers, "i", 0]
-    loaded_tokens: Annotated[Numbers, "q", 0]  # cached tokens that came from tiers below the GPU
+    loaded_tokens: Annotated[Numbers, "q", 0]  # cached tokens that were loaded from tiers below the GPU
     # Disaggregated requests: the prefill instance, the end of prefill, and the begin and end of the KV transfer.
     prefill_instance: Annotated[Numbers, "i", -1]
     handed_ps: Annotated[Numbers, "q", -1]
@@ -54,7 +54,7 @@ class RequestColumns:
     retries: Annotated[Numbers, "i", 0]  # restarts after an instance lost the request
     redirects: Annotated[Numbers, "i", 0]  # moves to another instance while running, because its instance was drained
     priority: Annotated[MutableSequence[float], "d", 0.0]  # the score that the scheduler received
-    loaded_from: Annotated[Numbers, "b", -1]  # the slowest tier that it loaded blocks from, as an index into TIERS
+    loaded_from: Annotated[Numbers, "b", -1]  # index into TIERS of the slowest tier that blocks were loaded from
 
     names: dict[str, dict[str, int]]  # column of strings -> the code of each string
 
@@ -85,18 +85,19 @@ class Recorder(RequestColumns):
     )  # fmt: skip
 
     def __init__(self, rows_ahead: int = 1) -> None:
-        """Reserve `rows_ahead` rows at a time, which is faster. With more than 1, call `trim` at the end."""
+        """Create an empty recorder. It reserves `rows_ahead` rows at a time, because fewer extensions of the columns
+        are faster. If `rows_ahead` is above 1, call `trim` at the end."""
         self.rows = 0
         self.rows_ahead = rows_ahead
         for name, (kind, _) in COLUMNS.items():
             setattr(self, name, array(kind))
         self.names = {name: {} for name in NAMED}
         self.names["slo_class"][USUAL_CLASS] = 0
-        self.retried = 0  # requests that clients sent to retry an unsuccessful one
+        self.retried = 0  # requests that clients sent to retry an unsuccessful request
         self.lost_tokens = 0  # tokens that an instance generated for requests which it then lost and which were retried
         self.not_issued = 0  # turns that sessions planned but never sent
         self.abandoned = 0  # part of `not_issued`: turns not sent because an earlier turn was unsuccessful
-        self.reasons: dict[int, str] = {}  # row -> why it was rejected or failed, or timed out at the router
+        self.reasons: dict[int, str] = {}  # row -> why the request was rejected, failed, or timed out at the router
         self.scaled: list[ScaleRecord] = []
         self.states: list[StateChange] = []  # recorded only with autoscaling or faults
         self.struck: list[FaultRecord] = []
@@ -104,7 +105,7 @@ class Recorder(RequestColumns):
         self.thrashed: list[Thrash] = []
         self.events: list[Batch | KvMove] | None = None  # recorded only in a full trace
         self.lost = 0  # requests that failed because their instance stopped
-        # Gaps between successive tokens of one request, four integers per run of steps: the first gap, the increment
+        # Gaps between successive tokens of a request, four integers per sequence of steps: the first gap, the increment
         # per step, the number of steps, and the number of requests. A negative number of requests subtracts the gaps
         # of a request that does not count after all.
         self.gaps = array("q")
@@ -173,7 +174,7 @@ class FaultRecord(Struct, frozen=True):
 class TierStats(Struct):
     """Figures of one store below the GPU over a whole run."""
 
-    owner: str  # its instance, or the pool that shares it
+    owner: str  # instance of the store, or pool whose instances share the store
     name: str
     blocks: int
     hit_tokens: int  # prompt tokens loaded from this store when requests first started
@@ -181,7 +182,7 @@ class TierStats(Struct):
     loaded_blocks: int
     thrashed_blocks: int
     peak_blocks: int
-    block_ps: int  # blocks in use, summed over time
+    block_ps: int  # integral of the blocks in use over time
     moved_bytes: int  # bytes moved over its link, in both directions
     link_busy_ps: int
     interval_ps: int
@@ -208,7 +209,7 @@ class InstanceStats(Struct):
     kv_blocks: int = 0
     gpus: int = 1
     usd_per_gpu_hour: float = 0.0
-    adapter_loads: int | None = None  # None without adapter slots
+    adapter_loads: int | None = None  # None if the instance has no adapter slots
     adapter_load_ps: int = 0  # step time spent on loading adapters
     tiers: list[TierStats] = []
     load_waits_ps: list[int] = []  # duration of each load from the tiers
@@ -222,7 +223,7 @@ class InstanceStats(Struct):
 
 
 class Targets(Struct, frozen=True):
-    """The latency targets of a request, in picoseconds; None without a target."""
+    """The latency targets of a request, in picoseconds. A missing target is None."""
 
     ttft_ps: Annotated[PositiveDuration | None, "time to first token, met at or below it"] = None
     tpot_ps: Annotated[PositiveDuration | None, "mean time per output token of a request"] = None
@@ -247,10 +248,10 @@ class RunFacts(Struct):
     warmup: int
     policy_metrics: dict[str, float]
     slo: Targets = Targets()
-    tenant_slos: dict[str, Targets] = {}  # replace `slo` for these tenants
-    deployed: bool = False  # the cluster has deployments
-    predicts: bool = False  # a policy predicts cached tokens
-    routers: list[int] = []  # requests by router, if there are several
+    tenant_slos: dict[str, Targets] = {}  # targets of single tenants, which replace `slo`
+    deployed: bool = False  # whether the cluster has deployments
+    predicts: bool = False  # whether a policy predicts cached tokens
+    routers: list[int] = []  # number of requests of each router, if there are several routers
     pools: list[PoolFacts] = []  # filled only with autoscaling or faults
     retries: int = 0  # retries allowed per request after an instance lost it
 

@@ -12,7 +12,7 @@ from headway.views.window import WINDOW_PS, Window
 SHORT_PS: Final = PS_PER_SECOND
 BURST_FACTOR: Final = 2
 BURST_LEAST: Final = 5  # minimum number of requests in the short window; fewer may be chance
-# The parts of its own past that a router records if a policy of the run declares them.
+# Records of its own past that a router keeps only if a policy of the run declares them.
 KEPT: Final = ("tenants", "totals", "recent")
 
 
@@ -64,7 +64,7 @@ class TenantView:
         self._short = Window(SHORT_PS)
         self.requests = 0  # number of requests that have arrived, including the current one
         self.active = 0  # number of admitted requests that have not ended, in the router's queue or at an instance
-        self.slo_class = slo_class  # SLO class of its latest request
+        self.slo_class = slo_class  # SLO class of the tenant's latest request
 
     def on_arrival(self, now_ps: int, slo_class: str) -> None:
         self.requests += 1
@@ -79,8 +79,8 @@ class TenantView:
 
     @property
     def burst(self) -> bool:
-        """Whether the last second had at least 5 requests, and more than twice the rate over the last 10 s (or since
-        the first request, if that is later)."""
+        """Whether the last second had at least 5 requests, and more than twice the rate over the last 10 s. If the
+        tenant's first request is less than 10 s old, the rate is measured since that request."""
         now_ps = self._cluster.now_ps
         short = self._short.sum(now_ps)
         if short < BURST_LEAST:

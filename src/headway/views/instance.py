@@ -196,7 +196,7 @@ class InstanceView:
         ),
     ] = ()
 
-    _recent: Recent | None = field(default=None, init=False)  # set if the router records its past
+    _recent: Recent | None = field(default=None, init=False)  # set if the router records its own measurements
     _estimator: Estimator | None = field(default=None, init=False)
 
     @property
@@ -218,7 +218,7 @@ class InstanceView:
         return self.kv_blocks - self.kv_used
 
     def tier_utilization(self, tier: str) -> float:
-        """Return the used share of a store below the GPU (cpu or storage), or 0 if the instance has no such store."""
+        """Return the fraction of a store below the GPU (cpu or storage) in use; 0 if the instance has no such store."""
         return self.tier_used.get(tier, 0) / self.tier_blocks[tier] if tier in self.tier_blocks else 0.0
 
     @property
@@ -260,8 +260,9 @@ class InstanceView:
     def estimated_ttft(self, tokens: int) -> float:
         """Return the seconds to compute the pending prefill tokens and `tokens` more.
 
-        The prefill takes steps of max_batch_tokens. In each of them every running sequence decodes one token, over the
-        prompt tokens in flight that are no longer pending. The estimator gives the step times.
+        The prefill is split into steps of at most max_batch_tokens. In each step, every running sequence also decodes
+        one token. The context of these decodes is the prompt tokens in flight that are no longer pending. The estimator
+        returns the time of a step.
         """
         return self.estimate(tokens, self.running, self.pending_prefill_tokens, self.inflight_tokens)
 
@@ -281,7 +282,7 @@ class InstanceView:
         self.__class__ = _without(tuple(sorted({*self.hidden, *signals})))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Support copies of views that hide signals: the generated class of such a view cannot be found by name."""
+        """Support copies of views that hide signals, because pickle cannot find their generated class by name."""
         values = {name: getattr(self, name) for name in InstanceView.__slots__ if name not in self.hidden}
         return _blank_view, (self.hidden,), (None, values)
 
@@ -311,7 +312,7 @@ REPORTED_LIVE: Final = (
 
 
 def undeclared_signal(subject: str, signal: str, kind: str = "exact") -> UndeclaredSignal:
-    """Return the error for reading an undeclared signal; `subject` names what was read in the message."""
+    """Return the error for reading an undeclared signal. In the message, `subject` names the value that was read."""
     otherwise = ', or omit "reported" there' if kind == "reported" else ""
     return UndeclaredSignal(
         f"policies: {subject} was read, but no policy of this run declares it. "
@@ -321,7 +322,7 @@ def undeclared_signal(subject: str, signal: str, kind: str = "exact") -> Undecla
 
 @cache
 def _without(signals: tuple[str, ...]) -> type[InstanceView]:
-    """Return a class of views that hides these signals. `__getattr__` would make all reads several times slower."""
+    """Return a class of views that hides these signals with properties. `__getattr__` would slow down all reads."""
     return type(
         "InstanceView",
         (InstanceView,),

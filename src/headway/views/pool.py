@@ -1,6 +1,7 @@
 """A pool of equal instances, as an autoscaler sees it: a deployment, or only its prefill or decode instances.
 
-Running totals support windows of any length: a window is the difference of two totals, found by bisection.
+Running totals support windows of any length: the amount in a window is the difference of two totals, which are found by
+bisection.
 """
 
 from bisect import bisect_right
@@ -16,7 +17,7 @@ from headway.views.window import Window
 
 REMEMBERED: Final = 1 << 16  # maximum number of samples in the history: 22 days of checks every 30 s
 NOTHING: Final = -1  # marks a missing time or duration
-SPARE: Final = 64  # number of entries that a running total may always keep
+SPARE: Final = 64  # a running total with fewer entries than this never removes old entries
 # Signals of instances that a pool shows as the mean over its serving instances.
 MEANS: Final = ("queued", "running", "kv_utilization", "busy")
 
@@ -67,12 +68,12 @@ class RunningTotal:
         self.levels.append(level)
 
     def upto(self, at_ps: int) -> int:
-        """Return the total at a time, which must not be earlier than the start of the longest window."""
+        """Return the total at `at_ps`. This time must not be earlier than the start of the longest window."""
         place = max(0, bisect_right(self.times, at_ps) - 1)
         return self.totals[place] + self.levels[place] * (at_ps - self.times[place])
 
     def since(self, start_ps: int) -> int:
-        """Return how much the total has grown after a time."""
+        """Return the growth of the total since `start_ps`."""
         return self.total - self.upto(start_ps)
 
 
@@ -102,12 +103,12 @@ class PoolView:
         self.maximum = maximum
         self.views = tuple(views)
         self.slots = views[0].max_batch_size if views else 0  # maximum batch size of one replica
-        self.kv_tokens = views[0].kv_blocks * block_tokens if views else 0  # tokens in the KV cache of one replica
+        self.kv_tokens = views[0].kv_blocks * block_tokens if views else 0  # capacity of one replica's KV cache
         self.inflight = 0  # number of requests at its instances
         self.inflight_tokens = 0  # number of prompt tokens of these requests
         self.pending = 0  # number of requests that wait at the router and that this pool could serve
         self.scaled_ps = NOTHING
-        # State of the triggers.
+        # Thresholds of the autoscaler's triggers, and the times since which the load is beyond them.
         self.high: float | None = None
         self.low: float | None = None
         self.high_since = NOTHING
@@ -125,7 +126,7 @@ class PoolView:
         self.output = RunningTotal(now_ps, kept_ps)
         self.samples: list[LoadSample] = []
         self.sampled = (now_ps, 0, self.load.upto(now_ps))  # time, arrivals and load total of the last sample
-        self.classes: dict[str, Window] = {}  # for each class, its ended requests: 1 if the SLO was met, else 0
+        self.classes: dict[str, Window] = {}  # SLO class -> an entry per ended request: 1 if it met its SLO, else 0
         self.firsts = Window(window_ps)  # times to the first token of ended requests
         self.latencies = Window(window_ps)  # times to the last token of completed requests
         self.recount(now_ps)
@@ -186,7 +187,7 @@ class PoolView:
         since_ps, arrivals, area = self.sampled
         now_area, elapsed = self.load.upto(now_ps), now_ps - since_ps
         if elapsed == 0 and self.samples:
-            return  # this instant already has a sample
+            return  # the history already has a sample at this time
         if len(self.samples) >= REMEMBERED:
             del self.samples[: REMEMBERED // 4]
         rate = (self.arrivals.total - arrivals) * PS_PER_SECOND / elapsed if elapsed else 0.0
@@ -205,7 +206,8 @@ class PoolView:
 
     @property
     def replicas(self) -> int:
-        """Replicas that serve or start, without draining ones; a decision sets this number."""
+        """Number of replicas that serve, start or are unreachable, without draining ones. A scaling decision sets this
+        number."""
         return self.count(REPLICAS)
 
     @property
@@ -214,7 +216,7 @@ class PoolView:
 
     @property
     def starting(self) -> int:
-        """Replicas that are provisioning or loading."""
+        """Number of replicas that are provisioning or loading."""
         return self.count(STARTING)
 
     def count(self, states: tuple[str, ...]) -> int:
@@ -261,8 +263,9 @@ class PoolView:
 
     @property
     def attainment(self) -> Mapping[str, float]:
-        """Share of requests that met their SLO, by class. Incomplete requests count as misses, and so do requests that
-        waited too long at the router and that this pool could have served. The mapping is empty without an SLO."""
+        """Fraction of requests that met their SLO, by class. Incomplete requests count as misses. Requests that this
+        pool could have served, but that waited too long at the router, also count as misses. The mapping is empty if no
+        request has an SLO."""
         now = self.now_ps
         return {name: window.sum(now) / window.count(now) for name, window in self.classes.items() if window.count(now)}
 
@@ -284,7 +287,7 @@ class PoolView:
         return self.p99(self.latencies.amounts(self.now_ps))
 
     def p99(self, values: list[int]) -> float | None:
-        """Return the 99th percentile, by linear interpolation at (n - 1) · 0.99, as in the results."""
+        """Return the 99th percentile, by linear interpolation at index (n - 1) · 0.99, as in the results."""
         if not values:
             return None
         values.sort()
@@ -292,7 +295,7 @@ class PoolView:
         low, high = values[place], values[min(place + 1, len(values) - 1)]
         return (100 * low + part * (high - low)) / (100 * PS_PER_SECOND)
 
-    # --- reported signals: means over the serving instances, 0 if there are none; policies declare their reads ----
+    # --- reported signals, which policies must declare: means over the serving instances, 0 if no instance serves -
 
     @property
     def queued(self) -> float:
@@ -304,13 +307,13 @@ class PoolView:
 
     @property
     def kv_utilization(self) -> float:
-        """Share of the GPU's blocks that requests hold (`kv_used`)."""
+        """Fraction of the KV blocks on GPUs that requests use (`kv_used`)."""
         serving = [view for view in self.views if view.state in SERVING]
         return sum([view.kv_used for view in serving]) / sum([view.kv_blocks for view in serving]) if serving else 0.0
 
     @property
     def busy(self) -> float:
-        """Share of the last 5 s with work."""
+        """Fraction of the last 5 s in which the instances had work."""
         return self.mean("busy")
 
     def mean(self, signal: str) -> float:

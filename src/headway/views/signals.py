@@ -28,7 +28,7 @@ UNITS: Final = {
     "name": "",
 }
 Getter = TypeVar("Getter", bound=Callable[..., Any])
-NOT_AVAILABLE: Final = ""  # a source with this value means that the signal keeps its default
+NOT_AVAILABLE: Final = ""  # source of a signal that is not available and therefore keeps its default
 
 
 class Signal(Struct, frozen=True):
@@ -40,7 +40,7 @@ class Signal(Struct, frozen=True):
     simulated: str = NOT_AVAILABLE  # source of the value in the simulator
     live: str = NOT_AVAILABLE  # source of the value in the gateway
     unit: str = ""  # set if the unit is not that of the kind
-    # Names that a policy must declare to read the signal: its own name, unless the signal is static or derived.
+    # Names that a policy must declare to read the signal: the signal's own name, unless it is static or derived.
     reads: tuple[str, ...] = ()
     derived: bool = False
     # Policy language: whether the language has this field, the number of extra steps to read it, and whether a language

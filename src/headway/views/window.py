@@ -7,7 +7,7 @@ from msgspec import Struct, field
 
 from headway.types import PS_PER_SECOND, Request
 
-WINDOW_PS: Final = 10 * PS_PER_SECOND  # length of the window over a router's own past
+WINDOW_PS: Final = 10 * PS_PER_SECOND  # length of the windows over a router's own measurements
 
 
 class Window(Struct, eq=False):
