@@ -22,13 +22,13 @@ from headway.types import Request, Route
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
 
-LRU_BLOCKS = 976  # 500,000 // 512; 31,250 blocks of 16 tokens hold about as many tokens
+LRU_BLOCKS = 976  # 500,000 tokens // 512; 31,250 blocks of 16 tokens hold about as many tokens
 COUNTERS = ("inflight", "pending_prefill_tokens", "prefix_index")
 
 
 class Rotation(Struct, eq=False):
-    """Finds the lowest key. Equal lowest keys win in turn, by a counter for each group of instances. The counter
-    advances only on ties."""
+    """Finds the lowest key. If several keys are equally low, they win in turn. Each group of instances has its own
+    counter of turns, which advances only on ties."""
 
     turns: dict[int, int] = {}  # group -> number of ties so far
 
@@ -144,12 +144,12 @@ class Unified(Believer, Binds):
         return Route(view.id, "lmetric", hits[view.index] * size)
 
     def warm(self, hit: int, tokens: int) -> bool:
-        """hit / max(tokens, 1) > min_hit_ratio"""
+        """Return whether hit / max(tokens, 1) > min_hit_ratio."""
         part, whole = self.ratio
         return hit * whole > part * max(tokens, 1)
 
     def calm(self, view: InstanceView, instances: Sequence[InstanceView]) -> bool:
-        """num_requests <= overload_factor * max(mean num_requests, 1)"""
+        """Return whether num_requests <= overload_factor * max(mean num_requests, 1)."""
         part, whole = self.factor
         count = len(instances)
         total = sum([other.inflight for other in instances])

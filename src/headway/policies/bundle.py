@@ -35,7 +35,7 @@ from headway.types import Json
 
 FORMAT: Final = 1
 STAGES: Final = ("admission", "priority", "routing", "scheduler", "scaling")
-TYPES: Final = {"parameters": ("template",), "tree": ("tree",), "code": ("source", "path")}  # type -> alternative keys
+TYPES: Final = {"parameters": ("template",), "tree": ("tree",), "code": ("source", "path")}  # type -> required key
 WRITTEN: Final = ("code", "tree")  # types of policies whose source is in the bundle
 
 

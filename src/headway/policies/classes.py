@@ -19,7 +19,7 @@ def class_targets(targets: Mapping[str, Any], where: str) -> dict[str, int]:
 
 
 def exact_weights(weights: Mapping[str, float], where: str) -> dict[str, Fraction]:
-    """Convert positive weights to fractions, so that shares are computed without rounding."""
+    """Convert positive weights to exact fractions, so that computations with them do not round."""
     for name, weight in weights.items():
         if not (isfinite(weight) and 1e-9 <= weight <= 1e9):
             raise HeadwayError(f"{where}.{cut(name)}: must lie between 1e-9 and 1e9, got {shown(weight)}.")

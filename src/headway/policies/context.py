@@ -16,7 +16,7 @@ from headway.types import Request
 from headway.views.instance import Estimator as Estimator
 from headway.views.instance import InstanceView
 
-Candidates = Sequence[InstanceView]  # scorers, filters and pickers must not change it
+Candidates = Sequence[InstanceView]  # scorers, filters and pickers must not change this sequence
 BlockTokens = Annotated[int, Bounds(1, 4096, log=True)]
 LruBlocks = Annotated[int, Bounds(1, 10_000_000, log=True)]
 
@@ -50,7 +50,8 @@ class Context:
             view._estimator = estimator
 
     def prefix_index(self, block_tokens: int, capacity: int) -> PrefixIndex:
-        """Return the router's belief about what each instance has cached. Equal arguments return the same index."""
+        """Return the index of the blocks that the router believes to be cached on each instance. Calls with equal
+        arguments return the same index."""
         for name, value in (("block_tokens", block_tokens), ("capacity", capacity)):
             if type(value) is not int or value < 1:
                 raise HeadwayError(f"prefix_index: {name} must be a whole number of at least 1, got {shown(value)}.")

@@ -98,7 +98,8 @@ class Half(ClusterView):
 
 
 class Halves:
-    """The views of a group of instances: one of all that generate, and one of the prefill instances per deployment."""
+    """The views of a group of instances: one view of all instances that generate tokens, and for each deployment one
+    view of its prefill instances."""
 
     def __init__(self, cluster: ClusterView, numbers: dict[tuple[int, str], int]) -> None:
         self.instances = cluster.instances
@@ -120,14 +121,15 @@ class Pairing:
         self.assemble(decode, prefill, decode, decider)
 
     def assemble(self, whole: Any, prefill: Any, decode: Any, decider: Any) -> None:
-        """Set the parts. The entry is the entry of `whole`, with the signals of the parts in place of its own."""
+        """Set the policies of the halves and the decider. The entry of the pairing is the entry of `whole`, but with
+        the signals that these parts read."""
         self.parts = (prefill, decode, decider)
         self.entry = combine_entries(whole, self.parts)
         self.split = 0  # number of requests with a prefill instance and a decode instance
         self.whole = 0  # number of requests on one instance
         self.halves: dict[int, Halves] = {}  # views by group of instances
         self.numbers: dict[tuple[int, str], int] = {}  # (group, pool) -> group number that the prefill half sees
-        self.sent: dict[int, InstanceView] = {}  # request -> prefill instance; used if the prefill half observes
+        self.sent: dict[int, InstanceView] = {}  # request -> prefill instance, if the prefill half gets events
         if any(hasattr(part, "observe") for part in self.parts):
             self.observe = self._observe
 

@@ -53,7 +53,7 @@ class LoadSpread:
         return candidates
 
 
-# If two totals differ by less than this, they count as equal: a sum in another order may differ in its last bits.
+# If the ratio of two totals is at least this, they count as equal, because rounding errors depend on the order of sums.
 ALMOST = 1.0 - 1e-12
 
 

@@ -26,7 +26,7 @@ from headway.policies.registry import Bounds, entry_of, policy
 from headway.types import NEVER, Priority, Request
 from headway.views.cluster import ClusterView
 
-SLACK: Final = 16  # stale entries that a lane may always keep
+SLACK: Final = 16  # number of stale entries that a lane may keep even if no request is live
 READS: Final = {  # saturation signal -> (exact signals, reported signals) that it reads
     "never": ((), ()),
     "utilization": (("inflight",), ("queued", "kv_used")),
@@ -86,7 +86,7 @@ class Band(Struct, eq=False):
     request has the lowest number."""
 
     name: str
-    lanes: defaultdict[str, Lane] = field(default_factory=lambda: defaultdict(Lane))  # by tenant
+    lanes: defaultdict[str, Lane] = field(default_factory=lambda: defaultdict(Lane))  # tenant -> lane
     members: OrderedDict[int, Waiting] = field(default_factory=OrderedDict)  # by request id, the newest last
     turns: list[tuple[int, int, Lane]] = []  # heap of the lanes that wait for a turn
     clock: int = 0  # with weighted fairness: rank of the last turn; otherwise: highest rank assigned so far
@@ -184,7 +184,7 @@ class Bands:
         return next(reached, len(self.thresholds))
 
     def give_turn(self, band: Band, lane: Lane) -> None:
-        """Let the lane wait for its next turn. With weighted fairness, a lane gains no credit while it is empty."""
+        """Add the lane to the lanes that wait for a turn. With weighted fairness, an empty lane gains no credit."""
         if self.fairness != "weighted":
             band.clock += 1
             lane.rank = band.clock
@@ -244,7 +244,7 @@ class Bands:
 
     @property
     def next_ps(self) -> int:
-        """The simulated time at which the next request times out, in picoseconds."""
+        """The time at which the next request times out, in picoseconds; NEVER if no request can time out."""
         if self.ttl_ps is None or not self.waiting:
             return NEVER
         return next(iter(self.waiting.values())).since_ps + self.ttl_ps
@@ -260,11 +260,11 @@ class Bands:
         return entry
 
     def oldest(self) -> Waiting | None:
-        """Remove and return the request that has waited longest."""
+        """Remove and return the request that has waited longest; None if the queue is empty."""
         return self.remove(next(iter(self.waiting))) if self.waiting else None
 
     def excess(self) -> Waiting | None:
-        """If a band or the whole queue exceeds its capacity, remove and return its newest request."""
+        """If a band or the whole queue exceeds its capacity, remove and return its newest request; otherwise None."""
         bands = [] if self.band_capacity is None else [(self.band_capacity, band.members, band) for band in self.bands]
         for limit, members, band in (*bands, (self.capacity, self.waiting, None)):
             if limit is not None and len(members) > limit:

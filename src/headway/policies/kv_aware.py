@@ -18,7 +18,7 @@ Weight = Annotated[float, Bounds(0, 1000)]
 
 ROUNDING = 1e-9  # larger than the rounding error of any score
 MAX_PREFIXES: Final = 1024  # maximum number of prefixes whose bids are cached
-FEW: Final = 8  # up to this number of instances, score all of them
+FEW: Final = 8  # with at most this number of instances, all of them are scored
 _watts: Final = attrgetter("watts")
 
 
@@ -130,7 +130,7 @@ class KvAware(Believer):
 
 
 def holders(instances: Sequence[InstanceView], hits: list[int]) -> Sequence[InstanceView]:
-    """Return the instances that hold a part of the prompt. If no instance does, or there are few, return all."""
+    """Return the instances that hold a part of the prompt. If there are none, or few instances in all, return all."""
     if len(instances) <= FEW or not any(hits):
         return instances
     return [view for view in instances if hits[view.index]] or instances

@@ -13,7 +13,7 @@ Observe = Callable[[Event], None]
 
 
 def combine_entries(whole: Any, parts: Iterable[Any]) -> Entry:
-    """Return the entry of `whole`, with the signals of its parts in place of its own."""
+    """Return the entry of `whole`, but with the signals that its parts read instead of its own signals."""
     entries = [entry_of(part) for part in parts]
     return replace(
         entry_of(whole),
@@ -30,7 +30,7 @@ def collect_metrics(parts: Iterable[tuple[str, Any]]) -> dict[str, float]:
 
 
 def observer(parts: Iterable[Any]) -> Observe | None:
-    """Return one `observe` function for all parts. If no part has one, return None, so that no events are made."""
+    """Return one `observe` function for all parts. If no part observes, return None, so that no events are created."""
     observers = [part.observe for part in parts if hasattr(part, "observe")]
     if len(observers) > 1:
         return partial(notify, observers)

@@ -1,18 +1,20 @@
-"""The router's belief about what each instance has cached: hierarchical block hashes, and an LRU limit per instance.
+"""The blocks that the router believes to be cached on each instance: hierarchical block hashes, with an LRU limit per
+instance.
 
-The belief is about blocks, but the index stores runs of blocks. Blocks that are touched together are adjacent in the
-LRU order, and the head of the prompt is more recent than its tail. So the part of a run that was touched at one time is
-one *piece*, and a touch costs O(1) amortised per run:
+The belief is about blocks, but the index stores runs of consecutive blocks. Blocks that are touched together are
+adjacent in the LRU order, and the head of the prompt is more recent than its tail. Therefore the part of a run that was
+touched at one time is one *piece*, and a touch costs O(1) amortised per run:
 
     touched whole         [0 ........................ 12)      one piece
     then its front only   [0 .... 4) [4 ............. 12)      the front becomes recent, the back keeps its position
     then whole again      [0 ........................ 12)      merged
 
-A block's parent is touched after the block. So an instance that holds a block holds the whole prefix before it, and the
-index needs only one number per run: the end of the blocks that the instance holds. An instance that reports evictions
-may lose a run and keep the runs after it (a hole); a match then ends at the hole. The tail of a run moves to slower
-tiers before its head. So two more numbers per run describe the tiers: the end of the blocks on the GPU, and the end of
-the blocks on the GPU or in CPU memory. A store that several instances share extends the match of each of them.
+A block's parent is touched after the block. Therefore an instance that holds a block holds the whole prefix before it,
+and the index needs only one number per run: the end of the blocks that the instance holds. An instance that reports
+evictions may lose a run and keep the runs after it (a hole); a match then ends at the hole. The tail of a run moves to
+slower tiers before its head. Therefore two more numbers per run describe the tiers: the end of the blocks on the GPU,
+and the end of the blocks on the GPU or in CPU memory. A store that several instances share extends the match of each of
+these instances.
 """
 
 from bisect import bisect_left
@@ -36,7 +38,7 @@ Pieces = OrderedDict[int | tuple[int, int], int]
 
 
 class PrefixIndex:
-    """One index for all instances: an instance holds the last `capacity` blocks that were routed to it.
+    """One index for all instances. It assumes that an instance holds the last `capacity` blocks that were routed to it.
 
     It behaves like an LRU cache of single blocks in which a prompt touches its blocks from last to first. Reading the
     index does not change the order.
@@ -55,14 +57,14 @@ class PrefixIndex:
         self._holes = False  # whether an instance may hold a run without all runs before it
         # key -> the end of the run's blocks on the GPU, and the end of its blocks on the GPU or in CPU memory
         self._moved: list[dict[int, tuple[int, int]]] = [{} for _ in range(instances)]
-        self._shared: list[list[SharedStore]] = []  # stores of each instance; empty if there are no shared stores
+        self._shared: list[list[SharedStore]] = []  # shared stores of each instance; empty if there are none
 
     def size(self, instance: int) -> int:
         """Return the number of blocks that the instance is believed to hold."""
         return self._sizes[instance]
 
     def utilization(self, instance: int) -> float:
-        """Return the share of the capacity that the instance is believed to hold."""
+        """Return the fraction of the capacity that the instance is believed to use."""
         return self._sizes[instance] / self.capacity
 
     def eviction_order(self, instance: int) -> Iterator[tuple[int, int, int]]:
@@ -94,8 +96,8 @@ class PrefixIndex:
         return matched
 
     def _deepest(self, runs: tuple[tuple[int, int], ...]) -> list[int]:
-        """Do the same as `matches` for a prompt of many runs. Search from its end, and skip runs that no further
-        instance holds."""
+        """Do the same as `matches` for a prompt of many runs. Search from its end, and skip a run if only instances
+        that are already matched hold it."""
         table, low = self._holders, self._held_by_any(runs)
         matched = self._none[:]
         if not low:
@@ -113,8 +115,8 @@ class PrefixIndex:
         return matched
 
     def _held_by_any(self, runs: tuple[tuple[int, int], ...]) -> int:
-        """Return the number of leading runs that some instance holds. Such an instance also holds all runs before, so
-        bisection works."""
+        """Return the number of leading runs that at least one instance holds. An instance that holds a run also holds
+        all runs before it, so bisection works."""
         table = self._holders
         return bisect_left(runs, True, key=lambda run: run[0] not in table)
 
@@ -157,7 +159,7 @@ class PrefixIndex:
         return matched
 
     def share(self, instances: Iterable[int], tier: str) -> SharedStore:
-        """Return a new store of that tier from which these instances load. The caller records its blocks in it."""
+        """Return a new store of that tier, from which these instances load. The caller records the store's blocks."""
         store = SharedStore(TIERS.index(tier))
         self._shared = self._shared or [[] for _ in range(self.instances)]
         for instance in instances:
@@ -188,8 +190,9 @@ class PrefixIndex:
         return matched
 
     def move(self, instance: int, key: int, block: int, source: int, target: int) -> None:
-        """Record that an instance has moved blocks of a run, `block` and those after it, from tier `source` to a slower
-        tier, or evicted them. If `target` is the GPU, the instance has loaded the blocks before `block` to the GPU."""
+        """Record that an instance has moved the blocks of a run from `block` on, from tier `source` to the slower tier
+        `target`, or has evicted them. If `target` is the GPU, the instance has loaded the blocks before `block` to the
+        GPU."""
         holders = self._holders.get(key)
         held = None if holders is None else holders.get(instance)
         if held is None:
@@ -224,8 +227,8 @@ class PrefixIndex:
                     moved[key] = (end, max(end, far))
 
     def remove(self, instance: int, key: int, end: int, *, hole: bool = True) -> None:
-        """Record that an instance has evicted the blocks of a run from `end` on. Pass `hole=False` if it holds no
-        blocks after them."""
+        """Record that an instance has evicted the blocks of a run from `end` on. Pass `hole=False` if the instance
+        holds no blocks after the evicted ones."""
         holders = self._holders.get(key)
         held = None if holders is None else holders.get(instance)
         if holders is None or held is None or held <= end:
@@ -356,7 +359,7 @@ class PrefixIndex:
             pieces.move_to_end(key)
 
     def _evict(self, instance: int, excess: int) -> None:
-        """Drop the least recently used blocks. They belong to the oldest piece, which is always the last of its run."""
+        """Drop the least recently used blocks. They are in the oldest piece, which is always the last of its run."""
         table = self._holders
         pieces = self._pieces[instance]
         fronts = self._fronts[instance]

@@ -1,4 +1,5 @@
-"""The queues of schedulers: the requests that wait at one instance, as tickets that contain what an engine may know."""
+"""The queues of schedulers. A queue contains the requests that wait at one instance, as tickets with the information
+that an engine may have."""
 
 from collections import deque
 from collections.abc import Callable
@@ -21,7 +22,7 @@ class Ticket(Struct, eq=False, gc=False):
     priority: float  # from the route or the priority stage; a higher value is served first
     enqueued_ps: int
     number: int  # sequence number of arrival at the instance
-    hints: Hints = NO_PRIORITY.hints  # from the priority stage
+    hints: Hints = NO_PRIORITY.hints  # hints of the priority stage
     generated: int = 0  # output tokens that the request had when it was last preempted
     preemptions: int = 0
     rank: Any = None  # sort key, for the queue to use
@@ -61,8 +62,8 @@ class Queue(Protocol):
         in order of entry. Equal calls must return the same order, or requests may never progress."""
 
 
-SLACK: Final = 16  # stale entries that a queue may always keep
-METHODS: Final = {"add": 1, "put_back": 1, "first": 0, "take": 0, "remove": 1, "order": 1}  # with argument counts
+SLACK: Final = 16  # number of removed entries that a queue may keep even if it is short
+METHODS: Final = {"add": 1, "put_back": 1, "first": 0, "take": 0, "remove": 1, "order": 1}  # argument counts
 OPTIONAL: Final = {"chunk": 1, "ended": 3}
 
 

@@ -50,7 +50,7 @@ DEFAULT_POLICIES: Final = {
     "scaling": "static",
 }
 
-EVERYTHING = ("all",)  # as `exact`: the policy reads every exact signal
+EVERYTHING = ("all",)  # value of `exact` if the policy reads every exact signal
 
 # The role of a policy in a comparison. A `policy` runs unless the caller names other policies. An `extra` is a variant
 # of another policy, or a rule for rare cases. A `control` shows one effect and is not for production. A `template` has
@@ -72,8 +72,8 @@ class Entry(msgspec.Struct, frozen=True):
     stage: str
     name: str
     make: type
-    exact: tuple[str, ...]  # the signals that the policy reads and this router counts itself
-    reported: tuple[str, ...]  # the signals that the policy reads and instances report
+    exact: tuple[str, ...]  # signals that the policy reads and that the router counts itself
+    reported: tuple[str, ...]  # signals that the policy reads and that instances report
     oracle: bool  # whether the policy reads the true cache state, which no live router knows
     kind: Kind = "policy"
 
@@ -176,7 +176,8 @@ def own_entry(policy: Any) -> Entry | None:
 
 
 def default_entry(stage: str, cls: type) -> Entry:
-    """Return an entry for a class that declares none: it reads every signal, and is an oracle if its base class is."""
+    """Return the entry of a class that declares no entry. The policy is assumed to read every signal, and to be an
+    oracle if its base class is one."""
     base = getattr(cls, "entry", None)
     return Entry(stage, canonical(cls.__name__), cls, EVERYTHING, REPORTED, isinstance(base, Entry) and base.oracle)
 
@@ -289,7 +290,8 @@ def values_of(policy: Any) -> dict[str, Any]:
 
 
 def explicit(stage: str, spec: Any, where: str, policy: Any = None) -> dict[str, Any]:
-    """Return a policy's name and all its parameters. A caller that has built the policy of `spec` passes it too."""
+    """Return a policy's name and all its parameters. If the caller has already built the policy of `spec`, it passes
+    it as `policy`."""
     name, _ = split(spec, where)
     policy = build(stage, spec, where) if policy is None else policy
     return {"name": name if is_file(name) else policy.entry.name, **msgspec.to_builtins(values_of(policy))}

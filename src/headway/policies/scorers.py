@@ -66,7 +66,7 @@ class Prefixed(Believer):
         self._matched: list[int] = [0] * self.index.instances
 
     def believed_tokens(self, view: InstanceView) -> int:
-        """Return the prompt tokens of the request scored last that the instance is believed to have cached."""
+        """Return how many prompt tokens of the last scored request are believed to be cached on the instance."""
         return self._matched[view.index] * self.block_tokens
 
 

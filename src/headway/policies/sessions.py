@@ -21,11 +21,12 @@ class Sessions(Struct, eq=False):
     dropped."""
 
     limit: int
-    # Sessions are in order of use, the least recently seen first. The instances of a session are the latest first.
+    # Sessions are in order of use, the least recently seen first. The instances of a session are in order of binding,
+    # the latest first.
     bound: OrderedDict[str, tuple[InstanceView, ...]] = field(default_factory=OrderedDict)
 
     def find(self, session: str, instances: Sequence[InstanceView]) -> InstanceView | None:
-        """Return the one of these instances that the session is bound to. If there is none, return None."""
+        """Return the instance that the session is bound to. If it is not one of `instances`, return None."""
         homes = self.bound.get(session)
         if homes is None:
             return None

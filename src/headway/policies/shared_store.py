@@ -1,6 +1,6 @@
-"""The router's belief about the content of a shared store: one contiguous range of blocks for each run.
+"""The blocks that the router believes to be in a shared store: for each run of a prompt, one contiguous range.
 
-Other blocks of the run are ignored, so the store may hold more than the router believes.
+The router ignores other blocks of the run, so the store may contain more blocks than the router believes.
 """
 
 from msgspec import Struct
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 class SharedStore(Struct, eq=False):
     level: int
-    stretches: dict[int, tuple[int, int]] = {}  # key -> first block, end block
+    stretches: dict[int, tuple[int, int]] = {}  # key of a run -> first block, end block
 
     def put(self, key: int, start: int, end: int) -> None:
         if start >= end:
@@ -31,6 +31,6 @@ class SharedStore(Struct, eq=False):
             self.stretches.pop(key, None)
 
     def reach(self, key: int, at: int) -> int:
-        """Return the end of the stored blocks of a run that follow `at` without a gap."""
+        """Return the end of the stored blocks of a run that follow `at` without a gap; `at` if there are none."""
         first, last = self.stretches.get(key, (0, 0))
         return last if first <= at < last else at

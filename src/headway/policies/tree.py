@@ -40,7 +40,7 @@ JOINED: Final = {"all": " and ", "any": " or "}
 
 
 class TreeSource(Struct, frozen=True):
-    """The source of a tree, and for each line of it the location in the tree that it comes from."""
+    """The source that a tree is compiled to, and for each line of the source the location in the tree."""
 
     text: str
     places: list[str]

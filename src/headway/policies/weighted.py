@@ -107,9 +107,9 @@ class Weighted:
 
 
 def combiner(weights: list[float]) -> Callable[[list[list[float]]], list[float]]:
-    """Return a function that computes the weighted totals, summed in the order of the scorers. Profiles with few
-    scorers need one pass. All lists have the same length; the check of `zip(strict=True)` would take as long as the
-    sum."""
+    """Return a function that computes the weighted totals, summed in the order of the scorers. Profiles with at most
+    three scorers need one pass. This pass omits `strict=True`, because all lists have the same length, and the check
+    would take as long as the sum."""
     if len(weights) == 1:
         return lambda scores: scores[0]
     if len(weights) == 2:
@@ -138,7 +138,7 @@ def clamped_score(scorer: Any, request: Request, candidates: Candidates, cluster
 
 
 def clamp(scorer: Any, values: Any, request: Request, count: int) -> list[float]:
-    """Return `count` scores in [0, 1]. Values outside are clamped, and missing values become 0."""
+    """Return `count` scores in [0, 1]. Values outside this range are clamped, and missing values become 0."""
     where, right = f"{PLACE}.{part_name(scorer)}", "scores must be numbers from 0 to 1, one per candidate"
     if values is None:
         values = []

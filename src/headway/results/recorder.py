@@ -291,7 +291,7 @@ def seen_stats(
 
 
 def covered_time(stays: list[tuple[int, int]]) -> int:
-    """Return the total time covered by the stays, which must be sorted by their begin."""
+    """Return the total time that the stays cover. They are (begin, end) pairs, which must be sorted by begin."""
     total, until = 0, -1
     for begin, end in stays:
         if end > until:

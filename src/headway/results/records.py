@@ -45,10 +45,10 @@ class KvMove(Struct, frozen=True, gc=False, tag_field="event", tag="kv_move"):
 
     at_ps: int
     instance: int
-    kind: str  # offload and reload; swap_out and swap_in of a preempted request
-    tier: str  # the tier below the GPU: the source or the destination
+    kind: str  # offload, reload, or swap_out and swap_in of a preempted request
+    tier: str  # the tier below the GPU, which is the source or the destination of the move
     blocks: int
-    request: int = -1  # the request that owns the blocks, if there is one
+    request: int = -1  # the request that owns the blocks; -1 if no request owns them
 
 
 class Series(Struct, frozen=True):
@@ -62,24 +62,24 @@ class Series(Struct, frozen=True):
 
 
 class Counterfactual(Struct, frozen=True):
-    """The result of sending a request to another target: the same run, except for this decision and its consequences.
-    A time is -1 if the event never happened; an objective without a value is None."""
+    """The result of a simulation that repeats a run, but sends one request to another target. A time is -1 if the event
+    never happened. An objective without a value is None."""
 
     request: int
     at_ps: int
-    chosen: int  # the instance that generates
+    chosen: int  # index of the instance that generates the tokens
     alternative: int
     ttft_ps: int
     alternative_ttft_ps: int
     e2e_ps: int
     alternative_e2e_ps: int
     objective: str  # a figure of the summary, as in slo.goodput_ratio
-    value: float | None  # in the actual run
+    value: float | None  # value of the objective in the actual run
     alternative_value: float | None
-    chosen_prefill: int = -1  # the instance that computes the prompt, if it is another one; otherwise -1
+    chosen_prefill: int = -1  # index of the instance that computes the prompt; -1 if it is `chosen`
     alternative_prefill: int = -1
-    # Prompt tokens cached at the chosen and at the alternative instance; -1 if the alternative would have moved the
-    # request on.
+    # Prompt tokens cached at the chosen and at the alternative instance. The second number is -1 if the request moved
+    # to yet another instance, or was retried, in the alternative run.
     cached_tokens: int = 0
     alternative_cached_tokens: int = 0
 
@@ -90,14 +90,16 @@ class Counterfactual(Struct, frozen=True):
 
     @property
     def regret_ps(self) -> int | None:
-        """How much earlier the alternative gives the first token; negative if later, None if a run has none."""
+        """How much earlier the alternative gives the first token (negative if later). None if a run has no first
+        token."""
         if self.ttft_ps < 0 or self.alternative_ttft_ps < 0:
             return None
         return self.ttft_ps - self.alternative_ttft_ps
 
 
 def best_alternatives(tried: Sequence[Counterfactual]) -> dict[int, int]:
-    """Return by request the index of the alternative with the earliest first token, if both runs have a first token."""
+    """Return, for each request, the index of the alternative with the earliest first token. Alternatives count only if
+    both runs have a first token."""
     best: dict[int, int] = {}
     for place, other in enumerate(tried):
         if other.regret_ps is not None:
@@ -111,8 +113,8 @@ class Prompt(Struct, frozen=True):
     """The prompt of a live request as the keys of its blocks. The text itself is never stored."""
 
     request: int
-    tokens: int  # as the router counted them; `ends` refer to this count
-    keys: Sequence[int]  # each depends on all keys before it
+    tokens: int  # number of tokens as the router counted them; `ends` refer to this count
+    keys: Sequence[int]  # key of each block; a key depends on all keys before it
     ends: Sequence[int]  # the end of each block, in tokens
     max_tokens: int | None = None  # the limit that the client requested
 
@@ -124,7 +126,7 @@ class Finding(Struct, frozen=True):
     at_ps: int  # begin
     until_ps: int  # end
     severity: float  # from 0 (negligible) to 1
-    count: int  # requests or events
+    count: int  # number of requests or events
     title: str  # one sentence with the most important figures
     requests: list[int] = []  # the first or worst requests, at most EXAMPLES
     instances: list[int] = []

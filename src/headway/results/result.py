@@ -20,12 +20,13 @@ from headway.types import PS_PER_SECOND, Json
 
 
 class Result:
-    """One run. `requests` has the columns of its requests, `summary()` its figures, and `scenario` reproduces it.
+    """The result of one run. `requests` has the columns of the requests, `summary()` returns the figures, and
+    `scenario` reproduces the run.
 
     With autoscaling or faults, `states` lists the instances' states and `scaling_events` the autoscaler's changes.
     `preemptions` and `thrashes` list single events. All lists are in order of time. If decisions were traced, they are
     in `decisions`, and `series` has the use of the KV caches over time. A full trace has changes of batches and moves
-    of KV blocks in `events`. `counterfactuals` are simulated alternatives. Live traffic has `prompts`.
+    of KV blocks in `events`. `counterfactuals` are simulated alternatives. `prompts` exist only for live traffic.
     """
 
     __slots__ = (
@@ -94,7 +95,7 @@ class Result:
         """Return the time of the first arrival and the end of the run."""
         arrivals, ends = self.requests.column("arrival_ps"), self.requests.column("finished_ps")
         begun: int = arrivals[0] if len(arrivals) else 0
-        length = round(self._summary["duration_s"] * PS_PER_SECOND)  # to the precision of a float
+        length = round(self._summary["duration_s"] * PS_PER_SECOND)  # exact only to the precision of a float
         return begun, max(begun + length, max(ends, default=0))
 
     @classmethod
@@ -109,8 +110,8 @@ class Result:
         return result
 
     def key(self) -> str:
-        """Return the run key: runs with the same key have the same result. Empty if a policy was a Python object of the
-        caller."""
+        """Return the run key: runs with the same key have the same result. The key is an empty string if a policy was a
+        Python object of the caller."""
         return self._key()
 
     def findings(self) -> list[Finding]:
@@ -123,7 +124,7 @@ class Result:
         return self._summary
 
     def to_json(self) -> str:
-        """Return the summary as one JSON document, keys in the order of their definition."""
+        """Return the summary as one JSON document, with its keys in the order of their definition."""
         return store.pretty(self._summary)
 
     def save(self, folder: str | Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""The requests that the statistics cover: completed, after the warm-up, with the targets that they met."""
+"""The requests that the statistics cover (those completed after the warm-up), and the targets that they met."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headway.results.recorder import COMPLETED, RequestColumns, RunFacts, Target
 from headway.results.statistics import spread_of
 from headway.types import PS_PER_SECOND, Json
 
-Met = list[bool | None]  # by request: whether it met a target; None if it has no such target
+Met = list[bool | None]  # for each request, whether it met a target; None if it has no such target
 
 
 class Sample(Struct):
@@ -21,11 +21,11 @@ class Sample(Struct):
     ttft_ps: list[int]
     queue_wait_ps: list[int]
     e2e_ps: list[int]
-    decode_ps: list[int]  # from the first token to the last
+    decode_ps: list[int]  # time from the first token to the last
     prompt_tokens: list[int]
     output_tokens: list[int]
-    met: dict[str, Met]  # by target; only targets that some request has
-    good: list[bool] | None  # whether it met all its targets; None if no request has a target
+    met: dict[str, Met]  # by name of the target; contains only targets that at least one request has
+    good: list[bool] | None  # whether each request met all its targets; None if no request has a target
 
     def __len__(self) -> int:
         return len(self.e2e_ps)
@@ -36,7 +36,7 @@ class Sample(Struct):
         return [decode / (tokens - 1) for decode, tokens in pairs if tokens > 1]
 
     def part(self, positions: Sequence[int]) -> Sample:
-        """Return the requests at these positions."""
+        """Return a sample of the requests at these positions."""
         columns = {name: values for name, values in structs.asdict(self).items() if isinstance(values, list)}
         picked = {name: [values[position] for position in positions] for name, values in columns.items()}
         met = {name: [flags[position] for position in positions] for name, flags in self.met.items()}
@@ -74,7 +74,8 @@ def completed_sample(recorder: RequestColumns, facts: RunFacts) -> Sample:
 
 
 def _judge(sample: Sample, by_tenant: Sequence[Targets], tenants: Sequence[int]) -> None:
-    """Compare the times with the targets of their tenants. A single output token has no TPOT and meets any target."""
+    """Compare the times with the targets of the tenants. A request with a single output token has no TPOT, so it meets
+    any TPOT target."""
     times = {"ttft": sample.ttft_ps, "tpot": sample.decode_ps, "e2e": sample.e2e_ps}
     for name, values in times.items():
         targets: list[int | None] = [getattr(slo, f"{name}_ps") for slo in by_tenant]
@@ -106,7 +107,8 @@ def throughput(sample: Sample, window_ps: int | None) -> Json:
 
 
 def attainment(sample: Sample, planned: int, window_ps: int | None) -> Json:
-    """Return the share of requests with a target that met it, and the goodput: requests that met all their targets."""
+    """Return, for each target, the fraction of the requests with this target that met it, and the goodput: the requests
+    that met all their targets."""
     section: Json = {}
     for name in ("ttft", "tpot", "e2e"):
         met = sample.met.get(name, ())
@@ -126,7 +128,7 @@ def ratio(part: int, whole: int) -> float | None:
 
 
 def rate(count: int, window_ps: int | None) -> float | None:
-    """Return a count per second; None without a window, 0 if the window's length is 0."""
+    """Return a count per second. If there is no window, return None; if its length is 0, return 0."""
     if window_ps is None:
         return None
     return count * PS_PER_SECOND / window_ps if window_ps > 0 else 0.0

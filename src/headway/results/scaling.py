@@ -19,7 +19,7 @@ class Level(NamedTuple):
 
     at_ps: int
     held: int  # instances that are paid for: all except stopped ones
-    replicas: int  # neither stopped nor draining
+    replicas: int  # instances that are neither stopped nor draining
     serving: int
 
 
@@ -118,7 +118,7 @@ def turns_back(earlier: ScaleRecord, later: ScaleRecord) -> bool:
 
 def startups(changes: Sequence[StateChange]) -> tuple[list[int], list[int]]:
     """Return how long each started instance took from provisioning until it served, and until it was ready. Instances
-    that existed at the beginning, or that stopped before that point, have no entry."""
+    that existed at the beginning, or that stopped before they served or were ready, have no entry."""
     since: dict[int, int] = {}
     serves: set[int] = set()
     serve_ps, ready_ps = [], []

@@ -2,7 +2,8 @@
 
 A running request takes the lowest free slot from its first step to its end. A disaggregated request has a slot at its
 prefill instance until the handover, and one at its decode instance from the arrival of its KV cache. A preempted
-request keeps its slot. A request that moved between instances has none, because the time of its move is not recorded.
+request keeps its slot. A request that moved between instances has no slot, because the time of its move is not
+recorded.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ WAITING, RUNNING = 0, 1
 
 
 class Stay(NamedTuple):
-    """A request in a slot. Its prompt was computed there by `first_ps`; -1 if never. If `generate` is set, it arrived
-    with its KV cache and only generates."""
+    """A request in a slot of an instance. The instance had computed the prompt by `first_ps`; -1 if it never did. If
+    `generate` is set, the request arrived with its KV cache, and the instance only generates tokens."""
 
     row: int
     slot: int
@@ -30,7 +31,8 @@ class Stay(NamedTuple):
 
 
 class Places:
-    """The requests of each instance: `prompts` that it computes, and `answers` that it only generates."""
+    """The requests of each instance: `prompts` are those whose prompt the instance computes, and `answers` are those
+    for which it only generates tokens."""
 
     def __init__(self, requests: Table, until_ps: int) -> None:
         self.until_ps = until_ps  # assumed end of requests that have not ended
@@ -50,7 +52,7 @@ class Places:
                 self.answers.setdefault(instance, array("q")).append(row)
 
     def select(self, *names: str) -> Iterator[tuple[int, tuple[Any, ...]]]:
-        """Yield each request with its values of these columns."""
+        """Yield each request (its row) with its values in these columns."""
         return enumerate(zip(*(self.column[name] for name in names), strict=True))
 
     def end_ps(self, row: int) -> int:
@@ -91,7 +93,7 @@ class Places:
         return first, self.end_ps(row)
 
     def levels(self, instance: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the time and the running and waiting requests of an instance, at each change."""
+        """Yield the time and the numbers of running and waiting requests of an instance, at each change."""
         changes: list[int] = []  # each change as one integer: time, running or waiting, plus or minus one
         for _, begun, until in self.waits(instance):
             changes += (begun << 2 | WAITING << 1 | 1, until << 2 | WAITING << 1)
@@ -109,7 +111,7 @@ class Places:
 
 
 def levels(changes: list[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield the time and the running and waiting requests after all changes of that time."""
+    """Yield each time with the numbers of running and waiting requests after all changes at that time."""
     changes.sort()
     counts, now = [0, 0], -1
     for change in changes:

@@ -43,7 +43,7 @@ def spread(count: int, total: float, at: Callable[[int], float]) -> Spread:
 
 
 def spread_of(values: Sequence[float]) -> Spread:
-    """Return the statistics of integers (exact) or of floats."""
+    """Return the statistics of integers or floats. Sums of integers are exact."""
     ordered = sorted(values)
     whole = not ordered or isinstance(ordered[0], int)
     return spread(len(ordered), sum(ordered) if whole else fsum(ordered), ordered.__getitem__)
@@ -54,7 +54,7 @@ DECIMALS: Final = 9  # decimals of a quantile; further decimals differ between m
 
 
 class Interval(Struct, frozen=True):
-    """A mean with its confidence interval; a single seed has no bounds."""
+    """A mean with its confidence interval. With a single seed, the bounds are None."""
 
     mean: float
     low: float | None
@@ -63,8 +63,8 @@ class Interval(Struct, frozen=True):
 
 @cache
 def quantile(freedom: int) -> float:
-    """Return t such that a variable of Student's distribution lies within ±t with 95 % probability."""
-    low, high = 1.0, 13.0  # below the normal quantile, above the quantile of one degree of freedom
+    """Return t such that a variable of Student's t-distribution is within ±t with 95 % probability."""
+    low, high = 1.0, 13.0  # less than the normal quantile, and more than the quantile for one degree of freedom
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if within(middle, freedom) < CONFIDENCE else (low, middle)
@@ -72,8 +72,8 @@ def quantile(freedom: int) -> float:
 
 
 def within(t: float, freedom: int) -> float:
-    """Return the probability that a variable of Student's distribution lies between -t and t, by the finite sums for
-    whole degrees of freedom (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    """Return the probability that a variable of Student's t-distribution is between -t and t. The finite sums are those
+    for whole degrees of freedom (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
     square = freedom / (freedom + t * t)  # cos² of the angle whose tangent is t / sqrt(freedom)
     sine = t / sqrt(freedom + t * t)
     odd = freedom % 2
@@ -98,7 +98,8 @@ def mean_of(values: Sequence[float]) -> Interval:
 
 
 def interval(values: Sequence[float | None], share: bool = False) -> Interval | None:
-    """Return the mean over seeds with its t-interval, cut at 0 and, for a share, at 1; None if a seed has no value."""
+    """Return the mean over seeds with its t-interval, clipped at 0 and, with `share`, also at 1. If a seed has no
+    value, return None."""
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return None

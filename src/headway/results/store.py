@@ -1,4 +1,4 @@
-"""A run folder: the same bytes for the same run.
+"""Writes and reads run folders. Equal runs give equal bytes.
 
     manifest.json          format number, version, run key, seeds and trace level; marks the folder as a run folder
     scenario.yaml          the resolved scenario, which reproduces the run
@@ -19,7 +19,7 @@ The following files exist only if they have entries, with one object per line:
     counterfactuals.jsonl  simulated alternatives
     prompts.jsonl          the keys of the prompts' blocks, for live traffic
 
-No file contains a wall-clock time. They are not compressed, because zlib's output differs between builds.
+No file contains a wall-clock time. The files are not compressed, because zlib's output differs between builds.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ from headway.results.table import Table
 from headway.types import Json
 
 FORMAT = 1
-TRACES: Final = ("minimal", "decisions", "full")  # see `experiment.run`
+TRACES: Final = ("minimal", "decisions", "full")  # levels of detail, see `experiment.run`
 MANIFEST, SCENARIO, SUMMARY, REQUESTS = "manifest.json", "scenario.yaml", "summary.json", "requests.jsonl"
 DECISIONS, ADMISSION = "decisions.jsonl", "admission.jsonl"
 STUDY = "study.json"  # marks a folder of several runs
@@ -51,8 +51,8 @@ LONGEST: Final = 300  # maximum length of a path in an error, in characters
 # Keys that readers of a run rely on, with their types.
 PARTS_OF_SCENARIO: Final = {"workload": dict, "cluster": dict, "policies": dict, "seed": dict, "warmup": int}
 PARTS_OF_SUMMARY: Final = {"requests": dict, "latency": dict, "instances": list}
-_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast if it is installed
-# The other lists of a result: the file of each, and the type of its lines.
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader is ten times as fast
+# The other lists of a result: name of the list -> its file, and the type of the lines in it.
 LISTS: Final[dict[str, tuple[str, Any]]] = {
     "findings": ("findings.jsonl", Finding),
     "series": ("gauges.jsonl", Series),
@@ -78,7 +78,7 @@ class RunFiles(msgspec.Struct):
     trace: str = "minimal"
 
     def parts(self) -> dict[str, Sequence[Any]]:
-        """Return the lines of each file except the requests'; files without lines are not written."""
+        """Return the lines of each JSONL file, except those of the requests. Files without lines are left out."""
         parts = {LISTS[name][0]: lines for name, lines in self.lists.items()}
         if self.decisions is not None:
             parts |= {DECISIONS: self.decisions, ADMISSION: self.decisions.verdicts}
@@ -107,14 +107,14 @@ def pretty(document: Json) -> str:
 
 
 def write(folder: str | Path, run: RunFiles) -> None:
-    """Write a run folder. The manifest is written first, so that an interrupted write can be repeated, and again with
-    the key at the end."""
+    """Write a run folder. The manifest is written first, because it allows a repetition to overwrite the folder after
+    an interrupted write. At the end it is written again, with the key."""
     place = Path(folder)
     with writing(place):
         check(place)
         place.mkdir(parents=True, exist_ok=True)
         old = (SUMMARY, REQUESTS, SCENARIO, DECISIONS, ADMISSION, *(file for file, _ in LISTS.values()))
-        for name in old:  # never mix two runs
+        for name in old:  # so that the folder never contains files of two runs
             (place / name).unlink(missing_ok=True)
         manifest = Manifest(FORMAT, __version__, run.scenario.get("seed"), run.trace)
         _text(place / MANIFEST, pretty(msgspec.to_builtins(manifest)) + "\n")
@@ -161,8 +161,8 @@ def manifest(folder: str | Path) -> Manifest | None:
 
 
 def check(folder: str | Path, kind: str = "run", read: Callable[[Path], object | None] = manifest) -> None:
-    """Raise unless a folder of this kind can be written there; `read` returns None if the folder is not of this kind.
-    Other files are never overwritten. Call it before the simulation."""
+    """Raise unless a folder of this kind can be written there. `read` returns None if the folder is not of this kind.
+    Other files are never overwritten. Call this function before the simulation."""
     place = Path(folder)
     with writing(place):
         if place.exists() and not place.is_dir():
@@ -178,7 +178,7 @@ def check(folder: str | Path, kind: str = "run", read: Callable[[Path], object |
 
 
 def has(folder: str | Path, key: str, trace: str) -> bool:
-    """Return whether this version wrote a run with this key to the folder, with at least the detail of `trace`."""
+    """Return whether this version of Headway wrote a run with this key, and with at least the detail of `trace`."""
     known = manifest(folder)
     if known is None or (known.format, known.headway, known.key) != (FORMAT, __version__, key):
         return False
@@ -240,7 +240,7 @@ def _missing(folder: Path, name: str) -> HeadwayError:
 
 
 def _check_same_run(folder: Path, summary: Json, requests: Table, decisions: Decisions | None) -> None:
-    """Raise if the files of a run folder are from two runs, or if one is incomplete."""
+    """Raise if the files of a run folder are from two runs, or if a file is incomplete."""
     arrived, rows = summary["requests"].get("arrived"), len(requests)
     if arrived != rows:
         _unreadable(folder, f"{REQUESTS} has {rows:,} requests, but {SUMMARY} counts {arrived:,}; run it again")

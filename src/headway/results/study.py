@@ -5,7 +5,7 @@
     NAME/         the run folder of a run's first seed
     seeds/        the summaries of a sweep's further seeds, one file per run key
 
-Everything is written under a temporary name first, so that the folder never contains half a file or run.
+Everything is written under a temporary name first, so that the folder never contains an incomplete file or run.
 """
 
 import os
@@ -30,7 +30,7 @@ STUDY: Final = store.STUDY
 SEEDS: Final = "seeds"
 PART: Final = ".part"  # suffix of files and folders that are being written
 UNFINISHED: Final = "Unfinished: some runs are missing."  # the verdict until all runs are done
-TRIES: Final = 10  # attempts to replace a folder
+TRIES: Final = 10  # maximum number of attempts to replace a folder
 LONGEST: Final = 100  # maximum length of a folder's name without its key, in characters
 Kind = Literal["comparison", "sweep"]
 
@@ -97,13 +97,13 @@ def run_entry(
     seeds: int = 1,
     aside: str | None = None,
 ) -> Json:
-    """Return the entry of a run in `study.json`; `aside` is template or control if the run ranks last."""
+    """Return the entry of a run in `study.json`. If the run ranks behind the others, `aside` is template or control."""
     return {"folder": folder, "label": label, "oracle": oracle, "aside": aside, "vary": vary or {}, "seeds": seeds}
 
 
 def write_whole(file: Path, text: str) -> None:
     """Write a file that is either complete or absent."""
-    part = file.with_name(f".{file.name}.{os.getpid()}{PART}")  # two points of a sweep may share a run
+    part = file.with_name(f".{file.name}.{os.getpid()}{PART}")  # unique, as two points of a sweep may share a run
     with store.writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(text, encoding="utf-8", newline="\n")
@@ -111,13 +111,14 @@ def write_whole(file: Path, text: str) -> None:
 
 
 def save(result: Result, folder: Path) -> None:
-    """Write a run folder that is either complete or absent, replacing an old one."""
+    """Write a run folder that is either complete or absent. An existing folder is replaced."""
     with _new_folder(folder) as part:
         result.save(part)
 
 
 def adopt(folder: Path, files: dict[str, bytes]) -> None:
-    """Write files that a worker returned (run folders, seeds' summaries), by their paths in the study folder."""
+    """Write files that a worker returned: run folders, and summaries of seeds. `files` maps paths in the study folder
+    to contents."""
     runs: dict[str, dict[str, bytes]] = {}
     for place, content in files.items():
         name, _, rest = place.partition("/")
@@ -134,7 +135,7 @@ def adopt(folder: Path, files: dict[str, bytes]) -> None:
 
 @contextmanager
 def _new_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder that replaces `folder` at the end, even if another process does so at that moment."""
+    """Yield a temporary folder that replaces `folder` at the end, even if another process replaces it meanwhile."""
     part = folder.with_name(f".{folder.name}.{os.getpid()}{PART}")
     with store.writing(folder):
         shutil.rmtree(part, ignore_errors=True)
@@ -162,7 +163,7 @@ def clear_parts(folder: Path) -> None:
 
 
 def _others(name: str) -> bool:
-    """Return whether another running process owns the partial file or folder of that name."""
+    """Return whether another running process owns the partial file or folder with this name."""
     match = re.search(rf"\.(\d+){re.escape(PART)}$", name)
     if match is None or int(match[1]) == os.getpid() or not hasattr(os, "getpgid"):
         return False
@@ -176,7 +177,7 @@ def _others(name: str) -> bool:
 
 
 def remove_runs(folder: Path) -> None:
-    """Remove the run folders of the old study, before another one replaces it."""
+    """Remove the run folders of the old study, before a new study replaces it."""
     for run in (_read_study(folder) or {}).get("runs", []):
         place = folder / Path(str(run["folder"])).name
         if (place / store.MANIFEST).is_file():
@@ -207,7 +208,7 @@ def read_summary(folder: Path, key: str, trace: str) -> Json | None:
 
 
 def write_seed(folder: Path, key: str, summary: Json) -> None:
-    """Write the summary of a further seed, under its run key."""
+    """Write the summary of a further seed to a file that is named after its run key."""
     document = {"format": FORMAT, "headway": __version__, "key": key, "summary": summary}
     write_whole(folder / SEEDS / f"{key}.json", store.pretty(document) + "\n")
 

@@ -1,7 +1,7 @@
-"""Totals over a run's routing decisions, in one pass: how often they passed over cached prefixes, and at what cost.
+"""Totals over a run's routing decisions, in one pass: how often they ignored cached prefixes, and at what cost.
 
 A decision is judged by the instance that computes the prompt. Outcomes count only for requests that were dispatched
-once, so that they follow from that decision.
+once, so that each outcome follows from a single decision.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from msgspec import Struct, field
 from headway.results.decisions import Decision, Decisions, scorer_weights
 from headway.results.result import Result
 
-SHORT_QUEUE: Final = 5  # requests: a queue below this is short
+SHORT_QUEUE: Final = 5  # a queue with fewer requests than this is short
 WORST_KEPT: Final = 64  # number of worst decisions that are kept
 
 
 class Away(Struct):
-    """Decisions for an instance although another was believed to cache more of the prompt."""
+    """Decisions that chose an instance although another instance was believed to cache more of the prompt."""
 
     count: int = 0
-    tokens: int = 0  # additional tokens that the best instance was believed to cache, summed
+    tokens: int = 0  # sum of the additional tokens that the best instance was believed to cache
     uncached: int = 0  # decisions whose request hit no cache
     missed: int = 0  # decisions whose request missed its targets
     judged: int = 0  # decisions whose request could be judged by its targets
@@ -36,26 +36,26 @@ class Away(Struct):
 
 class Survey(Struct):
     count: int = 0
-    candidates: int = 0  # number of candidates, summed over the decisions
+    candidates: int = 0  # sum of the numbers of candidates
     estimated: int = 0  # decisions with an estimate of the latency model
-    regret_ps: int = 0  # estimated regret, summed
+    regret_ps: int = 0  # sum of the estimated regrets
     regretted: int = 0  # decisions with regret
     away: Away = field(default_factory=Away)
     hit_elsewhere: int = 0  # cache misses while another instance was believed to cache more
     compared: int = 0  # decisions with an estimate and an actual first token
-    expected_ps: int = 0  # their estimates, summed
-    waited_ps: int = 0  # their actual times from decision to first token, summed
+    expected_ps: int = 0  # sum of the estimates of the compared decisions
+    waited_ps: int = 0  # sum of the actual times from the compared decisions to the first tokens
     worst: list[tuple[int, int]] = field(default_factory=list)  # (estimated regret, index of the decision), worst first
-    regrets_ps: array[int] = field(default_factory=lambda: array("q"))  # of each decision that has an estimated regret
-    arguments: dict[str, array[float]] = field(default_factory=dict)  # by scorer: chosen score minus mean score
-    # By request, from its last decision: queued requests and believed cached tokens at the chosen instance; -1 without
-    # a decision.
+    regrets_ps: array[int] = field(default_factory=lambda: array("q"))  # of each decision with an estimate
+    arguments: dict[str, array[float]] = field(default_factory=dict)  # scorer -> chosen minus mean scores
+    # For each request, from its last decision: the number of queued requests and the believed cached tokens at the
+    # chosen instance; -1 if the request has no decision.
     queued: array[int] = field(default_factory=lambda: array("i"))
     believed: array[int] = field(default_factory=lambda: array("q"))
 
 
 def survey(result: Result, missed: Sequence[int] | None = None, step: int = 1) -> Survey:
-    """Read every decision, or one in `step`; `missed` has for each request whether it missed its targets."""
+    """Read every decision, or every `step`-th one. `missed` says for each request whether it missed its targets."""
     rows, worst = len(result.requests), list[tuple[int, int]]()
     decisions = result.decisions or Decisions([])
     totals = Survey(queued=array("i", [-1]) * rows, believed=array("q", [-1]) * rows)
@@ -113,7 +113,7 @@ def _beliefs(
 
 
 def _arguments(totals: Survey, decision: Decision) -> None:
-    """Add, for each scorer, its score of the chosen candidate minus its mean score."""
+    """Add, for each scorer, the score of the chosen candidate minus the mean score of all candidates."""
     target, sign = decision.place(decision.target), -1 if decision.lowest_wins else 1
     for scorer, scores in decision.scores.items():
         scored = [score for score in scores if score is not None]
@@ -124,14 +124,15 @@ def _arguments(totals: Survey, decision: Decision) -> None:
 
 
 def best_estimate(decision: Decision) -> int:
-    """Return the position of the candidate with the earliest estimated first token."""
+    """Return the position of the candidate with the earliest estimated first token; without estimates, of the chosen
+    one."""
     places = [place for place, estimate in enumerate(decision.estimated_ttft_ps) if estimate >= 0]
     return min(places, key=decision.estimated_ttft_ps.__getitem__, default=decision.place(decision.judged))
 
 
 def best_holder(decision: Decision) -> int:
-    """Return the position of the candidate that computes prompts and is believed to cache most of this one; among
-    equals, the chosen one, else the first."""
+    """Return the position of the candidate that can compute the prompt and is believed to cache most of it. Of equal
+    candidates, return the chosen one or, if it is not among them, the first."""
     chosen = decision.place(decision.judged)
     best = chosen
     for place, tokens in enumerate(decision.believed_tokens):
@@ -141,7 +142,8 @@ def best_holder(decision: Decision) -> int:
 
 
 def spoke_most(decision: Decision, chosen: int, other: int, weights: dict[str, float]) -> str | None:
-    """Return the scorer that contributed most to the choice over another candidate, if there are several scorers."""
+    """Return the scorer that contributed most to the choice of `chosen` over `other`. If there are fewer than two
+    scorers, or no scorer preferred `chosen`, return None."""
     if len(decision.scores) < 2:
         return None
     sign, best, gain = -1 if decision.lowest_wins else 1, None, 0.0

@@ -18,7 +18,8 @@ from headway.types import OUTCOMES
 
 
 class Row(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """One request: the names and the order of the columns, also in files. Fields at their defaults are not written."""
+    """One request. The fields define the names and the order of the columns, also in files. Files omit fields with
+    default values."""
 
     request: int
     tenant: str
@@ -44,14 +45,14 @@ class Row(Struct, forbid_unknown_fields=True, omit_defaults=True):
     predicted_tokens: int
     preemptions: int
     loaded_tokens: int = 0
-    prefill_instance: int = -1  # this and the next three fields: for disaggregated requests
+    prefill_instance: int = -1  # this and the next three fields are only for disaggregated requests
     handed_ps: int = -1
     transfer_ps: int = -1
     transferred_ps: int = -1
     retries: int = 0
     redirects: int = 0
     priority: float = 0.0
-    loaded_from: str = ""  # the slowest tier below the GPU that it loaded blocks from: cpu or storage
+    loaded_from: str = ""  # slowest tier below the GPU (cpu or storage) that blocks were loaded from
 
 
 COLUMNS = Row.__struct_fields__
@@ -77,9 +78,9 @@ class Coded:
 
 
 class Table:
-    """`table["arrival_ps"]` is a list, `len(table)` the number of rows, and iteration yields the column names, so that
-    a data frame can be made from `dict(table)`. A time is -1 if the event never happened, and so is the instance of a
-    request that was never routed."""
+    """The requests of a run. `table["arrival_ps"]` is a list, `len(table)` is the number of rows, and iteration yields
+    the column names, so that a data frame can be made from `dict(table)`. A time is -1 if the event never happened. The
+    instance is -1 if the request was never routed."""
 
     __slots__ = ("_columns",)
 
@@ -106,7 +107,7 @@ class Table:
         column = self._columns.get(name)
         if column is None:
             raise KeyError(f"Unknown column {name!r}.{suggest(name, COLUMNS)}")
-        if isinstance(column, array | range | Coded):  # compact until first use
+        if isinstance(column, array | range | Coded):  # compact until its first use
             column = self._columns[name] = list(column)
         return column
 
@@ -153,7 +154,7 @@ class Table:
 
 
 class Columns(RequestColumns):
-    """The columns of a table as numbers. Only columns stored as plain strings are copied."""
+    """The columns of a table as numbers. A column is copied only if it is stored as plain strings."""
 
     def __init__(self, table: Table) -> None:
         self.names = {}
@@ -170,7 +171,7 @@ def encode(column: Any, words: Sequence[str] = ()) -> tuple[Numbers, dict[str, i
     """Return a column of strings as codes, and the code of each string. Strings in `words` have their index as code."""
     if isinstance(column, Coded):
         own = column.words[:-1] if list(column.words[-1:]) == [""] else column.words  # without the string of code -1
-        if words and list(own) != list(words):  # read from a file, with codes in order of occurrence
+        if words and list(own) != list(words):  # a column read from a file has codes in order of occurrence
             places = [words.index(word) for word in own]
             return [places[code] for code in column.codes], {word: code for code, word in enumerate(words)}
         return column.codes, {word: code for code, word in enumerate(own)}

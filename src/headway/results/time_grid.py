@@ -1,4 +1,4 @@
-"""Equal parts of a run, and the time that spans cover in each part, in whole picoseconds."""
+"""Divides a run into intervals of equal length, and sums the time that spans cover in each, in whole picoseconds."""
 
 from array import array
 from itertools import accumulate
@@ -22,8 +22,8 @@ class Grid(Struct, frozen=True):
 
 
 class SpanSums:
-    """The total time that spans cover in each part. Adding a span takes constant time: the parts between its first and
-    last part are stored as differences."""
+    """The total time that spans cover in each interval. Adding a span takes constant time, because the intervals that
+    it covers completely are stored as differences."""
 
     __slots__ = ("_change", "_grid", "_length", "_part")
 
@@ -35,7 +35,7 @@ class SpanSums:
 
     def add(self, begin_ps: int, end_ps: int) -> None:
         start, step, length = self._grid.start_ps, self._grid.step_ps, self._length
-        # The length of a run is stored as a float, which may be off by some picoseconds.
+        # Clip times at the end of the grid: the length of a run is a float, which may be off by some picoseconds.
         first, into = divmod(min(begin_ps - start, length), step)
         last, rest = divmod(min(end_ps - start, length), step)
         if first == last:

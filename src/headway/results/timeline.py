@@ -21,13 +21,13 @@ from headway.results.slots import Places, Stay, levels
 from headway.results.store import writing
 from headway.types import PS_PER_SECOND, Json
 
-ROUTER: Final = 1  # process number of the router; that of an instance is ROUTER + 1 + its index
-CHUNK: Final = 4096  # events written at a time
-ARROW_PS: Final = 2000  # an arrow begins this long before its slice ends, to lie within it in whole nanoseconds
+ROUTER: Final = 1  # process number of the router; an instance has the number ROUTER + 1 + its index
+CHUNK: Final = 4096  # number of events that are written at a time
+ARROW_PS: Final = 2000  # an arrow begins this long before the end of its slice, so that it is inside, in whole ns
 
 
 def timeline(result: Result) -> Iterator[bytes]:
-    """Yield the file in pieces."""
+    """Yield the content of the timeline's file in pieces."""
     about: Json = {"scenario": str(result.scenario.get("name", "")), "requests": len(result.requests)}
     yield f'{{"displayTimeUnit":"ms","otherData":{_json(about)},"traceEvents":[\n'.encode()
     events, before = _Tracks(result).events(), ""
@@ -131,7 +131,7 @@ class _Tracks:
         for row, begun, until in self.places.waits(index):
             yield from self._span(pid, "waiting", "queue", row, begun, until)
         slots: list[int] = []
-        preempted = {each.request: state for each in self.preemptions.get(index, ())}  # by request: its thread
+        preempted = {each.request: state for each in self.preemptions.get(index, ())}  # request -> thread
         for stay in self.places.stays(index):
             if stay.slot == len(slots):
                 slots.append(self._new_thread())

@@ -1,4 +1,5 @@
-"""Waits at instances: priority inversions, and short prompts blocked by long ones, in near-linear time.
+"""Finds priority inversions, and short prompts that long prompts block, in the queues of instances. The search takes
+near-linear time.
 
 A request *waits at its instance* from `enqueued_ps` until its first step begins, or until it gives up or the run ends.
 Requests that moved between instances while running are left out, because it is not recorded where they waited.
@@ -13,7 +14,7 @@ from typing import Final, NamedTuple
 from headway.policies.classes import CLASSES
 from headway.results.recorder import RequestColumns
 
-LONG_TOKENS: Final = 1024  # a prompt with fewer computed tokens blocks no other
+LONG_TOKENS: Final = 1024  # a prompt with fewer computed tokens does not block other prompts
 LONG_FACTOR: Final = 4  # a blocking prompt is at least this many times as long as the waiting one
 USUAL: Final = "standard"  # user-defined classes have the rank of this class
 
@@ -21,8 +22,8 @@ USUAL: Final = "standard"  # user-defined classes have the rank of this class
 class Queue(NamedTuple):
     """The requests that waited at one instance."""
 
-    rows: list[int]  # in order of arrival
-    order: list[int]  # in order of the end of their waits
+    rows: list[int]  # the requests in order of arrival
+    order: list[int]  # the requests in order of the end of their waits
 
 
 class Waits:
@@ -54,18 +55,18 @@ class Waits:
         return [0 if since < 0 or moved else left - since for left, since, moved in rows]
 
     def inversions(self) -> dict[int, int]:
-        """Return the requests that waited while their instance started less important ones. Each maps to the least
-        important request that passed it (of equals, the first)."""
+        """Return the requests that waited while their instance started less important requests. Each request maps to
+        the least important request that overtook it; of equally important ones, to the first."""
         ranks = importance(self.requests)
         if ranks is None:
             return {}
         return {row: other for queue in self.queues for row, other in _find_passed(queue.order, self, ranks)}
 
     def blocked_ps(self) -> dict[int, int]:
-        """Return for how long requests waited while their instance computed a much longer prompt.
+        """Return how long each blocked request waited while its instance computed a much longer prompt.
 
         A prompt is much longer if its computed tokens reach the smallest power of two that is at least `LONG_TOKENS`
-        and at least `LONG_FACTOR` times those of the waiting prompt.
+        and at least `LONG_FACTOR` times the computed tokens of the waiting prompt.
         """
         computed = [tokens - cached for tokens, cached in self.requests.select("prompt_tokens", "cached_tokens")]
         queues = self.queues if max(computed, default=0) >= LONG_TOKENS else []
@@ -74,7 +75,7 @@ class Waits:
 
 def importance(requests: RequestColumns) -> list[int] | None:
     """Return a rank for each request, higher if more important: by class, then by the score that the scheduler
-    received. None if all are equal."""
+    received. If all requests are equally important, return None."""
     scores, codes = requests.priority, requests.slo_class
     place = {name: -rank for rank, name in enumerate(CLASSES)}
     words = {code: place.get(name, place[USUAL]) for name, code in requests.names["slo_class"].items()}
@@ -88,14 +89,14 @@ def importance(requests: RequestColumns) -> list[int] | None:
 
 
 def _find_passed(order: Iterable[int], waits: Waits, ranks: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield the requests that were passed, with the request that passed them.
+    """Yield each overtaken request with the request that overtook it.
 
-    The stack has the started requests that no less important one followed. The least important request started after
-    a time is the first one on the stack that started after that time.
+    The stack contains the started requests that no less important request followed. Therefore the least important
+    request that started after a time is the first request on the stack that started after that time.
     """
     enqueued, started, left = waits.requests.enqueued_ps, waits.requests.started_ps, waits.left_ps
     stack: list[tuple[int, int, int]] = []  # start, rank and row
-    same: list[int] = []  # requests started at this time, which do not pass each other
+    same: list[int] = []  # requests started at this time, which do not overtake each other
     now = -1
     for row in order:
         if left[row] != now:
@@ -139,8 +140,8 @@ class _Spans:
 
 
 def _find_blocked(order: Iterable[int], waits: Waits, computed: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield the blocked requests with their blocked time, using for each k the spans of prompts of at least 2^k
-    tokens."""
+    """Yield the blocked requests with their blocked time. Each level k contains the spans in which the instance
+    computed prompts of at least `LONG_TOKENS` · 2^k tokens."""
     requests, left = waits.requests, waits.left_ps
     enqueued, started = requests.enqueued_ps, requests.started_ps
     least = LONG_TOKENS.bit_length() - 1

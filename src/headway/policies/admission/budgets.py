@@ -31,7 +31,8 @@ class MaxConcurrency:
 
     def bind(self, context: Context) -> None:
         self.in_use: dict[tuple[str, str], int] = {}  # (model, role) -> number of permits in use
-        # The permits of each request: the model or role of its instance may change while it is in flight.
+        # The permits of each request. They are stored, because the model or role of its instance may change while the
+        # request is in flight.
         self.held: dict[int, tuple[tuple[str, str], ...]] = {}
         self.kinds: dict[int, list[tuple[str, str]]] = {}  # group of candidates -> its (model, role) pairs
 

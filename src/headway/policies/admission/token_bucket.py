@@ -15,8 +15,8 @@ MAX_PAID = 1_000_000  # maximum number of recorded requests that have paid and a
 
 
 class Bucket(Struct, eq=False):
-    """The balance of an allowance. It is an integer number of parts of a unit, so small that each picosecond refills an
-    integer number of parts."""
+    """The balance of an allowance, as a whole number of parts of a unit. The parts are so small that each picosecond
+    refills a whole number of them."""
 
     at_ps: int
     left: int  # negative if waiting requests have already paid from future refills
@@ -43,7 +43,7 @@ class TokenBucket:
     max_wait_s: Annotated[float, Bounds(0, 1_000_000)] = 60.0  # maximum delay of a request
 
     def bind(self, context: Context) -> None:
-        self.flow, parts = Fraction(str(self.rate)).as_integer_ratio()  # `flow` parts refill per picosecond
+        self.flow, parts = Fraction(str(self.rate)).as_integer_ratio()  # `flow`: parts that refill per ps
         self.unit = parts * PS_PER_SECOND
         self.full = self.burst * self.unit
         self.longest_ps = int(Fraction(str(self.max_wait_s)) * PS_PER_SECOND)

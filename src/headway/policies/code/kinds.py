@@ -1,4 +1,4 @@
-"""Infers the kind, the set of possible types, of each expression of a source.
+"""Infers the kind of each expression of a source. A kind is a set of possible types.
 
 The passes repeat until no kind changes. This terminates, because a kind can only gain types. All lists, tuples and
 dicts share one set of element kinds. This is coarse, but correct even if two names refer to the same list.
@@ -52,7 +52,8 @@ def union_of(kinds: Iterable[int]) -> int:
 
 
 def kind_kept(kind: int) -> int:
-    """Return the kind of a stored value. If the same code reads the value again, it can grow without bound."""
+    """Return the kind of a value after it is stored. MID becomes BIG, because code that reads the stored value again
+    and again can let it grow without bound."""
     return kind & ~MID | BIG if kind & MID else kind
 
 
@@ -91,7 +92,7 @@ class Kinds:
         self.of: dict[ast.expr, int] = {}
         self.variables: dict[tuple[str, str], int] = {}
         self.returns = dict.fromkeys(names.functions, 0)
-        self.held = 0  # kinds of all elements of containers
+        self.held = 0  # union of the kinds of all elements of containers
         self.exact: dict[str, None] = {}
         self.reported: dict[str, None] = {}
         self._changed = True

@@ -76,7 +76,7 @@ class Field(Struct, frozen=True):
     reported: tuple[str, ...] = ()
 
 
-# The kind of each type of signal. A field of type float may contain an int.
+# The kind of a signal, by its Python type. A field of type float may contain an int.
 KINDS: Final[dict[Any, int]] = {int: INT, str: STR, float: NUMBER}
 DERIVED_KINDS: Final[dict[Any, int]] = {int: INT, float: FLOAT, float | None: FLOAT | NONE}
 
@@ -187,7 +187,7 @@ DEAR: Final = {
 }
 KEYED: Final = ("min", "max", "sorted")  # functions that take key=lambda
 GATHERING: Final = ("sum", "min", "max", "any", "all", "sorted")  # functions that take a generator expression
-PASSING: Final = ("enumerate", "zip", "items", "keys", "values")  # programs may iterate over results, not store them
+PASSING: Final = ("enumerate", "zip", "items", "keys", "values")  # programs may iterate over the result, not store it
 METHODS: Final = {"append": (1, 1), "get": (2, 2), "items": (0, 0), "keys": (0, 0), "values": (0, 0)}
 PARAMETER: Final = "parameter"
 

@@ -85,7 +85,7 @@ class _Paid:
         return self.weigh(items, 1)
 
     def flat(self, value: Any, depth: int = 0) -> Any:
-        """Charge for a value that is compared, and raise an error if it is nested too deeply."""
+        """Charge steps for a value that is compared, and raise an error if the value is nested too deeply."""
         if type(value) in (list, tuple, dict):
             if depth == lang.DEEPEST_VALUE:
                 raise Misuse("lists nested deeper than four levels cannot be compared")
@@ -96,7 +96,7 @@ class _Paid:
         return value
 
     def weigh(self, items: Any, steps: int) -> Any:
-        """Charge `steps` for each item."""
+        """Charge `steps` for each item, and return the items."""
         if type(items) not in SIZED:
             reject_unsized(items)
         self.take(steps * len(items))
@@ -138,7 +138,7 @@ class _Paid:
         return list(zip(self.span(first), self.span(second), strict=False))
 
     def scan(self, items: Any) -> Any:
-        """Charge for a container that `in` searches."""
+        """Charge steps for a container that `in` searches."""
         if type(items) is dict:
             return items
         return self.flat(self.span(items))
@@ -281,7 +281,7 @@ def estimated_ttft(view: Any, tokens: Any) -> float:
 
 
 def attainment(pool: Any) -> float | None:
-    """Return the lowest attainment of all classes."""
+    """Return the lowest attainment of all classes; None if no class has one."""
     shares: dict[str, float] = pool.attainment
     return min(shares.values(), default=None)
 

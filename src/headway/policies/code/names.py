@@ -158,7 +158,7 @@ class Names:
                 yield Rejection(call.lineno, "reverse", "must be True or False")
 
     def _recursion(self) -> None:
-        """Reject recursion, whose possible depth depends on the interpreter."""
+        """Reject recursion, because its maximum depth depends on the interpreter."""
         calls = {
             name: [
                 node.func.id

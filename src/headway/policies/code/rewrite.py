@@ -1,7 +1,8 @@
 """Rewrites a checked source: adds step counts, and replaces operators that could do harm with guards.
 
-Injected names begin with an underscore, which names of a source may not. All functions become closures over one
-counter, `_left`. It depends on syntax and not on instructions, so it is the same in every version of Python.
+Injected names begin with an underscore, which is not allowed for names in a source. All functions become closures over
+one counter of the remaining steps, `_left`. The counter depends on the syntax, not on bytecode instructions, so it is
+the same in every version of Python.
 """
 
 import ast
@@ -82,7 +83,7 @@ class _Rewrite(ast.NodeTransformer):
     def __init__(self, names: Names, kinds: Kinds, values: dict[str, float], owner: str) -> None:
         self.names, self.values = names, values
         self.kinds, self.guards = kinds.of, kinds.guards
-        self.nested = bool(kinds.held & CONTAINER)  # whether a container may hold another
+        self.nested = bool(kinds.held & CONTAINER)  # whether a container may contain another container
         self.own = set(names.bound[owner])
 
     def function(self, node: ast.FunctionDef) -> ast.FunctionDef:
@@ -324,7 +325,7 @@ def _call(name: str, arguments: list[ast.expr], node: ast.AST) -> ast.Call:
 
 
 def cost(*parts: ast.AST) -> int:
-    """Return the number of steps of these parts, at least 1. What loops and comprehensions repeat is not included."""
+    """Return the number of steps of these nodes, at least 1, without the code that loops and comprehensions repeat."""
     count = dear = 0
     for part in parts:
         for node in _once(part):

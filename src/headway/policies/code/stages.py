@@ -235,7 +235,7 @@ def declare(name: str, way: type[Coded], docs: dict[str, str]) -> None:
 
 @dataclass(eq=False, repr=False)
 class Sourced(Coded):
-    """The parameters that give a policy its source."""
+    """A policy that gets its source from its parameters: `source`, or the file `path`."""
 
     source: str = ""
     path: str = ""

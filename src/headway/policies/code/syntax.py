@@ -102,7 +102,8 @@ def _check_size(tree: ast.Module) -> Rejection | None:
 
 
 def find_misplaced(tree: ast.Module) -> Iterator[Rejection]:
-    """Yield errors that only Python's compiler detects, such as a `break` outside a loop, and too many nested loops."""
+    """Yield rejections for too many nested loops, and for errors that only Python's compiler detects, such as a `break`
+    outside a loop."""
     for function in tree.body:
         yield from _loops(function, 0)
     try:

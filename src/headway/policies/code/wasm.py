@@ -94,7 +94,7 @@ class Started:
         self.room, self.at = 0, 0
 
     def run(self, call: Any) -> Any:
-        """Call into the module with full fuel."""
+        """Refill the module's fuel, and call a function that runs the module."""
         self.store.set_fuel(self.fuel)
         try:
             return call()

@@ -53,12 +53,12 @@ class RecentTargets:
         self.recent.add(pool.now_ps, replicas)
 
     def within(self, now_ps: int, seconds: float) -> list[int]:
-        """Return the numbers of replicas needed in (now - seconds, now], always including the current one."""
+        """Return the numbers of replicas needed in (now - seconds, now], always including the latest number."""
         start_ps = now_ps - round(seconds * PS_PER_SECOND)
         entries = self.recent.entries
         return [*(replicas for at_ps, replicas in entries if at_ps > start_ps), entries[-1][1]]
 
     def stabilise(self, pool: PoolView, replicas: int) -> int:
-        """Return the number of replicas needed now, but do not shrink below the highest number of recent checks."""
+        """Return the number of replicas needed now, but do not shrink below the highest need of the recent checks."""
         self.add(pool, replicas)
         return max(replicas, min(pool.replicas, max(needed for _, needed in self.recent.entries)))
