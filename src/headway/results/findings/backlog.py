@@ -1,11 +1,11 @@
-"""Saturation: whether the cluster kept up with the arrivals: stable, backlogged or overloaded.
+"""Saturation: says whether the cluster kept up with the arrivals. A run is stable, backlogged or overloaded.
 
 The backlog b(t) counts requests that wait for their first token or, in a disaggregated cluster, for their KV cache. It
 is sampled at `SAMPLES` equally spaced times from the first arrival to the last. q₂ and q₄ are its means over the
-second and the fourth quarter. With A requests in total, a run is *stable* if b stays below max(`LEAST`, `WALK`·√A), the
-size of a random walk. Otherwise it is *overloaded* if q₄ is at least half of the peak of b and at least `GROWTH` times
-q₂, and *backlogged* if the backlog recovered or does not grow. Severity: if overloaded, one half plus the share of
-requests that wait at the last arrival; if backlogged, the peak divided by A, at most one half.
+second and the fourth quarter. With A requests in total, a run is *stable* if b stays below max(`LEAST`, `WALK`·√A),
+because a random walk reaches that size. Otherwise it is *overloaded* if q₄ is at least half of the peak of b and at
+least `GROWTH` times q₂, and *backlogged* if the backlog recovered or does not grow. Severity: if overloaded, one half
+plus the fraction of requests that wait at the last arrival; if backlogged, the peak divided by A, at most one half.
 """
 
 from bisect import bisect_right
@@ -105,7 +105,8 @@ def find(run: Observed) -> list[Finding]:
 
 
 def _wait_ends(requests: Columns) -> Iterator[int]:
-    """Yield when each request's wait ended: it got its first token or KV cache, or it ended; -1 if still waiting."""
+    """Yield the time at which each request's wait ended: it got its first token or KV cache, or it ended. The time is
+    -1 if the request still waits."""
     for first, handed, arrived, end in requests.select("first_token_ps", "handed_ps", "transferred_ps", "finished_ps"):
         if handed >= 0:
             yield max(first, arrived) if arrived >= 0 else end

@@ -2,9 +2,10 @@
 
 A herd is a series of decisions among one set of peers (instances of the same model and role) with the same target, at
 most `SPACING_PS` apart. A decision is late if the target has at least `EXCESS` more requests than the least loaded open
-peer. A herd needs at least `LEAST` late decisions, and more than random choice gives once in `ONCE_IN` such runs: n
-with Nⁿ⁻¹ ≥ `ONCE_IN`·D for N peers and D decisions. In a disaggregated cluster, the choice of the prefill instance
-counts. There is one finding per set of peers. Severity: the late decisions of its herds divided by all decisions.
+peer. A herd needs at least `LEAST` late decisions, and at least n, the smallest number with Nⁿ⁻¹ ≥ `ONCE_IN`·D for N
+peers and D decisions. Therefore random choice makes a herd at most once in `ONCE_IN` such runs. In a disaggregated
+cluster, the choice of the prefill instance counts. There is one finding per set of peers. Severity: the late decisions
+of its herds divided by all decisions.
 """
 
 from array import array
@@ -30,12 +31,12 @@ ONCE_IN: Final = 100  # random choice makes at most one herd in this many runs
 
 
 class Late(NamedTuple):
-    """A decision for an instance with many more requests than another."""
+    """A decision for an instance that has many more requests than another instance."""
 
     row: int
     at_ps: int
-    had: int  # requests at the target
-    fewest: int  # requests at the least loaded open peer
+    had: int  # number of requests at the target
+    fewest: int  # number of requests at the least loaded open peer
 
 
 class Herd(NamedTuple):
@@ -44,7 +45,7 @@ class Herd(NamedTuple):
 
 
 class Decisions:
-    """The requests sent to a set of peers: `rows` in order of time, and by row the target and the end of the stay."""
+    """The requests sent to a set of peers: `rows` in order of time, and for each row its target and end of stay."""
 
     def __init__(self, run: Observed, peers: Sequence[int]) -> None:
         self.target, self.end_ps = array("q", [-1]) * len(run.requests), array("q", [-1]) * len(run.requests)

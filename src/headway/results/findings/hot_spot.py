@@ -1,9 +1,10 @@
 """Hot spot: one instance has far more requests than its peers for a while.
 
-The run is cut into `SLICES` equal slices of at least one second. An instance is hot in a slice if it has `FACTOR` times
-as many requests as its peers and at least `EXCESS` more, as means over time. Its peers are the other open instances of
-the same model and role. A finding needs `SLICES_HOT` hot slices in a row. Severity: the time that requests spent at
-the hot instance beyond the peers' mean, divided by the time that requests spent at all these instances in the run.
+The run is divided into `SLICES` equal slices of at least one second. An instance is hot in a slice if it has `FACTOR`
+times as many requests as its peers and at least `EXCESS` more, as means over time. Its peers are the other open
+instances of the same model and role. A finding needs `SLICES_HOT` hot slices in a row. Severity: the time that requests
+spent at the hot instance beyond the peers' mean, divided by the time that requests spent at all these instances in the
+run.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,8 +32,8 @@ class Spot(NamedTuple):
     instance: int
     begin: int
     end: int
-    there_ps: int  # time at the instance, summed over its requests
-    peers_ps: int  # the same time at its peers, on average
+    there_ps: int  # sum of the times that requests spent at the instance
+    peers_ps: int  # the same sum for its peers, on average
 
 
 def find(run: Observed) -> list[Finding]:

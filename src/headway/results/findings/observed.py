@@ -17,7 +17,7 @@ from headway.types import PS_PER_SECOND, Json
 
 
 class Run(Protocol):
-    """The parts of a run's result that findings read; the result itself imports findings."""
+    """The parts of a run's result that detectors read. This is a protocol, because the result imports the detectors."""
 
     scenario: Json
     requests: Table
@@ -76,7 +76,7 @@ MOST: Final = 5  # maximum number of findings of one kind
 
 
 def runs(times: Sequence[int], gap_ps: int) -> Iterator[tuple[int, int]]:
-    """Split ascending times wherever a gap exceeds `gap_ps`, and yield the parts as slices."""
+    """Split ascending times wherever a gap exceeds `gap_ps`, and yield the begin and end index of each part."""
     begin = 0
     for place in range(1, len(times) + 1):
         if place == len(times) or times[place] - times[place - 1] > gap_ps:
@@ -85,7 +85,7 @@ def runs(times: Sequence[int], gap_ps: int) -> Iterator[tuple[int, int]]:
 
 
 def worst(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the most severe findings of one kind, each with the total number of that kind in its evidence."""
+    """Return the most severe findings of one kind. Add the total number of findings of that kind to their evidence."""
     ranked = sorted(findings, key=lambda finding: (-finding.severity, finding.at_ps))
     for finding in ranked[:MOST]:
         finding.evidence["of_this_kind"] = len(ranked)
@@ -201,12 +201,12 @@ class Observed:
         return join_words(names if len(names) <= NAMED else [*names[:NAMED], f"{len(names) - NAMED} more"])
 
     def slowest(self, rows: Iterable[int]) -> list[int]:
-        """Return those of the given requests that waited longest at their instance."""
+        """Return the requests of `rows` that waited longest at their instance."""
         left, enqueued = self.waits.left_ps, self.requests.enqueued_ps
         return examples((left[row] - enqueued[row], row) for row in rows)
 
     def most_hit(self, tenants: Counter[int], word: str) -> Json:
-        """Return the most affected tenant and its count as evidence; empty if the run has one tenant."""
+        """Return the most affected tenant and its count as evidence. If the run has one tenant, return no evidence."""
         if len(self.tenants) < 2:
             return {}
         first = busiest(tenants)[0]

@@ -1,9 +1,10 @@
 """P/D backpressure: prefill instances compute prompts faster than decode instances accept them.
 
 The pile at a decode instance contains the requests whose prompt is computed but whose KV cache has not begun to move
-there, from `handed_ps` to `transfer_ps`; with `max_incoming`, until `transferred_ps`. The pile is high from `PILE`
-requests on, or from `max_incoming` on. Periods of a high pile that are at most `GAP_PS` apart form an episode, which
-needs `LEAST_PS` of high pile. Severity: the part of their time from arrival to end that its requests spent in the pile.
+there, from `handed_ps` to `transfer_ps`. If `max_incoming` is set, requests stay in the pile until `transferred_ps`.
+The pile is high if it has at least `PILE` requests or, if set, at least `max_incoming` requests. Periods of a high pile
+that are at most `GAP_PS` apart form an episode. In an episode, the pile must be high for at least `LEAST_PS` in total.
+Severity: the fraction of the time from arrival to end that the requests of the episode spent in the pile.
 """
 
 from bisect import bisect_left

@@ -1,7 +1,7 @@
 """Preemption storm: an instance preempts its requests many times within a short time.
 
-A storm is a series of preemptions of which at least `MANY` fall into each `WINDOW_PS`, from the first to the last.
-Severity: the preempted share of the requests that were at the instance during the storm.
+A storm is a union of overlapping windows of `WINDOW_PS`, each with at least `MANY` preemptions. Severity: the fraction
+of the requests at the instance during the storm that were preempted.
 """
 
 from bisect import bisect_left, bisect_right
@@ -35,7 +35,7 @@ def find(run: Observed) -> list[Finding]:
 
 
 def _storms(times: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield the storms as slices of the ascending times: unions of windows with enough preemptions."""
+    """Yield the begin and end index of each storm in `times`, which are in ascending order."""
     begin = end = -1
     for last in range(MANY - 1, len(times)):
         first = last - MANY + 1

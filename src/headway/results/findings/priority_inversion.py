@@ -2,8 +2,8 @@
 
 Importance is the SLO class in the order of `CLASSES` (a user-defined class ranks as standard), and within a class the
 score that the scheduler received. The order of arrival does not matter: first come, first served inverts priorities
-too. There is one finding per class of passed requests. Severity: the share of that class's requests at an instance that
-were passed.
+too. There is one finding per class of overtaken requests. Severity: of the requests of that class at an instance, the
+fraction that were overtaken.
 """
 
 from collections import Counter

@@ -1,8 +1,8 @@
 """Scale oscillation: a pool grows and shrinks back and forth.
 
 A change is a reversal if it reverses the change before it within `OSCILLATION_PS`, as in `scaling.oscillations`.
-Consecutive reversals of one pool form an episode, which needs at least `LEAST`. Severity: the reversals divided by
-`MANY`, at most 1.
+Consecutive reversals of one pool form an episode, which needs at least `LEAST` reversals. Severity: the reversals
+divided by `MANY`, at most 1.
 """
 
 from bisect import bisect_left, bisect_right

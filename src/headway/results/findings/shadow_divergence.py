@@ -1,9 +1,9 @@
 """Shadow divergence: the router's prediction of cache hits is wrong.
 
 As in `shadow` of the summary, an unexpected miss has `predicted_tokens` above 0 and `cached_tokens` 0; an unexpected
-hit is the reverse. Each of the two has its own finding, which needs `LEAST_SHARE` of the requests whose first step
-began. Severity: for misses, their share of the expected hits; for hits, half of their share of all hits, because an
-unexpected hit does no harm.
+hit is the reverse. Misses and hits have separate findings. Each needs at least `LEAST_SHARE` of the requests whose
+first step began. Severity: for misses, their fraction of the expected hits; for hits, half of their fraction of all
+hits, because an unexpected hit does no harm.
 """
 
 from collections import Counter

@@ -2,7 +2,7 @@
 
 A request misses the SLO if its TTFT, TPOT or end-to-end time is above its target, as in `slo` of the summary. There is
 one finding per class. Its worst stretch is the series of consecutive arrivals of the class in which misses outnumber
-the other requests most. Severity: of the requests with a target, the share that missed one.
+the other requests most. Severity: of the requests with a target, the fraction that missed a target.
 """
 
 from collections import Counter

@@ -3,7 +3,7 @@
 A request starves if its wait from arrival to first step is at least `FACTOR` times the median and at least `LEAST_PS`,
 and if it lost at least `PLACES` places. The lost places are the number of requests that started at its instance before
 it, minus the number that arrived there before it. If a request gave up, its wait until then counts. There is one
-finding per class. Severity: the share of the class that starved, but at least `SLIGHTEST`.
+finding per class. Severity: the fraction of the class that starved, but at least `SLIGHTEST`.
 """
 
 from bisect import bisect_left

@@ -1,4 +1,4 @@
-"""A run in words within a token limit: all sections, but without the least important lines if necessary."""
+"""Describes a run in words within a token limit. If the text is too long, the least important lines are dropped."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
@@ -128,7 +128,7 @@ def facts(result: Result, **options: Any) -> list[Fact]:
 
 
 def scores(run: Material) -> dict[str, float | None]:
-    """Return the figures to optimise, times in ms, and the regret if decisions were traced or simulated again."""
+    """Return the figures to optimise (times in ms), and the regret if decisions were traced or simulated again."""
     figures = {path: value(run.summary, path) for path in SCORES}
     if run.survey is not None and run.survey.estimated:
         figures["regret.estimated"] = run.survey.regret_ps / run.survey.estimated / 1e9

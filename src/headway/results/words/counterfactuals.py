@@ -1,4 +1,4 @@
-"""The effect of other choices: as the latency model estimates it, and as simulated again."""
+"""The effect of other choices: the estimates of the latency model, and the results of simulations."""
 
 from msgspec import Struct
 
@@ -14,7 +14,7 @@ TITLE: tuple[str] = ("## Counterfactual Analysis",)
 
 
 class Again(Struct, frozen=True):
-    """A decision that was simulated again: its best alternative with that one's index, and the TTFT that it saves."""
+    """A decision that was simulated again: its best alternative, the index of that alternative, and the TTFT saved."""
 
     place: int
     best: Counterfactual
@@ -26,8 +26,8 @@ class Again(Struct, frozen=True):
 
 
 def simulated_again(run: Material) -> list[Again]:
-    """Return the best alternative by TTFT of each decision that was simulated again, most regret first; decisions
-    without a first token are left out."""
+    """Return the alternative with the lowest TTFT for each decision that was simulated again, most regret first.
+    Decisions without a first token are left out."""
     tried = run.result.counterfactuals
     best = [Again(place, tried[place], tried[place].regret_ps or 0) for place in best_alternatives(tried).values()]
     return sorted(best, key=lambda again: (-again.regret_ps, again.best.at_ps, again.best.request))

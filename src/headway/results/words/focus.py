@@ -14,7 +14,7 @@ from headway.results.words.phrases import Line, Parts, Section, ms, name, number
 from headway.types import Json
 
 PREFIX_SCORER: Final = "prefix"  # prefix of the names of scorers that read the cache
-# The longest part of the time to first token, and what to do about it.
+# For each part of the time to first token: what to do if it is the longest part.
 LONGEST: Final = {
     "router": "passed before routing: look at admission and at the router's queue",
     "queue": "passed between routing and the first step: send fewer to busy instances, admit fewer, or add replicas",
@@ -35,7 +35,7 @@ def write_focus(run: Material, problems: list[Issue], focus: Collection[str]) ->
 
 
 def suggest(run: Material, kind: str) -> Parts:
-    """Return the advice for an issue of this kind; empty if there is no advice."""
+    """Return the advice for an issue of this kind; an empty tuple if there is no advice."""
     advice = ADVICE.get(kind, ())
     return advice(run) if callable(advice) else advice
 

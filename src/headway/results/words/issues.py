@@ -15,7 +15,7 @@ from headway.types import PS_PER_SECOND
 
 WINDOWS: Final = 200  # maximum number of windows of a run
 SHORTEST_PS: Final = PS_PER_SECOND
-TIMES: Final = 3  # a burst has this many times the usual number of requests
+TIMES: Final = 3  # a burst has at least this many times the usual number of requests
 FEWEST: Final = 10  # minimum number of requests in a burst, and of misses of other tenants
 
 
@@ -27,14 +27,14 @@ class Burst(Struct, frozen=True):
     window_s: float
     at_ps: int  # start of the largest burst's window
     largest: int  # number of requests in the largest burst
-    others_inside: int  # requests of other tenants that arrived in a burst's window or in the next
-    missed_inside: int  # part of `others_inside`: requests that missed their targets
+    others_inside: int  # requests of other tenants that arrived in a burst's window or in the next window
+    missed_inside: int  # number of requests in `others_inside` that missed their targets
     others_outside: int
     missed_outside: int
 
     @property
     def share(self) -> float:
-        """The share of the other tenants' misses that coincide with the bursts."""
+        """The fraction of the other tenants' misses that coincide with the bursts."""
         return self.missed_inside / (self.missed_inside + self.missed_outside)
 
     @property
@@ -51,14 +51,14 @@ class Burst(Struct, frozen=True):
 
 
 def bursts(run: Material) -> list[Burst]:
-    """Return the tenants whose bursts coincide with misses of others, most misses first."""
+    """Return the bursts of the tenants whose bursts coincide with misses of other tenants, most misses first."""
     codes, words = run.tenants
     if len(set(words)) < 2 or run.rows <= run.warmup:
         return []
     arrivals = run.column("arrival_ps")
     begun_ps = arrivals[run.warmup]
     window_ps = max(SHORTEST_PS, (arrivals[run.rows - 1] - begun_ps) // WINDOWS + 1)
-    # By tenant: the number of requests and of misses in each window.
+    # For each tenant, the number of requests and of misses in each window.
     sent: defaultdict[int, Counter[int]] = defaultdict(Counter)
     missed: defaultdict[int, Counter[int]] = defaultdict(Counter)
     for row in range(run.warmup, run.rows):
@@ -107,14 +107,14 @@ AREAS: Final[dict[str, str]] = {
 }
 OTHERWISE: Final = "latency"
 FOCUS: Final = tuple(sorted({*AREAS.values()}))
-# How requests are lost: the kind of issue, and the verb of its sentence.
+# For each outcome of a lost request: the kind of issue, and the verb of its sentence.
 LOSSES: Final = {
     "rejected": ("turned_away", "were rejected"),
     "timed_out": ("timed_out", "timed out"),
     "failed": ("failed", "failed"),
 }
 NAMED: Final = 5  # maximum number of requests or instances that an issue names
-AT_LEAST: Final = 0.05  # minimum share of decisions that pass over a cached prefix for an issue
+AT_LEAST: Final = 0.05  # minimum fraction of decisions that ignore a cached prefix, for an issue
 
 
 class Issue(Struct, frozen=True):

@@ -91,7 +91,7 @@ class Material:
 
     @cached_property
     def missed(self) -> array[int]:
-        """By request: MET, MISSED (also if it was not completed), or UNCOUNTED (in the warm-up, or in flight)."""
+        """For each request: MET, MISSED (also if it was not completed), or UNCOUNTED (in the warm-up, or in flight)."""
         flags = array("b", [UNCOUNTED]) * self.rows
         good = iter(self.sample.good or [True] * len(self.sample))
         for row, outcome in enumerate(self.observed.requests.outcome[self.warmup :], self.warmup):
@@ -161,7 +161,7 @@ def policy(stage: str, spec: Json) -> Parts:
 
 
 def _parameter(place: str, key: str, value: Any) -> Parts:
-    """Write a parameter as `key value`, a scorer as `name weight`; empty for a value without name or number."""
+    """Write a parameter as `key value`, and a scorer as `name weight`. For other values, return an empty tuple."""
     if isinstance(value, list) and not (value and all(isinstance(item, str) for item in value)):
         items = [_parameter(f"{place}.{number}", key, item) for number, item in enumerate(value)]
         return join([item for item in items if item])

@@ -1,7 +1,7 @@
 """Patterns: conditions known at routing time that correlate with bad outcomes.
 
 Every request becomes a tuple of a few coarse features. Equal tuples are counted together, and the conditions on one or
-two features are read from these counts, so that the work does not grow with requests times conditions.
+two features are read from these counts, so that the work does not grow with the product of requests and conditions.
 """
 
 from bisect import bisect_right
@@ -22,17 +22,17 @@ QUEUES: Final = (1, 5, 20)  # lower edges of the bins, in requests
 PARTS: Final = ("first quarter", "second quarter", "third quarter", "last quarter")
 SLOW: Final = 90  # percentile of TTFT above which a request without an SLO is slow
 FEWEST: Final = 20  # minimum number of requests of a pattern
-SMALLEST: Final = 0.01  # minimum share of all requests that a pattern covers
+SMALLEST: Final = 0.01  # minimum fraction of all requests that a pattern covers
 LIFT: Final = 1.2  # minimum lift of a pattern
 BETTER: Final = 1.25  # minimum factor by which a second condition must raise the rate
 UNKNOWN: Final = "unknown"
 
 
 class Pattern(Struct, frozen=True):
-    conditions: tuple[tuple[str, str], ...]  # feature and value
+    conditions: tuple[tuple[str, str], ...]  # (feature, value) pairs
     support: int  # number of requests that meet the conditions
     bad: int
-    base: float  # share of bad requests among all requests
+    base: float  # fraction of bad requests among all requests
 
     @property
     def rate(self) -> float:
@@ -55,7 +55,7 @@ class Mined(Struct, frozen=True):
     patterns: list[Pattern]  # largest excess first
     requests: int
     bad: int
-    slow_ps: int | None = None  # without an SLO, the TTFT above which a request is slow
+    slow_ps: int | None = None  # TTFT above which a request is slow; None if there is an SLO
 
 
 def mine(run: Material) -> Mined:
@@ -88,7 +88,8 @@ def mine(run: Material) -> Mined:
 
 
 def _bad(run: Material) -> tuple[Sequence[int], int | None]:
-    """Return for each request whether it missed its SLO or, without an SLO, was lost or among the slowest."""
+    """Return for each request whether it missed its SLO. If there is no SLO, return whether it was lost or slow, and
+    the TTFT above which a request is slow."""
     if run.has_slo:
         return run.missed, None
     waits = [run.ttft_ps(row) if flag == 0 else -1 for row, flag in enumerate(run.missed)]

@@ -136,7 +136,7 @@ def _groups(run: Material, section: str, word: str) -> list[Line]:
     worst = sorted(groups, key=lambda group: (_share(group), group["id"]))
     lines = []
     for group in worst[:TENANTS_SHOWN]:
-        # If tenants of a class have different targets, none applies to the whole class.
+        # If tenants of a class have different targets, no target applies to the whole class.
         promises = run.promises
         targets = promises.to(group["id"]) if word == "tenant" else Targets() if promises.own else promises.default
         lines.append(Line(_group(run, group, f"{section}.{group['id']}", word, targets), 14))

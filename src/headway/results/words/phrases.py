@@ -136,7 +136,7 @@ def clean(text: str) -> str:
 
 
 def _digits(value: float) -> str:
-    """Write a number of any size with its significant digits."""
+    """Write a number of any size. Smaller numbers have more decimals, up to three."""
     size = abs(value)
     decimals = 0 if size >= 100 or value == 0 else 1 if size >= 10 else 2 if size >= 1 else 3
     return f"{value:,.{decimals}f}"
@@ -148,7 +148,7 @@ def _fact(write: Callable[[Any], str], source: str, value: Any) -> Fact:
 
 name = partial(_fact, lambda value: cut(clean(value), LONGEST_NAME) or '""')  # a name that a user chose
 quote = partial(_fact, lambda value: " ".join(value.split()).rstrip("."))  # a sentence, without its full stop
-number = partial(_fact, str)  # an identifier, such as a request's
+number = partial(_fact, str)  # an identifier, such as the number of a request
 count = partial(_fact, "{:,}".format)
 amount = partial(_fact, lambda value: f"{value:,}" if isinstance(value, int) else _digits(value))
 percent = partial(_fact, lambda value: f"{100 * value:.1f} %")

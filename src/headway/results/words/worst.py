@@ -1,4 +1,4 @@
-"""The decisions that cost most: what the router knew, the result, and the alternative."""
+"""The decisions with the highest cost: what the router knew, the result, and the alternative."""
 
 from msgspec import Struct
 
@@ -170,7 +170,7 @@ def describe_estimate(run: Material, case: Case) -> Parts:
 
 
 def write_alternatives(run: Material, examples: int) -> Section:
-    """Write `If request X had gone to Y`: simulated alternatives by gain, then those of the latency model."""
+    """Write lines such as `If request X had gone to Y`: first simulated alternatives by gain, then estimated ones."""
     again, most = simulated_again(run), 4 * examples
     better = [decision for decision in again if decision.regret_ps > 0][:most]
     lines = [Line(describe_alternative(run, decision), 7 + turn) for turn, decision in enumerate(better)]
