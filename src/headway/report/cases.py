@@ -22,7 +22,7 @@ from headway.types import Json
 
 Source = str | Path | Result
 SHOWN: Final = 3  # maximum number of differing keys in a label
-ASKED: Final = ("workload", "slo", "horizon", "warmup")  # sections that must be equal to rank runs
+ASKED: Final = ("workload", "slo", "horizon", "warmup")  # sections that must be equal in ranked runs
 
 
 class Case(Struct):
@@ -34,7 +34,7 @@ class Case(Struct):
     source: Result | Path
     oracle: bool = False
     vary: Json = {}
-    aside: str | None = None  # template or control, if it ranks behind the others
+    aside: str | None = None  # template or control, if the run ranks behind the others
 
     def result(self) -> Result:
         return self.source if isinstance(self.source, Result) else Result.load(self.source)
@@ -57,12 +57,12 @@ class Cases(Struct):
     vary: dict[str, list[Any]] = {}
     paired: list[Json] | None = None
     seeds: int = 1
-    count: int = 0  # number of all runs
-    note: str = ""  # which runs are shown, if not all
+    count: int = 0  # total number of runs
+    note: str = ""  # says which runs are shown, if not all of them are shown
 
 
 def open_cases(sources: Sequence[Source]) -> Cases:
-    """Open runs or one study; the files in the folders tell which."""
+    """Open runs or one study. A folder with a `study.json` is a study."""
     if not sources:
         raise HeadwayError("report: name at least one run folder or study folder.")
     paths = [Path(source) for source in sources if not isinstance(source, Result)]
@@ -168,7 +168,7 @@ def differing(scenarios: Sequence[Json], but: Sequence[str] = ()) -> list[str]:
 
 
 def flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Flatten a nested mapping to dotted keys; lists are values."""
+    """Flatten a nested mapping to dotted keys. Lists are kept as values."""
     values: dict[str, Any] = {}
     for key, inner in value.items():
         if isinstance(inner, Mapping) and inner:
@@ -214,5 +214,5 @@ def _policy(label: str, spec: Any) -> str:
 
 
 def _flow(value: Any) -> str:
-    """Write a string as it is, anything else as JSON, which is also YAML."""
+    """Write a string unchanged, and any other value as JSON, which is also YAML."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()

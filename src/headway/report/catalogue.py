@@ -77,7 +77,7 @@ def type_name(kind: Any) -> str:
 
 
 def is_default(entry: Entry) -> bool:
-    """Return whether a scenario that names no policy uses this one."""
+    """Return whether a scenario uses this policy if it names no policy for the stage."""
     return DEFAULTS.get(entry.stage) == entry.name
 
 

@@ -28,7 +28,7 @@ def palette(labels: Iterable[str], baseline: str | None) -> dict[str, str]:
 
 
 def legend(colours: Palette, baseline: str | None = None) -> str:
-    """Return the legend of colours as HTML; empty for a single colour."""
+    """Return the legend of colours as HTML; an empty string if there is only one colour."""
     if len(colours) < 2:
         return ""
     items = "".join(
@@ -75,7 +75,7 @@ def categories(field: str, names: Sequence[str], kind: str = "nominal", **axis: 
 
 
 def line_layer(x: Json, y: Json, colours: Palette, baseline: str | None, **mark: Any) -> Json:
-    """Return one line per policy. The baseline is dashed, to be recognisable without colour."""
+    """Return one line per policy. The baseline is dashed, so that it can be recognised without colour."""
     test = {"test": {"field": "policy", "equal": baseline or ""}, "value": DASHES}
     dash = {"condition": test, "value": [1, 0]}
     encoding = {"x": x, "y": y, "color": by_policy(colours), "strokeDash": dash}
@@ -121,7 +121,8 @@ def largest(values: Iterable[float], at_least: float = 0.0) -> float:
 
 
 def figure(name: str, title: str, chart: Json) -> str:
-    """Return a chart with a unique name. Its data is escaped, so that it cannot end the script element."""
+    """Return the HTML of a chart. `name` must be unique on the page. The data is escaped, so that it cannot end the
+    script element."""
     data = msgspec.json.encode(clean(chart)).decode().replace("<", "\\u003c")
     caption = f"<figcaption>{html.text(title)}</figcaption>" if title else ""
     return (
@@ -144,8 +145,8 @@ Line = list[tuple[float, float]]  # time in seconds, and the value from then on
 def heat(
     title: str, rows: Mapping[str, Sequence[float | None]], grid: Grid, top: float, *, share: bool = False
 ) -> Json:
-    """Return a heat map with a row per instance and a column per part of the run; `top` is the end of the scale, which
-    adjacent charts share."""
+    """Return a heat map with a row per instance and a column per interval of the run. `top` is the upper end of the
+    colour scale; adjacent charts have the same one."""
     size, unit = time_unit(grid.seconds(grid.bins) - grid.seconds(0))
     values = [
         {
@@ -210,10 +211,10 @@ def lines(
 
 
 def events(rows: Sequence[Json], span: tuple[float, float], colours: Palette) -> Json:
-    """Return a chart of events with a lane for each kind and a mark for each event, as long as it lasted. A row has
-    `policy`, `kind`, `at`, `until` (seconds), `count` and `text`."""
+    """Return a chart with a lane for each kind of event and a mark for each event. A mark is as long as its event. A
+    row has `policy`, `kind`, `at`, `until` (seconds), `count` and `text`."""
     size, unit, across = time_axis(span)
-    short = (span[1] - span[0]) / 300  # the shortest mark that can be seen
+    short = (span[1] - span[0]) / 300  # length of the shortest visible mark
     values = [
         {**row, "at": brief(row["at"] / size), "until": brief(max(row["until"], row["at"] + short) / size)}
         for row in rows
@@ -256,7 +257,8 @@ def bins(title: str, counts: Sequence[tuple[str, float]], unit: str, colour: str
 def along(
     name: str, title: str, rows: Sequence[Json], colours: Palette, baseline: str | None, *, log: bool = False
 ) -> Json:
-    """Return a figure of a sweep against the varied key, a line per policy. A row has `policy`, `at` and `value`."""
+    """Return a chart of a figure against the varied key of a sweep, with a line per policy. A row has `policy`, `at`
+    and `value`."""
     across = axis("at", name, scale={"zero": False, "nice": False, "padding": 8})
     up = axis("value", title, scale={"type": "log"} if log else {}, axis={"gridOpacity": 0.4 if log else 1})
     hint = hints(("policy", "policy"), ("at", name), ("value", title))
@@ -286,8 +288,8 @@ def against_load(
     limits: Sequence[tuple[str, float]] = (),
     knee: float | None = None,
 ) -> Json:
-    """Return a line for each figure against the load. A row has `figure`, `at` and `value`. Limits and the knee are
-    dashed lines."""
+    """Return a chart with a line for each figure against the load. A row has `figure`, `at` and `value`. Limits and the
+    knee are dashed lines."""
     encoding = {
         "x": axis("at", load),
         "y": axis("value", unit),

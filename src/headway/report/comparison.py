@@ -18,11 +18,11 @@ from headway.types import Json
 
 MARKS: Final = {"template": "t", "control": "c"}
 MEANINGS: Final = {"template": "constants to search", "control": "shows one effect, not for production"}
-GROUP: Final = 35  # width for the column of tenants or classes and for FIGURES
+GROUP: Final = 35  # width of the column of tenants or classes, together with the figures
 
 
 def _columns(comparison: Comparison, fairness: bool) -> list[Column]:
-    """Return the figures of a comparison, including the one that ranks it."""
+    """Return the columns of a comparison, including the figure that ranks the policies."""
     summaries = [summary for _, summary in comparison.ranked]
     scaled = any(summary.get("scaling", {}).get(way) for summary in summaries for way in ("scale_ups", "scale_downs"))
     columns = figures(summaries, has_slo(comparison.scenario))
@@ -42,7 +42,7 @@ def _columns(comparison: Comparison, fairness: bool) -> list[Column]:
 
 
 def figures(summaries: Iterable[Mapping[str, Any]], slo: bool) -> list[Column]:
-    """Return the figures of runs or of groups of requests, with columns of lost requests if any were lost."""
+    """Return the columns of runs or of groups of requests. Columns of lost requests exist only if some were lost."""
     outcomes = [summary["requests"] for summary in summaries]
     lost = [name for name in ("rejected", "timed_out", "failed") if any(counts[name] for counts in outcomes)]
     times = figure_columns("latency.ttft.mean", "latency.ttft.p99", "latency.tpot.p99", "latency.e2e.mean")
@@ -70,13 +70,14 @@ def _label(comparison: Comparison, name: str) -> str:
 
 
 def legend(comparison: Comparison) -> str:
-    """Explain the marks before policies; empty if no policy has a mark."""
+    """Return an explanation of the marks in front of policies; an empty string if no policy has a mark."""
     kinds = set(comparison.aside.values())
     return "; ".join(f"{MARKS[kind]} {kind}: {MEANINGS[kind]}" for kind in MARKS if kind in kinds)
 
 
 def comparison_report(comparison: Comparison, per: str | None = None) -> RenderableType:
-    """Return one row per policy, best first, with the winner marked; with `per`, also rows by tenant or class."""
+    """Return a table with one row per policy, best first, and the winner marked. With `per`, add a table by tenant or
+    class."""
     labels = [_kind(comparison), *(_label(comparison, name) for name, _ in comparison.ranked)]
     columns = _columns(comparison, fairness=per == "tenant" and bool(comparison.per(per)))
     deciding = [column for column in columns if column[0] == (comparison.by or SHARE)]
@@ -113,7 +114,7 @@ def _per(comparison: Comparison, group: str) -> RenderableType:
     return Fitted(labels, figures(rows, has_slo(comparison.scenario)), build)
 
 
-POINTS: Final = (SHARE, "cache.token_hit_ratio")  # shares, whose differences are in percentage points
+POINTS: Final = (SHARE, "cache.token_hit_ratio")  # figures whose differences are in percentage points
 FIGURES: Final = (
     (SHARE, ""),
     ("latency.ttft.mean", "TTFT ms\nmean"),
@@ -128,7 +129,7 @@ FIGURES: Final = (
 
 
 def differences(comparison: Comparison) -> RenderableType:
-    """Return one row per policy except the baseline."""
+    """Return a table of the differences from the baseline, with one row for each other policy."""
     head = f"Differences from {comparison.baseline} with the same {comparison.seeds} seeds, mean ± 95 % interval:"
     first = "goodput\npoints" if has_slo(comparison.scenario) else "served\npoints"
     columns = [(path, heading or first) for path, heading in FIGURES]

@@ -28,7 +28,7 @@ from headway.results.time_grid import Grid
 from headway.types import PS_PER_SECOND, SERVING, Json
 
 WORST: Final = 10
-MOST: Final = 100_000  # maximum number of decisions to read; if there are more, evenly spaced ones
+MOST: Final = 100_000  # maximum number of decisions to read; they are evenly spaced if there are more
 EDGES_MS: Final = (-300, -100, -30, -10, -3, -1, 1, 3, 10, 30, 100, 300, 1000)
 CLASSES: Final = (
     f"below {EDGES_MS[0]}",
@@ -41,8 +41,8 @@ class Regrets(Struct, frozen=True):
     """How much earlier the best candidate would have given the first token."""
 
     counts: list[int]  # number of decisions in each of CLASSES
-    some: int  # decisions with regret
-    spread: Spread  # in milliseconds
+    some: int  # number of decisions with regret
+    spread: Spread  # statistics of the regret, in milliseconds
 
     @property
     def total(self) -> int:
@@ -54,8 +54,8 @@ class Bad(Struct, frozen=True):
 
     decision: Decision
     estimated_ps: int
-    best: int  # the best candidate according to the latency model
-    true_ps: int | None  # regret by simulation; None if it was not simulated
+    best: int  # index of the best instance according to the latency model
+    true_ps: int | None  # regret by simulation; None if no alternative was simulated
 
     @property
     def regret_ps(self) -> int:
@@ -66,8 +66,8 @@ class Decided(Struct, frozen=True):
     """The decisions of one run."""
 
     count: int
-    step: int  # one of this many decisions was read
-    contributions: dict[str, float]  # by scorer: its score of the chosen candidate minus its mean score
+    step: int  # every `step`-th decision was read
+    contributions: dict[str, float]  # scorer -> weighted score of the chosen candidate minus its mean score
     estimated: Regrets
     true: Regrets | None
     worst: list[Bad]
@@ -120,12 +120,12 @@ def _bad(decision: Decision, tried: Mapping[int, Counterfactual]) -> Bad:
 
 
 class Book:
-    """The input of a report's parts: the runs, their colours, and the numbering of charts."""
+    """The input of a report's sections: the runs, their colours, and the numbering of charts."""
 
     def __init__(self, cases: Cases, drawn: Sequence[Digest], note: str = "") -> None:
         self.cases = cases  # runs in tables
         self.drawn = list(drawn)  # runs in charts
-        self.note = note  # shown if charts have fewer runs
+        self.note = note  # shown if the charts contain fewer runs than the tables
         self.baseline = cases.baseline
         self.colours = palette((run.label for run in drawn), self.baseline)
         self._charts = 0
@@ -147,13 +147,13 @@ class Book:
 
 CELLS: Final = 10  # cells per side of a calibration chart
 POINTS: Final = 120  # maximum number of points of a curve, without the points of its tail
-TAIL: Final = (0.992, 0.995, 0.997, 0.998, 0.999, 0.9995, 0.9999)  # shares of the additional points in the tail
+TAIL: Final = (0.992, 0.995, 0.997, 0.998, 0.999, 0.9995, 0.9999)  # quantiles of additional points
 
-Curve = list[tuple[float, float]]  # milliseconds, and the share of requests at or below that value
+Curve = list[tuple[float, float]]  # milliseconds, and the fraction of requests at or below that value
 
 
 class Event(Struct, frozen=True):
-    """An event of the cluster, or several of one kind in one part of the run."""
+    """An event of the cluster, or several events of one kind in one interval of the run."""
 
     kind: str
     at_s: float
@@ -170,10 +170,10 @@ class Digest(Struct, frozen=True):
     names: dict[int, str]  # names of the instances, by index
     curves: dict[str, Curve]
     loads: Loads
-    kv: dict[int, list[float | None]]  # by instance: the share of its GPU's blocks in use
+    kv: dict[int, list[float | None]]  # instance -> fraction of its GPU's blocks in use, over time
     replicas: list[tuple[float, int]]  # time in seconds, and serving replicas from then on
     events: list[Event]
-    calibration: dict[tuple[int, int], int]  # requests by believed and actual cached share of the prompt
+    calibration: dict[tuple[int, int], int]  # number of requests by believed and actual cached tenths
     decided: Decided | None
     findings: list[Finding]
 
@@ -216,7 +216,7 @@ def curve(values_ps: Sequence[float]) -> Curve:
 
 
 def calibration(result: Result) -> dict[tuple[int, int], int]:
-    """Count the requests by the believed and the actual cached share of their prompts, in tenths."""
+    """Count the requests by the believed and the actual cached fraction of their prompts, in tenths."""
     cells: Counter[tuple[int, int]] = Counter()
     names = ("started_ps", "prompt_tokens", "predicted_tokens", "cached_tokens")
     for started, prompt, believed, cached in zip(*(result.requests.column(name) for name in names), strict=True):
@@ -241,7 +241,7 @@ def _kv(result: Result, grid: Grid) -> dict[int, list[float | None]]:
 
 
 def _events(result: Result, grid: Grid) -> list[Event]:
-    """Return one entry per scaling action and fault; preemptions and thrashing are grouped by section of the run."""
+    """Return one entry per scaling action and fault. Preemptions and thrashing are grouped by interval of the run."""
     events = []
     for scaled in result.scaling_events:
         kind = "scaled up" if scaled.after > scaled.before else "scaled down"

@@ -16,7 +16,7 @@ Profile = Mapping[str, Any]
 
 
 def listing(document: Mapping[str, Any]) -> RenderableType:
-    """Return one row per profile, measured profiles first."""
+    """Return a table with one row per profile, measured profiles first."""
     profiles = sorted(document["profiles"], key=lambda profile: not profile["calibrated"])
     rows = []
     for profile in profiles:

@@ -19,14 +19,14 @@ SCRIPTLESS: Final = '<p class="scriptless">Scripts are off, so there are no char
 
 
 class Markup(str):
-    """Text that is already HTML."""
+    """A string that is already HTML."""
 
     __slots__ = ()
 
 
 def page(title: str, parts: Iterable[str]) -> str:
-    """Return a whole page with the scripts that draw its charts, and their licences. `parts` are already HTML, the
-    title is not. The page allows only these scripts, by their hashes."""
+    """Return a whole page with the scripts that draw its charts, and their licences. `parts` are already HTML; the
+    title is plain text. The page allows only these scripts, which it identifies by their hashes."""
     scripts = [_asset(name) for name in SCRIPTS]
     licences = details("Licences of the scripts that draw the charts", f"<pre>{text(_asset('LICENSES.txt'))}</pre>")
     template = Template(resources.files("headway.report").joinpath("page.html").read_text(encoding="utf-8"))

@@ -14,7 +14,7 @@ from headway.types import Json
 
 
 def listing(nodes: Sequence[Json]) -> RenderableType:
-    """Return one row per node and, below the table, the reasons of nodes that are not ready or cordoned."""
+    """Return a table with one row per node and, below it, the reasons why nodes are not ready or are cordoned."""
     if not nodes:
         return Text("No node is registered.")
     rows, notes = [], []
@@ -64,7 +64,7 @@ def _verdict(gateway: Json, revision: int) -> str:
 
 
 LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "E2E": "e2e", "lag": "lag"}
-OURS = ("requests", "throughput", "sessions", "goodput", "SLO met", "cache hits", "balance")  # known to a client
+OURS = ("requests", "throughput", "sessions", "goodput", "SLO met", "cache hits", "balance")  # facts known to a client
 LATE_MS = 5.0  # a larger lag of the load generator is reported
 
 

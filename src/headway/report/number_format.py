@@ -57,7 +57,7 @@ def span(low: float, high: float) -> str:
     return number(low, 0) if low == high else f"{number(low, 0)} to {number(high, 0)}"
 
 
-# The heading of a figure in a terminal, and its number format.
+# For each figure: its heading in a terminal, and its number format.
 FIGURE_COLUMNS: Final[dict[str, tuple[str, Callable[[float | None], str]]]] = {
     "latency.ttft.mean": ("TTFT ms\nmean", number),
     "latency.ttft.p99": ("\np99", number),
@@ -76,12 +76,12 @@ FIGURE_COLUMNS: Final[dict[str, tuple[str, Callable[[float | None], str]]]] = {
 
 
 def figure_columns(*paths: str) -> list[Column]:
-    """Return the columns of these figures; a heading that begins with a line break continues the one before it."""
+    """Return the columns of these figures. A heading that begins with a line break continues the heading before it."""
     return [(path, *FIGURE_COLUMNS[path]) for path in paths]
 
 
 def any_column(path: str) -> Column:
-    """Return the column of any figure of a summary; without a heading of its own, its path is the heading."""
+    """Return the column of any figure of a summary. If the figure has no heading, its path is the heading."""
     heading, write = FIGURE_COLUMNS.get(path, ("\n", format_gap))
     if heading.startswith("\n"):
         section, _, name = path.removeprefix("latency.").rpartition(".")

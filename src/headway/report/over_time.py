@@ -1,4 +1,4 @@
-"""Requests at each instance over time: mean numbers in equal parts of a run, in one pass over its columns."""
+"""Requests at each instance over time: mean numbers in equal intervals of a run, from one pass over its columns."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -18,16 +18,16 @@ NAMES: Final = (
 
 
 class Loads(Struct, frozen=True):
-    """Mean numbers of requests in each part of a run: waiting to start, running, and at each instance."""
+    """Mean numbers of requests in each interval of a run: waiting to start, running, and at each instance."""
 
     grid: Grid
     waiting: list[float]
     running: list[float]
-    instances: dict[int, list[float]]  # by instance: requests that wait or run at it
+    instances: dict[int, list[float]]  # instance -> requests that wait or run there
 
 
 def grid_of(result: Result, bins: int = BINS) -> Grid:
-    """Divide a run from its first arrival to its end."""
+    """Divide a run, from its first arrival to its end, into equal intervals."""
     start, end = result.span_ps()
     return Grid(start, -(-max(1, end - start) // bins), bins)
 
@@ -65,7 +65,7 @@ def _means(sums: SpanSums, grid: Grid) -> list[float]:
 
 
 def coarse(series: Series, grid: Grid) -> list[float | None]:
-    """Return the mean of a sampled value in each part of a run; None for a part without a sample."""
+    """Return the mean of a sampled value in each interval of a run; None for an interval without a sample."""
     sums, counts = [0] * grid.bins, [0] * grid.bins
     for place, value in enumerate(series.values):
         into = (series.start_ps + place * series.interval_ps - grid.start_ps) // grid.step_ps

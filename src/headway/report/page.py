@@ -21,7 +21,7 @@ from headway.results.result import Result
 
 Progress = Callable[[int, int], None]  # runs read so far, total number of runs
 DEFAULT: Final = "report.html"
-# In reading order: the name of a part, its title in links, and its function, which returns "" if there is no content.
+# The parts in reading order: name, title in links, and a function that returns "" if the part has no content.
 PARTS: Final[tuple[tuple[str, str, Callable[[Book], str]], ...]] = (
     ("headline", "Headline", headline),
     ("latencies", "Latencies", distributions),

@@ -83,7 +83,7 @@ def _cell(plan: Plan, judged: Judged, target: Target) -> str:
 
 
 def _family(plan: Plan) -> str:
-    """Return the latency that a bar shows: the latency of the first target that bounds one, or TTFT."""
+    """Return the latency that a bar shows: the first latency with a target. If no latency has one, return TTFT."""
     names = [target.figure.rpartition("_")[0] for target in plan.targets]
     return next((name for name in names if name in DRAWN), "ttft")
 
@@ -168,7 +168,7 @@ def _points(plan: Plan) -> str:
 
 
 def _charts(plan: Plan) -> list[str]:
-    """Return a chart of each latency with a target, and one of the goodput."""
+    """Return a chart of each latency that has a target, and a chart of the goodput."""
     bounded = [name for name in DRAWN if any(target.figure.startswith(f"{name}_p") for target in plan.targets)]
     charts = []
     for name in bounded or ["ttft"]:

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 2.0
 FRAME_S = 0.2
-SWITCH = "HEADWAY_PROGRESS"  # an environment variable; "off" prints no lines
+SWITCH = "HEADWAY_PROGRESS"  # environment variable; if it is "off", no lines are printed
 LINE_S = 10.0  # interval of the lines that replace the bar if stderr is not a terminal
 
 
 class Bar:
-    """Progress of a command. After an interrupt (Ctrl-C), a note says how far it came and which results are `kept`.
+    """Progress of a command. After an interrupt (Ctrl-C), a note says how far the command came and what was `kept`.
 
     A timer's signal draws the bar, so that it moves even if no progress is reported. A thread could draw it too, but
     then worker processes could not be forked.
@@ -104,8 +104,8 @@ class Bar:
 
 
 class SweepProgress(Bar):
-    """Finished runs, how many of them were reused, and the time left. On a terminal, or with a folder for `output`, it
-    prints the number of runs first."""
+    """Progress of a sweep: the finished runs, how many of them were reused, and the time left. On a terminal, or with a
+    folder for `output`, it prints the number of runs first."""
 
     def __init__(self, say: Callable[[str], None], output: Path | None = None) -> None:
         kept = f"Finished runs are in {output}; the same command continues." if output else Bar.KEPT

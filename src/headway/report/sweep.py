@@ -1,4 +1,4 @@
-"""A sweep for the terminal: one row per point, the best of each column marked."""
+"""A sweep for the terminal: one row per point, with the best value of each column marked."""
 
 from collections.abc import Sequence
 

@@ -81,14 +81,14 @@ HEIGHTS = " ▁▂▃▄▅▆▇█"
 
 
 def bar(share: float, width: int = 30) -> str:
-    """Draw a horizontal bar; a share of 1 fills the width."""
+    """Draw a horizontal bar. A `share` of 1 fills the width."""
     eighths = round(max(0.0, min(1.0, share)) * width * 8)
     full, rest = divmod(eighths, 8)
     return "█" * full + (EIGHTHS[rest] if rest else "")
 
 
 def columns(values: Sequence[float]) -> str:
-    """Draw one character per value, its height relative to the largest; every positive value is visible."""
+    """Draw one character per value. Its height is relative to the largest value; every positive value is visible."""
     top = max(values, default=0.0)
     if top <= 0:
         return " " * len(values)

@@ -228,7 +228,7 @@ def _over_time(tenants: Sequence[Preview]) -> Table:
     rows = []
     for tenant in tenants[:MOST]:
         rates = tenant["rate_over_time_per_s"]
-        # Half as many columns, to leave space for the name.
+        # Draw half as many characters, to leave space for the name.
         halves = [(first + second) / 2 for first, second in zip(rates[::2], rates[1::2], strict=False)]
         rows.append([tenant["name"], number(max(rates, default=None), 2), columns(halves)])
     grid = table("tenant", "peak/s", "rate over time", rows=rows, left=(0, 2))
@@ -285,7 +285,7 @@ def _figures(preview: Preview) -> list[tuple[str, str]]:
 
 
 def _rates(preview: Preview) -> list[str]:
-    """Return a chart of the rate over time: a line for each tenant, the smaller tenants together."""
+    """Return a chart of the rate over time: a line for each tenant, and one line for all smaller tenants together."""
     tenants = preview["tenants"]
     series = {tenant["name"]: tenant["rate_over_time_per_s"] for tenant in tenants[:TENANTS]}
     rest = [tenant["rate_over_time_per_s"] for tenant in tenants[TENANTS:]]

@@ -1,4 +1,4 @@
-"""The share of requests within the SLO: of all requests, by class and by tenant."""
+"""The fraction of requests within the SLO: of all requests, by class and by tenant."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -14,7 +14,8 @@ CELL: Final = 0.1
 
 
 def hits(rows: Mapping[str, Mapping[str, float | None]], colours: Palette) -> Json:
-    """Return a bar per policy with the shares of prompt tokens by tier; slower tiers are fainter."""
+    """Return a chart with a bar per policy: the fraction of prompt tokens that each tier had cached. Slower tiers have
+    fainter colours."""
     values = [
         {"policy": policy, "tier": tier, "share": brief(share), "order": place}
         for policy, tiers in rows.items()
@@ -42,8 +43,8 @@ def hits(rows: Mapping[str, Mapping[str, float | None]], colours: Palette) -> Js
 
 
 def calibration(label: str, cells: Mapping[tuple[int, int], int], top: int, colour: str) -> Json:
-    """Return a chart of requests by the believed and the actual cached share of their prompts. Correct predictions lie
-    on the diagonal."""
+    """Return a chart of requests by the believed and the actual cached fraction of their prompts. Correct predictions
+    are on the diagonal."""
     values = [
         {
             "believed": brief(x * CELL),
@@ -79,7 +80,7 @@ def calibration(label: str, cells: Mapping[tuple[int, int], int], top: int, colo
 
 
 def tier_shares(summary: Json) -> dict[str, float | None]:
-    """Return the share of prompt tokens that each tier had cached."""
+    """Return the fraction of prompt tokens that each tier had cached."""
     tiers: Sequence[str] = [tier for tier in TIERS if tier in summary.get("tiers", {})]
     if not tiers:
         return {"gpu": summary["cache"]["token_hit_ratio"]}

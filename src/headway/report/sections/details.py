@@ -16,7 +16,7 @@ from headway.results.records import Finding
 from headway.types import PS_PER_SECOND
 
 SHOWN: Final = 12  # maximum number of findings shown per run
-GRAVE, NOTABLE = 0.6, 0.3  # minimum severities
+GRAVE, NOTABLE = 0.6, 0.3  # minimum severity of each grade
 
 
 def findings(book: Book) -> str:

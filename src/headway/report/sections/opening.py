@@ -117,7 +117,8 @@ def headline(book: Book) -> str:
 
 
 def _columns(cases: Sequence[Case], only: set[str]) -> list[Column]:
-    """Return the figures that any run has; counts of lost or preempted requests only if not zero."""
+    """Return the columns of figures that at least one run has. Counts of lost or preempted requests are included only
+    if they are not zero."""
     slo = any(has_slo(case.scenario) for case in cases)
     lost = [(f"requests.{name}", name.replace("_", " "), count) for name in LOST]
     lost.append(("preemptions", "preempted", count))
@@ -158,7 +159,7 @@ def _cell(case: Case, base: Case | None, column: Column, paired: dict[tuple[str,
 
 
 def delta(path: str, mine: float | None, its: float) -> str:
-    """Return the difference from the baseline: in percentage points for a share, else in percent."""
+    """Return the difference from the baseline: in percentage points for a fraction, otherwise in percent."""
     if mine is None:
         return ""
     if mine == its:

@@ -14,7 +14,7 @@ from headway.types import PS_PER_SECOND, Json
 
 
 def contributions(rows: Mapping[str, Mapping[str, float]], colours: Palette) -> Json:
-    """Return a bar for each scorer of each policy: its score of the chosen instance minus its mean score."""
+    """Return a chart with a bar for each scorer of each policy: score of the chosen instance minus mean score."""
     values: list[Json] = [
         {"policy": policy, "scorer": scorer, "value": brief(value)}
         for policy, scorers in rows.items()
@@ -33,7 +33,7 @@ def contributions(rows: Mapping[str, Mapping[str, float]], colours: Palette) -> 
 
 
 def histogram(title: str, regrets: Mapping[str, Regrets], colours: Palette) -> Json:
-    """Return the share of decisions in each class of regret, a bar for each policy and class."""
+    """Return a chart of the fraction of decisions in each class of regret, with a bar for each policy and class."""
     used = [place for place in range(len(CLASSES)) if any(each.counts[place] for each in regrets.values())]
     span = range(min(used, default=0), max(used, default=0) + 1)
     values = [

@@ -20,16 +20,16 @@ NUMBER = re.compile(r"\s*([+-]?\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([^\d\s].*
 
 
 class Sweep(Struct, frozen=True):
-    """`path` is the varied key on the axis, None if no varied key is a quantity. `lines` are the runs of each
-    combination of the other keys, with their positions on the axis."""
+    """The runs of a sweep as lines of a chart. `path` is the varied key on the axis; None if no varied key is a
+    quantity. `lines` maps each combination of the other keys to its runs, with their positions on the axis."""
 
     path: str | None
     unit: str
     lines: dict[str, list[tuple[float, Case]]]
 
     def table(self, cases: Cases) -> Cases:
-        """Return the runs for the other parts of the page, best first and named by line: the runs at the position where
-        the lines are furthest apart; without an axis, all runs."""
+        """Return the runs for the other parts of the page, best first and named after their lines. If there is an axis,
+        these are the runs at the position where the lines are furthest apart; otherwise they are all runs."""
         if self.path is None:
             chosen, note = {name: runs[-1][1] for name, runs in self.lines.items()}, ""
         else:
@@ -47,7 +47,7 @@ class Sweep(Struct, frozen=True):
         return {name: case for name, runs in self.lines.items() for where, case in runs if where == place}
 
     def widest(self) -> float:
-        """Return the last position where the lines are furthest apart, by goodput share and then by TTFT."""
+        """Return the last position where the lines are furthest apart, by goodput ratio and then by TTFT."""
 
         def spread(place: float, figure: str) -> float:
             figures = (value(case.summary, figure) for case in self.at(place).values())
