@@ -1,7 +1,7 @@
 """Integer keys that name token content, and a stable hash.
 
-A key names a run of tokens together with all tokens before it. The simulator assigns keys instead of hashing tokens;
-`key(kind, number)` gives different kinds of content different keys.
+A key names a run of consecutive tokens together with all tokens before it. The simulator assigns keys instead of
+hashing tokens; `key(kind, number)` gives different kinds of content different keys.
 """
 
 from hashlib import blake2b

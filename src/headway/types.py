@@ -1,7 +1,7 @@
 """The vocabulary of the system: requests, and the answers that a policy may return.
 
-The simulator and the live gateway share these types. They hold only what a router can know: the true output length of
-a request is on the simulator's `Job`.
+The simulator and the live gateway share these types. They contain only what a router can know. The true output length
+of a request is therefore not here, but in the simulator's `Job`.
 """
 
 from __future__ import annotations

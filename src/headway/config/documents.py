@@ -56,7 +56,7 @@ def parse_yaml(text: str, where: str) -> Any:
         raise HeadwayError(f"{where}: {error}") from None
     except RecursionError:
         raise HeadwayError(f"{where}: this YAML cannot be read (it is nested too deeply).") from None
-    except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:  # from PyYAML's constructors
+    except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:  # raised by PyYAML
         why = cut(" ".join(str(error).split()))
         raise HeadwayError(f"{where}: this YAML cannot be read ({why}).") from None
 
@@ -119,7 +119,7 @@ def beside(file: str, document: str | Path) -> str:
     try:
         path = Path(document).parent / Path(file).expanduser()
         return str(path.absolute()) if path.is_file() else file
-    except (OSError, RuntimeError):  # the path is too long, or `~user` is unknown: reading the file reports it
+    except (OSError, RuntimeError):  # path too long, or `~user` unknown: reading the file raises an error later
         return file
 
 

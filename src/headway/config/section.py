@@ -17,7 +17,7 @@ def read(kind: type[S], data: object, where: str, only: Collection[str] | None =
 
     Fields of type `Any` are not checked here; the code that uses the section reads them. The struct may define two
     hooks: `expand(data, where)` turns a short form into a mapping, and `validate(where)` checks keys against each other
-    and returns the section or a replacement. If `only` is given, other keys are not valid.
+    and returns the section or a replacement. If `only` is given, all other keys are invalid.
     """
     expand = getattr(kind, "expand", None)
     if expand is not None:

@@ -1,4 +1,4 @@
-"""Checks the answers of policies, and makes the errors for wrong answers."""
+"""Checks the answers of policies, and creates the errors for wrong answers."""
 
 from collections.abc import Mapping
 from sys import float_info

@@ -127,7 +127,7 @@ class Pairing:
         self.entry = combine_entries(whole, self.parts)
         self.split = 0  # number of requests with a prefill instance and a decode instance
         self.whole = 0  # number of requests on one instance
-        self.halves: dict[int, Halves] = {}  # views by group of instances
+        self.halves: dict[int, Halves] = {}  # group of instances -> its views
         self.numbers: dict[tuple[int, str], int] = {}  # (group, pool) -> group number that the prefill half sees
         self.sent: dict[int, InstanceView] = {}  # request -> prefill instance, if the prefill half gets events
         if any(hasattr(part, "observe") for part in self.parts):

@@ -87,7 +87,7 @@ class Band(Struct, eq=False):
 
     name: str
     lanes: defaultdict[str, Lane] = field(default_factory=lambda: defaultdict(Lane))  # tenant -> lane
-    members: OrderedDict[int, Waiting] = field(default_factory=OrderedDict)  # by request id, the newest last
+    members: OrderedDict[int, Waiting] = field(default_factory=OrderedDict)  # request id -> entry, the newest last
     turns: list[tuple[int, int, Lane]] = []  # heap of the lanes that wait for a turn
     clock: int = 0  # with weighted fairness: rank of the last turn; otherwise: highest rank assigned so far
 
@@ -141,7 +141,7 @@ class Bands:
         falling = all(high > low for high, low in zip(self.thresholds, self.thresholds[1:], strict=False))
         if not falling or not all(map(isfinite, self.thresholds)):
             raise HeadwayError(f"policies.flow.thresholds: expected decreasing numbers, got {shown(self.thresholds)}.")
-        # A turn of a tenant with weight w takes cost / w of virtual time. The unit makes this an integer.
+        # A turn of a tenant with weight w takes cost / w of virtual time. The factor `unit` makes this an integer.
         weights = exact_weights(self.weights, "policies.flow.weights")
         self.unit = lcm(*(weight.numerator for weight in weights.values()))
         self.prices = {tenant: int(self.unit / weight) for tenant, weight in weights.items()}
@@ -151,7 +151,7 @@ class Bands:
         self.bands = [Band(name) for name in names]
         self.places = {name: place for place, name in enumerate(self.classes)}
         self.usual = self.places.get("standard", len(self.classes) - 1)
-        self.waiting: OrderedDict[int, Waiting] = OrderedDict()  # by request id, the oldest first
+        self.waiting: OrderedDict[int, Waiting] = OrderedDict()  # request id -> entry, the oldest first
         self.came = 0
         self.peak = 0
         self.timed_out = 0

@@ -130,7 +130,7 @@ class KvAware(Believer):
 
 
 def holders(instances: Sequence[InstanceView], hits: list[int]) -> Sequence[InstanceView]:
-    """Return the instances that hold a part of the prompt. If there are none, or few instances in all, return all."""
+    """Return the instances that hold a part of the prompt. If none does, or there are few instances, return all."""
     if len(instances) <= FEW or not any(hits):
         return instances
     return [view for view in instances if hits[view.index]] or instances

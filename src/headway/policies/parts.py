@@ -24,7 +24,7 @@ def combine_entries(whole: Any, parts: Iterable[Any]) -> Entry:
 
 
 def collect_metrics(parts: Iterable[tuple[str, Any]]) -> dict[str, float]:
-    """Merge the metrics of all parts that have metrics. Each part comes with a location, which its errors name."""
+    """Merge the metrics of all parts that have metrics. Each part is given with its location, which errors name."""
     reports = [figures(part, place) for place, part in parts if hasattr(part, "metrics")]
     return {name: value for report in reports for name, value in report.items()}
 

@@ -1,4 +1,4 @@
-"""Load policies from users' files: `path/to/my_policy.py:MyPolicy`."""
+"""Loads policies from users' files: `path/to/my_policy.py:MyPolicy`."""
 
 import importlib.util
 import sys

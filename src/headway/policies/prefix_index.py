@@ -102,7 +102,7 @@ class PrefixIndex:
         matched = self._none[:]
         if not low:
             return matched
-        known, most = 0, len(table[runs[0][0]])  # every instance that holds any run also holds the first
+        known, most = 0, len(table[runs[0][0]])  # every instance that holds any run also holds the first run
         while known < most:
             low -= 1
             key, end = runs[low]

@@ -291,7 +291,7 @@ def values_of(policy: Any) -> dict[str, Any]:
 
 def explicit(stage: str, spec: Any, where: str, policy: Any = None) -> dict[str, Any]:
     """Return a policy's name and all its parameters. If the caller has already built the policy of `spec`, it passes
-    it as `policy`."""
+    this object as `policy`."""
     name, _ = split(spec, where)
     policy = build(stage, spec, where) if policy is None else policy
     return {"name": name if is_file(name) else policy.entry.name, **msgspec.to_builtins(values_of(policy))}

@@ -203,7 +203,7 @@ def again(
 
 
 def policy_of(scenario: Json, stage: str) -> Any:
-    """Return the policy of a stage; a resolved scenario may omit defaults."""
+    """Return the policy of a stage. If the resolved scenario omits the stage, return the stage's default policy."""
     return scenario["policies"].get(stage, DEFAULT_POLICIES[stage])
 
 

@@ -146,7 +146,7 @@ def heat(
     title: str, rows: Mapping[str, Sequence[float | None]], grid: Grid, top: float, *, share: bool = False
 ) -> Json:
     """Return a heat map with a row per instance and a column per interval of the run. `top` is the upper end of the
-    colour scale; adjacent charts have the same one."""
+    colour scale, so that adjacent charts can share one scale."""
     size, unit = time_unit(grid.seconds(grid.bins) - grid.seconds(0))
     values = [
         {

@@ -18,7 +18,7 @@ from headway.types import Json
 
 MARKS: Final = {"template": "t", "control": "c"}
 MEANINGS: Final = {"template": "constants to search", "control": "shows one effect, not for production"}
-GROUP: Final = 35  # width of the column of tenants or classes, together with the figures
+GROUP: Final = 35  # width of the column of tenants or classes, plus the width reserved for figures
 
 
 def _columns(comparison: Comparison, fairness: bool) -> list[Column]:

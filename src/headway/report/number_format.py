@@ -1,4 +1,4 @@
-"""Number formats of reports: figures, shares, times and money; and the headings of figures in a table."""
+"""Number formats of reports: figures, fractions, times and money; and the headings of figures in a table."""
 
 from collections.abc import Callable, Iterable
 from typing import Final

@@ -114,7 +114,7 @@ def _curve(plan: Plan) -> RenderableType:
 
 
 def check(path: Path) -> None:
-    """Raise an error before any run if the file cannot be written."""
+    """Raise an error if the file cannot be written. Call this function before the first run."""
     if path.suffix not in WRITERS:
         raise HeadwayError(f"--output: {str(path)!r} must end in {' or '.join(WRITERS)}.")
     if not path.parent.is_dir():

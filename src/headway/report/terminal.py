@@ -127,7 +127,7 @@ def latency_table(latency: Json, names: Mapping[str, str]) -> Table:
 
 
 def title(scenario: Mapping[str, Any], but: str = "") -> RenderableType:
-    """Describe the scenario in two lines."""
+    """Describe the scenario in two lines, without the policy of stage `but`."""
     size, how = describe_scenario(scenario, but)
     return Group(Text(f"{scenario['name']}: {size}", style="bold"), Text(how))
 

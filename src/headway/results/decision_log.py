@@ -1,4 +1,4 @@
-"""Record decisions in columns while a run makes them: one entry per decision, or one per candidate."""
+"""Records decisions in columns during a run. A column has one entry per decision, or one entry per candidate."""
 
 from __future__ import annotations
 
@@ -257,8 +257,8 @@ class RouterJournal:
                 self.index.touch(prefill, request.path)
 
     def _place(self, name: str) -> int:
-        """Return the index of an instance. If the index is outdated, because in a live run the engine at an index can
-        change, look up all names again."""
+        """Return the index of an instance. In a live run, the engine at an index can change. If the known index is
+        outdated, look up all names again."""
         place = self.places.get(name)
         if place is None or self.views[place].id != name:
             self.places = {view.id: view.index for view in self.views if view.id}

@@ -1,4 +1,4 @@
-"""The decisions of a run: admission verdicts, and routing decisions with what the router knew of every candidate."""
+"""The decisions of a run: admission verdicts, and routing decisions with what the router knew about the candidates."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ class Decision(Struct, frozen=True):
     request: int
     at_ps: int
     router: int
-    target: int  # index of the instance
+    target: int  # index of the instance that the request was sent to
     prefill: int  # index of the instance that computes the prompt; -1 if it is the target
     reason: str
     priority: float
@@ -54,8 +54,8 @@ class Decision(Struct, frozen=True):
     scores: dict[str, list[float | None]]
     totals: list[float | None]
     lowest_wins: bool
-    # The outcome: actual cached tokens, the slowest tier that had any of them (gpu, cpu or storage; empty without a
-    # hit), and the latencies (-1 if the event never happened).
+    # The outcome: actual cached tokens, the slowest tier that had any of them (gpu, cpu or storage; an empty string
+    # if none had any), and the latencies (-1 if the event never happened).
     predicted_tokens: int = 0  # tokens that the policy believed to be cached
     cached_tokens: int = 0
     tier: str = ""
@@ -95,7 +95,7 @@ EACH: Final = (*RECORDED, "believed_tokens", "estimated_ttft_ps")
 
 
 class Rows(Protocol):
-    """Storage of decisions that builds each one on access."""
+    """Storage that builds a decision when it is accessed."""
 
     def __len__(self) -> int: ...
 

@@ -21,7 +21,7 @@ NARROWING = 4  # when a bucket is split, the new buckets are narrower by at leas
 
 
 class GapCounts:
-    """Gaps counted by bucket: their number, their sum, and any order statistic."""
+    """Counts gaps in buckets, and gives their number, their sum, and any order statistic."""
 
     __slots__ = ("_buckets", "_crossing", "_ends", "_runs", "_shift", "count", "total_ps")
 

@@ -80,7 +80,7 @@ def _stretches(file: Path) -> Iterator[bytes]:
 
 
 class Choice(msgspec.Struct, gc=False):
-    """The part of a decision's line that `DecisionFile.choices` reads."""
+    """The fields of a decision's line that `DecisionFile.choices` reads."""
 
     request: int
     candidates: list[int]

@@ -186,7 +186,7 @@ def _link(stats: InstanceStats, length_ps: int) -> Json:
 
 
 def _instances(here: list[int], instances: list[InstanceStats], length_ps: int) -> list[dict[str, Any]]:
-    routed: Counter[bool] = Counter()  # key: is the role prefill? Disaggregated requests count for both
+    routed: Counter[bool] = Counter()  # key: whether the role is prefill; disaggregated requests count for both
     for stats in instances:
         routed[stats.role == "prefill"] += stats.requests
     return [

@@ -1,4 +1,4 @@
-"""Rank runs of one scenario by their summaries, best first."""
+"""Ranks runs of one scenario by their summaries, best first."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -37,7 +37,8 @@ def rank(results: Iterable[Named], by: str | None = None) -> list[Named]:
     """Return the runs best first. Equal runs keep their order; runs without the figure come last.
 
     `by` is a figure, see `figure`. The default with an SLO is the highest goodput per planned request, then the lowest
-    TTFT p99. Without an SLO it is the fewest lost requests, so that rejecting does not pay, then the lowest mean E2E.
+    TTFT p99. Without an SLO it is the fewest lost requests, then the lowest mean E2E. Lost requests count first,
+    because rejecting requests must not improve the rank.
     """
     if by is None:
         return sorted(results, key=lambda pair: _default(pair[1]))

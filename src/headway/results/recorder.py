@@ -62,7 +62,7 @@ class RequestColumns:
         return len(self.arrival_ps)
 
     def select(self, *names: str, start: int = 0) -> Iterator[tuple[Any, ...]]:
-        """Yield the values of some columns, request by request."""
+        """Yield the values of these columns for each request, from row `start` on."""
         columns = [getattr(self, name) for name in names]
         return zip(*([column[start:] for column in columns] if start else columns), strict=True)
 
@@ -242,8 +242,8 @@ class PoolFacts(Struct, frozen=True):
 class RunFacts(Struct):
     """The input of `metrics.summarise` in addition to the columns."""
 
-    started_ps: int  # first arrival
-    ended_ps: int  # last event, or the horizon
+    started_ps: int  # time of the first arrival
+    ended_ps: int  # time of the last event, or the horizon
     block_tokens: int
     warmup: int
     policy_metrics: dict[str, float]

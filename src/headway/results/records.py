@@ -54,7 +54,7 @@ class KvMove(Struct, frozen=True, gc=False, tag_field="event", tag="kv_move"):
 class Series(Struct, frozen=True):
     """A value of one instance over time: `values[k]` is its value k·`interval_ps` after `start_ps`."""
 
-    name: str  # name of the value: kv_used
+    name: str  # name of the value, such as kv_used
     instance: int
     start_ps: int
     interval_ps: int
@@ -123,8 +123,8 @@ class Finding(Struct, frozen=True):
     """A problem of a run: its kind, its time, the requests and instances affected, and the figures."""
 
     kind: str  # priority_inversion, slo_violation, ...
-    at_ps: int  # begin
-    until_ps: int  # end
+    at_ps: int  # time at which the problem begins
+    until_ps: int  # time at which the problem ends
     severity: float  # from 0 (negligible) to 1
     count: int  # number of requests or events
     title: str  # one sentence with the most important figures

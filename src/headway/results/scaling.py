@@ -15,7 +15,7 @@ FAULTS: Final = ("crash", "slow", "unreachable")
 
 
 class Level(NamedTuple):
-    """The number of a pool's instances after all changes at `at_ps`, until the next level."""
+    """The numbers of a pool's instances from `at_ps`, after all changes at that time, until the next level."""
 
     at_ps: int
     held: int  # instances that are paid for: all except stopped ones
@@ -111,7 +111,7 @@ def levels(changes: Sequence[StateChange]) -> list[Level]:
 
 
 def turns_back(earlier: ScaleRecord, later: ScaleRecord) -> bool:
-    """Return whether the later of two changes of a pool soon reverses the earlier one."""
+    """Return whether the later of two changes of a pool reverses the earlier one within `OSCILLATION_PS`."""
     opposite = (earlier.after > earlier.before) != (later.after > later.before)
     return opposite and later.at_ps - earlier.at_ps <= OSCILLATION_PS
 

@@ -130,7 +130,7 @@ def write(folder: str | Path, run: RunFiles) -> None:
 
 @contextlib.contextmanager
 def writing(place: str | Path) -> Iterator[None]:
-    """Turn an `OSError` of writing a file or folder into a `HeadwayError` with a readable message."""
+    """Convert an `OSError` while a file or folder is written into a `HeadwayError` with a readable message."""
     try:
         yield
     except OSError as error:

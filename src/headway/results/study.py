@@ -36,7 +36,7 @@ Kind = Literal["comparison", "sweep"]
 
 
 def check(folder: str | Path, kind: Kind) -> None:
-    """Raise unless a study of this kind can be written there. Other files are never overwritten."""
+    """Raise unless a study of this kind can be written to the folder. Other files are never overwritten."""
     store.check(folder, "study", _read_study)
     study = _read_study(Path(folder))
     if study is not None and study["kind"] != kind:
@@ -171,7 +171,7 @@ def _others(name: str) -> bool:
         os.getpgid(int(match[1]))
     except (ProcessLookupError, OverflowError):
         return False
-    except OSError:  # a process of another user
+    except OSError:  # the process belongs to another user
         pass
     return True
 

@@ -46,8 +46,8 @@ class Survey(Struct):
     expected_ps: int = 0  # sum of the estimates of the compared decisions
     waited_ps: int = 0  # sum of the actual times from the compared decisions to the first tokens
     worst: list[tuple[int, int]] = field(default_factory=list)  # (estimated regret, index of the decision), worst first
-    regrets_ps: array[int] = field(default_factory=lambda: array("q"))  # of each decision with an estimate
-    arguments: dict[str, array[float]] = field(default_factory=dict)  # scorer -> chosen minus mean scores
+    regrets_ps: array[int] = field(default_factory=lambda: array("q"))  # regrets of decisions with an estimate
+    arguments: dict[str, array[float]] = field(default_factory=dict)  # scorer -> chosen score minus mean score
     # For each request, from its last decision: the number of queued requests and the believed cached tokens at the
     # chosen instance; -1 if the request has no decision.
     queued: array[int] = field(default_factory=lambda: array("i"))

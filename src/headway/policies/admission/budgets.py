@@ -46,7 +46,7 @@ class MaxConcurrency:
         return ADMIT
 
     def permit(self, request: Request, targets: Sequence[InstanceView]) -> Reject | None:
-        """Reject the request if one of its chosen targets has no free permit."""
+        """Return a rejection if one of the request's chosen targets has no free permit; otherwise None."""
         for view in targets:
             if self.in_use.get(permit_of(view), 0) >= self.max_queue:
                 return FULL

@@ -69,8 +69,8 @@ def arithmetic(left: int, right: int) -> int:
 
 
 def needs_guard(op: ast.operator, left: int, right: int) -> bool:
-    """Return whether the result could grow without bound. Repeatedly adding small values is too slow for that, but
-    doubling is not."""
+    """Return whether the result of an operator could grow without bound. Repeatedly adding small values is too slow for
+    that, but doubling is not."""
     if isinstance(op, ast.Add | ast.Sub) and left & BIG and right & BIG:
         return True
     if isinstance(op, ast.Add):

@@ -16,13 +16,13 @@ from headway.views.signals import Signal
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 MOST_CHARACTERS: Final = 20_000  # maximum length of a source
-MOST_NODES: Final = 4_000  # maximum number of nodes in its syntax tree
-DEEPEST: Final = 40  # maximum number of levels of its syntax tree
-MOST_FUNCTIONS: Final = 50  # keeps chains of calls far below the interpreter's recursion limit
+MOST_NODES: Final = 4_000  # maximum number of nodes in the syntax tree of a source
+DEEPEST: Final = 40  # maximum number of levels of the syntax tree of a source
+MOST_FUNCTIONS: Final = 50  # this limit keeps chains of calls far below the interpreter's recursion limit
 DEEPEST_LOOPS: Final = 8  # maximum number of nested loops
 LONGEST_NAME: Final = 60
 MOST_PASSES: Final = 60  # maximum number of passes over a source until all kinds are known
-STEPS: Final = 100_000  # limit of one decision; an iteration, a call or an element in a library function is a step
+STEPS: Final = 100_000  # step limit of a decision; an iteration, a call or an element in a library function is a step
 NODES_A_STEP: Final = 50  # number of syntax nodes of a body that cost one step
 MOST_BITS: Final = 256  # maximum size of the integer result of one expression without a guard
 LARGEST: Final = 2**63  # limit of integers that could otherwise grow without bound

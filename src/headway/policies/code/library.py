@@ -76,7 +76,7 @@ def library(take: Take, memory: Memory) -> dict[str, Callable[..., Any]]:
 
 
 class _Paid:
-    """Functions that charge for the length of a list before they iterate over it."""
+    """Functions that charge steps for the length of a list before they iterate over it."""
 
     def __init__(self, take: Take) -> None:
         self.take = take

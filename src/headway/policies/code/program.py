@@ -37,7 +37,7 @@ def check(source: str, stage: str) -> list[Rejection]:
 
 
 def stage_of(source: str) -> str | None:
-    """Return the stage whose entry function a source defines. If it is not exactly one stage, return None."""
+    """Return the stage whose entry function a source defines. If the source fits no stage or several, return None."""
     tree = parse(source)
     if isinstance(tree, Rejection):
         return None

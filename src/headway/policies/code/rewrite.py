@@ -294,7 +294,7 @@ class _Rewrite(ast.NodeTransformer):
         return not self.nested
 
     def _short(self, node: ast.expr) -> bool:
-        """Return whether a key is cheap to compare: it is no container, or it is a tuple of plain values."""
+        """Return whether a key is cheap to compare: it is not a container, or it is a tuple of plain values."""
         if isinstance(node, ast.Tuple):
             return all(not self.kinds[element] & (CONTAINER | INSTANCES) for element in node.elts)
         return not self.kinds[node] & (CONTAINER | INSTANCES)

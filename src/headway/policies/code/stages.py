@@ -32,7 +32,7 @@ NOTHING: Final[list[int]] = []
 
 
 class Unknown(Struct):
-    """A table that raises an error when `routed` reads it."""
+    """Replaces a table that is not available in `routed`. Reading it raises an error."""
 
     why: str
 

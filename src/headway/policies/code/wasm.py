@@ -105,7 +105,7 @@ class Started:
 
     def decide(self, values: list[float], count: int) -> int:
         """Return the index of the instance that the module chooses. `values` contains the numbers of the request, then
-        those of each instance."""
+        the numbers of each instance."""
         data = struct.pack(f"<{len(values)}d", *values)
         if len(data) > self.room:
             self.at = 0 if self.buffer is None else self.run(lambda: self.buffer(self.store, len(data))) & 0xFFFFFFFF

@@ -1,8 +1,8 @@
 """Findings: problems of a run, with their time, the requests and instances affected, and the figures.
 
-Each module except `observed` detects one kind, which its docstring and docs/findings.md define. It declares the `KIND`,
-its `AREA`, one sentence of `ADVICE`, `find`, and its `ORDER` among findings of equal severity and start. To add a kind,
-add a module.
+Each module except `observed` detects one kind of finding, which the module's docstring and docs/findings.md define. A
+module declares `KIND`, `AREA`, one sentence of `ADVICE`, the function `find`, and `ORDER`, its position among findings
+of equal severity and start. To add a kind, add a module.
 """
 
 from importlib import import_module

@@ -40,7 +40,7 @@ class Backlog(NamedTuple):
 
 
 def saturation(result: Run) -> str:
-    """Return stable, backlogged or overloaded."""
+    """Return whether the cluster is stable, backlogged or overloaded, as a word."""
     return backlog(Columns(result.requests)).word
 
 
@@ -48,7 +48,7 @@ def backlog(requests: Columns) -> Backlog:
     count = len(requests)
     if not count:
         return Backlog("stable", [], [], LEAST)
-    limit = max(LEAST, isqrt(WALK**2 * count - 1) + 1)  # rounded up
+    limit = max(LEAST, isqrt(WALK**2 * count - 1) + 1)  # the square root is rounded up
     arrivals = requests.arrival_ps
     left = sorted(at for at in _wait_ends(requests) if at >= 0)
     begin, length = arrivals[0], arrivals[count - 1] - arrivals[0]

@@ -1,4 +1,4 @@
-"""Herding: consecutive decisions send requests to the same instance although a peer has far fewer.
+"""Herding: consecutive decisions send requests to the same instance although a peer has far fewer requests.
 
 A herd is a series of decisions among one set of peers (instances of the same model and role) with the same target, at
 most `SPACING_PS` apart. A decision is late if the target has at least `EXCESS` more requests than the least loaded open
@@ -80,7 +80,7 @@ def find(run: Observed) -> list[Finding]:
 
 
 def by_chance(peers: int, decisions: int) -> int:
-    """Return the length from which a series of equal choices is unlikely to be random."""
+    """Return the minimum length at which a series of equal choices is unlikely to be random."""
     choices, ways = 1, 1
     while ways < ONCE_IN * decisions:
         choices, ways = choices + 1, ways * peers

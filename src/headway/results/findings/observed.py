@@ -52,7 +52,7 @@ class Stays:
 
 
 def stays(requests: Columns, ended_ps: int) -> defaultdict[int, Stays]:
-    """Return the stays of requests at each instance, from dispatch until the request ended or moved on.
+    """Return the stays of requests at each instance, from dispatch until the request ended or left the instance.
 
     A disaggregated request has two stays: at its prefill instance, then at its decode instance. For a retried request,
     only the last attempt is known. Requests that moved between instances while running are left out.
@@ -170,7 +170,7 @@ class Observed:
 
     @cached_property
     def facts(self) -> RunFacts:
-        """The targets of the resolved scenario, as the metrics need them."""
+        """The targets of the resolved scenario, in the form that the metrics need."""
         promised = promises(self.scenario)
         return RunFacts(
             started_ps=self.started_ps,

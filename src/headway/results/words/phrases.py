@@ -157,17 +157,17 @@ seconds = partial(_fact, lambda value: f"{_digits(value)} s")
 
 
 def ms(source: str, value: float | None) -> Fact:
-    """Return a duration given in milliseconds."""
+    """Return the fact of a duration in milliseconds. If there is no value, its text is `none`."""
     return Fact(source, NO_VALUE, NO_VALUE) if value is None else Fact(source, value, f"{_digits(value)} ms")
 
 
 def ms_of(source: str, ps: int) -> Fact:
-    """Return a duration given in picoseconds, in milliseconds."""
+    """Return the fact of a duration in picoseconds. Its text is in milliseconds."""
     return ms(source, ps / PS_PER_MS)
 
 
 def at(source: str, ps: int) -> Fact:
-    """Return a time of the simulation, in seconds."""
+    """Return the fact of a simulated time in picoseconds. Its text is in seconds."""
     return Fact(source, ps / PS_PER_SECOND, f"t={ps / PS_PER_SECOND:.3f} s")
 
 
