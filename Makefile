@@ -7,7 +7,7 @@ ROUTERS := .venv-routers
 # One more than there are cores: some tests wait for servers or for a clock.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
-.PHONY: demo docs test test-full test-live test-long live browser etcd lint wheel bench bench-compiled routers bench-gateway clean help
+.PHONY: demo docs test test-full test-live test-long live browser etcd lint dist wheel bench bench-compiled routers bench-gateway clean help
 # Compiled files are kept: without them every process of the tests would compile the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 CASES ?= base 50k 64-instances long-outputs mooncake
@@ -53,6 +53,11 @@ lint: $(VENV)/.installed-dev  ## ruff, strict types, layers
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+dist: $(VENV)/.installed-dev  ## the source distribution and the pure-Python wheel for PyPI, checked
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
 
 wheel: $(VENV)/.installed-dev  ## a wheel with the engine compiled from the same files (wants a C compiler)
 	rm -rf dist

@@ -12,3 +12,10 @@ class UndeclaredSignal(HeadwayError, AttributeError):
 
 class InvariantError(Exception):
     """An internal check of the simulator failed: the results of the run are invalid."""
+
+
+def missing_extra(where: str, package: str, extra: str, instead: str = "") -> HeadwayError:
+    """Return the error for an optional package that is not installed: it names the extra that installs the package.
+    With `instead`, the message also names a way to do without the package."""
+    remedy = f"Run: pip install 'headway[{extra}]'" + (f"; or {instead}" if instead else "")
+    return HeadwayError(f"{where}: {package} is not installed. {remedy}.")

@@ -185,7 +185,9 @@ def test_a_policy_without_a_source_cannot_be_begun_with() -> None:
 @pytest.mark.parametrize("engine", ["gepa", "openevolve"])
 def test_a_framework_that_is_missing_is_named(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, engine, None)
-    with pytest.raises(HeadwayError, match=rf"--engine: {engine} is not installed\. Install headway\[evolve\]"):
+    with pytest.raises(
+        HeadwayError, match=rf"--engine: {engine} is not installed\. Run: pip install 'headway\[evolve\]'"
+    ):
         evolve_with_model(few(), heavier, Dialogue(engine, START))
 
 

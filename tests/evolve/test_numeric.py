@@ -127,7 +127,7 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(
     sampler: Sampler, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(HeadwayError, match=rf"{missing} is not installed\. Install headway\[evolve\]"):
+    with pytest.raises(HeadwayError, match=rf"{missing} is not installed\. Run: pip install 'headway\[evolve\]'"):
         Plan(sampler=sampler).searcher(suite())
     Plan(engine="gp").searcher(suite())  # needs no package
 

@@ -112,7 +112,7 @@ def test_a_job_that_brings_its_process_down_every_time_is_told_by_name() -> None
 
 def test_ray_that_is_not_installed_is_told_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(HeadwayError, match=r"^--ray: Ray is not installed\. Install headway\[ray\]"):
+    with pytest.raises(HeadwayError, match=r"^--ray: ray is not installed\. Run: pip install 'headway\[ray\]'"):
         runner_of(None, "auto")
 
 

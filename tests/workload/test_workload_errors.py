@@ -284,9 +284,9 @@ def test_an_azure_header_lacks_a_column(tmp_path: Path) -> None:
         (b"\0" * 100, "t.bin line 1: is not text"),
         (
             gzip.compress((row() + "\n").encode() * 50, mtime=0)[:60],
-            "t.bin line 1: the gzip data is damaged or cut short",
+            "t.bin line 1: the compressed data is damaged or cut short",
         ),
-        (b"\x1f\x8bnonsense" * 10, "t.bin line 1: the gzip data is damaged or cut short"),
+        (b"\x1f\x8bnonsense" * 10, "t.bin line 1: the compressed data is damaged or cut short"),
     ],
 )
 def test_a_file_that_is_no_trace_is_told(tmp_path: Path, content: bytes, what: str, format: str | None) -> None:
@@ -310,7 +310,7 @@ def test_a_damaged_end_is_told_with_its_line_unless_the_limit_ends_before(tmp_pa
     (tmp_path / "t.jsonl").write_bytes(gzip.compress(lines.encode())[:-5000])
     sentence = error_of({"trace": TRACE}, tmp_path)
     number = int(sentence.removeprefix("t.jsonl line ").split(":")[0])
-    assert 100 < number < 20000 and "gzip data is damaged" in sentence
+    assert 100 < number < 20000 and "compressed data is damaged" in sentence
     trace = {"format": "mooncake", "path": str(tmp_path / "t.jsonl"), "limit": 50}
     assert len(list(WorkloadSpec(trace=trace).plan(1, "m"))) == 50
 

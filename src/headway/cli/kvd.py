@@ -73,7 +73,7 @@ def serve(
         options["disk"] = {"folder": str(disk.absolute()), "limit": disk_limit}
     data |= {name: value for name, value in options.items() if value is not None}
     settings = Settings.load(data, Path() if file is None else file.parent)
-    with needs("kvd", "kvd", " for the daemon"):
+    with needs("kvd", "kvd"):
         from headway.gateway.kvd.daemon import serve as run
     run(settings, lambda addresses: say(f"listening at {', '.join(addresses)} (stop with Ctrl-C or SIGTERM)"))
 
@@ -113,7 +113,7 @@ def certs(
     days: Annotated[int, Parameter(help="Days until the certificates expire.")] = 365,
 ) -> Page:
     """Make a CA and a node certificate, to try QUIC."""
-    with needs("kvd", "kvd", " for certificates"):
+    with needs("kvd", "kvd"):
         from headway.gateway.kvd.certs import make
     if not 1 <= days <= 36_500:
         raise HeadwayError(f"--days: must be between 1 and 36,500, got {days}.")
@@ -128,7 +128,7 @@ def _ask(address: str, tls: Tls, ask: Callable[[KvdClient], Awaitable[Any]]) -> 
     from headway.config.section import read
 
     files = tls.files()
-    with needs("kvd", "kvd", " for the daemon"):
+    with needs("kvd", "kvd"):
         from headway.gateway.kvd.channel import TlsFiles
         from headway.gateway.kvd.kvd_client import KvdClient
     logging.getLogger("quic").setLevel(logging.CRITICAL)

@@ -61,7 +61,7 @@ def emulate(
     """
     from headway.experiment.engines import engine_room
 
-    with needs("gateway", "emulate", " for the emulator"):
+    with needs("gateway", "emulate"):
         from headway.emulator.host import Settings, serve
         from headway.gateway.settings import address
         from headway.http.event_loop import run_loop
@@ -114,7 +114,7 @@ def load(
     as_json: AsJson = False,
 ) -> Page | Json:
     """Send a workload to an OpenAI endpoint and measure latency."""
-    with needs("gateway", "load", " for it"):
+    with needs("gateway", "load"):
         from headway.load.asking import Ask
         from headway.load.driver import load as send
         from headway.load.driver import reach
@@ -171,7 +171,7 @@ def twin(
 
     The exit status is 1 if they disagree.
     """
-    with needs("gateway", "twin", " for it"):
+    with needs("gateway", "twin"):
         from headway.twin.check import twin as run_pairs
         from headway.twin.check import twin_report as report
     from headway.report.progress import Bar
@@ -212,7 +212,7 @@ def conformance(
 
     The checks cover affinity, streaming, cancellation, failures and overload. The exit status is 1 if one fails.
     """
-    with needs("gateway", "conformance", " for it"):
+    with needs("gateway", "conformance"):
         from headway.conformance.conformance_run import conformance as check
         from headway.conformance.conformance_run import conformance_report as report
         from headway.gateway.settings import address

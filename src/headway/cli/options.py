@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, missing_extra
 from headway.types import Json
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def read_key(variable: str | None, option: str = "--key-env") -> str | None:
 
 
 @contextmanager
-def needs(extra: str, verb: str, purpose: str = "") -> Iterator[None]:
+def needs(extra: str, verb: str) -> Iterator[None]:
     """Guard imports of packages that an extra installs. If one is missing, raise an error that names the extra."""
     try:
         yield
@@ -133,7 +133,7 @@ def needs(extra: str, verb: str, purpose: str = "") -> Iterator[None]:
         package = (error.name or "").partition(".")[0]
         if package == "headway":  # a missing module of Headway is a bug, not a missing package
             raise
-        raise HeadwayError(f"{verb}: {package} is not installed; install headway[{extra}]{purpose}.") from None
+        raise missing_extra(verb, package, extra) from None
 
 
 @Parameter(name="*")
@@ -154,7 +154,7 @@ class EtcdChoice:
     def settings(self) -> EtcdSettings:
         from headway.config.section import read
 
-        with needs("gateway", "etcd", " for the gateway"):
+        with needs("gateway", "etcd"):
             from headway.gateway.membership.etcd_client import Etcd  # noqa: F401  (fails early without its package)
             from headway.gateway.membership.etcd_settings import EtcdSettings
         section = {"endpoints": self.etcd, "prefix": self.prefix}

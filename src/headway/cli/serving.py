@@ -22,7 +22,7 @@ def serve(
     ] = 1,
 ) -> None:
     """Route OpenAI-compatible traffic to the configured engines."""
-    with needs("gateway", "serve", " for the gateway"):
+    with needs("gateway", "serve"):
         from headway.gateway.gateway_process import serve as run
     if not 1 <= workers <= 64:
         raise HeadwayError(f"--workers: must be between 1 and 64, got {workers}.")
@@ -41,7 +41,7 @@ def epp(
 
     The server speaks Envoy's external processing protocol at the file's `listen` address.
     """
-    with needs("epp", "epp", " for the endpoint picker"):
+    with needs("epp", "epp"):
         from headway.interop.endpoint_picker import serve
     log_to_stderr()
     serve(

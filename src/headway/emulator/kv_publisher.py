@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from headway.emulator.content import Content
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, missing_extra
 from headway.sim.instance import Instance
 from headway.sim.job import Job
 
@@ -33,7 +33,7 @@ class KvPublisher:
         try:
             import zmq
         except ImportError:
-            raise HeadwayError("--events: pyzmq is not installed. Install headway[gateway].") from None
+            raise missing_extra("--events", "pyzmq", "gateway") from None
         self.zmq, self.instance, self.loop = zmq, instance, loop
         self.size, self.topic = instance.size, topic.encode()
         self.log: list[Any] = []

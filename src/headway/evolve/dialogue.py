@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, missing_extra
 from headway.evolve.cache import Cache
 from headway.evolve.evaluate import cache_in, evaluate_many
 from headway.evolve.evolution import TEMPLATE, Progress, load_engine, template_of
@@ -44,7 +44,7 @@ def import_framework(name: str, *modules: str) -> Any:
             import_module(f"{name}.{module}")
         return import_module(name)
     except ImportError:
-        raise HeadwayError(f"--engine: {name} is not installed. Install headway[evolve].") from None
+        raise missing_extra("--engine", name, "evolve") from None
 
 
 class Dialogue(Struct, frozen=True):

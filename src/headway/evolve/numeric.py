@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 
 from msgspec import Struct
 
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, missing_extra
 from headway.evolve.evaluation import Evaluation
 from headway.evolve.evolution import Plan, Sampler
 from headway.evolve.objectives import PRIMARY
@@ -191,9 +191,7 @@ def _optuna(sampler: Sampler) -> Any:
         if sampler == "cmaes":
             import_module("cmaes")
     except ImportError as error:
-        raise HeadwayError(
-            f"--engine: {error.name} is not installed. Install headway[evolve] for numeric searches, "
-            "or use --engine gp, which needs no package."
-        ) from None
+        instead = "use --engine gp, which needs no package"
+        raise missing_extra("--engine", error.name or "optuna", "evolve", instead) from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from headway import __version__
 from headway.config.wording import one_line, shown
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, missing_extra
 from headway.experiment.jobs import RETRIES, Batch, Finished, Job, Lost, available
 from headway.results import study
 
@@ -200,7 +200,7 @@ def _library() -> Any:
     try:
         return import_module("ray")
     except ImportError:
-        raise HeadwayError("--ray: Ray is not installed. Install headway[ray].") from None
+        raise missing_extra("--ray", "ray", "ray") from None
 
 
 def _start(ray: Any, address: str, workers: int | None) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from headway.config.documents import read_text
 from headway.config.wording import one_line
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, missing_extra
 
 SPECIAL: Final = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
 
@@ -95,7 +95,7 @@ def _environment() -> Any:
         import jinja2.ext
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError:
-        raise HeadwayError("tokens: chat templates need jinja2. Install headway with the extra `tokens`.") from None
+        raise missing_extra("tokens.chat_template", "jinja2", "tokens") from None
 
     class Generation(jinja2.ext.Extension):
         """The tag `generation`, which marks output of the model for training. It renders as its content."""

@@ -27,7 +27,7 @@ from msgspec import Meta, Raw, Struct
 from headway.config.keys import Doc, Unit
 from headway.config.section import read
 from headway.config.wording import one_line
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, missing_extra
 from headway.gateway.chat_template import ChatTemplate, plain
 from headway.gateway.request_body import Body, Digest, path_of
 from headway.hashing import stable
@@ -90,7 +90,7 @@ def digest_of(name: str) -> Digest:
     try:
         from blake3 import blake3
     except ImportError:
-        raise HeadwayError("tokens.hash: blake3 is not installed. Install headway with the extra `tokens`.") from None
+        raise missing_extra("tokens.hash", "blake3", "tokens") from None
 
     def digest(data: bytes | memoryview, seed: int) -> int:
         hasher = blake3(seed.to_bytes(8, "little"))
@@ -254,7 +254,7 @@ def _load(file: File, where: str) -> Any:
     try:
         from tokenizers import Tokenizer
     except ImportError:
-        raise HeadwayError(f"{where}: tokenizers is not installed. Install headway with the extra `tokens`.") from None
+        raise missing_extra(where, "tokenizers", "tokens") from None
     if not file.is_file():
         raise HeadwayError(f"{where}: {file} does not exist. Name a model's folder or its tokenizer.json.")
     try:

@@ -10,14 +10,12 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any
 
 from msgspec import Struct
 
 from headway.config.wording import one_line
-from headway.errors import HeadwayError
-
-MISSING: Final = "signals and health checks need the package aiohttp; install headway with the extra `gateway`."
+from headway.errors import missing_extra
 
 
 class Answer(Struct, frozen=True):
@@ -154,9 +152,9 @@ class HttpClient:
 
 
 def load_aiohttp() -> Any:
-    """Import and return aiohttp. Raise HeadwayError if it is not installed."""
+    """Import and return aiohttp. If it is not installed, raise an error that names the extra."""
     try:
         import aiohttp
     except ImportError:
-        raise HeadwayError(MISSING) from None
+        raise missing_extra("signals and health checks", "aiohttp", "gateway") from None
     return aiohttp

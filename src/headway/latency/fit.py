@@ -14,7 +14,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headway.errors import HeadwayError
+from headway.errors import missing_extra
 from headway.latency.base import Chunk
 from headway.latency.shards import Shard
 from headway.latency.step_cost import Constants, step_us
@@ -148,4 +148,4 @@ def load_library(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError:
-        raise HeadwayError("calibrate: SciPy is not installed. Run: pip install 'headway[calibrate]'.") from None
+        raise missing_extra("calibrate", "scipy", "calibrate") from None

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from headway.config.wording import join_words, shown
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, missing_extra
 from headway.latency.gpus import Gpu
 from headway.latency.shapes import ModelShape
 
@@ -106,10 +106,7 @@ def find_source(system: object, backend: object, version: object, gpu: Gpu, wher
     try:
         data = import_module("aiconfigurator_core.sdk.perf_database")
     except ImportError:
-        raise HeadwayError(
-            f"{where}.model: aiconfigurator needs the kernel times of {PACKAGE}, which is not installed. "
-            "Run: pip install 'headway[aiconfigurator]'."
-        ) from None
+        raise missing_extra(f"{where}.model", PACKAGE, "aiconfigurator") from None
     for key, value in (("system", system), ("backend", backend), ("version", version)):
         if not isinstance(value, str):
             raise HeadwayError(f"{where}.{key}: expected a name, got {shown(value)}.")

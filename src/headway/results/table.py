@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from headway.config.wording import suggest
-from headway.errors import HeadwayError
+from headway.errors import missing_extra
 from headway.policies.prefix_index import TIERS
 from headway.results.recorder import COLUMNS as NUMBERED
 from headway.results.recorder import Numbers, Recorder, RequestColumns
@@ -183,4 +183,4 @@ def library(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise HeadwayError(f"{name} is not installed; data frames need headway[data].") from None
+        raise missing_extra("data frames", name, "data") from None

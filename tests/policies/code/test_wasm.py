@@ -248,7 +248,7 @@ def test_a_file_that_is_no_module_is_refused(tmp_path: Path) -> None:
 def test_without_wasmtime_the_extra_is_named(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     path = made(LEAST).path
     monkeypatch.setitem(sys.modules, "wasmtime", None)
-    with pytest.raises(HeadwayError, match=r"wasmtime is not installed; install headway\[wasm\]"):
+    with pytest.raises(HeadwayError, match=r"wasmtime is not installed\. Run: pip install 'headway\[wasm\]'"):
         registry.build("routing", {"name": "wasm", "path": path}, "policies.routing")
 
 

@@ -133,7 +133,7 @@ def test_dates_and_times_from_0_do_not_mix(tmp_path: Path) -> None:
     [
         ("arrival=ts,prompt=in", "--map: output has no column. Add output=COLUMN."),
         ("arrival=ts,promt=in,output=out", "--map: no field is called 'promt'. Did you mean 'prompt'?"),
-        ("arrival=ts:h,prompt=in,output=out", "--map: 'h' is not a unit of arrival. Use s, ms, us, ns or ps."),
+        ("arrival=ts:h,prompt=in,output=out", "--map: 'h' is not a unit of arrival. Use s, ms, us, ns, ps or excel."),
         ("arrival", "--map: write field=column, separated by commas"),
         (f"{PLAIN},prompt=x", "--map: prompt is mapped twice."),
         ("arrival=ts,prompt=inn,output=out", "my.csv: no column is called 'inn' (for prompt). Did you mean 'in'?"),

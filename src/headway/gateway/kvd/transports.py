@@ -5,7 +5,7 @@ from pkgutil import resolve_name
 from typing import Final
 
 from headway.config.wording import shown
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, missing_extra
 from headway.gateway.kvd.channel import Transport
 
 _OWN: Final = {"unix": "headway.gateway.kvd.unix:UnixTransport", "quic": "headway.gateway.kvd.quic:QuicTransport"}
@@ -33,9 +33,7 @@ def transport(address: str, where: str) -> Transport:
     try:
         make: Callable[[], Transport] = resolve_name(_OWN[scheme])
     except ImportError as error:
-        raise HeadwayError(
-            f"{where}: {error.name} is not installed; install headway[kvd] for {scheme} addresses."
-        ) from None
+        raise missing_extra(where, error.name or scheme, "kvd") from None
     return make()
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, missing_extra
 from headway.gateway.engines.member import BackendSpec
 from headway.gateway.observing import exposition
 from headway.gateway.observing.openapi import (
@@ -90,7 +90,7 @@ class Admin:
         try:
             from aiohttp import web
         except ImportError:
-            raise HeadwayError("admin: aiohttp is not installed; install headway[gateway].") from None
+            raise missing_extra("admin", "aiohttp", "gateway") from None
         self.web = web
 
         @web.middleware

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from headway.errors import HeadwayError
+from headway.errors import missing_extra
 from headway.gateway.observing.gateway_metrics import BETWEEN, BUCKETS, merge
 from headway.types import PS_PER_SECOND, Json
 from headway.views.instance import SIGNALS
@@ -148,7 +148,7 @@ def render(figures: Json, accept: str = "") -> tuple[bytes, str]:
         from prometheus_client import CollectorRegistry, ProcessCollector
         from prometheus_client.exposition import choose_encoder
     except ImportError:
-        raise HeadwayError("metrics: prometheus_client is not installed; install headway[gateway].") from None
+        raise missing_extra("metrics", "prometheus-client", "gateway") from None
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(figures))
     ProcessCollector(registry=registry)

@@ -16,7 +16,7 @@ import time
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headway.errors import HeadwayError
+from headway.errors import missing_extra
 from headway.gateway.observing.recent_decisions import Decisions, policy_name
 from headway.http.answer_tally import PROMPT
 
@@ -60,7 +60,7 @@ class Tracing:
             from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
             from opentelemetry.sdk.trace.sampling import ALWAYS_ON
         except ImportError:
-            raise HeadwayError("otel: opentelemetry is not installed; install headway[otel].") from None
+            raise missing_extra("otel", "opentelemetry", "otel") from None
         self.plane, self.decisions, self.settings, self.api = plane, decisions, settings, trace
         self.random = Random()
         self.ids = _ids()

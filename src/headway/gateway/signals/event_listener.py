@@ -19,7 +19,7 @@ from msgspec import Meta, Struct, to_builtins
 
 from headway.config.keys import PositiveDuration, PositiveSeconds
 from headway.config.wording import shown
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, missing_extra
 from headway.gateway.signals.kv_batches import LONGEST, Counts
 from headway.gateway.signals.kv_ledger import Ledger, Run
 from headway.gateway.signals.kv_stream import Stream
@@ -192,7 +192,7 @@ class Listener:
         try:
             import zmq
         except ImportError:
-            raise HeadwayError("events: pyzmq is not installed; install headway[gateway].") from None
+            raise missing_extra("events", "pyzmq", "gateway") from None
         self.zmq: Any = zmq
         self.context = zmq.Context()
         if self.settings.bind is not None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 
 from headway.config.documents import file_name, read_bytes
 from headway.config.wording import cut, one_line
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, missing_extra
 from headway.policies import registry
 from headway.policies.code.rejection import CodeError
 from headway.policies.context import BLOCK_TOKENS, LRU_BLOCKS, BlockTokens, Context, LruBlocks
@@ -37,7 +37,7 @@ def wasmtime() -> Any:
     try:
         return import_module("wasmtime")
     except ImportError:
-        raise HeadwayError(f"{PLACE}: wasmtime is not installed; install headway[wasm].") from None
+        raise missing_extra(PLACE, "wasmtime", "wasm") from None
 
 
 class Module:

@@ -12,28 +12,35 @@ has.
 
 from __future__ import annotations
 
-import csv
-import io
 import pathlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
-from headway.config.wording import cut, join_words, shown, suggest
+from headway.config.wording import join_words, shown, suggest
 from headway.errors import HeadwayError
 from headway.types import PS_PER_SECOND
 from headway.workload.traces import own_parquet
 from headway.workload.traces.blocks import Run, add_run, beginning
+from headway.workload.traces.cells import (
+    DATED_PS,
+    EXCEL,
+    EXCEL_1970,
+    EXCEL_2100,
+    UNITS,
+    BadRow,
+    cell_text,
+    read_time,
+    read_tokens,
+)
+from headway.workload.traces.csv_table import open_table, table_rows
 from headway.workload.traces.limits import LAST_PS, MAX_LENGTH, too_late
-from headway.workload.traces.objects import stamp_ps
 from headway.workload.traces.record import Column, Format, Info, Options, Reader, Record
 from headway.workload.traces.sorting import sort_rows
-from headway.workload.traces.source import head, lines, open_unpacked
+from headway.workload.traces.source import head, lines
 
 NAME: Final = "columns"
 FIELDS: Final = {  # for each field, the usual names of its column, in lower case without separators
@@ -56,14 +63,11 @@ FIELDS: Final = {  # for each field, the usual names of its column, in lower cas
 }  # fmt: skip
 REQUIRED: Final = ("arrival", "prompt", "output")
 EXAMPLE: Final = "arrival=ts_ms:ms,prompt=in_tokens,output=out_tokens"
-UNITS: Final = {"s": PS_PER_SECOND, "ms": 10**9, "us": 10**6, "ns": 10**3, "ps": 1}
-EPOCHS: Final = ((10**17, "ns"), (10**14, "us"), (10**11, "ms"), (10**8, "s"))  # minimum of a date in each unit
-DELIMITERS: Final = ",;\t|"
 BLOCK_TOKENS: Final = 16
 SHOWN: Final = 5  # maximum number of bad rows listed in an error
 REMEMBERED: Final = 200_000  # maximum number of sessions whose history is kept in memory
+MAX_PREFIXES: Final = 500_000  # maximum number of prefixes, which stay in memory
 PREFIXES: Final = 1 << 62  # block ids of prefixes begin here; ids of other blocks begin at 0
-EMPTY: Final = ("", "null", "none", "nan", "na", "n/a", "-")
 
 
 Columns = dict[str, Column]
@@ -152,8 +156,10 @@ def _names(path: pathlib.Path) -> list[str]:
     first = head(path)
     if _is_json(first):
         return list(_flatten(_decode(first[0], f"{path.name} line 1")))
-    with open_unpacked(path) as source:
-        return _header(source, path)[1]
+    if first and first[0].startswith(b"["):
+        raise HeadwayError(f"{path.name}: is a JSON array. Write one object per line, for example with: jq -c '.[]'.")
+    with open_table(path) as table:
+        return table.names
 
 
 def _rows(path: pathlib.Path, names: list[str]) -> Iterator[tuple[str, Row | str]]:
@@ -169,8 +175,7 @@ def _rows(path: pathlib.Path, names: list[str]) -> Iterator[tuple[str, Row | str
             except HeadwayError as error:
                 yield place, str(error).removeprefix(f"{place}: ").rstrip(".")
     else:
-        with open_unpacked(path) as source:
-            yield from _csv_rows(source, path)
+        yield from table_rows(path)
 
 
 def _decode(line: bytes, place: str) -> Any:
@@ -193,96 +198,19 @@ def _flatten(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return flat
 
 
-def _header(source: IO[bytes], path: pathlib.Path) -> tuple[Any, list[str]]:
-    """Return a CSV reader that has read the header, and the names in the header."""
-    text = io.TextIOWrapper(source, encoding="utf-8-sig", newline="")
-    first = text.readline()
-    delimiter = max(DELIMITERS, key=first.count)
-    rows = csv.reader(_and_rest(first, text), delimiter=delimiter, skipinitialspace=True)
-    names = [name.strip() for name in next(rows, [])]
-    if len(names) < 2:
-        raise HeadwayError(f"{path.name} line 1: expected a header with columns, got {shown(first.strip())}.")
-    return rows, names
-
-
-def _and_rest(first: str, text: Iterable[str]) -> Iterator[str]:
-    yield first
-    yield from text
-
-
-def _csv_rows(source: IO[bytes], path: pathlib.Path) -> Iterator[tuple[str, Row | str]]:
-    try:
-        rows, names = _header(source, path)
-        for values in rows:
-            place = f"line {rows.line_num}"
-            if len(values) == len(names):
-                yield place, dict(zip(names, values, strict=True))
-            elif any(value.strip() for value in values):
-                yield place, f"has {len(values)} values, but the header has {len(names)} columns"
-    except UnicodeDecodeError:
-        raise HeadwayError(f"{path.name}: is not text in UTF-8. Convert it, for example with iconv.") from None
-    except csv.Error as error:
-        raise HeadwayError(f"{path.name} line {rows.line_num}: {error}.") from None
-
-
-# --- values -----------------------------------------------------------------------------------------------------------
-
-
-class BadRow(Exception):
-    """A row is invalid; the message says why."""
-
-
-def _text(value: Any) -> str | None:
-    """Return a cell as a string, or None if it is empty."""
-    if value is None:
-        return None
-    text = str(value).strip()
-    return None if text.lower() in EMPTY else text
-
-
-def _number(value: Any) -> Decimal | None:
-    """Return a cell as a number, or None if it is not a number; a decimal comma is allowed."""
-    if isinstance(value, bool):
-        return None
-    text = str(value).strip()
-    if "," in text and "." not in text and text.count(",") == 1:
-        text = text.replace(",", ".")
-    try:
-        number = Decimal(text)
-    except InvalidOperation:
-        return None
-    return number if number.is_finite() else None
+def _has_decimal_commas(path: pathlib.Path) -> bool:
+    """Return whether a comma in a number can only separate decimal places, because another delimiter is in use."""
+    if own_parquet.is_parquet(path) or _is_json(head(path)):
+        return False
+    with open_table(path) as table:
+        return table.delimiter != ","
 
 
 def _tokens(row: Row, column: Column, field: str, least: int) -> int:
-    value = row[column.name]
-    number = _number(value)
-    if number is None or number != int(number) or not least <= number <= MAX_LENGTH:
-        problem = "is empty" if _text(value) is None else f"{shown(value)} is not a whole number of {least} or more"
-        raise BadRow(f"{field} ({column.name}) {problem}")
-    return int(number)
-
-
-def _arrival(value: Any, column: Column) -> tuple[int, bool]:
-    """Return a time in picoseconds, and whether it counts from 1970."""
-    if isinstance(value, datetime):
-        aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-        at = aware.astimezone(UTC)
-        return stamp_ps(f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond:06d}") or 0, True
-    if isinstance(value, date):
-        return stamp_ps(f"{value:%Y-%m-%d} 00:00:00") or 0, True
-    text = _text(value)
-    if text is None:
-        raise BadRow(f"arrival ({column.name}) is empty")
-    number = _number(text)
-    if number is not None:
-        epoch = next((unit for least, unit in EPOCHS if number >= least), None) if column.unit is None else None
-        at_ps = int(number * UNITS[epoch or column.unit or "s"])
-        return at_ps, at_ps >= 10**8 * PS_PER_SECOND
-    stamp = stamp_ps(text.replace(",", ".").replace(" UTC", "Z"))
-    if stamp is None:
-        raise BadRow(f"arrival ({column.name}) {shown(cut(text, 40))} is neither a number nor a date and time")
-    return stamp, True
+    try:
+        return read_tokens(row[column.name], least)
+    except BadRow as problem:
+        raise BadRow(f"{field} ({column.name}) {problem}") from None
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -315,15 +243,21 @@ class _Table:
             if column.name not in known and not _is_json(head(path)):
                 hint = suggest(column.name, known) or f" It has {join_words(known[:20])}."
                 raise HeadwayError(f"{path.name}: no column is called {shown(column.name)} (for {field}).{hint}")
+            if known.count(column.name) > 1:
+                raise HeadwayError(f"{path.name}: two columns are called {shown(column.name)}. Rename one of them.")
+        self.decimal_comma = _has_decimal_commas(path)
         self.survey = Survey()
 
     def reader(self) -> Reader:
         survey = self._survey()
-        if survey.bad and not self.skip_bad:
+        if not survey.rows:
+            raise HeadwayError(f"{self.path.name}: the table has a header, but no rows.")
+        if survey.bad and (not self.skip_bad or survey.bad == survey.rows):
             listed = "; ".join(survey.examples)
             more = f"; and {survey.bad - SHOWN:,} more" if survey.bad > SHOWN else ""
             amount = f"{survey.bad:,} of {survey.rows:,} rows {'is' if survey.bad == 1 else 'are'} bad"
-            raise HeadwayError(f"{self.path.name}: {amount}: {listed}{more}. Mend them, or skip them with --skip-bad.")
+            remedy = "" if survey.bad == survey.rows else " Mend them, or skip them with --skip-bad."
+            raise HeadwayError(f"{self.path.name}: {amount}: {listed}{more}.{remedy}")
         content = bool({"session", "prefix"} & self.columns.keys())
         info = Info(
             NAME,
@@ -367,14 +301,33 @@ class _Table:
             survey.first_ps = at_ps if survey.first_ps is None else min(survey.first_ps, at_ps)
             if shares and prefix is not None:
                 survey.shortest[prefix] = min(record.prompt_tokens, survey.shortest.get(prefix, MAX_LENGTH))
-        if survey.first_ps is not None and survey.last_ps - survey.first_ps > LAST_PS:
-            late = too_late(survey.last_ps - survey.first_ps)
-            raise HeadwayError(f"{self.path.name}: the last arrival is {late}. Check the unit of arrival.")
+                self._check_prefixes(len(survey.shortest))
+        self._check_times()
         return survey
+
+    def _check_prefixes(self, count: int) -> None:
+        if count > MAX_PREFIXES:
+            name = self.columns["prefix"].name
+            wrong = f"has more than {MAX_PREFIXES:,} values. Map a column that names shared beginnings of prompts"
+            raise HeadwayError(f"{self.path.name}: prefix ({name}) {wrong}, or none.")
+
+    def _check_times(self) -> None:
+        """Reject times that span too many days, and numbers that are Excel's dates rather than seconds."""
+        survey, column = self.survey, self.columns["arrival"]
+        if survey.first_ps is None:
+            return
+        span_ps = survey.last_ps - survey.first_ps
+        if span_ps > LAST_PS:
+            raise HeadwayError(f"{self.path.name}: the last arrival is {too_late(span_ps)}. Check the unit of arrival.")
+        days, rest = divmod(survey.first_ps, PS_PER_SECOND)
+        fractions = rest or survey.last_ps % PS_PER_SECOND
+        if column.unit is None and fractions and EXCEL_1970 <= days < EXCEL_2100 and span_ps <= 100 * PS_PER_SECOND:
+            remedy = f"Write arrival={column.name}:{EXCEL}; or arrival={column.name}:s if they are seconds"
+            raise HeadwayError(f"{self.path.name}: the arrivals from {days:,} on look like dates of Excel. {remedy}.")
 
     def _check_time(self, at_ps: int) -> None:
         """Reject a relative time in a table of dates, and a date in a table of relative times."""
-        dated = at_ps >= 10**8 * PS_PER_SECOND
+        dated = at_ps >= DATED_PS
         if self.survey.dated is None:
             self.survey.dated = dated
         elif self.survey.dated != dated:
@@ -391,17 +344,21 @@ class _Table:
         missing = next((field for field in REQUIRED if columns[field].name not in row), None)
         if missing is not None:
             raise BadRow(f"{missing} ({columns[missing].name}) is missing")
-        at_ps, _ = _arrival(row[columns["arrival"].name], columns["arrival"])
+        arrival = columns["arrival"]
+        try:
+            at_ps = read_time(row[arrival.name], arrival.unit, self.decimal_comma)
+        except BadRow as problem:
+            raise BadRow(f"arrival ({arrival.name}) {problem}") from None
         if at_ps < 0:
-            raise BadRow(f"arrival ({columns['arrival'].name}) is negative")
+            raise BadRow(f"arrival ({arrival.name}) is negative")
         texts = {
-            field: _text(row.get(columns[field].name)) if field in columns else None
+            field: cell_text(row.get(columns[field].name)) if field in columns else None
             for field in ("session", "tenant", "class", "model", "prefix", "id")
         }
         numbers = {
             field: _tokens(row, columns[field], field, least)
             for field, least in (("turn", 0), ("prefix_tokens", 0), ("max_tokens", 1))
-            if field in columns and _text(row.get(columns[field].name)) is not None
+            if field in columns and cell_text(row.get(columns[field].name)) is not None
         }
         record = Record(
             _tokens(row, columns["prompt"], "prompt", 1),
@@ -421,7 +378,7 @@ class _Table:
         for number, (_, row) in enumerate(_rows(self.path, self._names())):
             try:
                 at_ps, record, prefix, length = self._parse(row)
-                if (at_ps >= 10**8 * PS_PER_SECOND) != survey.dated:
+                if (at_ps >= DATED_PS) != survey.dated:
                     continue
             except BadRow:
                 continue

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from headway.config.wording import one_line
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, missing_extra
 from headway.workload.traces.blocks import IDS
 from headway.workload.traces.record import Record
 from headway.workload.traces.source import reason
@@ -23,7 +23,6 @@ MAGIC: Final = b"PAR1"
 ROWS: Final = 1 << 16  # number of rows in a row group
 TAIL: Final = 1 << 20  # number of bytes at the end of the file that are searched for the footer
 COLUMNS: Final = Record.__struct_fields__
-MISSING: Final = "Parquet needs polars or pyarrow. Run: pip install 'headway[data]'; or use .jsonl.gz"
 UNREADABLE: Final = "is not a readable Parquet file"
 UNWRITABLE: Final = "the Parquet file cannot be written"
 WHOLE: Final = ("prompt_tokens", "output_tokens", "at_ps", "turn", "delay_ps", "max_tokens", "shared_prefix_tokens")
@@ -114,7 +113,7 @@ def _backend(path: pathlib.Path) -> _Polars | _Arrow:
     try:
         return _Arrow(import_module("pyarrow"), import_module("pyarrow.parquet"))
     except ImportError:
-        raise HeadwayError(f"{path.name}: {MISSING}.") from None
+        raise missing_extra(path.name, "polars or pyarrow", "data", "use JSONL instead of Parquet") from None
 
 
 @contextmanager

@@ -8,13 +8,20 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import IO, Final, cast
+from typing import IO, Any, Final, cast
 
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, missing_extra
 
 Numbered = tuple[int, bytes]  # a line with its number
 GZIP: Final = b"\x1f\x8b"
 ZSTD: Final = b"\x28\xb5\x2f\xfd"
+FOREIGN: Final = {  # first bytes of files that Headway does not unpack
+    b"PK\x03\x04": "a zip archive or an Excel file. Unpack it, or save the sheet as CSV",
+    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": "an Excel file. Save the sheet as CSV",
+    b"\xfd7zXZ\x00": "compressed with xz. Use gzip or zstd",
+    b"BZh91AY&SY": "compressed with bzip2. Use gzip or zstd",
+}
+PACKED: Final = 1024  # number of bytes of zstd to decompress at once; 1 KiB can contain 32 MiB
 BOM: Final = b"\xef\xbb\xbf"
 HEAD: Final = 65536  # number of decompressed bytes from which a format is detected
 MAX_LINE: Final = 1 << 26  # maximum length in bytes; a longer line is not a request and could fill the memory
@@ -65,26 +72,59 @@ def open_unpacked(path: pathlib.Path, place: Callable[[], str] | None = None) ->
         with path.open("rb") as raw, _unpack(raw, path) as source:
             yield source
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise HeadwayError(f"{where()}: the gzip data is damaged or cut short ({error}).") from None
+        raise HeadwayError(f"{where()}: the compressed data is damaged or cut short ({error}).") from None
     except (OSError, ValueError) as error:
         raise HeadwayError(f"{path}: the file cannot be read ({reason(error)}).") from None
 
 
 def _unpack(raw: IO[bytes], path: pathlib.Path) -> IO[bytes]:
-    start = raw.read(len(ZSTD))
+    start = raw.read(max(map(len, FOREIGN)))
     raw.seek(0)
+    for magic, problem in FOREIGN.items():
+        if start.startswith(magic):
+            raise HeadwayError(f"{path.name}: is {problem}.")
     if start.startswith(GZIP):
         return cast(IO[bytes], gzip.GzipFile(fileobj=raw))
-    return _unpack_zstd(raw, path) if start == ZSTD else raw
+    return _unpack_zstd(raw, path) if start.startswith(ZSTD) else raw
 
 
 def _unpack_zstd(raw: IO[bytes], path: pathlib.Path) -> IO[bytes]:
     try:
         zstandard = import_module("zstandard")
     except ImportError:
-        wrong = "zstd needs the package zstandard. Run: pip install 'headway[data]'; or use .gz"
-        raise HeadwayError(f"{path.name}: {wrong}.") from None
-    return cast(IO[bytes], io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)))
+        raise missing_extra(path.name, "zstandard", "data", "use gzip") from None
+    return cast(IO[bytes], io.BufferedReader(_Zstd(raw, zstandard), HEAD))
+
+
+class _Zstd(io.RawIOBase):
+    """Decompresses frames of zstd. Unlike the library's own reader, it notices that the last frame is cut short."""
+
+    def __init__(self, raw: IO[bytes], library: Any) -> None:
+        self._raw, self._library = raw, library
+        self._frame: Any = None  # the decompressor of the current frame
+        self._packed, self._ready = b"", b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            packed = self._packed or self._raw.read(PACKED)
+            if not packed:
+                if self._frame is not None:
+                    raise EOFError("the last frame is incomplete")
+                return 0
+            if self._frame is None:
+                self._frame = self._library.ZstdDecompressor().decompressobj()
+            try:
+                self._ready = self._frame.decompress(packed)
+            except self._library.ZstdError as error:
+                raise EOFError(str(error)) from None
+            self._packed = self._frame.unused_data if self._frame.eof else b""
+            self._frame = None if self._frame.eof else self._frame
+        size = min(len(buffer), len(self._ready))
+        buffer[:size], self._ready = self._ready[:size], self._ready[size:]
+        return size
 
 
 def reason(error: OSError | ValueError) -> str:
