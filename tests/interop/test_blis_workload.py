@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from math import exp
 from pathlib import Path
 from typing import Any
 
@@ -92,15 +93,54 @@ def test_a_specification_that_comes_in_and_goes_out_is_the_same(document: dict[s
     more=st.integers(1, 10**6),
     prefix=st.integers(0, 5000),
 )
-def test_bounded_lengths_are_shifted_by_their_prefix_exactly(
-    mean: int, std: float, low: int, more: int, prefix: int
-) -> None:
+def test_lengths_stay_the_same_and_the_prefix_is_added(mean: int, std: float, low: int, more: int, prefix: int) -> None:
     params = {"mean": mean, "std_dev": std, "min": low, "max": low + more}
     lengths = {"type": "gaussian", "params": params}
     document = spec(client(input_distribution=lengths, prefix_group="g" if prefix else "", prefix_length=prefix))
     result = import_workload(document, "x").document["workload"]["tenants"]["a"]
-    assert result["prompt_tokens"]["mean"] == mean + prefix
+    assert result["prompt_tokens"]["mean"] == mean
+    assert result.get("prefix", {"added": prefix > 0})["added"] is (prefix > 0)
     assert there_and_back(document)["clients"][0]["input_distribution"] == lengths
+
+
+@given(mean=st.integers(1, 100_000), prefix=st.integers(1, 5000), more=st.integers(1, 10**6))
+def test_an_export_subtracts_the_prefix_that_prompts_include(mean: int, prefix: int, more: int) -> None:
+    lengths = {"dist": "normal", "mean": mean + prefix, "std": 3, "min": prefix + 1, "max": prefix + 1 + more}
+    shared = {"groups": 1, "tokens": prefix}
+    out = export_workload(WorkloadSpec(requests=1, rate="1/s", prompt_tokens=lengths, prefix=shared)).document
+    params = {"mean": mean, "std_dev": 3, "min": 1, "max": 1 + more}
+    assert out["clients"][0]["input_distribution"] == {"type": "gaussian", "params": params}
+
+
+MIX = {"alpha": 1.5, "xm": 50, "mu": 5.5, "sigma": 1.2, "mix_weight": 0.3}
+
+
+def test_a_heavy_tailed_mixture_with_a_prefix_comes_in_and_goes_out() -> None:
+    document = spec(
+        client(input_distribution={"type": "pareto_lognormal", "params": MIX}, prefix_group="g", prefix_length=64)
+    )
+    prompt = import_workload(document, "x").document["workload"]["tenants"]["a"]["prompt_tokens"]
+    pareto, lognormal = prompt["parts"]
+    assert pareto == {"weight": 0.3, "dist": "pareto", "alpha": 1.5, "scale": 50}
+    assert (lognormal["weight"], lognormal["dist"]) == (0.7, "lognormal")
+    assert lognormal["mean"] == pytest.approx(exp(5.5 + 1.2**2 / 2))
+    back = there_and_back(document)["clients"][0]["input_distribution"]
+    assert back["type"] == "pareto_lognormal"
+    assert back["params"] == pytest.approx(MIX)
+
+
+@pytest.mark.parametrize(("weight", "kind"), [(0, "lognormal"), (1, "pareto")])
+def test_a_mixture_of_one_part_is_that_part(weight: int, kind: str) -> None:
+    lengths = {"type": "pareto_lognormal", "params": MIX | {"mix_weight": weight}}
+    document = spec(client(output_distribution=lengths))
+    assert import_workload(document, "x").document["workload"]["tenants"]["a"]["output_tokens"]["dist"] == kind
+    assert there_and_back(document)["clients"][0]["output_distribution"]["params"]["mix_weight"] == weight
+
+
+def test_bounds_of_exponential_lengths_are_read() -> None:
+    lengths = {"type": "exponential", "params": {"mean": 90, "min": 0, "max": 400}}
+    result = import_workload(spec(client(output_distribution=lengths)), "x").document["workload"]["tenants"]["a"]
+    assert result["output_tokens"] == {"dist": "exponential", "mean": 90, "max": 400}
 
 
 def test_logarithms_come_back_to_ten_digits() -> None:
@@ -122,7 +162,8 @@ def test_prefix_groups_become_clients_and_one_tenant_again() -> None:
     back = WorkloadSpec(**import_workload(out.document, "x").document["workload"])
     (tenant,) = back.senders()
     assert tenant.name == "default"
-    assert tenant.prompt_tokens == lengths
+    assert tenant.prompt_tokens == {"dist": "normal", "mean": 256, "std": 100, "min": 44, "max": 644}
+    assert tenant.prefix.added
     assert [one.popularity for one in tenant.prefix.groups] == shares
     assert export_workload(back).document["clients"][0]["input_distribution"]["params"]["mean"] == 256
 
@@ -163,10 +204,6 @@ def test_a_closed_loop_has_users_and_not_a_rate() -> None:
         ({"input_distribution": {"type": "gaussian", "params": {"mean": 3}}}, "'std_dev' is missing"),
         ({"input_distribution": {"type": "zipf"}}, "type: 'zipf' is unknown"),
         ({"input_distribution": {"type": "constant", "params": {"value": float("inf")}}}, "value: expected a number"),
-        (
-            {"input_distribution": {"type": "exponential", "params": {"mean": 9}}, "prefix_group": "g"},
-            "not supported with a shared prefix",
-        ),
         ({"output_distribution": {"type": "constant", "params": {"value": 3}, "file": "x"}}, "file: is not supported"),
         ({"reasoning": {"multi_turn": {"max_rounds": 2}}}, "context_growth: only accumulate is supported"),
         ({"reasoning": CHAT, "closed_loop": False}, "a turn waits for the previous answer"),
@@ -175,10 +212,10 @@ def test_a_closed_loop_has_users_and_not_a_rate() -> None:
             {
                 "output_distribution": {
                     "type": "pareto_lognormal",
-                    "params": {"alpha": 1, "xm": 1, "mu": 1, "sigma": 1, "mix_weight": 0.5},
+                    "params": {"alpha": 1, "xm": 1, "mu": 1, "sigma": 1, "mix_weight": 1.5},
                 }
             },
-            "only a mix_weight of 0",
+            "mix_weight: must lie between 0 and 1",
         ),
     ],
 )
@@ -188,7 +225,7 @@ def test_what_a_workload_cannot_say_is_refused_at_its_place(more: dict[str, Any]
     assert str(refused.value).startswith("x.clients[0]")
 
 
-@pytest.mark.parametrize("name", ["cohorts", "servegen_data", "inference_perf"])
+@pytest.mark.parametrize("name", ["cohorts", "servegen_data"])
 def test_other_sources_of_requests_are_refused(name: str) -> None:
     with pytest.raises(HeadwayError, match=f"x.{name}: is not supported"):
         import_workload(spec(client(), **{name: {}}), "x")
@@ -222,6 +259,10 @@ def test_an_old_specification_has_its_classes_renamed() -> None:
         ({"prefix": {"groups": 3, "tokens": 600}}, "may be as short as the prefix"),
         ({"arrival": "constant", "prompt_tokens": 700, "prefix": {"groups": 3, "tokens": 600}}, "Poisson"),
         ({"correlations": {"prefix": 0.5}}, "workload.correlations"),
+        (
+            {"prompt_tokens": {"dist": "mixture", "parts": [{"dist": "normal", "mean": 9, "std": 1}]}},
+            "only mixtures of one pareto and one lognormal part",
+        ),
     ],
 )
 def test_what_a_client_of_blis_cannot_do_is_refused(workload: dict[str, Any], word: str) -> None:

@@ -206,3 +206,25 @@ def test_synchronised_bursts_may_be_given_by_their_interval() -> None:
     for section in ({"arrival": arrival}, {"tenants": {"a": {"arrival": arrival}}}):
         times = [planned.request.arrival_ps // 10**12 for planned in plan(requests=20, **section)]
         assert times == [0] * 7 + [3] * 7 + [6] * 6
+
+
+def test_a_prefix_may_come_in_addition_to_the_prompt() -> None:
+    prefix = {"groups": 3, "tokens": 300, "share": 0.5}
+    section = {"requests": 200, "rate": "9/s", "prompt_tokens": {"dist": "exponential", "mean": 200}}
+    without = plan(**section)
+    inside, added = plan(**section, prefix=prefix), plan(**section, prefix={**prefix, "added": True})
+    shares = [item.request.shared_prefix_tokens for item in added]
+    assert set(shares) == {0, 300}
+    for bare, part, whole, shared in zip(without, inside, added, shares, strict=True):
+        assert part.request.prompt_tokens == bare.request.prompt_tokens
+        assert whole.request.prompt_tokens == bare.request.prompt_tokens + shared
+        assert whole.request.path.tokens == whole.request.prompt_tokens
+        assert not shared or whole.request.path.keys[0] == part.request.path.keys[0]
+
+
+def test_a_prefix_is_added_once_to_a_conversation() -> None:
+    chat = {"kind": "chat", "turns": 3, "turn_tokens": 20, "think_time": "1s"}
+    section = {"requests": 30, "rate": "9/s", "prompt_tokens": 50, "output_tokens": 7, "kind": chat}
+    prefix = {"groups": 1, "tokens": 300, "added": True}
+    for session in sessions(plan(**section, prefix=prefix)):
+        assert [turn.request.prompt_tokens for turn in session] == [350, 377, 404]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.errors import HeadwayError
 from headway.streams import stream
 from headway.workload import shapes
 
@@ -74,3 +75,46 @@ def test_every_draw_is_a_whole_number_within_bounds(dist: str, mean: float, std:
         assert isinstance(value, int)
         assert low <= value <= low + room
     assert all(value >= 1 for value in draws({"dist": dist, "mean": mean, "std": std}, 50))
+
+
+def test_a_pareto_length_has_a_power_law_tail() -> None:
+    values = draws({"dist": "pareto", "alpha": 2.5, "scale": 100})
+    assert min(values) == 100
+    for length in (150, 300, 600):
+        share = len([value for value in values if value > length]) / COUNT
+        assert share == pytest.approx((100 / length) ** 2.5, abs=0.01)
+    assert max(draws({"dist": "pareto", "alpha": 0.01, "scale": 1}, 300)) == shapes.MAX_TOKENS
+    assert max(draws({"dist": "pareto", "alpha": 1, "scale": 10, "max": 50}, 300)) == 50
+
+
+def test_a_mixture_draws_from_its_parts_by_weight() -> None:
+    parts = [{"weight": 3, "dist": "constant", "value": 10}, {"dist": "uniform", "min": 100, "max": 200}]
+    values = draws({"dist": "mixture", "parts": parts, "max": 150})
+    assert values.count(10) / COUNT == pytest.approx(0.75, abs=0.02)
+    assert {value for value in values if value != 10} == set(range(100, 151))
+
+
+@pytest.mark.parametrize(
+    ("spec", "word"),
+    [
+        ({"dist": "pareto", "alpha": 0, "scale": 9}, "w.alpha: must lie between 0.01 and 1000"),
+        ({"dist": "pareto", "alpha": 1, "scale": 0}, "w.scale: must be above 0"),
+        ({"dist": "mixture", "parts": []}, "w.parts: list at least one distribution"),
+        ({"dist": "mixture", "parts": [{"dist": "zipf"}]}, r"w.parts\[0\]"),
+        (
+            {"dist": "mixture", "parts": [{"dist": "constant", "value": 1, "weight": "a"}]},
+            r"parts\[0\].weight: expected",
+        ),
+        (
+            {"dist": "mixture", "parts": [{"dist": "constant", "value": 1, "weight": 0}]},
+            "a weight is a positive number",
+        ),
+        (
+            {"dist": "mixture", "parts": [{"dist": "mixture", "parts": [{"dist": "constant", "value": 1}]}]},
+            "a part cannot be a mixture",
+        ),
+    ],
+)
+def test_a_wrong_pareto_or_mixture_is_named(spec: object, word: str) -> None:
+    with pytest.raises(HeadwayError, match=word):
+        shapes.parse(spec, "w")

@@ -75,20 +75,43 @@ def export_blis(
 
 @import_.command(name="blis")
 def import_blis(
-    file: Annotated[Path, Parameter(help="A BLIS workload specification, or either file of a TraceV2.")],
+    file: Annotated[
+        Path, Parameter(help="A BLIS workload specification, a policy bundle, or either file of a TraceV2.")
+    ],
     /,
     *,
+    policy_config: Annotated[
+        Path | None, Parameter(help="A BLIS policy bundle, to add its policies to the scenario of a workload.")
+    ] = None,
     output: Out = None,
 ) -> Page | Json | None:
-    """Read a BLIS workload specification as a scenario's workload, or a BLIS TraceV2 as a trace."""
-    from headway.config.documents import read_yaml
-    from headway.interop.blis_import import import_workload, is_trace
+    """Read a BLIS workload as a scenario, a BLIS policy bundle as a bundle, or a BLIS TraceV2 as a trace."""
+    from headway.interop.blis_import import is_trace
+    from headway.interop.blis_policies import import_file
 
     if is_trace(file):
+        if policy_config is not None:
+            raise HeadwayError("--policy-config: a trace has no policies. Remove the option.")
         if output is None:
             raise HeadwayError("--output: missing. Name the trace to write, as in -o trace.jsonl.")
         return Files(read_format="blis", format="headway").rewrite(file, output)
-    return _give(import_workload(read_yaml(file), file.name), output)
+    return _give(import_file(file, policy_config), output)
+
+
+@import_.command(name="routesim")
+def import_routesim(
+    file: Annotated[Path, Parameter(help="A RouteSim configuration (.toml).")],
+    /,
+    *,
+    algorithm: Annotated[str, Parameter(help="RouteSim's routing algorithm, such as prefix_aware.")] = "round_robin",
+    trace: Annotated[Path | None, Parameter(help="Trace to replay instead of the configuration's.")] = None,
+    output: Out = None,
+) -> Page | None:
+    """Read a RouteSim configuration as a scenario; print what Headway does differently on stderr."""
+    from headway.interop.routesim_import import import_config
+
+    folder = Path() if output is None else output.parent
+    return _give(import_config(file, algorithm, trace, folder), output)
 
 
 def _give(translation: Translation, output: Path | None) -> Page | None:

@@ -9,10 +9,10 @@ from msgspec import Struct
 from headway.config.units import duration_ps
 from headway.config.wording import shown
 from headway.errors import HeadwayError
-from headway.interop import Translation
-from headway.interop.blis_import import ARRIVALS, CLASSES, PS_PER_US
-from headway.interop.blis_lengths import plain, theirs
-from headway.types import Json
+from headway.interop import Translation, plain
+from headway.interop.blis_import import ARRIVALS, CLASSES
+from headway.interop.blis_lengths import theirs
+from headway.types import PS_PER_US, Json
 from headway.workload import adapters, behaviour, durations, kinds, prefixes, profiles, shapes
 from headway.workload.correlations import Correlations
 from headway.workload.spec import WorkloadSpec
@@ -29,6 +29,7 @@ class _Share(Struct, frozen=True):
     share: Fraction = Fraction(1)
     group: str = ""
     tokens: int = 0
+    included: int = 0  # tokens of the prefix that the lengths of the prompts include
 
 
 def export_workload(workload: WorkloadSpec, seed: int = 0) -> Translation:
@@ -122,7 +123,8 @@ def _shares(tenant: Tenant) -> list[_Share]:
         rest += weight / whole * (1 - share)
         if share:
             part = name if count == 1 and share == 1 else f"{name}-{at}"
-            shares.append(_Share(part, weight / whole * share, group_name, tokens))
+            included = 0 if prefix.added else tokens
+            shares.append(_Share(part, weight / whole * share, group_name, tokens, included))
     return [*shares, _Share(f"{name}-none", rest)] if rest else shares
 
 
@@ -155,7 +157,7 @@ def _client(tenant: Tenant, share: _Share, total: Fraction, notes: list[str]) ->
     kind = tenant.kinds[0]
     prompt = tenant.prompt_tokens if kind.prompt_tokens is None else kind.prompt_tokens
     output = tenant.output_tokens if kind.output_tokens is None else kind.output_tokens
-    client["input_distribution"] = theirs(prompt, place["prompt_tokens"], share.tokens, notes)
+    client["input_distribution"] = theirs(prompt, place["prompt_tokens"], share.included, notes)
     client["output_distribution"] = theirs(output, place["output_tokens"], 0, notes)
     if share.group:
         client |= {"prefix_group": share.group, "prefix_length": share.tokens}

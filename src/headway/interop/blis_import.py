@@ -14,25 +14,22 @@ from msgspec.structs import asdict, replace
 
 from headway.config.documents import read_yaml
 from headway.config.section import read
-from headway.config.units import duration_text
+from headway.config.units import duration_ps, duration_text
 from headway.config.wording import shown
 from headway.errors import HeadwayError
-from headway.interop import Translation
-from headway.interop.blis_lengths import Dist, ours, plain
-from headway.types import Json
+from headway.interop import Translation, plain
+from headway.interop.blis_lengths import Dist, ours
+from headway.interop.blis_stages import CLIENT_TIMEOUT_US, PREFIX_TOKENS, import_stages
+from headway.types import PS_PER_US, Json
 from headway.workload.spec import WorkloadSpec
 from headway.workload.tenants import DEFAULT
 
-PS_PER_US: Final = 1_000_000
 CLASSES: Final = ("critical", "standard", "sheddable", "batch", "background")
 OLD_CLASSES: Final = {"realtime": "critical", "interactive": "standard"}  # SLO classes of version 1
 ARRIVALS: Final = ("poisson", "gamma", "weibull", "constant")
-PREFIX_TOKENS: Final = 50  # BLIS's default length of a shared prefix
-CLIENT_TIMEOUT_US: Final = 300_000_000  # BLIS's default timeout of clients that wait for answers
 UNSUPPORTED: Final = {
     "cohorts": "Write the members as clients.",
     "servegen_data": "Use `trace: {format: servegen, path: ...}` in a workload.",
-    "inference_perf": "Convert it to clients with BLIS.",
 }
 UNSUPPORTED_IN_CLIENTS: Final = {
     "lifecycle": "Headway has no clients that come and go. Use `profile` to vary the rate of a tenant",
@@ -119,28 +116,45 @@ def import_workload(document: Any, where: str) -> Translation:
     for name, remedy in UNSUPPORTED.items():
         if getattr(spec, name) is not None:
             raise HeadwayError(f"{where}.{name}: is not supported. {remedy}")
-    if not spec.clients:
-        raise HeadwayError(f"{where}.clients: the list is empty. Add at least one client.")
     notes: list[str] = []
     if spec.goodput_slo_targets is not None:
         notes.append("goodput_slo_targets is ignored; `slo` of a tenant sets its targets.")
     if spec.category not in ("", "language", "reasoning"):
         raise HeadwayError(f"{where}.category: expected language or reasoning, got {shown(spec.category)}.")
+    if spec.inference_perf is not None:
+        if spec.clients:
+            raise HeadwayError(f"{where}.inference_perf: excludes clients. Remove one of them.")
+        workload = _limits(spec, import_stages(spec.inference_perf, f"{where}.inference_perf", notes))
+    else:
+        workload = _clients(spec, where, notes)
+    WorkloadSpec(**workload)  # raises an error if the workload is invalid
+    seed: Json = {"seed": {"workload": spec.seed}} if spec.seed else {}
+    return Translation(seed | {"workload": workload}, list(dict.fromkeys(notes)))
+
+
+def _limits(spec: Spec, workload: Json) -> Json:
+    """Return a workload with the limits of the specification, unless its own are lower."""
+    result = dict(workload)
+    if spec.num_requests > 0:
+        result["requests"] = min(spec.num_requests, workload.get("requests", spec.num_requests))
+    if spec.horizon > 0:
+        end_ps = spec.horizon * PS_PER_US
+        if "duration" in workload:
+            end_ps = min(end_ps, duration_ps(workload["duration"], "duration"))
+        result["duration"] = duration_text(end_ps)
+    return result
+
+
+def _clients(spec: Spec, where: str, notes: list[str]) -> Json:
+    if not spec.clients:
+        raise HeadwayError(f"{where}.clients: the list is empty. Add at least one client.")
     clients = _merge_groups([read(Client, keys, f"{where}.clients[{at}]") for at, keys in enumerate(spec.clients)])
     names = _names(clients, where, notes)
     tenants = {
         name: _tenant(client, f"{where}.clients[{at}]", notes)
         for at, (name, client) in enumerate(zip(names, clients, strict=True))
     }
-    return Translation(_scenario(spec, tenants, where), list(dict.fromkeys(notes)))
-
-
-def _scenario(spec: Spec, tenants: Json, where: str) -> Json:
-    workload: Json = {}
-    if spec.num_requests > 0:
-        workload["requests"] = spec.num_requests
-    if spec.horizon > 0:
-        workload["duration"] = duration_text(spec.horizon * PS_PER_US)
+    workload = _limits(spec, {})
     if not workload:
         raise HeadwayError(f"{where}: num_requests and horizon are missing. Add the one that you pass to BLIS.")
     if any("closed_loop" not in tenant for tenant in tenants.values()):
@@ -150,11 +164,8 @@ def _scenario(spec: Spec, tenants: Json, where: str) -> Json:
     if list(tenants) == [DEFAULT]:
         only = dict(tenants[DEFAULT])
         only.pop("weight", None)
-        workload |= only
-    else:
-        workload["tenants"] = tenants
-    WorkloadSpec(**workload)  # raises an error if the workload is invalid
-    return ({"seed": {"workload": spec.seed}} if spec.seed else {}) | {"workload": workload}
+        return workload | only
+    return workload | {"tenants": tenants}
 
 
 class _Source(Client):
@@ -212,12 +223,13 @@ def _tenant(client: _Source, where: str, notes: list[str]) -> Json:
         raise HeadwayError(f"{where}.prefix_group: is missing. prefix_length needs it.")
     inputs = read(Dist, client.input_distribution, f"{where}.input_distribution")
     tenant = _load(client, where)
-    tenant["prompt_tokens"] = ours(inputs, f"{where}.input_distribution", prefix)
+    tenant["prompt_tokens"] = ours(inputs, f"{where}.input_distribution")
     outputs = read(Dist, client.output_distribution, f"{where}.output_distribution")
     tenant["output_tokens"] = ours(outputs, f"{where}.output_distribution")
     if prefix:
         shares = [{"name": name, "popularity": plain(share)} for name, share in client.groups.items()]
-        tenant["prefix"] = {"groups": shares if len(shares) > 1 else [{"name": client.prefix_group}], "tokens": prefix}
+        groups = shares if len(shares) > 1 else [{"name": client.prefix_group}]
+        tenant["prefix"] = {"groups": groups, "tokens": prefix, "added": True}
     turns = _turns(client, inputs, where, notes)
     if turns is not None:
         tenant["kind"] = turns

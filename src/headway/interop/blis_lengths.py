@@ -1,11 +1,12 @@
 """Translate length distributions between BLIS and a workload.
 
-In BLIS, the length of an input excludes its shared prefix. In a workload, the length of a prompt includes the prefix.
-So the translation shifts the distribution of a prompt by the length of the prefix, and only some distributions can be
-shifted.
+In BLIS, the length of an input excludes its shared prefix. In a workload, the length of a prompt includes the prefix,
+unless `prefix.added` is set. The import sets it. Without it, the export shifts the distribution of a prompt by the
+length of the prefix; only some distributions can be shifted.
 """
 
 from collections.abc import Callable
+from fractions import Fraction
 from math import exp, isfinite, log, sqrt
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from msgspec import Struct
 
 from headway.config.wording import shown
 from headway.errors import HeadwayError
+from headway.interop import plain
 from headway.types import Json
 from headway.workload import shapes
 from headway.workload.shapes import MAX_TOKENS
@@ -26,6 +28,7 @@ PARAMETERS: Final = {
     "pareto_lognormal": ("alpha", "xm", "mu", "sigma", "mix_weight"),
     "constant": ("value",),
 }
+BOUNDED: Final = ("exponential", "lognormal")  # types with optional `min` and `max`
 
 
 class Dist(Struct):
@@ -34,8 +37,8 @@ class Dist(Struct):
     file: str = ""
 
 
-def ours(dist: Dist, where: str, prefix: int = 0) -> Any:
-    """Translate a distribution of BLIS to one of a workload, with lengths `prefix` tokens longer."""
+def ours(dist: Dist, where: str) -> Any:
+    """Translate a distribution of BLIS to one of a workload."""
     if dist.file:
         raise HeadwayError(f"{where}.file: is not supported. Write the lengths and their weights as params.")
     params = {str(name): value for name, value in dist.params.items()}
@@ -43,33 +46,29 @@ def ours(dist: Dist, where: str, prefix: int = 0) -> Any:
         if not isfinite(value):
             raise HeadwayError(f"{where}.params.{name}: expected a number, got {shown(value)}.")
     if dist.type == "empirical":
-        return _empirical(params, where, prefix)
+        return _empirical(params, where)
     if dist.type not in PARAMETERS:
         known = ", ".join((*PARAMETERS, "empirical"))
         raise HeadwayError(f"{where}.type: {shown(dist.type)} is unknown. Known: {known}.")
-    bounds = ("min", "max") if dist.type == "lognormal" else ()
+    bounds = ("min", "max") if dist.type in BOUNDED else ()
     for name in params:
         if name not in (*PARAMETERS[dist.type], *bounds):
             raise HeadwayError(f"{where}.params.{name}: {dist.type} has no such parameter.")
     for name in PARAMETERS[dist.type]:
         if name not in params:
             raise HeadwayError(f"{where}.params: {name!r} is missing.")
-    if prefix and dist.type not in ("constant", "gaussian"):
-        raise HeadwayError(
-            f"{where}: {dist.type} is not supported with a shared prefix. Use constant, gaussian or empirical."
-        )
-    lengths = _FROM[dist.type](params, where, prefix)
+    lengths = _FROM[dist.type](params, where)
     shapes.parse(lengths, where)
     return lengths
 
 
-def _constant(params: Json, where: str, prefix: int) -> Any:
-    return max(1, int(params["value"])) + prefix
+def _constant(params: Json, where: str) -> Any:
+    return max(1, int(params["value"]))
 
 
-def _gaussian(params: Json, where: str, prefix: int) -> Any:
-    lengths: Json = {"dist": "normal", "mean": plain(params["mean"] + prefix), "std": plain(params["std_dev"])}
-    low, high = max(1, int(params["min"])) + prefix, max(1, int(params["max"])) + prefix
+def _gaussian(params: Json, where: str) -> Any:
+    lengths: Json = {"dist": "normal", "mean": plain(params["mean"]), "std": plain(params["std_dev"])}
+    low, high = max(1, int(params["min"])), max(1, int(params["max"]))
     if low == high:
         return low
     if low > 1:
@@ -79,28 +78,40 @@ def _gaussian(params: Json, where: str, prefix: int) -> Any:
     return lengths
 
 
-def _exponential(params: Json, where: str, prefix: int) -> Any:
-    return {"dist": "exponential", "mean": plain(params["mean"])}
+def _exponential(params: Json, where: str) -> Any:
+    return {"dist": "exponential", "mean": plain(params["mean"]), **_bounds(params)}
 
 
-def _lognormal(params: Json, where: str, prefix: int) -> Any:
+def _lognormal(params: Json, where: str) -> Any:
     mu, sigma = params["mu"], params["sigma"]
     try:
         mean = exp(mu + sigma * sigma / 2)
         std = mean * sqrt(exp(sigma * sigma) - 1)
     except OverflowError:
         raise HeadwayError(f"{where}.params: mu and sigma are too large.") from None
-    lengths: Json = {"dist": "lognormal", "mean": _round(mean), "std": _round(std)}
-    return lengths | {name: int(params[name]) for name in ("min", "max") if name in params}
+    return {"dist": "lognormal", "mean": _round(mean), "std": _round(std), **_bounds(params)}
 
 
-def _pareto_lognormal(params: Json, where: str, prefix: int) -> Any:
-    if params["mix_weight"] != 0:
-        raise HeadwayError(f"{where}: only a mix_weight of 0, which means lognormal, is supported.")
-    return _lognormal({"mu": params["mu"], "sigma": params["sigma"]}, where, prefix)
+def _bounds(params: Json) -> Json:
+    """Return the optional bounds; BLIS ignores a bound of 0."""
+    return {name: int(params[name]) for name in ("min", "max") if params.get(name, 0) >= 1}
 
 
-_FROM: Final[dict[str, Callable[[Json, str, int], Any]]] = {
+def _pareto_lognormal(params: Json, where: str) -> Any:
+    weight = params["mix_weight"]
+    if not 0 <= weight <= 1:
+        raise HeadwayError(f"{where}.params.mix_weight: must lie between 0 and 1, got {weight:g}.")
+    pareto = {"dist": "pareto", "alpha": plain(params["alpha"]), "scale": plain(params["xm"])}
+    if weight == 1:
+        return pareto
+    lognormal = _lognormal({"mu": params["mu"], "sigma": params["sigma"]}, where)
+    if weight == 0:
+        return lognormal
+    rest = float(1 - Fraction(str(weight)))
+    return {"dist": "mixture", "parts": [{"weight": weight, **pareto}, {"weight": rest, **lognormal}]}
+
+
+_FROM: Final[dict[str, Callable[[Json, str], Any]]] = {
     "constant": _constant,
     "gaussian": _gaussian,
     "exponential": _exponential,
@@ -109,13 +120,13 @@ _FROM: Final[dict[str, Callable[[Json, str, int], Any]]] = {
 }
 
 
-def _empirical(params: Json, where: str, prefix: int) -> Any:
+def _empirical(params: Json, where: str) -> Any:
     pairs = []
     for name, weight in params.items():
         if not (name.isascii() and name.isdigit() and len(name) <= 10):
             raise HeadwayError(f"{where}.params: expected whole numbers of tokens as keys, got {shown(name)}.")
         if weight > 0:
-            pairs.append((int(name) + prefix, plain(weight)))
+            pairs.append((int(name), plain(weight)))
     pairs.sort()
     values, weights = [value for value, _ in pairs], [weight for _, weight in pairs]
     lengths = {"dist": "empirical", "values": values, "weights": weights}
@@ -125,11 +136,6 @@ def _empirical(params: Json, where: str, prefix: int) -> Any:
 
 def _round(value: float) -> int | float:
     return plain(float(f"{value:.{DIGITS}g}"))
-
-
-def plain(value: float) -> int | float:
-    """Return a whole number as an int, and any other number as it is."""
-    return int(value) if float(value).is_integer() and abs(value) < 1e15 else value
 
 
 def theirs(spec: Any, where: str, prefix: int, notes: list[str]) -> Json:
@@ -157,12 +163,37 @@ def theirs(spec: Any, where: str, prefix: int, notes: list[str]) -> Json:
         raise HeadwayError(f"{where}: BLIS does not support {kind} lengths{behind}.")
     if (low, high) != (1, MAX_TOKENS):
         notes.append(f"{where}: BLIS ignores the bounds of {kind} lengths.")
-    if kind == "exponential":
+    if isinstance(shape, shapes.Exponential):
         return {"type": "exponential", "params": {"mean": plain(shape.mean)}}
+    if isinstance(shape, shapes.Mixture):
+        return {"type": "pareto_lognormal", "params": _mixture(shape, where)}
+    return {"type": "pareto_lognormal", "params": _part(shape)}
+
+
+def _part(shape: shapes.Shape) -> Json:
+    """Return the parameters of a Pareto or lognormal distribution as a mixture with a single part."""
+    if isinstance(shape, shapes.Pareto):
+        return {"alpha": plain(shape.alpha), "xm": plain(shape.scale), "mu": 0, "sigma": 1, "mix_weight": 1}
     assert isinstance(shape, shapes.Spread)
     variance = log(1.0 + (shape.std / shape.mean) ** 2)
-    params = {"alpha": 1, "xm": 1, "mu": log(shape.mean) - variance / 2, "sigma": sqrt(variance), "mix_weight": 0}
-    return {"type": "pareto_lognormal", "params": params}
+    return {"alpha": 1, "xm": 1, "mu": log(shape.mean) - variance / 2, "sigma": sqrt(variance), "mix_weight": 0}
+
+
+def _mixture(shape: shapes.Mixture, where: str) -> Json:
+    weights: dict[str, float] = {}
+    params: dict[str, Json] = {}
+    for weight, place, spec in shapes.split_parts(shape, where):
+        kind, part = shapes.parse(spec, place)
+        bounded = (part.min, part.max) != (None, None)
+        if kind not in ("pareto", "lognormal") or kind in params or bounded:
+            right = "one pareto and one lognormal part, both without bounds"
+            raise HeadwayError(f"{place}: BLIS supports only mixtures of {right}.")
+        weights[kind], params[kind] = weight, _part(part)
+    if len(params) == 1:
+        return next(iter(params.values()))
+    share = weights["pareto"] / (weights["pareto"] + weights["lognormal"])
+    lognormal = {name: params["lognormal"][name] for name in ("mu", "sigma")}
+    return {**params["pareto"], **lognormal, "mix_weight": _round(share)}
 
 
 def _write_out(shape: shapes.Empirical, where: str, prefix: int, low: int, high: int) -> Json:

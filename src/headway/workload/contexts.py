@@ -11,15 +11,31 @@ counts as new text there.
 from math import isqrt
 
 from headway.types import Path
+from headway.workload.shapes import MAX_TOKENS
 
 
 class Context:
     """The context of one conversation. It returns the prompts of the turns."""
 
-    __slots__ = ("_ends", "_history", "_keys", "_limit", "_output", "_sublinear", "_turn", "prefix", "prefix_tokens")
+    __slots__ = (
+        "_added",
+        "_ends",
+        "_history",
+        "_keys",
+        "_limit",
+        "_output",
+        "_sublinear",
+        "_turn",
+        "prefix",
+        "prefix_tokens",
+    )
 
-    def __init__(self, prefix: int, prefix_tokens: int, growth: str = "linear", limit: int | None = None) -> None:
+    def __init__(
+        self, prefix: int, prefix_tokens: int, growth: str = "linear", limit: int | None = None, added: bool = False
+    ) -> None:
+        """`added` says whether the prefix comes in addition to the new tokens of the first turn."""
         self.prefix = prefix
+        self._added = added
         self.prefix_tokens = prefix_tokens  # 0 if the session has no group
         self._sublinear = growth == "sublinear"
         self._limit = limit if growth == "bounded" else None
@@ -30,7 +46,7 @@ class Context:
         self._turn = 0
 
     def prompt(self, new_tokens: int, key: int) -> Path:
-        """Return the next prompt with `new_tokens` new tokens; in the first turn they include the prefix."""
+        """Return the next prompt with `new_tokens` new tokens; in the first turn they may include the prefix."""
         self._turn += 1
         if self._turn == 1:
             return self._first(new_tokens, key)
@@ -51,6 +67,8 @@ class Context:
         self._history += visible
 
     def _first(self, tokens: int, key: int) -> Path:
+        if self._added:
+            tokens = min(tokens + self.prefix_tokens, MAX_TOKENS)
         self.prefix_tokens = min(self.prefix_tokens, tokens)
         self._history = tokens - self.prefix_tokens
         return self._behind_prefix(tokens, key)

@@ -23,6 +23,7 @@ from headway.workload.kinds import TOKENS, Completion
 from headway.workload.plans import Mark, Planner, Recipe, Script, Turns
 from headway.workload.prefixes import Beginnings
 from headway.workload.sessions import Chain, Graph, Session
+from headway.workload.shapes import MAX_TOKENS
 from headway.workload.tenants import Tenant
 from headway.workload.traces.limits import LAST_PS, too_late
 from headway.workload.traffic import Planned, SessionStart, Source
@@ -95,6 +96,7 @@ class Author:
         self._beginning: Callable[[], tuple[int, int]] = lambda: (0, 0)
         if habits.beginnings is not None:
             self._beginning = habits.beginnings.sampler(seed, tenant.correlations.prefix)
+        self._prefix_added = tenant.prefix is not None and tenant.prefix.added
 
     def session(self, mark: Mark) -> Script:
         model, planners, kind = self._models[self._model()]
@@ -103,7 +105,8 @@ class Author:
         first = self._next
         self._next += len(steps) * self._stride
         prefix = (0, 0) if mark.unique else beginning
-        return Script(planner.kind, model, steps, prefix, first, self._stride, self._adapters[self._adapter()])
+        adapter = self._adapters[self._adapter()]
+        return Script(planner.kind, model, steps, prefix, first, self._stride, adapter, self._prefix_added)
 
 
 Chooser = Callable[[int], Callable[[], int]]  # takes a seed and returns a function that draws an index
@@ -211,8 +214,10 @@ def requests_alone(tenant: Tenant, seed: int, model: str, requests: int | None, 
     prompts, outputs, declared = lengths("prompt_tokens"), lengths("output_tokens"), lengths("max_tokens")
     assert prompts is not None and outputs is not None
     beginning: Callable[[], tuple[int, int]] = lambda: (0, 0)  # noqa: E731
+    added = False
     if tenant.prefix is not None:
         beginning = Beginnings(tenant.prefix, own, tenant.base, seed, places["prefix"]).sampler(own)
+        added = tenant.prefix.added
     prompt_kind, output_kind, key, limit = hashing.PROMPT, hashing.OUTPUT, hashing.key, None
     for row, microseconds in enumerate(islice(times(tenant, own), requests)):
         arrival_ps, number = microseconds * PS_PER_US, tenant.base + row
@@ -220,6 +225,8 @@ def requests_alone(tenant: Tenant, seed: int, model: str, requests: int | None, 
             _check_time(arrival_ps, stop_ps, f"{places['rate']}: request {row}")
             return
         prompt, output, (group, shared) = prompts(), outputs(), beginning()
+        if added:
+            prompt = min(prompt + shared, MAX_TOKENS)
         if not shared:
             path = Path((key(prompt_kind, number),), (prompt,))
         elif prompt <= shared:

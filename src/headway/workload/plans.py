@@ -216,6 +216,7 @@ class Script(Struct, frozen=True, gc=False):
     first: int  # content number of the first step
     stride: int = 1
     adapter: str | None = None
+    prefix_added: bool = False  # whether the prefix comes in addition to the drawn tokens
 
 
 class Turns(Sequence[Turn]):
@@ -238,9 +239,11 @@ class Turns(Sequence[Turn]):
         step = script.steps[index]
         context = self._contexts.get(step.branch)
         if context is None:
-            kind, context = script.kind, Context(*script.prefix)
-            if not isinstance(kind, kinds.Completion):
-                context = Context(*script.prefix, kind.growth, kinds.limit_of(kind))
+            kind, added = script.kind, script.prefix_added
+            if isinstance(kind, kinds.Completion):
+                context = Context(*script.prefix, added=added)
+            else:
+                context = Context(*script.prefix, kind.growth, kinds.limit_of(kind), added)
             self._contexts[step.branch] = context
         number = script.first + index * script.stride
         output_key = hashing.key(hashing.OUTPUT, number)

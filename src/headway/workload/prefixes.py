@@ -1,6 +1,7 @@
 """Shared-prefix groups: prompts of one group begin with the same tokens, such as a common system prompt.
 
-The first `tokens` tokens of a prompt are the group's prefix. If `tokens` is a distribution, each group draws its length
+The first `tokens` tokens of a prompt are the group's prefix. By default they are part of `prompt_tokens`; with `added`,
+they come in addition. If `tokens` is a distribution, each group draws its length
 once. `groups` is a number of groups or a list of named groups; all tenants that list a name share the same text.
 """
 
@@ -35,6 +36,7 @@ class Prefix(Struct, frozen=True):
     tokens: Any = None
     share: float = 1.0
     popularity: Any = "uniform"
+    added: bool = False  # whether the prefix comes in addition to `prompt_tokens`
 
 
 class Group(Struct, frozen=True):
@@ -73,6 +75,8 @@ def parse(spec: object, where: str) -> Prefix:
 def explicit(prefix: Prefix) -> Json:
     """Return a parsed `prefix` key as a mapping."""
     keys = present(msgspec.to_builtins(prefix))
+    if not prefix.added:
+        del keys["added"]
     if isinstance(prefix.groups, list):
         del keys["popularity"]  # each group has its own popularity
         keys["groups"] = [present(group) for group in keys["groups"]]

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from math import exp, isfinite, log, log1p, sqrt
 from random import Random
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from msgspec import Struct
 
 from headway.config.section import read, split_kind
 from headway.config.wording import shown
 from headway.errors import HeadwayError
+from headway.types import Json
 
 MAX_TOKENS: Final = 2**31 - 1
 MOST_LENGTHS: Final = 10_000_000  # maximum number of lengths in a file
@@ -63,7 +64,20 @@ class Uniform(Struct, frozen=True):
     max: int
 
 
-Shape = Constant | Spread | Exponential | Uniform | Empirical
+class Pareto(Bounded, frozen=True):
+    """A power law: a length exceeds x with probability (scale / x) ** alpha, for x of at least `scale`."""
+
+    alpha: float
+    scale: float
+
+
+class Mixture(Bounded, frozen=True):
+    """Draws from one of several distributions, chosen by weight. The bounds apply to the result."""
+
+    parts: list[dict[str, Any]]  # a distribution and its `weight` each
+
+
+Shape = Constant | Spread | Exponential | Uniform | Empirical | Pareto | Mixture
 
 KINDS: Final[dict[str, type[Shape]]] = {
     "constant": Constant,
@@ -73,6 +87,8 @@ KINDS: Final[dict[str, type[Shape]]] = {
     "geometric": Exponential,
     "lognormal": Spread,
     "empirical": Empirical,
+    "pareto": Pareto,
+    "mixture": Mixture,
 }
 
 
@@ -117,6 +133,16 @@ def _check_figures(shape: Shape, where: str, value_at: str) -> None:
         return
     if isinstance(shape, Uniform):
         return
+    if isinstance(shape, Mixture):
+        split_parts(shape, where)
+        return
+    if isinstance(shape, Pareto):
+        if not 0.01 <= shape.alpha <= 1000:
+            raise HeadwayError(f"{where}.alpha: must lie between 0.01 and 1000, got {figure_text(shape.alpha)}.")
+        if not 0 < shape.scale <= MAX_TOKENS:
+            wrong = f"must be above 0 and at most {MAX_TOKENS}, got {figure_text(shape.scale)}"
+            raise HeadwayError(f"{where}.scale: {wrong}.")
+        return
     if not 0 < shape.mean <= MAX_TOKENS:
         raise HeadwayError(f"{where}.mean: must be above 0 and at most {MAX_TOKENS}, got {figure_text(shape.mean)}.")
     if isinstance(shape, Spread) and not 0 <= shape.std <= MAX_TOKENS:
@@ -137,6 +163,24 @@ def _check_empirical(shape: Empirical, where: str) -> None:
             raise HeadwayError(f"{where}.values: {WHOLE}, got {figure_text(value)}.")
     if shape.weights is not None:
         check_weights(shape.weights, len(shape.values), "values", f"{where}.weights")
+
+
+def split_parts(shape: Mixture, where: str) -> list[tuple[float, str, Json]]:
+    """Return weight, place and distribution of each part of a mixture, checked."""
+    if not shape.parts:
+        raise HeadwayError(f"{where}.parts: list at least one distribution.")
+    parts: list[tuple[float, str, Json]] = []
+    for at, keys in enumerate(shape.parts):
+        place = f"{where}.parts[{at}]"
+        rest = dict(keys)
+        weight = rest.pop("weight", 1.0)
+        if isinstance(weight, bool) or not isinstance(weight, int | float):
+            raise HeadwayError(f"{place}.weight: expected a number, got {shown(weight)}.")
+        if parse(rest, place)[0] == "mixture":
+            raise HeadwayError(f"{place}.dist: a part cannot be a mixture. List its parts in {where}.parts.")
+        parts.append((weight, place, rest))
+    check_weights([weight for weight, _, _ in parts], len(parts), "parts", f"{where}.parts")
+    return parts
 
 
 def check_weights(weights: Sequence[float], count: int, of: str, where: str) -> None:
@@ -171,6 +215,11 @@ def maker(spec: object, where: str) -> Maker:
     if isinstance(shape, Empirical):
         values = shape.values or _read_lengths(pathlib.Path(str(shape.path)), f"{where}.path")
         return pickers(array("i", (min(max(value, low), high) for value in values)), shape.weights)
+    if isinstance(shape, Mixture):
+        return _mixers(split_parts(shape, where), low, high)
+    if isinstance(shape, Pareto):
+        alpha, scale = shape.alpha, shape.scale
+        return lambda rng: clamp(_pareto(alpha, scale, rng), low, high)
     mean = 0.0 if isinstance(shape, Uniform) else shape.mean
     std = shape.std if isinstance(shape, Spread) else 0.0
     return lambda rng: clamp(continuous(kind, mean, std, low, high, rng), low, high)
@@ -193,6 +242,27 @@ def continuous(kind: str, mean: float, std: float, low: int, high: int, rng: Ran
     variance = log(1.0 + (std / mean) ** 2)
     mu, sigma = log(mean) - variance / 2, sqrt(variance)
     return lambda: exp(gauss(mu, sigma))
+
+
+def _pareto(alpha: float, scale: float, rng: Random) -> Callable[[], float]:
+    uniform, limit = rng.random, log(MAX_TOKENS / scale)
+
+    def draw() -> float:
+        growth = -log(1.0 - uniform()) / alpha
+        return scale * exp(growth) if growth < limit else MAX_TOKENS
+
+    return draw
+
+
+def _mixers(parts: list[tuple[float, str, Json]], low: int, high: int) -> Maker:
+    makers = [maker(spec, place) for _, place, spec in parts]
+    choosers = pickers(range(len(parts)), [weight for weight, _, _ in parts])
+
+    def mix(rng: Random) -> Draw:
+        choose, draws = choosers(rng), [make(rng) for make in makers]
+        return lambda: min(max(draws[choose()](), low), high)
+
+    return mix
 
 
 def clamp(draw: Callable[[], float], low: int, high: int) -> Draw:

@@ -41,6 +41,17 @@ def test_ids_come_as_runs(tmp_path: Path) -> None:
     assert records(path)[0].blocks == [(0, 3), (9, 2), (4, 1)]
 
 
+def test_a_file_may_have_no_ids_for_partly_filled_blocks(tmp_path: Path) -> None:
+    path = write(
+        tmp_path, row(0, 64, hash_ids=[1, 2, 3, 4]), row(1, 70, hash_ids=[1, 2, 3, 4]), row(2, 20, hash_ids=[1])
+    )
+    assert open_trace(path, "mooncake", Options(block_tokens=16)).info.whole_blocks
+    assert [record.blocks for record in records(path, block_tokens=16)] == [[(1, 4)], [(1, 4)], [(1, 1)]]
+    assert "40 tokens are 3 blocks" in error_of(
+        write(tmp_path, row(0, 70, hash_ids=[1, 2, 3, 4]), row(1, 40, hash_ids=[1])), block_tokens=16
+    )
+
+
 def test_other_names_of_the_first_fields_are_read(tmp_path: Path) -> None:
     path = write(tmp_path, {"created_time": 1.5, "input_tokens": 600, "output_tokens": 7, "hash_ids": [1, 2]})
     record = records(path)[0]

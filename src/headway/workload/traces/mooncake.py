@@ -1,5 +1,6 @@
 """Mooncake JSONL: one object per line in order of arrival, with `timestamp` (ms), `input_length`, `output_length` and
-`hash_ids`, one id per block of the prompt; the last block may be partly filled.
+`hash_ids`, one id per block of the prompt; the last block may be partly filled. Some files have no id for such a block:
+the first prompt that has one decides.
 
 Dialects have other names for the first three fields, and add sessions and waits. A later turn waits for the end of the
 previous turn, or of the requests in `wait_for`, and then for its `delay`. A request that waits for no other arrives at
@@ -18,7 +19,7 @@ from headway import hashing
 from headway.config.wording import shown
 from headway.errors import HeadwayError
 from headway.types import PS_PER_MS
-from headway.workload.traces.blocks import Fit, id_runs
+from headway.workload.traces.blocks import Fit, beginning, id_runs
 from headway.workload.traces.limits import check_length, check_order, exact, read_time
 from headway.workload.traces.objects import json_rows
 from headway.workload.traces.record import LOCAL, Format, Info, Options, Reader, Record
@@ -71,14 +72,29 @@ def read(path: pathlib.Path, options: Options) -> Reader:
     info = Info(
         "mooncake",
         block_tokens=size if b'"hash_ids"' in line else None,
+        whole_blocks=_names_only_full_blocks(first, size),
         clock="trace" if b'"timestamp"' in line or b'"created_time"' in line else "session",
         sessions=any(b'"session_id"' in line or b'"wait_for"' in line for line in first),
     )
     return Reader(info, _records(path, info))
 
 
+def _names_only_full_blocks(first: list[bytes], size: int) -> bool:
+    for line in first:
+        try:
+            row = msgspec.json.decode(line, type=Row)
+        except msgspec.MsgspecError:  # reported when the file is read; the last line may be incomplete
+            return False
+        tokens = row.input_tokens if row.input_length is UNSET else row.input_length
+        if row.hash_ids is UNSET or tokens is UNSET:
+            return False
+        if tokens % size:
+            return len(row.hash_ids) == tokens // size
+    return False
+
+
 def _records(path: pathlib.Path, info: Info) -> Iterator[Record]:
-    fit = None if info.block_tokens is None else Fit(info.block_tokens)
+    fit = None if info.block_tokens is None else Fit(info.block_tokens, info.whole_blocks)
     sessions: dict[str, None] = {}
     requests: dict[str, None] = {}
     last_ps = 0
@@ -121,6 +137,8 @@ def _record(row: Row, info: Info, fit: Fit | None, place: str) -> Record:
             raise HeadwayError(f"{place}: Object missing required field `hash_ids`; {FORM}.")
         fit.check(prompt, len(row.hash_ids), "hash_ids", place)
         record.blocks = id_runs(row.hash_ids)
+        if info.whole_blocks:
+            record.blocks = beginning(record.blocks, prompt // fit.size)
     elif row.hash_ids is not UNSET:
         raise HeadwayError(f"{place}: has hash_ids, but the first line has none. Add them to all lines or to none.")
     if row.session_id is not None:

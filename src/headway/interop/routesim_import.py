@@ -1,0 +1,270 @@
+"""Read a configuration of RouteSim (TOML) as a scenario: its cluster, its compute model and its trace."""
+
+import os
+import tomllib
+from math import isfinite
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from headway.config.documents import read_text
+from headway.config.section import read
+from headway.config.units import duration_text
+from headway.config.wording import shown, suggest
+from headway.errors import HeadwayError
+from headway.interop import Translation, plain
+from headway.types import PS_PER_SECOND, PS_PER_US, Json
+from headway.workload.traces.source import head
+
+GPUS: Final = {"h100sxm": "h100", "h100": "h100", "a100sxm80": "a100-80gb", "a100": "a100-80gb", "l40s": "l40s"}
+FORMATS: Final = {
+    "compact_jsonl": "routesim",
+    "jsonl": "routesim",
+    "mooncake": "mooncake",
+    "otel": "otel",
+    "opentelemetry": "otel",
+}
+SYNTHETIC: Final = "synthetic"
+MOONCAKE_BLOCK: Final = 16  # tokens of a block in RouteSim's reader
+MOONCAKE_PUBLISHED: Final = 512  # tokens of a block in Mooncake's published traces
+ALGORITHMS: Final = (
+    "round_robin",
+    "least_outstanding",
+    "least_kv",
+    "prefix_aware",
+    "prefix_overlap",
+    "session_affinity",
+    "cost_escalation",
+)
+
+
+# --- keys of a configuration ----------------------------------------------------------------------------------------
+
+
+class _Simulation(Struct):
+    name: str = "simulation"
+    seed: int = 42
+    warmup_requests: int = 0
+
+
+class _ComputeModel(Struct):
+    prefill_tokens_per_sec: float = 50_000.0
+    decode_tokens_per_sec_batch1: float = 80.0
+    decode_throughput_saturation_batch: int = 64
+    decode_tokens_per_sec_saturated: float = 3200.0
+
+
+class _Disaggregated(Struct):
+    enabled: bool = False
+    prefill_backends: int = 0
+    decode_backends: int = 0
+    kv_transfer_latency_us: int = 500
+    kv_transfer_bandwidth_gb_s: float = 50.0
+    num_layers: int = 80
+    head_dim: int = 128
+    num_kv_heads: int = 8
+
+
+class _Cluster(Struct):
+    num_backends: int
+    gpu_type: str = "H100Sxm"
+    max_batch_tokens: int = 16_384
+    max_queue_depth: int = 256
+    kv_cache_blocks: int = 32_768
+    kv_block_size: int = 16
+    compute_model: Any = None
+    disaggregated: Any = None
+
+
+class _Trace(Struct):
+    format: str = "compact_jsonl"
+    path: str | None = None
+    generator: str | None = None
+    rate: float | None = None
+    duration_sec: int | None = None
+    prompt_tokens_mean: float | None = None
+    prompt_tokens_std: float | None = None
+    gen_tokens_mean: float | None = None
+    gen_tokens_std: float | None = None
+    num_prefixes: int | None = None
+    prefix_len_mean: float | None = None
+
+
+class _Config(Struct):
+    simulation: Any
+    cluster: Any
+    trace: Any
+
+
+# --- translation ----------------------------------------------------------------------------------------------------
+
+
+def import_config(
+    file: Path, algorithm: str = "round_robin", trace: Path | None = None, folder: Path | None = None
+) -> Translation:
+    """Translate a configuration to a scenario. `trace` replaces the configuration's trace; the path of the trace is
+    relative to `folder`, the folder of the scenario."""
+    where, notes = file.name, list[str]()
+    config = read(_Config, _parse(file), where)
+    simulation = read(_Simulation, config.simulation, f"{where}.simulation")
+    cluster = read(_Cluster, config.cluster, f"{where}.cluster")
+    split = read(_Disaggregated, cluster.disaggregated or {}, f"{where}.cluster.disaggregated")
+    source = read(_Trace, config.trace, f"{where}.trace")
+    scenario: Json = {"name": simulation.name, "seed": simulation.seed}
+    if simulation.warmup_requests:
+        scenario["warmup"] = simulation.warmup_requests
+        notes.append("warmup leaves out the first requests to arrive; RouteSim leaves out the first to end.")
+    scenario["workload"] = _Workload(source, f"{where}.trace", notes).read(file, trace, folder or Path())
+    scenario["cluster"] = _cluster(cluster, split, f"{where}.cluster", notes)
+    scenario["policies"] = {"routing": _routing(algorithm, split.enabled)}
+    return Translation(scenario, notes)
+
+
+def _parse(file: Path) -> Any:
+    try:
+        return tomllib.loads(read_text(file, "TOML"))
+    except tomllib.TOMLDecodeError as error:
+        raise HeadwayError(f"{file}: is not TOML ({str(error).rstrip('.')}).") from None
+
+
+def _routing(algorithm: str, disaggregated: bool) -> Any:
+    if algorithm.replace("-", "_") not in ALGORITHMS:
+        raise HeadwayError(f"--algorithm: {shown(algorithm)} is unknown.{suggest(algorithm, ALGORITHMS)}")
+    name = algorithm.replace("_", "-")
+    return {"name": "pair", "prefill": name, "decode": "least-outstanding"} if disaggregated else name
+
+
+def _cluster(cluster: _Cluster, split: _Disaggregated, where: str, notes: list[str]) -> Json:
+    for name in ("num_backends", "max_batch_tokens", "max_queue_depth", "kv_cache_blocks", "kv_block_size"):
+        if getattr(cluster, name) < 1:
+            raise HeadwayError(f"{where}.{name}: must be at least 1, got {getattr(cluster, name)}.")
+    gpu = GPUS.get(cluster.gpu_type.lower())
+    if gpu is None:
+        raise HeadwayError(f"{where}.gpu_type: {shown(cluster.gpu_type)} is unknown. Known: H100Sxm, A100Sxm80, L40S.")
+    notes.append("max_batch_tokens limits the tokens of a step; RouteSim limits all tokens of the running requests.")
+    notes.append("max_queue scales load scores; RouteSim also sends no request to a backend with a full queue.")
+    result: Json = {
+        "gpu": gpu,
+        "max_batch_tokens": cluster.max_batch_tokens,
+        "max_queue": cluster.max_queue_depth,
+        "kv": {"gpu_blocks": cluster.kv_cache_blocks, "block_tokens": cluster.kv_block_size},
+        "latency": _latency(read(_ComputeModel, cluster.compute_model or {}, f"{where}.compute_model"), where),
+    }
+    if not split.enabled:
+        if split.prefill_backends or split.decode_backends:
+            notes.append("disaggregated is ignored: it is not enabled.")
+        return {"instances": cluster.num_backends, **result}
+    return result | _halves(cluster, split, f"{where}.disaggregated", notes)
+
+
+def _latency(model: _ComputeModel, where: str) -> Json:
+    for name in model.__struct_fields__:
+        value = getattr(model, name)
+        if not (isfinite(value) and value > 0):
+            raise HeadwayError(f"{where}.compute_model.{name}: must be above 0, got {value:g}.")
+    if model.decode_throughput_saturation_batch < 2:
+        wrong = "must be at least 2. For a constant rate, set both decode rates to it"
+        raise HeadwayError(f"{where}.compute_model.decode_throughput_saturation_batch: {wrong}.")
+    return {
+        "model": "piecewise",
+        "prefill_tokens_per_s": plain(model.prefill_tokens_per_sec),
+        "decode_tokens_per_s": plain(model.decode_tokens_per_sec_batch1),
+        "saturation_batch": model.decode_throughput_saturation_batch,
+        "saturated_tokens_per_s": plain(model.decode_tokens_per_sec_saturated),
+    }
+
+
+def _halves(cluster: _Cluster, split: _Disaggregated, where: str, notes: list[str]) -> Json:
+    total = split.prefill_backends + split.decode_backends
+    if total != cluster.num_backends or not (split.prefill_backends and split.decode_backends):
+        wrong = f"prefill_backends and decode_backends must be above 0 and add up to {cluster.num_backends}"
+        raise HeadwayError(f"{where}: {wrong}, got {split.prefill_backends} and {split.decode_backends}.")
+    if not (isfinite(split.kv_transfer_bandwidth_gb_s) and split.kv_transfer_bandwidth_gb_s > 0):
+        raise HeadwayError(f"{where}.kv_transfer_bandwidth_gb_s: must be above 0.")
+    notes.append("every prompt is computed on a prefill backend; RouteSim may also send whole requests to decode ones.")
+    heads, width = split.num_kv_heads, split.head_dim
+    shape = {"name": "routesim", "layers": split.num_layers, "hidden": heads * width, "heads": heads, "params": "1B"}
+    return {
+        "model": {**shape, "kv_heads": heads, "head_dim": width},
+        "architecture": "disaggregated",
+        "prefill": {"instances": split.prefill_backends},
+        "decode": {"instances": split.decode_backends},
+        "transfer": {
+            "latency": duration_text(split.kv_transfer_latency_us * PS_PER_US),
+            "bandwidth": f"{plain(split.kv_transfer_bandwidth_gb_s)}GB/s",
+            "first_token": "decode",
+        },
+    }
+
+
+class _Workload:
+    """Reads the section `trace`: a file, or the figures of a synthetic workload."""
+
+    def __init__(self, source: _Trace, where: str, notes: list[str]) -> None:
+        self.source, self.where, self.notes = source, where, notes
+
+    def read(self, config: Path, trace: Path | None, folder: Path) -> Json:
+        source, where = self.source, self.where
+        if source.format == SYNTHETIC and trace is None:
+            return self._synthetic()
+        if source.format not in FORMATS:
+            known = ", ".join((*FORMATS, SYNTHETIC))
+            raise HeadwayError(f"{where}.format: {shown(source.format)} is unknown. Known: {known}.")
+        for name in source.__struct_fields__[2:]:
+            if getattr(source, name) is not None:
+                self.notes.append(f"trace.{name} is ignored: it belongs to the format {SYNTHETIC}.")
+        if trace is None and source.path is None:
+            raise HeadwayError(f"{where}.path: is missing. Set it, or pass --trace.")
+        path = trace if trace is not None else self._find(Path(str(source.path)), config)
+        keys: Json = {"path": os.path.relpath(path, folder), "format": FORMATS[source.format]}
+        if source.format == "mooncake":
+            keys |= self._block_size(path)
+        return {"trace": keys}
+
+    def _block_size(self, path: Path) -> Json:
+        """Return the size of blocks: 16 as in RouteSim, unless the first line has far fewer ids than tokens."""
+        first = head(path)[:1] if path.is_file() else []
+        try:
+            line = msgspec.json.decode(first[0]) if first else {}
+            tokens_per_id = line["input_length"] / len(line["hash_ids"])
+        except (msgspec.DecodeError, KeyError, TypeError, ZeroDivisionError):
+            tokens_per_id = MOONCAKE_BLOCK
+        if tokens_per_id <= 2 * MOONCAKE_BLOCK:
+            return {"block_tokens": MOONCAKE_BLOCK}
+        self.notes.append("blocks have 512 tokens, as Mooncake publishes them; RouteSim counts them as 16.")
+        return {"block_tokens": MOONCAKE_PUBLISHED}
+
+    def _find(self, path: Path, config: Path) -> Path:
+        """Return the trace, relative to the working folder as in RouteSim, or to a folder above the configuration."""
+        for folder in (Path(), *config.resolve().parents):
+            if (folder / path).is_file():
+                return folder / path
+        self.notes.append(f"trace.path: {path} was not found, neither here nor in a folder above {config.name}.")
+        return path
+
+    def _synthetic(self) -> Json:
+        source, where = self.source, self.where
+        for name in ("rate", "duration_sec", "prompt_tokens_mean", "gen_tokens_mean"):
+            if getattr(source, name) is None:
+                raise HeadwayError(f"{where}.{name}: is missing. A synthetic trace needs it.")
+        self.notes.append("RouteSim reads the keys of synthetic traces but does not run them.")
+        if source.generator is not None:
+            self.notes.append(f"trace.generator: {source.generator} is ignored: arrivals are a Poisson process.")
+        assert source.duration_sec is not None and source.rate is not None
+        workload: Json = {
+            "rate": f"{plain(source.rate)}/s",
+            "duration": duration_text(source.duration_sec * PS_PER_SECOND),
+            "prompt_tokens": _normal(source.prompt_tokens_mean, source.prompt_tokens_std),
+            "output_tokens": _normal(source.gen_tokens_mean, source.gen_tokens_std),
+        }
+        if source.num_prefixes:
+            tokens = max(1, round(256 if source.prefix_len_mean is None else source.prefix_len_mean))
+            workload["prefix"] = {"groups": source.num_prefixes, "tokens": tokens}
+        return workload
+
+
+def _normal(mean: float | None, std: float | None) -> Json:
+    assert mean is not None
+    return {"dist": "normal", "mean": plain(mean), "std": plain(std or 0.0)}
