@@ -18,7 +18,7 @@ Change = Callable[["Breeder", Node], Node]
 
 class Breeder:
     """Creates rules with one random stream. `branching` is the probability that a node of a grown rule is a
-    condition."""
+    branch."""
 
     def __init__(self, draw: Random, branching: float) -> None:
         self.draw = draw

@@ -209,7 +209,8 @@ class Trial:
                 self.results.append(CaseResult(case.name, case.seed, True, own, record.figures))
 
     def sift(self, cases: int) -> None:
-        """Stop the candidate if its fitness on the first of `cases` cases is below the cascade's threshold."""
+        """If the fitness of the candidate on its cases so far is below the cascade's threshold, stop the candidate.
+        `cases` is the number of all cases."""
         cascade = self.suite.cascade
         if cascade is None or not self.alive or len(self.results) == cases:
             return
@@ -238,7 +239,7 @@ class Trial:
 
 
 def _encodable(text: str) -> str:
-    """Escape characters that cannot be written to a file."""
+    """Return the text, with those characters escaped that cannot be encoded as UTF-8."""
     return text.encode(errors="backslashreplace").decode()
 
 

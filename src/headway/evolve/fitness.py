@@ -94,7 +94,7 @@ class Gain(Struct, frozen=True):
 
     @property
     def certain(self) -> bool:
-        """Whether the confidence interval excludes zero."""
+        """Whether the confidence interval of the mean gain excludes zero."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 

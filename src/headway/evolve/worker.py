@@ -242,7 +242,8 @@ def _drive(tasks: Sequence[Task], zygotes: list[Zygote], limits: Limits, finishe
 
 
 def _wait(ears: selectors.BaseSelector) -> list[tuple[Zygote, bytes | Failure]]:
-    """Return the zygotes that have answered, died, or exceeded their deadline."""
+    """Wait for zygotes. Return those that have answered, died or exceeded their deadline, each with its answer or a
+    Failure."""
     working = [key.data for key in ears.get_map().values()]
     ready = ears.select(max(0.0, min(zygote.until for zygote in working) - time.monotonic()))
     answers: list[tuple[Zygote, bytes | Failure]] = []

@@ -28,7 +28,7 @@ Replicas = Annotated[int, Meta(ge=0, le=MOST_INSTANCES)]
 
 
 class Adapters(Struct, frozen=True):
-    """The adapter slots of an instance."""
+    """The slots for LoRA adapters in an instance."""
 
     slots: Annotated[Positive, "adapters that an instance can hold at a time"]
     load_time_ps: Annotated[
@@ -255,7 +255,7 @@ def _inherit(kind: type[E], keys: Json, where: str, base: Engines, only: Collect
 
 def _check(pool: E, keys: Json, where: str) -> E:
     """Check the keys of a deployment against each other, and return the deployment with its total number of instances.
-    `keys` contains only the keys that the file sets in this section, without inherited ones."""
+    `keys` contains only the keys that the file sets in this section, without inherited keys."""
     halves = pool.halves(where)
     parts = {f"{where}.{role}": half for role, half in halves.items()} or {where: pool}
     for place, part in parts.items():

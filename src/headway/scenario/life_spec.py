@@ -42,7 +42,8 @@ Durations = Annotated[Any, Unit("duration or distribution", _distribution, to_bu
 
 
 class Warmup(Struct, frozen=True):
-    """The warm-up of a new instance: its steps are longer by a factor that falls from `penalty` to 1."""
+    """The warm-up of a new instance: the duration of its steps is multiplied by a factor that falls from `penalty` to
+    1."""
 
     duration_ps: Annotated[PositiveDuration, "length of the warm-up, from when the instance receives requests"]
     curve: Annotated[

@@ -114,7 +114,7 @@ def policy_file(path: Path) -> tuple[Json, str | None, list[Json] | None]:
     if is_bundle(document):
         bundle = Bundle.read(path)
         policies: Json = absolute(bundle.policies, path.parent)
-        replace(bundle, policies=policies).check(f"{path}: policies")  # here errors name the file
+        replace(bundle, policies=policies).check(f"{path}: policies")  # check here, so that errors name the file
         return policies, None, None
     return {}, *policy_config(path, document)
 

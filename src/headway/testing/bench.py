@@ -26,7 +26,8 @@ MS: Final = PS_PER_SECOND // 1000
 GROUPS: Final = 3  # number of shared prefixes
 PREFIX_TOKENS: Final = 1024
 CROWD: Final = 300  # number of requests in flight on a saturated instance
-WAITS, QUEUES = "waits", "queues"  # answers: WAITS if the request is delayed or waits for an instance
+# Plain answers: WAITS if a request is delayed or waits for an instance, and QUEUES if a request is queued.
+WAITS, QUEUES = "waits", "queues"
 FREE: Final = ("observed_at", "routed_since_report")  # signals that a policy may read without declaring them
 # Functions that read a field of a view; `Watch` does not record these reads.
 FIELDS: Final = [vars(InstanceView)[name].__get__ for name in InstanceView.__slots__]

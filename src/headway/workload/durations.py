@@ -1,4 +1,4 @@
-"""Distributions of durations, such as think times. A draw is a whole number of microseconds.
+"""Distributions of durations, such as think times. Each sample is a whole number of microseconds.
 
 A plain duration is a constant. Other distributions are mappings with the same keys as for lengths, but with durations
 as values.

@@ -31,12 +31,12 @@ MAX_REQUESTS: Final = 1_000_000_000
 
 
 class Budget(Struct):
-    """The number of requests left. Sessions take requests from it in the order in which they begin."""
+    """The number of requests that may still be sent. When a session begins, it takes its requests from this number."""
 
     left: int
 
     def take(self, requests: int) -> int:
-        """Take up to this many requests and return the number taken."""
+        """Remove up to this many requests from the budget, and return the number removed."""
         granted = min(requests, self.left)
         self.left -= granted
         return granted

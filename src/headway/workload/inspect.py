@@ -21,7 +21,7 @@ from headway.workload.traces import paths, read_trace
 from headway.workload.traces.blocks import RunTable, id_runs
 from headway.workload.traces.table import Trace, number_sessions
 
-RENUMBER: Final = 2  # if runs have fewer blocks than this on average, block ids are renumbered
+RENUMBER: Final = 2  # if runs of consecutive ids have fewer blocks than this on average, ids are renumbered
 
 Runs = Callable[[int], Sequence[reuse.Run]]  # maps a row to its runs of block ids
 

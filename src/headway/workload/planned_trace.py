@@ -17,7 +17,7 @@ IDS_OF_KEY: Final = 1 << 28  # number of block ids reserved for each key of a pr
 
 
 def planned_trace(traffic: Traffic, origin: str) -> Reader:
-    """Return a reader that yields the requests of a traffic as records of a trace."""
+    """Return a reader that yields the requests of a `Traffic` as records of a trace."""
     info = Info("workload", BLOCK_TOKENS, whole_blocks=True, sessions=traffic.listens, extra={"origin": origin})
     return Reader(info, _records(traffic))
 

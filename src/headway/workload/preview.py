@@ -1,7 +1,7 @@
 """Compute statistics of the first requests of a workload, without a simulation.
 
 Answers take no time here. So requests that wait for an answer (the next turn of a session, the next request of a closed
-loop) arrive earlier than in a run. Lengths, contents and think times are the same as in a run.
+loop) arrive earlier than in a simulation. Lengths, contents and think times are the same as in a simulation.
 """
 
 from fractions import Fraction
@@ -85,7 +85,7 @@ def _within(spec: WorkloadSpec, figures: Json) -> int | None:
 
 
 def look(traffic: Traffic, requests: int) -> Json:
-    """Return statistics of the first `requests` requests of a traffic."""
+    """Return statistics of the first `requests` requests of a `Traffic`."""
     columns, prefixes = Columns(), Prefixes()
     tenants, kinds, models, sessions = (dict[str, int]() for _ in range(4))  # index of each name
     last_ps: dict[int, int] = {}  # latest arrival by session

@@ -20,7 +20,7 @@ from headway.errors import HeadwayError
 from headway.types import NEVER, PS_PER_SECOND, Request
 from headway.workload.sessions import Session, Turn
 
-FUTILE: Final = 10_000  # number of rejections at one time after which the run counts as stuck
+FUTILE: Final = 10_000  # number of rejections at one simulated time after which the run counts as stuck
 FUTILE_EACH: Final = 20  # number added to `FUTILE` for each user and for each retry of a user
 MOST_RETRIES: Final = 30
 

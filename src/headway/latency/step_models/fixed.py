@@ -1,4 +1,4 @@
-"""`fixed`: two constant rates. So the times that queueing theory predicts check the simulator to the picosecond."""
+"""`fixed`: two constant rates, so that tests can check the simulator against queueing theory to the picosecond."""
 
 from __future__ import annotations
 

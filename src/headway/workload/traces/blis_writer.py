@@ -23,7 +23,8 @@ from headway.workload.traces.writing import open_text
 
 OWN: Final = tuple(name for name in COLUMNS if name not in TOLD and name not in (GROUP, "input_tokens_reset"))
 KNOWN: Final = frozenset((*OWN, GROUP, "input_tokens", "output_tokens", "input_tokens_reset"))
-KEPT: Final = ("session", "delay_ps", "after", "id", "model", "tenant", "slo_class", "kind")  # some have losses
+# Fields of a record that the format can express, some of them with losses.
+KEPT: Final = ("session", "delay_ps", "after", "id", "model", "tenant", "slo_class", "kind")
 
 Row = dict[str, Any]
 
@@ -167,7 +168,8 @@ class _Writer:
         if not state.turn:
             if think_us:
                 lost.add("the delay before a session's first turn")
-        elif not (0 < state.end_us <= at_us and at_us - state.end_us == think_us):  # else the end implies it
+        # If the measured end of the previous turn implies the think time, the column is not needed.
+        elif not (0 < state.end_us <= at_us and at_us - state.end_us == think_us):
             row["think_time_us"] = think_us
 
 

@@ -57,7 +57,8 @@ FIELDS: Final = {  # field -> usual names of its column, in lower case without s
 REQUIRED: Final = ("arrival", "prompt", "output")
 EXAMPLE: Final = "arrival=ts_ms:ms,prompt=in_tokens,output=out_tokens"
 UNITS: Final = {"s": PS_PER_SECOND, "ms": 10**9, "us": 10**6, "ns": 10**3, "ps": 1}
-EPOCHS: Final = ((10**17, "ns"), (10**14, "us"), (10**11, "ms"), (10**8, "s"))  # minimum of a date in each unit
+# If a time without a unit is at least this number, it is a date in this unit since 1970.
+EPOCHS: Final = ((10**17, "ns"), (10**14, "us"), (10**11, "ms"), (10**8, "s"))
 DELIMITERS: Final = ",;\t|"
 BLOCK_TOKENS: Final = 16
 SHOWN: Final = 5  # maximum number of bad rows that an error lists

@@ -47,8 +47,8 @@ def read_time(value: float, unit: str, unit_ps: int, name: str, place: str) -> i
 
 
 def exact(value: float, unit: int) -> int:
-    """Return a finite number times `unit`, rounded. Each decimal digit of the number counts exactly as it is
-    written."""
+    """Return a finite number times `unit`, rounded. The number counts as the decimal that the file contains, not as the
+    nearest binary fraction."""
     if isinstance(value, int):
         return value * unit
     # Fast path: if the number has at most six decimals, the float is the nearest float to that decimal number.

@@ -65,7 +65,7 @@ def _complete(text: bytes) -> bool:
 
 
 def _document(path: pathlib.Path, number: int, line: bytes, rest: Iterator[Numbered]) -> bytes:
-    """Join all lines, and check that they form one JSON document. Check here, because errors can still name a line."""
+    """Join all lines, and check that they form one JSON document. The check is here, where errors can name a line."""
     texts, numbers, size = [line], [number], len(line)
     for number, line in rest:
         size += len(line) + 1

@@ -38,8 +38,7 @@ class Node(Struct, eq=False):
 
 
 class Tree:
-    """All prompts of a trace. If `cut_at_ends` is set, a run also ends where a prompt ends that another one
-    continues."""
+    """All prompts of a trace. If `cut_at_ends` is set, a run also ends at the end of every prompt."""
 
     def __init__(self, cut_at_ends: bool) -> None:
         self._cut = cut_at_ends

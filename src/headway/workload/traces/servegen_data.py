@@ -65,7 +65,7 @@ Files = dict[tuple[int, str], tuple[str, Callable[[], bytes]]]
 
 
 def looks_like(path: pathlib.Path) -> bool:
-    """Return whether a folder, or the beginning of an archive, contains a file with a name of ServeGen's data."""
+    """Return whether a folder, or the beginning of an archive, contains a file that is named like ServeGen's files."""
     try:
         if path.is_dir():
             return any(NAME.fullmatch(file.name) for file in path.rglob("chunk-*-*"))
@@ -223,7 +223,8 @@ class Datasets:
 
 
 def _histogram(text: str, largest: int, place: str) -> Maker:
-    """Return a sampler maker from a string with a Python dict of values and weights. The string is not executed."""
+    """Return a function that creates samplers of a histogram. The histogram is a string with a Python dict of values
+    and weights, which is parsed but not executed."""
     if len(text) > MAX_HISTOGRAM:
         raise HeadwayError(f"{place} has more than {MAX_HISTOGRAM >> 20} MiB.")
     try:

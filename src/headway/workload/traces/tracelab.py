@@ -235,7 +235,8 @@ def _rows(path: pathlib.Path, source: Iterator[Numbered], columns: list[str], si
         record.delay_ps = context.wait_ps
         context.wait_ps = _ms(row, "tool_wait_after_ms", place) or 0
         came_ps = _ms(row, "arrival_time", place)
-        # Every row repeats the arrival of its session. Only if the value differs, it is the time of the row.
+        # Every row repeats the arrival of its session. If the value differs from it, it is the arrival of the row
+        # itself.
         if came_ps is not None and came_ps != context.first_ps:
             check_order(came_ps, latest_ps, "arrival_time", row["arrival_time"], place)
             record.at_ps = latest_ps = came_ps
@@ -244,7 +245,7 @@ def _rows(path: pathlib.Path, source: Iterator[Numbered], columns: list[str], si
 
 
 def _ms(row: Row, name: str, place: str) -> int | None:
-    """Return a time that the row has in ms, in picoseconds. If the column or the value is missing, return None."""
+    """Convert a time of the row from ms to picoseconds. If the column or the value is missing, return None."""
     text = row.get(name, "")
     if not text:
         return None

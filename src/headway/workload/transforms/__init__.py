@@ -22,7 +22,7 @@ __all__ = ["TRANSFORMS", "Transform", "apply", "make", "parse"]
 MODULES: Final = (cap, scale, slice, merge, filter, dequantise, anonymise, starts, assign)
 TRANSFORMS: Final = {module.__name__.rpartition(".")[2]: module for module in MODULES}
 NESTED: Final = ".merge.transforms"
-DEEPEST: Final = 4  # maximum depth of nested merges; each transform calls the previous one, which uses stack
+DEEPEST: Final = 4  # maximum depth of nested merges, because each transform calls the previous one and uses stack
 MOST: Final = 30
 
 

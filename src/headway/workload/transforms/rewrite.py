@@ -96,7 +96,7 @@ class Count(Struct):
 
 
 def check_target(target: pathlib.Path, *sources: pathlib.Path) -> None:
-    """Raise unless the target can be written without overwriting a source."""
+    """Raise an error if the target cannot be written, or if writing it would overwrite a source."""
     for source in sources:
         if target.exists() and source.exists() and target.samefile(source):
             raise HeadwayError(f"{target}: is the source file. Name another file to write.")
