@@ -1,4 +1,4 @@
-"""Search for better policies: suites of cases, fitness, evaluation in confined processes, and search engines."""
+"""Search for better policies: suites of cases, fitness, evaluation in processes with limits, and search engines."""
 
 from headway.evolve.cache import Cache
 from headway.evolve.evaluate import evaluate, evaluate_many

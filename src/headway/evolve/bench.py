@@ -1,4 +1,4 @@
-"""Runs candidates on cases, each run in its own process, unless the cache has the result."""
+"""Run candidates on cases. Each simulation run has its own process. If the cache has the result, no run is needed."""
 
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
@@ -18,7 +18,7 @@ from headway.scenario import references
 from headway.types import Json
 
 Progress = Callable[[], None]  # a callback that is called after every run
-# Figures that every feedback shows, whatever the objectives are.
+# Figures that every feedback shows in addition to those of the objectives.
 ALWAYS_SHOWN: Final = (
     COMPLETED,
     "requests.arrived",
@@ -36,11 +36,12 @@ ALWAYS_SHOWN: Final = (
 class PlannedRun(NamedTuple):
     bundle: Bundle
     case: Case
-    explain: bool = False  # also summarise the run in words
+    explain: bool = False  # whether to summarize the run in words too
 
 
 class Bench:
-    """Runs candidates on cases within limits, on a runner or one by one, and caches the records."""
+    """Runs candidates on cases within limits, and caches the records. A runner distributes the runs; without a runner,
+    they run one by one."""
 
     def __init__(
         self,
@@ -56,7 +57,8 @@ class Bench:
         self.progress = progress or (lambda: None)
 
     def records(self, runs: Sequence[PlannedRun], left_s: float | None = None) -> list[Record]:
-        """Return the record of each run, in order. `left_s` shortens the time limit of a run."""
+        """Return the record of each run, in order. If `left_s` is shorter than the time limit of a run, it replaces the
+        limit."""
         keys = [(Key(policies_key(run.bundle), run.case.key, run.case.seed), run.explain) for run in runs]
         records: dict[tuple[Key, bool], Record] = {}
         missing: dict[tuple[Key, bool], PlannedRun] = {}
@@ -69,7 +71,7 @@ class Bench:
         answers = self._run(list(missing.values()), left_s)
         for (key, explain), answer in zip(missing, answers, strict=True):
             record = self._record(answer)
-            if record is None:  # not cached: on another machine or at another time the run may stay within limits
+            if record is None:  # do not cache this: at another time the run may stay within limits
                 record = Record(error=answer.why if isinstance(answer, Failure) else "the run returned no figures.")
             else:
                 self.cache.keep(key, record)
@@ -99,7 +101,8 @@ class Bench:
 
 
 def policies_key(bundle: Bundle) -> str:
-    """Return the cache key of a bundle's policies: its id, or a digest that covers the files that it refers to."""
+    """Return the cache key of a bundle's policies: the bundle's id or, if its policies refer to files, a digest that
+    includes the content of the files."""
     policies: Json = bundle.policies
     digested = references.replace_by_digests(policies)
     if digested == policies:

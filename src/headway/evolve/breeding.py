@@ -1,5 +1,5 @@
-"""Genetic operators on rules: grow a random rule, change one part, cross two rules. A number is replaced only by a
-number, a condition only by a condition."""
+"""Genetic operators on rules: grow a random rule, mutate a rule, cross two rules. A rule is a tree. A subtree that
+returns a number is replaced only by such a subtree, and a condition only by a condition."""
 
 from collections.abc import Callable
 from random import Random
@@ -17,14 +17,15 @@ Change = Callable[["Breeder", Node], Node]
 
 
 class Breeder:
-    """Draws rules from one random stream. `branching` is the probability of a condition in a grown rule."""
+    """Creates rules with one random stream. `branching` is the probability that a node of a grown rule is a
+    branch."""
 
     def __init__(self, draw: Random, branching: float) -> None:
         self.draw = draw
         self.branching = branching
 
     def grow(self, gives: str, depth: int) -> Node:
-        """Grow a random tree of at most `depth` levels."""
+        """Return a random tree of at most `depth` levels whose value has the type `gives`."""
         if gives == tree.CONDITION:
             return self._condition(depth)
         if depth <= 1 or self.draw.random() < 0.25:
@@ -39,7 +40,7 @@ class Breeder:
         return tree.feature(self.draw.choice(LEAVES))
 
     def _condition(self, depth: int) -> Node:
-        """Grow a comparison of two values, or sometimes two comparisons joined by `and` or `or`."""
+        """Return a random comparison of two values, or sometimes two conditions joined by `and` or `or`."""
         if depth > 2 and self.draw.random() < 0.2:
             return tree.call(self.draw.choice(("and", "or")), self._condition(depth - 1), self._condition(depth - 1))
         for _ in range(TRIES):
@@ -62,7 +63,7 @@ class Breeder:
         return rule, "no change"
 
     def cross(self, rule: Node, other: Node) -> Node:
-        """Replace a subtree of `rule` by a subtree of `other` that has the same type."""
+        """Return `rule` with a random subtree replaced by a subtree of `other` that has the same type."""
         for _ in range(TRIES):
             path = self._place(rule)
             gives = tree.at(rule, path).gives
@@ -78,12 +79,12 @@ class Breeder:
         return self.draw.choice([path for path, _ in tree.walk(rule)])
 
     def another(self, rule: Node) -> Node:
-        """Replace a subtree by a random one."""
+        """Replace a random subtree by a new random tree."""
         path = self._place(rule)
         return tree.replace_part(rule, path, self.grow(tree.at(rule, path).gives, 3))
 
     def swap(self, rule: Node) -> Node:
-        """Replace a feature by another, or an operator by another of the same type."""
+        """Replace a feature by another feature, or an operator by another operator of the same type."""
         path = self._place(rule)
         node = tree.at(rule, path)
         if node.name in tree.FEATURES:
@@ -96,7 +97,8 @@ class Breeder:
         return tree.replace_part(rule, path, tree.call(self.draw.choice(alike), *node.arguments))
 
     def tune(self, rule: Node) -> Node:
-        """Scale a constant randomly, sometimes with the other sign. If the rule has no constant, call `weigh`."""
+        """Multiply a constant by a random factor, which is sometimes negative. If the rule has no constant, call
+        `weigh`."""
         places = [path for path, node in tree.walk(rule) if node.name == tree.CONSTANT]
         if not places:
             return self.weigh(rule)
@@ -121,13 +123,13 @@ class Breeder:
         return tree.replace_part(rule, path, tree.call(name, tree.at(rule, path), extra))
 
     def branch(self, rule: Node) -> Node:
-        """Replace a subtree by a random condition that chooses between this subtree and a random one."""
+        """Replace a subtree by a branch: a random condition chooses between this subtree and a random tree."""
         path = self._number(rule)
         condition, other = self._condition(3), self.grow(tree.NUMBER, 2)
         return tree.replace_part(rule, path, tree.call(tree.BRANCH, condition, tree.at(rule, path), other))
 
     def hoist(self, rule: Node) -> Node:
-        """Replace a subtree by one of its own subtrees of the same type."""
+        """Replace a subtree by a smaller subtree of the same type that it contains."""
         path = self._place(rule)
         gives = tree.at(rule, path).gives
         inner = [node for way, node in tree.walk(tree.at(rule, path)) if way and node.gives == gives]
@@ -142,7 +144,7 @@ class Breeder:
         return self.draw.choice([path for path, node in tree.walk(rule) if node.gives == tree.NUMBER])
 
 
-# Mutations with their relative frequencies.
+# The mutations by name, each with its relative frequency.
 CHANGES: Final[dict[str, tuple[float, Change]]] = {
     "replace a part": (2, Breeder.another),
     "swap a feature or operator": (2, Breeder.swap),
@@ -156,6 +158,6 @@ CHANGES: Final[dict[str, tuple[float, Change]]] = {
 
 
 def fits(rule: Node) -> bool:
-    """Return whether a rule is small enough to read and uses a feature."""
+    """Return whether a rule is small enough to read and uses at least one feature."""
     looks = any(node.name in tree.FEATURES for _, node in tree.walk(rule))
     return rule.gives == tree.NUMBER and looks and rule.size <= LARGEST and rule.depth <= DEEPEST

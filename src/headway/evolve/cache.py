@@ -1,7 +1,8 @@
-"""A cache of the figures of earlier runs, by policies, scenario and seed: in memory, and optionally in a folder.
+"""A cache of the figures of earlier simulation runs, by policies, scenario and seed. It is in memory and, optionally,
+in a folder.
 
-Each record is one file, which is replaced atomically. Any number of processes may share a folder: a reader sees a whole
-record or none, and two processes that write the same record write the same bytes.
+Each record is one file, which is replaced atomically. Any number of processes may share a folder: a reader sees either
+a complete record or no record, and two processes that write the same record write the same bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from headway import __version__
 from headway.errors import HeadwayError
 
 FORMAT: Final = 1
-MOST: Final = 50_000  # maximum number of records in memory; the oldest are evicted first
+MOST: Final = 50_000  # maximum number of records in memory; the oldest record is evicted first
 
 
 class Key(Struct, frozen=True):
@@ -33,20 +34,22 @@ class Key(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True, omit_defaults=True):
-    """The result of a run: its figures or the candidate's error. It has a summary in words if one was requested."""
+    """The result of a run: its figures, or the candidate's error. If a summary in words was requested, the record has
+    it too."""
 
     figures: dict[str, float | None] = {}
     error: str | None = None
     told: str | None = None  # the summary in words
 
     def has(self, figures: tuple[str, ...], words: bool) -> bool:
-        """Return whether the record has these figures and, if `words` is true, the summary."""
+        """Return whether the record has these figures and, if `words` is true, the summary in words. For a record with
+        an error, return True."""
         if self.error is not None:
             return True
         return all(path in self.figures for path in figures) and (self.told is not None or not words)
 
     def merge_older(self, older: Record | None) -> Record:
-        """Return this record, with missing entries copied from an older record of the same run."""
+        """Return this record with its missing entries copied from an older record of the same run."""
         if older is None or self.error is not None or older.error is not None:
             return self
         return Record({**older.figures, **self.figures}, None, self.told if self.told is not None else older.told)
@@ -59,7 +62,7 @@ class _File(Struct):
 
 
 class Cache:
-    """Records by key. Safe for threads, and for processes that share a folder."""
+    """A store of records by key. Several threads may use it, and several processes may share its folder."""
 
     def __init__(self, folder: str | Path | None = None) -> None:
         self.folder = None if folder is None else Path(folder)
@@ -73,7 +76,8 @@ class Cache:
                 raise HeadwayError(f"{self.folder}: cannot be written ({error.strerror or error}).") from None
 
     def find(self, key: Key, figures: tuple[str, ...] = (), words: bool = False) -> Record | None:
-        """Return the record if it has these figures and, if `words` is true, the summary; otherwise None."""
+        """Return the record of a run. If it is missing, or lacks one of these figures or the summary that `words`
+        requires, return None."""
         record = self._records.get(key)
         if record is None or not record.has(figures, words):
             stored = self._read(key)
@@ -101,7 +105,7 @@ class Cache:
                 del self._records[next(iter(self._records))]
 
     def _read(self, key: Key) -> Record | None:
-        """Return the record in the folder; None if it is missing or if another version of Headway wrote it."""
+        """Return the record in the folder. If it is missing or another version of Headway wrote it, return None."""
         if self.folder is None:
             return None
         try:
@@ -112,7 +116,7 @@ class Cache:
 
 
 def replace_file(file: Path, content: bytes) -> None:
-    """Write a file atomically: a reader sees the old content or the new content, never a part."""
+    """Write a file atomically: a reader sees the old content or the new content, never a part of it."""
     part = file.with_name(f"{file.stem}.{os.getpid()}-{get_ident()}.part")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

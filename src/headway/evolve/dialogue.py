@@ -38,7 +38,7 @@ def asks_model(engine: str) -> bool:
 
 
 def import_framework(name: str, *modules: str) -> Any:
-    """Import the package of an engine and these modules of it, and return the package."""
+    """Import the package of an engine and these modules of the package, and return the package."""
     try:
         for module in modules:
             import_module(f"{name}.{module}")
@@ -48,16 +48,16 @@ def import_framework(name: str, *modules: str) -> Any:
 
 
 class Dialogue(Struct, frozen=True):
-    """The settings of a search, apart from its suite and model."""
+    """The settings of a search with a language model, except its suite and its model."""
 
     engine: str = "gepa"
     template: str | Json | None = None  # the first candidate, as in `Plan`
-    stages: tuple[str, ...] = ("routing",)  # the stages whose policies the model writes
+    stages: tuple[str, ...] = ("routing",)  # stages whose policies the model writes
     seed: int = 0
     evaluations: int = 50
 
     def start(self, suite: Suite) -> Bundle:
-        """Return the first candidate, with `stages` in the policy language."""
+        """Return the first candidate. Its policies at `stages` are written in the policy language."""
         if not asks_model(self.engine):
             raise HeadwayError(f"--engine: expected openevolve or gepa, got {self.engine!r}.")
         if self.evaluations < 1:
@@ -68,7 +68,7 @@ class Dialogue(Struct, frozen=True):
         return bundle_of(base, texts_of(base, self.stages), f"{self.engine} 0")
 
     def cost(self, suite: Suite, builtins: Sequence[str] | None = None) -> str:
-        """Describe the cost of the search: the maximum number of simulations."""
+        """Return a description of the cost of the search: the maximum number of simulations."""
         train = len(suite.cases("train"))
         simulations = f"{self.evaluations:,} candidates × {train} cases = {self.evaluations * train:,} simulations"
         words = f"{self.engine}: {simulations} on train"
@@ -83,7 +83,7 @@ class Dialogue(Struct, frozen=True):
 
 
 class WritingTask(NamedTuple):
-    """The task of an engine: write candidates for a suite, with a model."""
+    """The task of an engine: to write candidates for a suite, with a language model."""
 
     suite: Suite  # without its held-out part
     start: Bundle
@@ -104,8 +104,8 @@ def model_of(
     record: str | Path | None = None,
     replay: str | Path | None = None,
 ) -> Model:
-    """Return the model that the command line describes. OpenEvolve's prompts differ between runs, so its transcripts
-    are replayed in order."""
+    """Return the model that the command line describes. OpenEvolve's prompts differ from search to search, so the
+    answers of its transcripts are replayed in order."""
     if replay is not None:
         if name is not None or api_base is not None or record is not None:
             raise HeadwayError("--replay: replaces --model, --api-base and --record. Remove those options.")
@@ -131,8 +131,9 @@ def evolve_with_model(
     progress: Progress | None = None,
     say: Say | None = None,
 ) -> Conclusion:
-    """Search on a suite's train part, choose the winner on validation, and compare it on held-out. `say` receives the
-    cost first. `output` is a folder for all prompts and answers. If it already has a search, that search resumes."""
+    """Search on a suite's train part, choose the winner on its validation part, and compare the winner with built-in
+    policies on its held-out part. Before the search, `say` receives the cost. `output` is a folder for all prompts and
+    answers. If the folder already has a search, that search resumes."""
     dialogue = dialogue or Dialogue()
     chosen = Suite.load(DEFAULT if suite is None else suite)
     if dialogue.engine == "openevolve" and ray is not None:

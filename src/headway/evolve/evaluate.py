@@ -1,4 +1,4 @@
-"""Evaluate candidates on a part of a suite. A bad candidate raises nothing: its evaluation has the error."""
+"""Evaluate candidates on a part of a suite. If a candidate fails, no error is raised: its evaluation has the error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headway.evolve.suite import DEFAULT, Suite
 from headway.experiment.runner import Runner
 from headway.policies.bundle import Bundle
 
-_MEMORY: Final = Cache()  # default cache of this process; runs are pure functions of their keys, so it is never stale
+_MEMORY: Final = Cache()  # default cache of this process; never stale, because the key of a run determines its result
 LEAST_S: Final = 0.05  # minimum time limit of a run, even if less time is left
 Candidate = Bundle | str | Path | Mapping[str, Any]
 NOTHING: Final = Bundle("candidate", {})
@@ -44,12 +44,12 @@ def evaluate(
     limits: Limits | None = None,
     told: bool = True,
 ) -> Evaluation:
-    """Evaluate a candidate: a `Bundle`, the path of a bundle's file, or a bundle as a mapping.
+    """Evaluate a candidate. It is a `Bundle`, the path of a bundle's file, or a bundle as a mapping.
 
-    `part` is train, validation or held_out. `cases` selects cases instead, and turns off the cascade. `deadline_s` is a
-    wall-clock limit of the whole evaluation without the baseline's runs; the suite's deadline limits each run. `cache`
-    stores figures: a `Cache`, or the path of its folder. If `told` is true, the worst case runs again with traced
-    decisions, and the summary says what went wrong in it.
+    `part` is train, validation or held_out. If `cases` is set, evaluate these cases instead of a part, without the
+    cascade. `deadline_s` limits the wall-clock time of the whole evaluation, except the baseline's runs; the suite's
+    deadline limits each run. `cache` stores figures; it is a `Cache` or the path of its folder. If `told` is true, the
+    worst case runs again with traced decisions, and the summary explains what went wrong in that case.
     """
     loaded = Suite.load(suite)
     return _evaluate([bundle], loaded, _bench(loaded, cache, runner, limits), part, cases, deadline_s, told)[0]
@@ -67,8 +67,8 @@ def evaluate_many(
     told: bool = False,
     progress: Progress | None = None,
 ) -> list[Evaluation]:
-    """Evaluate several candidates as `evaluate` does, with all runs spread over the runner. `progress` is called after
-    every run."""
+    """Evaluate several candidates as `evaluate` does. The runner distributes all runs. `progress` is called after every
+    run."""
     loaded = Suite.load(suite)
     return _evaluate(bundles, loaded, _bench(loaded, cache, runner, limits, progress), part, cases, None, told)
 
@@ -87,7 +87,7 @@ def _bench(
 
 @lru_cache(maxsize=64)
 def cache_in(folder: str) -> Cache:
-    """Return the cache of a folder. A process has one cache for each folder, so it reads no record twice."""
+    """Return the cache of a folder. A process has only one cache per folder, so that it reads no record twice."""
     return Cache(folder)
 
 
@@ -100,7 +100,7 @@ def _evaluate(
     deadline_s: float | None,
     explain: bool,
 ) -> list[Evaluation]:
-    """Run all candidates in rounds of cases. A candidate that failed or was stopped skips the later rounds."""
+    """Run all candidates in rounds of cases. If a candidate fails or the cascade stops it, it skips later rounds."""
     cases = tuple(suite.cases(part) if chosen is None else chosen)
     if not cases:
         raise HeadwayError("cases: the list is empty. Pass at least one case.")
@@ -128,9 +128,9 @@ def _evaluate(
 
 
 def _rounds(cases: int, first: int, singly: bool) -> Iterator[tuple[int, int]]:
-    """Yield the start and end index of each round. The first round is a single case, which shows whether a candidate
-    works at all. The next round has the cascade's other cases, the last one the remaining cases. If there is a
-    deadline, each case is a round, so that none begins too late."""
+    """Yield the start and end index of each round of cases. The first round is a single case, which shows whether a
+    candidate works at all. The next round has the other cases of the cascade, and the last round has the remaining
+    cases. If `singly` is set because there is a deadline, each case is a round, so that no case begins too late."""
     ends = range(1, cases + 1) if singly else sorted({1, first, cases} - {0})
     start = 0
     for end in ends:
@@ -153,7 +153,8 @@ def _bases(suite: Suite, bench: Bench, cases: Sequence[Case]) -> list[dict[str, 
 
 
 def _words(trials: Sequence[Trial], bench: Bench, cases: Sequence[Case], until: float) -> dict[int, tuple[int, str]]:
-    """Return the worst case of each working candidate by the candidate's index: the case's index and its summary."""
+    """Return a mapping from the index of each working candidate to its worst case: the index and the summary of that
+    case."""
     left = until - time.monotonic()
     worst = {place: trial.worst() for place, trial in enumerate(trials) if trial.works}
     if left <= 0 or not worst:
@@ -164,7 +165,7 @@ def _words(trials: Sequence[Trial], bench: Bench, cases: Sequence[Case], until: 
 
 
 class Trial:
-    """A candidate's results so far. A candidate that cannot be read has failed before the first case."""
+    """The results of a candidate so far. If the candidate cannot be read, it has failed before the first case."""
 
     def __init__(self, candidate: Candidate, suite: Suite) -> None:
         self.suite = suite
@@ -175,9 +176,9 @@ class Trial:
         try:
             self.bundle = candidate if isinstance(candidate, Bundle) else Bundle.read(candidate)
             _check_plain(self.bundle)
-            policies_key(self.bundle)  # reads the files that the bundle refers to
+            policies_key(self.bundle)  # reads the files that the bundle refers to, so that a missing file fails here
             self.identity, self.complexity = self.bundle.id, self.bundle.complexity
-        except Exception as error:  # a candidate may contain any mistake, even one that exceeds a parser's limits
+        except Exception as error:  # a candidate may contain any mistake; some even exceed the limits of a parser
             self.error = _encodable(one_line(error, kind=not isinstance(error, HeadwayError)) + ".")
 
     @property
@@ -195,7 +196,7 @@ class Trial:
     def add(
         self, cases: Sequence[Case], records: Iterator[Record], bases: Sequence[Mapping[str, float | None]]
     ) -> None:
-        """Add the results of a round. Results after a failed case are ignored."""
+        """Add the results of a round. Ignore the results after a failed case."""
         for case, base in zip(cases, bases, strict=True):
             record = next(records)
             if not self.works:
@@ -208,7 +209,8 @@ class Trial:
                 self.results.append(CaseResult(case.name, case.seed, True, own, record.figures))
 
     def sift(self, cases: int) -> None:
-        """Stop the candidate if its fitness on the first of `cases` cases is below the cascade's threshold."""
+        """If the fitness of the candidate on its cases so far is below the cascade's threshold, stop the candidate.
+        `cases` is the number of all cases."""
         cascade = self.suite.cascade
         if cascade is None or not self.alive or len(self.results) == cases:
             return
@@ -222,8 +224,8 @@ class Trial:
         return min(range(len(self.results)), key=lambda place: self.results[place].gains[PRIMARY])
 
     def evaluation(self, part: str, cases: Sequence[Case]) -> Evaluation:
-        """Return the evaluation without the summary. The threshold caps every objective of a stopped candidate, because
-        its gains in a few cases must not put it on the Pareto front."""
+        """Return the evaluation without the summary. If the cascade stopped the candidate, no objective exceeds the
+        threshold, because the gains in a few cases must not put the candidate on the Pareto front."""
         results = list(self.results)
         if not self.works:
             results += [self._failed(case, NOT_RUN) for case in cases[len(results) :]]
@@ -237,12 +239,12 @@ class Trial:
 
 
 def _encodable(text: str) -> str:
-    """Escape characters that cannot be written to a file."""
+    """Return the text, with those characters escaped that cannot be encoded as UTF-8."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def _check_plain(bundle: Bundle) -> None:
-    """Raise an error if a value has no JSON form: it can neither be stored nor sent to another process."""
+    """Raise an error if a value has no JSON form, because it could not be stored or sent to another process."""
     for stage, spec in bundle.policies.items():
         try:
             json.dumps(spec, allow_nan=False)

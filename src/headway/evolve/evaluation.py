@@ -1,4 +1,4 @@
-"""A case of a suite, the run of a candidate on it, and the evaluation of a candidate over all cases."""
+"""A case of a suite, the run of a candidate on a case, and the evaluation of a candidate over all cases."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -19,12 +19,13 @@ SUMMARY_TOKENS: Final = 1000  # maximum length of a run's summary, so that the w
 
 
 class Case(Struct, frozen=True):
-    """A scenario as `Scenario.load` reads it, without policies. The seed is a separate field, to pair cases by it."""
+    """A scenario without policies, in the form that `Scenario.load` reads. The seed is a separate field, because cases
+    are paired by seed."""
 
     name: str
     scenario: Json
     seed: int
-    key: str = ""  # identifies the scenario without its seed; computed if omitted
+    key: str = ""  # identifies the scenario without its seed; if empty, it is computed
 
     def __post_init__(self) -> None:
         if not self.key:
@@ -39,21 +40,21 @@ class Case(Struct, frozen=True):
 
 
 def play(scenario: Json, policies: Json, figures: Sequence[str], explain: bool = False) -> Json:
-    """Simulate a scenario under a candidate's policies, in this process. Return the figures and, if `explain` is true,
-    the run's summary in words. If the candidate fails, return its error instead."""
+    """Simulate a scenario with the policies of a candidate, in this process. Return the figures and, if `explain` is
+    true, the summary of the run in words. If the candidate fails, return its error instead."""
     try:
         stages: dict[str, Any] = policies
         result = simulate(scenario, trace="decisions" if explain else "minimal", **stages)
         words = summarize(result, max_tokens=SUMMARY_TOKENS, examples=2) if explain else None
         return {"figures": figures_of(result.summary(), figures), "told": words}
     except (HeadwayError, InvariantError) as error:
-        if isinstance(error.__cause__, MemoryError):  # a limit of this machine, not a mistake in the candidate
+        if isinstance(error.__cause__, MemoryError):  # the memory limit caused this, not a mistake in the candidate
             raise
         return {"error": one_line(error) + "."}
 
 
 class CaseResult(Struct, frozen=True):
-    """The result of one case. `gains` has `primary` and every objective, even if the case failed."""
+    """The result of one case. `gains` has the gain of every objective and `primary`, even if the case failed."""
 
     case: str  # the workload's name in the suite
     seed: int
@@ -64,16 +65,17 @@ class CaseResult(Struct, frozen=True):
 
 
 class Evaluation(Struct, frozen=True):
-    """A candidate's result. `fitness` has `primary`, every objective and `complexity`, all finite, even on failure."""
+    """The result of a candidate. `fitness` has `primary`, every objective and `complexity`. All values are finite, even
+    if the candidate failed."""
 
     ok: bool
-    error: str | None  # one sentence that says why the candidate failed
+    error: str | None  # one sentence with the reason why the candidate failed
     fitness: dict[str, float]
     cases: list[CaseResult]
     summary: str
     bundle_id: str
     part: str = "train"
-    stopped: str | None = None  # why the cascade skipped the other cases
+    stopped: str | None = None  # the reason why the cascade skipped the other cases
 
     def workloads(self) -> dict[str, list[CaseResult]]:
         return by_workload(self.cases)

@@ -23,28 +23,29 @@ Sampler = Literal["nsga2", "tpe", "cmaes"]
 
 
 def load_engine(name: str) -> Any:
-    """Return the module of an engine, `evolve/NAME.py`.
+    """Return the module of a search engine, `evolve/NAME.py`.
 
-    An engine without a language model has `BATCH`, the default batch size; `searcher(plan, suite)`, which returns a
-    `Searcher`; and `describe(plan, suite)`, which returns its entries for search.json. An engine with a language model
-    has `framework()`, which imports its package, and `search(task)`, which returns the candidates of a `WritingTask`.
+    The module of an engine without a language model has three names. `BATCH` is the default batch size,
+    `searcher(plan, suite)` returns a `Searcher`, and `describe(plan, suite)` returns the engine's entries for
+    search.json. The module of an engine with a language model has two functions. `framework()` imports the engine's
+    package, and `search(task)` returns the candidates of a `WritingTask`.
     """
     return import_module(f"headway.evolve.{name}")
 
 
 class Plan(Struct, frozen=True):
-    """The settings of a search, apart from its suite and length."""
+    """The settings of a search without a language model, except its suite and its length."""
 
     engine: str = "numeric"
     sampler: Sampler = "tpe"
-    template: str | Json | None = None  # start of a numeric search: a policy, a bundle's file or a source file
-    stages: tuple[str, ...] = ("routing",)  # the stages whose numbers are searched
+    template: str | Json | None = None  # first candidate of a numeric search: a policy, a bundle's file or a source
+    stages: tuple[str, ...] = ("routing",)  # stages whose numbers are searched
     seed: int = 0
     batch: int | None = None
 
     @property
     def size(self) -> int:
-        """The batch size."""
+        """The number of candidates in a batch."""
         return int(load_engine(self.engine).BATCH) if self.batch is None else self.batch
 
     def searcher(self, suite: Suite) -> Searcher:
@@ -55,7 +56,7 @@ class Plan(Struct, frozen=True):
         return searcher
 
     def document(self, suite: Suite) -> Json:
-        """Return the entries of search.json."""
+        """Return the entries of search.json that describe this plan."""
         own = load_engine(self.engine).describe(self, suite)
         return {"engine": self.engine, "seed": self.seed, "batch": self.size, **own}
 
@@ -64,8 +65,8 @@ class Plan(Struct, frozen=True):
 
 
 def template_of(template: Any, suite: Suite, stage: str) -> Bundle:
-    """Return the bundle of a template: a policy's name or mapping, a source in the policy language (.py), or a bundle
-    (.yaml). The other stages are those of the suite's baseline."""
+    """Return the bundle of a template. The template is a policy's name or mapping, a source file in the policy language
+    (.py), or a bundle's file (.yaml). The policies of the other stages are those of the suite's baseline."""
     spec, text = template, template if isinstance(template, str) else ""
     if text.endswith((".yaml", ".yml")):
         spec = read_yaml(text)
@@ -80,7 +81,8 @@ def template_of(template: Any, suite: Suite, stage: str) -> Bundle:
 
 
 class Progress(Protocol):
-    """Receives the number of evaluated candidates, and then, in `final`, the number of held-out runs."""
+    """Receives the number of evaluated candidates during the search. After the search, `final` receives the number of
+    held-out runs."""
 
     def __call__(self, completed: int, total: int, best: float | None) -> None: ...
 
@@ -98,8 +100,9 @@ def evolve(
     output: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Conclusion:
-    """Search on a suite's train part, choose the winner on validation, and compare it on held-out. `output` is a folder
-    for every batch. If it already has a search, that search resumes, with the result of an uninterrupted one."""
+    """Search on a suite's train part, choose the winner on its validation part, and compare the winner with built-in
+    policies on its held-out part. `output` is a folder that stores every batch. If the folder already has a search,
+    that search resumes, and has the same result as an uninterrupted search."""
     plan = plan or Plan()
     chosen = Suite.load(DEFAULT if suite is None else suite)
     searcher = plan.searcher(chosen.for_search())

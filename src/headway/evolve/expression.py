@@ -1,4 +1,4 @@
-"""Rules as trees of typed primitives, which genetic programming breeds and the policy language runs.
+"""Rules as trees of typed primitives. Genetic programming breeds the trees, and the policy language runs them.
 
 A tree computes the score of an instance for a request; the instance with the highest score wins. The leaves of a tree
 are constants and features. Features are scaled so that their values are comparable. A condition chooses between two
@@ -15,18 +15,18 @@ from typing import Final
 from msgspec import Struct
 
 NUMBER, CONDITION = "number", "condition"
-CONSTANT, TRUTH = "constant", "truth"  # leaves that have a value; simplification removes every truth value
+CONSTANT, TRUTH = "constant", "truth"  # names of leaves that have a value; simplification removes every truth value
 BRANCH: Final = "if"
 DIGITS: Final = 3  # significant digits of a constant
-Path = tuple[int, ...]  # a path from the root to a subtree: the index of the argument on each level
+Path = tuple[int, ...]  # path from the root to a subtree: the index of the argument at each level
 
 
 class Feature(Struct, frozen=True):
-    """An input of a rule, as an expression of the policy language."""
+    """An input of a rule. `text` is the feature as an expression of the policy language."""
 
     text: str
-    shared: bool = False  # the value covers all candidates together and is computed once for a request
-    needs: tuple[str, ...] = ()  # the shared features that `text` uses
+    shared: bool = False  # whether the value is the same for all candidates, so that it is computed once per request
+    needs: tuple[str, ...] = ()  # names of the shared features that `text` uses
 
 
 FEATURES: Final = {
@@ -57,13 +57,13 @@ FEATURES: Final = {
 
 
 class Operator(Struct, frozen=True):
-    """An inner node: the type of its value, the types of its arguments, its text and its function."""
+    """The operator of an inner node: the type of its value, the types of its arguments, its text and its function."""
 
     gives: str
     takes: tuple[str, ...]
     form: str
     value: Callable[..., float]
-    binding: int = 9  # precedence; a call has the highest
+    binding: int = 9  # precedence of the operator; a call has the highest precedence
     commutes: bool = False
 
 
@@ -86,8 +86,8 @@ OPERATORS: Final = {
 
 
 class Node(Struct, frozen=True):
-    """A tree: a feature, a constant, or an operator with arguments. Create trees with `constant`, `feature` and `call`,
-    which simplify them."""
+    """A tree: a feature, a constant, or an operator with arguments. Create trees with the functions `constant`,
+    `feature` and `call`, because they simplify trees."""
 
     name: str
     arguments: tuple[Node, ...] = ()
@@ -108,7 +108,7 @@ class Node(Struct, frozen=True):
 
     @property
     def order(self) -> tuple[str, float, tuple[object, ...]]:
-        """The sort key of commuting arguments: constants come first."""
+        """The sort key of this node among commuting arguments. Constants are sorted first."""
         name = "" if self.name == CONSTANT else self.name
         return name, self.value, tuple(argument.order for argument in self.arguments)
 
@@ -117,7 +117,8 @@ ONE: Final = Node(CONSTANT, (), 1.0)
 
 
 def constant(value: float) -> Node:
-    """Return a constant rounded to `DIGITS` digits; 0 if the value is not finite, too large or too small."""
+    """Return a constant, rounded to `DIGITS` significant digits. If the value is not finite, too large or too small,
+    return the constant 0."""
     rounded = float(f"{value:.{DIGITS}g}") if math.isfinite(value) and abs(value) < 1e9 else 0.0
     return Node(CONSTANT, (), 0.0 if abs(rounded) < 1e-6 else rounded)
 
@@ -128,8 +129,8 @@ def feature(name: str) -> Node:
 
 
 def call(name: str, *arguments: Node) -> Node:
-    """Return an operator with its arguments, simplified: constants are folded, neutral terms dropped, and commuting
-    arguments sorted."""
+    """Return the tree of an operator with its arguments, simplified: constants are folded, neutral terms are dropped,
+    and commuting arguments are sorted."""
     operator = OPERATORS[name]
     assert tuple(argument.gives for argument in arguments) == operator.takes, (name, arguments)
     if all(argument.name in (CONSTANT, TRUTH) for argument in arguments):
@@ -146,7 +147,7 @@ def _is(node: Node, value: float) -> bool:
 
 
 def _sum(*parts: tuple[Node, float]) -> Node:
-    """Return a sum with each term once: added terms, then subtracted terms, then the constant."""
+    """Return a sum that contains each term only once: first added terms, then subtracted terms, then the constant."""
     terms: dict[Node, float] = {}
     for node, sign in parts:
         for term, times in _terms(node, sign):
@@ -170,7 +171,7 @@ def _sum(*parts: tuple[Node, float]) -> Node:
 
 
 def _terms(node: Node, sign: float) -> Iterator[tuple[Node, float]]:
-    """Yield the terms of a sum with their weights."""
+    """Yield each term of a sum with its weight."""
     if node.name == CONSTANT:
         yield ONE, sign * node.value
     elif node.name in ("add", "subtract"):
@@ -205,7 +206,7 @@ def _multiply(a: Node, b: Node) -> Node | None:
 
 
 def _outside(a: Node, negated: Node) -> Node:
-    """Move a minus sign out of a product."""
+    """Return the product of `a` and a negated node, with the minus sign in front of the product."""
     return call("negate", call("multiply", a, negated.arguments[0]))
 
 
@@ -228,7 +229,8 @@ def _branch(condition: Node, a: Node, b: Node) -> Node | None:
 
 
 def _both(deciding: float, a: Node, b: Node) -> Node | None:
-    """Simplify `and` or `or`: if one side has the deciding value, that side is the result."""
+    """Simplify `and` or `or`. If one side is the truth value `deciding`, that side is the result. If one side is the
+    opposite truth value, or both sides are equal, the other side is the result. Otherwise return None."""
     for side, other in ((a, b), (b, a)):
         if side.name == TRUTH:
             return side if bool(side.value) == bool(deciding) else other
@@ -252,7 +254,7 @@ _SIMPLER: Final[dict[str, Callable[..., Node | None]]] = {
 
 
 def walk(node: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
-    """Yield a tree and all its subtrees, each with its path, from left to right."""
+    """Yield the path and the node of a tree and of all its subtrees, from left to right."""
     yield path, node
     for place, argument in enumerate(node.arguments):
         yield from walk(argument, (*path, place))
@@ -265,7 +267,8 @@ def at(node: Node, path: Path) -> Node:
 
 
 def replace_part(node: Node, path: Path, by: Node) -> Node:
-    """Replace the subtree at a path by another of the same type, and simplify the tree on the way up."""
+    """Return a tree with the subtree at a path replaced by `by`, which has the same type. Simplify every node above the
+    subtree."""
     if not path:
         return by
     arguments = list(node.arguments)

@@ -1,7 +1,7 @@
-"""An evaluation in words, for people and for a language model that improves the policy.
+"""Describe an evaluation in words, for people and for a language model that improves the policy.
 
-The text is below 6 KB. Frameworks redact long runs of letters and digits, and text that looks like a password or an
-access token; the feedback contains neither.
+The text is below 6 KB. Frameworks redact long sequences of letters and digits, and text that looks like a password or
+an access token. Therefore the feedback contains neither.
 """
 
 import re
@@ -14,7 +14,7 @@ from headway.evolve.objectives import COMPLEXITY, PRIMARY
 from headway.evolve.suite import Suite
 
 MOST_BYTES: Final = 6000
-MOST_ROWS: Final = 12  # maximum number of workloads in the table, worst first
+MOST_ROWS: Final = 12  # maximum number of workloads in the table, which begins with the worst
 LONG_RUN: Final = re.compile(r"[A-Za-z0-9]{32,}")
 SECRET: Final = re.compile(r"(token|password)(\s*)[=:]", re.IGNORECASE)
 COLUMNS: Final = {
@@ -28,7 +28,8 @@ COLUMNS: Final = {
 
 
 def feedback(suite: Suite, name: str, evaluation: Evaluation, worst: tuple[int, str] | None) -> str:
-    """Describe the candidate's gains by workload, and what happened in its worst case."""
+    """Return a description of a candidate's gains by workload, and of its worst case. `worst` has the index and the
+    summary of that case."""
     lines = [f"## {name} on {suite.name}, {evaluation.part}", ""]
     if evaluation.error is not None:
         lines += [
@@ -79,13 +80,13 @@ def _cell(cases: Sequence[CaseResult], path: str, form: str) -> str:
 
 
 def harmless(text: str) -> str:
-    """Change the parts of a text that a framework's filter would treat as a secret."""
+    """Return the text with those parts changed that a framework's filter would treat as secrets."""
     text = LONG_RUN.sub(lambda run: f"{run[0][:24]}...", text)
     return SECRET.sub(r"\1\2 is", text)
 
 
 def cut_lines(text: str) -> str:
-    """Return as many whole lines as `MOST_BYTES` allows."""
+    """Return the first lines of a text, as many whole lines as fit into `MOST_BYTES`."""
     lines, used = [], 0
     for line in text.splitlines():
         used += len(line.encode()) + 1

@@ -1,4 +1,4 @@
-"""The end of a search: the winner against the built-in policies, on held-out cases."""
+"""The end of a search: compare the winner with the built-in policies on held-out cases."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from headway.policies.bundle import Bundle
 from headway.scenario.scenario import Scenario
 from headway.types import Json
 
-TOGETHER: Final = 4  # maximum number of policies that are evaluated, and kept in memory, at the same time
-ALWAYS: Final = (  # policies in every comparison
+TOGETHER: Final = 4  # maximum number of policies that are evaluated and kept in memory at the same time
+ALWAYS: Final = (  # policies that every comparison includes
     {"name": "weighted", "scorers": {"prefix-affinity": 1, "load-balance": 1}},
     "lmetric",
-    # Rules in the policy language use a prefix index with blocks of 16 tokens, LMetric one with 512. LMetric with 16
-    # shows how much of a rule's gain comes from its smaller blocks.
+    # Rules in the policy language use a prefix index with blocks of 16 tokens. LMetric's default is 512 tokens.
+    # Comparing with LMetric at 16 tokens shows how much of a rule's gain comes from its smaller blocks.
     {"name": "lmetric", "block_tokens": 16, "lru_blocks": 31_250},
     {"name": "lmetric-plus-one", "block_tokens": 16, "lru_blocks": 31_250},
 )
 
 
 class Contestant(Struct, frozen=True):
-    """The result of a policy on the held-out part. `ahead` is the winner's lead over this policy."""
+    """A policy in the final comparison, and its result on the held-out part. `ahead` is the winner's lead over it."""
 
     name: str
     kind: str  # winner, baseline, built-in, or oracle (needs signals that no live router has)
@@ -57,7 +57,8 @@ class Contestant(Struct, frozen=True):
 
 
 class Conclusion(Struct, frozen=True):
-    """The result of a search. `contestants` lists the best first; it is empty if the suite has no held-out part."""
+    """The result of a search. `contestants` is sorted from best to worst. If the suite has no held-out part, it is
+    empty."""
 
     suite: Suite
     candidates: int
@@ -71,12 +72,13 @@ class Conclusion(Struct, frozen=True):
 
     @property
     def rival(self) -> Contestant | None:
-        """The best built-in policy on the held-out part: a winner that beats it beats every built-in policy."""
+        """The best built-in policy on the held-out part. If the winner beats this policy, it beats every built-in
+        policy. None if the suite has no held-out part."""
         return next((rival for rival in self.contestants if rival.kind in ("built-in", "baseline")), None)
 
     @property
     def verdict(self) -> str:
-        """Says whether the winner is better than the best built-in policy."""
+        """A sentence that says whether the winner is better than the best built-in policy."""
         rival = self.rival
         if rival is None:
             return f"{self.suite.name} has no held-out part, so the winner is untested on unseen cases."
@@ -123,7 +125,8 @@ def conclude(
     runner: Runner | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Conclusion:
-    """Choose the winner and compare it on the held-out part with `builtins`, by default all policies of the stage."""
+    """Choose the winner, and compare it on the held-out part with the policies in `builtins`. By default, compare it
+    with all built-in policies of the stage."""
     chosen = select(judged, suite.for_search(), cache=cache, runner=runner)
     if not suite.parts.get(HELD_OUT):
         return Conclusion(suite, len(judged), chosen, [], stage)
@@ -150,8 +153,8 @@ def conclude(
 
 
 def rivals(suite: Suite, stage: str, builtins: Sequence[str] | None = None) -> list[tuple[str, str, Bundle]]:
-    """Return kind, name and bundle of the policies to compare: the baseline, `ALWAYS` and the built-in policies. Their
-    other stages are those of the baseline."""
+    """Return the kind, the name and the bundle of each policy to compare with: the baseline, the policies in `ALWAYS`,
+    and the built-in policies. At all other stages, each bundle has the policies of the baseline."""
     baseline = suite.baseline
     scenario = Scenario.load(suite.cases(HELD_OUT)[0].document())
     rows = [("baseline", stage_label(stage, baseline[stage]), Bundle("baseline", baseline))]
@@ -168,13 +171,13 @@ def rivals(suite: Suite, stage: str, builtins: Sequence[str] | None = None) -> l
 
 
 def check_rivals(suite: Suite, stage: str, builtins: Sequence[str] | None) -> None:
-    """Raise an error for an unknown name before the search starts."""
+    """Raise an error if a name in `builtins` is unknown. Called before the search starts."""
     if suite.parts.get(HELD_OUT):
         rivals(suite, stage, builtins)
 
 
 def points(value: float) -> str:
-    """Format a gain in percent of the baseline's figure, without the percent sign."""
+    """Return a gain as a string: the percentage of the baseline's figure, without the percent sign."""
     return f"{100 * value:+.1f}"
 
 

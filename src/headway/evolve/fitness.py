@@ -1,7 +1,7 @@
-"""From figures to fitness: gains over a baseline, case by case, and their means.
+"""Compute the fitness of a candidate from figures: the gain over a baseline in each case, and the means of the gains.
 
-A gain is a share of the baseline's figure: 0.1 means one tenth better. Raw latencies of different workloads are never
-averaged, because the slowest workload would dominate.
+A gain is a fraction of the baseline's figure: 0.1 means one tenth better. Raw latencies of different workloads are
+never averaged, because the slowest workload would dominate the mean.
 """
 
 import math
@@ -18,20 +18,20 @@ from headway.results.statistics import mean_of
 FAILED: Final = -10.0  # gain of a failed case, and the lower limit of every gain
 MOST: Final = 10.0
 COMPLETED: Final = "requests.completed"
-# Figures to maximise that every lost request already lowers. All other figures cover completed requests only.
+# Figures to maximize that every lost request already lowers. All other figures cover only completed requests.
 COUNT_LOSSES: Final = ("throughput.", "requests.", "rates.", "sessions.", "slo.goodput")
 Figures = Mapping[str, float | None]
 
 
 def gains(objectives: Sequence[Objective], figures: Figures, baseline: Figures) -> dict[str, float]:
-    """Return the gains of one case by objective, and their weighted mean as `primary`."""
+    """Return the gain of each objective in one case, and the weighted mean of these gains as `primary`."""
     values = {objective.name: gain(objective, figures, baseline) for objective in objectives}
     return {PRIMARY: weighted_mean(objectives, values), **values}
 
 
 def gain(objective: Objective, figures: Figures, baseline: Figures) -> float:
-    """Return the gain of one case over the baseline. If the candidate completes fewer requests than the baseline, its
-    figure is worsened in that proportion, so that dropping requests does not pay."""
+    """Return the gain of an objective over the baseline in one case. If the candidate completes fewer requests than the
+    baseline, its figure is worsened in proportion, so that dropping requests brings no advantage."""
     value, base = objective.value(figures), objective.value(baseline)
     completed, base_completed = figures.get(COMPLETED) or 0.0, baseline.get(COMPLETED) or 0.0
     if value is None or base is None:
@@ -57,9 +57,9 @@ def weighted_mean(objectives: Sequence[Objective], values: Mapping[str, float]) 
 def fitness(
     objectives: Sequence[Objective], cases: Sequence[CaseResult], complexity: int, most: float = MOST
 ) -> dict[str, float]:
-    """Return a candidate's fitness: the value of each objective, `primary` (their weighted mean), and the complexity.
-    The value of an objective is the mean over workloads of the means over seeds, at most `most`. The keys are always
-    the same and the values finite."""
+    """Return the fitness of a candidate: the value of each objective, their weighted mean `primary`, and the
+    complexity. The value of an objective is the mean over workloads of the means over seeds, but at most `most`. The
+    keys are always the same, and the values are always finite."""
     workloads = by_workload(cases).values()
     values = {}
     for objective in objectives:
@@ -76,7 +76,7 @@ def share(value: float) -> str:
     return f"{100 * value:+.1f} %"
 
 
-# Paired comparisons over several seeds: the k-th seeds of all workloads together are one replicate.
+# Paired comparisons over several seeds. The k-th seeds of all workloads together form one replicate.
 
 
 class Gain(Struct, frozen=True):
@@ -89,25 +89,25 @@ class Gain(Struct, frozen=True):
 
     @property
     def worst(self) -> str:
-        """The workload with the smallest gain."""
+        """The name of the workload with the smallest gain."""
         return min(self.workloads, key=lambda name: self.workloads[name])
 
     @property
     def certain(self) -> bool:
-        """Whether the confidence interval excludes zero."""
+        """Whether the confidence interval of the mean gain excludes zero."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 
 def over_baseline(evaluation: Evaluation) -> Gain:
-    """Return the primary gain over the suite's baseline."""
+    """Return the primary gain of a candidate over the suite's baseline."""
     gains = {name: [case.gains[PRIMARY] for case in cases] for name, cases in evaluation.workloads().items()}
     return _gain(gains, varies(evaluation))
 
 
 def over(evaluation: Evaluation, other: Evaluation, objectives: Sequence[Objective]) -> Gain | None:
-    """Return the lead of one candidate over another: the mean difference of their primary gains, case by case under the
-    same seeds, because a mean of ratios is biased. The gain in a workload is a share of the other candidate's figures.
-    Return None if either candidate has failed."""
+    """Return the lead of one candidate over another: the mean difference of their primary gains in the same cases, that
+    is, under the same seeds. A mean of ratios is not used, because it is biased. The gain in a workload is a fraction
+    of the other candidate's figures. If either candidate has failed, return None."""
     if not evaluation.ok or not other.ok:
         return None
     theirs = {(case.case, case.seed): case for case in other.cases}
@@ -119,12 +119,14 @@ def over(evaluation: Evaluation, other: Evaluation, objectives: Sequence[Objecti
 
 
 def varies(evaluation: Evaluation) -> bool:
-    """Return whether the seeds changed any figure. A trace has the same requests under every seed."""
+    """Return whether any figure depends on the seed. If the workload is a trace, its requests are the same for all
+    seeds."""
     return any(case.figures != cases[0].figures for cases in evaluation.workloads().values() for case in cases)
 
 
 def _share(pairs: Sequence[tuple[CaseResult, CaseResult]], objectives: Sequence[Objective]) -> float:
-    """Return the lead of the first results, as a share of the second ones: ratios of means over the seeds."""
+    """Return the lead of the first results of the pairs over the second results, as a fraction of the second results.
+    The fraction is a ratio of means over the seeds."""
     shares = {}
     for objective in objectives:
         way = -1.0 if objective.direction == "minimize" else 1.0
@@ -137,8 +139,8 @@ def _share(pairs: Sequence[tuple[CaseResult, CaseResult]], objectives: Sequence[
 
 
 def _gain(values: Mapping[str, Sequence[float]], varied: bool) -> Gain:
-    """Return the mean gain over workloads. `values` has a list over the seeds for each workload. The confidence
-    interval uses the replicates that every workload has."""
+    """Return the mean gain over workloads. `values` has, for each workload, a list with one gain per seed. The
+    confidence interval uses only the replicates that every workload has."""
     workloads = {name: mean(several) for name, several in values.items()}
     whole = mean(list(workloads.values()))
     count = min(len(several) for several in values.values())

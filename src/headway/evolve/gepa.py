@@ -1,7 +1,8 @@
-"""Search with GEPA: a language model rewrites one stage's policy at a time, based on feedback.
+"""Search with GEPA: a language model rewrites the policy of one stage at a time, based on feedback.
 
-A candidate has one text for each stage. An example is a case of the train part; its score is the gain over the
-baseline. The search is reproducible if the model always gives the same answer to the same prompt.
+A candidate has one source text for each stage. GEPA's examples are the cases of the train part, and the score of an
+example is the gain over the baseline. The search is reproducible if the model always gives the same answer to the same
+prompt.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from headway.experiment.runner import Runner
 from headway.policies.bundle import Bundle
 from headway.types import Json
 
-MINIBATCH: Final = 3  # number of cases in the first test of a proposal
+MINIBATCH: Final = 3  # number of cases on which GEPA first tests a proposal
 PROMPT: Final = """\
 {task}
 
@@ -42,9 +43,9 @@ complete policy in one ``` block."""
 
 
 class Adapter:
-    """GEPA's interface to evaluation and feedback."""
+    """The interface through which GEPA evaluates candidates and gets feedback."""
 
-    propose_new_texts = None  # GEPA calls the model itself
+    propose_new_texts = None  # None: GEPA calls the model itself
 
     def __init__(
         self,
@@ -63,7 +64,8 @@ class Adapter:
     def evaluate(
         self, batch: list[Case], candidate: dict[str, str], capture_traces: bool = False, **kwargs: Any
     ) -> Any:
-        """Return the scores (the primary gain of each case) and the objective scores (the gain of each objective)."""
+        """Evaluate a candidate on a batch of cases. In the result, the scores are the primary gains of the cases, and
+        the objective scores are the gains of the objectives."""
         bundle = bundle_of(self.base, candidate, "candidate")
         evaluation = self._evaluate(bundle, batch, explain=False)
         traces = [self._trace(bundle, case, evaluation) for case in batch] if capture_traces else None
@@ -86,12 +88,13 @@ class Adapter:
     def make_reflective_dataset(
         self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str], **kwargs: Any
     ) -> dict[str, list[Json]]:
-        """Return the same feedback for every stage, because all stages together cause the results."""
+        """Return the feedback for each stage. It is the same for every stage, because all stages together cause the
+        results."""
         rows = list(eval_batch.trajectories or [])
         return {stage: [dict(row) for row in rows] for stage in components_to_update}
 
     def _trace(self, bundle: Bundle, case: Case, evaluation: Evaluation) -> Json:
-        """Describe one case in words; for a failed candidate, describe the failure."""
+        """Return a description of one case in words. If the candidate failed, describe the failure."""
         explained = self._evaluate(bundle, [case], explain=True) if evaluation.ok else evaluation
         gains = next(own.gains for own in evaluation.cases if (own.case, own.seed) == (case.name, case.seed))
         scores = {name: round(gain, 4) for name, gain in gains.items()}
@@ -102,13 +105,13 @@ class Adapter:
 
 
 def templates(suite: Suite, stages: Sequence[str]) -> dict[str, str]:
-    """Return the prompt of each stage, with GEPA's placeholders for the policy and the feedback."""
+    """Return the prompt template of each stage, with GEPA's placeholders for the policy and the feedback."""
     return {stage: PROMPT.format(task=task(suite, [stage]), primer=primer([stage]), stage=stage) for stage in stages}
 
 
 class Asker:
-    """Passes GEPA's prompts to a model. Returns only the code of an answer, because GEPA takes all text between the
-    first fence and the last. After an error GEPA would retry for ever, so the first error ends the search."""
+    """Passes GEPA's prompts to a model, and returns only the code of an answer, because GEPA would use all text between
+    the first fence and the last fence. The first error ends the search, because GEPA would retry forever."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -128,19 +131,20 @@ class Asker:
 
 
 class _Log:
-    """Discards GEPA's log, which GEPA would otherwise print."""
+    """A logger that discards GEPA's messages, because GEPA would print them otherwise."""
 
     def log(self, message: str) -> None: ...
 
 
 def search(task: WritingTask) -> list[Bundle]:
-    """Return the candidates in GEPA's pool, with the initial one. The unit of `evaluations` is a whole train part."""
+    """Return the candidates in GEPA's pool, including the initial candidate. One of the `evaluations` is a run of all
+    train cases."""
     suite, base, dialogue = task.suite, task.start, task.dialogue
     texts = texts_of(base, dialogue.stages)
     cases = list(suite.cases("train"))
 
     def on_calls(calls: int) -> None:
-        task.progress(calls // len(cases))  # a candidate takes one call for each case
+        task.progress(calls // len(cases))  # a candidate needs one call per case
 
     adapter = Adapter(suite, base, cache=task.cache, runner=task.runner, progress=on_calls)
     asker = Asker(task.model)
@@ -154,7 +158,7 @@ def search(task: WritingTask) -> list[Bundle]:
         frontier_type="hybrid" if len(suite.objectives) > 1 else "instance",
         reflection_minibatch_size=min(MINIBATCH, len(cases)),
         skip_perfect_score=False,
-        max_metric_calls=dialogue.evaluations * len(cases),  # GEPA counts scores of single cases
+        max_metric_calls=dialogue.evaluations * len(cases),  # GEPA counts the scores of single cases
         stop_callbacks=[asker.stop],
         logger=_Log(),
         track_best_outputs=False,

@@ -1,7 +1,8 @@
-"""Genetic programming: populations of rules on islands, which breed separately and exchange their best rules.
+"""Genetic programming: populations of rules on islands. Each island breeds separately, and the islands exchange their
+best rules.
 
-Half of the islands prefer formulas, the others decision trees. Selection uses the primary fitness minus a penalty for
-every node, so that the shorter of two equally good rules survives.
+Half of the islands prefer formulas, and the other half prefer decision trees. Selection uses the primary fitness minus
+a penalty for every node, so that the shorter of two equally good rules survives.
 """
 
 import ast
@@ -30,7 +31,7 @@ from headway.types import Json
 
 
 def _tree(expression: ast.expr) -> Node:
-    """Return the tree of a Python expression of features, constants and operators."""
+    """Return the tree of a Python expression that consists of features, constants and operators."""
     match expression:
         case ast.Name(name):
             return feature(name)
@@ -53,8 +54,8 @@ BINARY: Final[dict[type[ast.operator], str]] = {
     ast.Mult: "multiply",
     ast.Div: "ratio",
 }
-# The rules that a search starts from. `cached` counts blocks of 16 tokens; the built-in policies that some rules are
-# named after may use another block size. OpenEvolve found the published rule for BLIS.
+# The rules with which a search starts. `cached` counts blocks of 16 tokens. Some rules have the name of a built-in
+# policy, which may use another block size. OpenEvolve found the published rule for BLIS.
 RULES: Final = {
     name: _tree(ast.parse(text, mode="eval").body)
     for name, text in {
@@ -71,7 +72,7 @@ RULES: Final = {
 }
 
 
-# Made-up situations show whether two rules decide differently, without a simulation.
+# Random situations serve to find out, without a simulation, whether two rules decide differently.
 
 SITUATIONS: Final = 200
 KV_BLOCKS: Final = 4096
@@ -81,12 +82,12 @@ SLOTS: Final = 128
 class Situation(Struct, frozen=True):
     request: SimpleNamespace
     instances: tuple[SimpleNamespace, ...]
-    cached: list[int]  # number of prompt tokens that each instance is believed to have cached
+    cached: list[int]  # number of prompt tokens that the router assumes each instance has cached
 
 
 @cache
 def situations() -> tuple[Situation, ...]:
-    """Return the situations, which are the same for every search."""
+    """Return the situations. They are the same in every search."""
     draw = stream(0, "evolve.situations")
     return tuple(_situation(draw) for _ in range(SITUATIONS))
 
@@ -118,7 +119,8 @@ def _instance(draw: Random, index: int, crowd: int) -> SimpleNamespace:
 
 
 def decisions(program: Program) -> bytes | None:
-    """Return the instance that a rule chooses in each situation; None if the rule fails in any of them."""
+    """Return the index of the instance that a rule chooses in each situation. If the rule fails in any situation,
+    return None."""
     running = program.start()
     scores, entrance = program.entrance == "score", running.entrance
     choices = bytearray()
@@ -140,8 +142,8 @@ BATCH: Final = 20
 ISLANDS: Final = 4
 CAPACITY: Final = 12  # maximum number of rules on an island
 MIGRATION: Final = 3  # number of generations between two exchanges of rules
-PARSIMONY: Final = 0.0005  # penalty for each node, subtracted from the primary fitness
-CROSSING: Final = 0.35  # share of the children that have two parents
+PARSIMONY: Final = 0.0005  # penalty for each node of a rule, subtracted from the primary fitness
+CROSSING: Final = 0.35  # probability that a child has two parents
 TOURNAMENT: Final = 3
 TRIES: Final = 30
 BRANCHING: Final = (0.1, 0.4)  # probability of a condition on islands of formulas, and on islands of decision trees
@@ -160,15 +162,15 @@ class Rule(Struct, frozen=True):
 
 
 class Islands:
-    """A `Searcher` that breeds rules on islands. Every child has its own random stream."""
+    """A `Searcher` that breeds rules on islands. The random stream of each child is separate."""
 
     def __init__(self, suite: Suite, seed: int) -> None:
         self.seed = seed
         self.beside = {stage: spec for stage, spec in suite.baseline.items() if stage != "routing"}
         self.populations: list[list[Rule]] = [[] for _ in range(ISLANDS)]
         self.generation = 0
-        self.children: list[tuple[Node, int]] = []  # proposed rules with their islands; -1 means every island
-        self._proposed: set[bytes | str] = set()  # sources and decisions of all proposed rules
+        self.children: list[tuple[Node, int]] = []  # proposed rules, each with its island; -1 means all islands
+        self._proposed: set[bytes | str] = set()  # sources and decisions of all rules proposed so far
 
     def ask(self, count: int) -> list[Bundle]:
         self.children, bundles = [], []
@@ -196,7 +198,7 @@ class Islands:
             self.populations[(place + 1) % len(best)].append(rule)
 
     def _propose_child(self, island: int, number: int) -> Bundle:
-        """Propose a rule that decides differently from all earlier ones, or at least has another source."""
+        """Propose a rule that decides differently from all earlier rules, or at least has a different source."""
         draw = stream(self.seed, f"evolve.gp.{self.generation}.{number}")
         breeder = Breeder(draw, BRANCHING[max(island, 0) % 2] if island >= 0 else BRANCHING[number % 2])
         for left in reversed(range(TRIES)):
@@ -259,12 +261,12 @@ def describe(plan: Plan, suite: Suite) -> Json:
 
 
 def choose(population: Sequence[Rule], draw: Random) -> Rule:
-    """Return the best of `TOURNAMENT` random rules."""
+    """Return the best of `TOURNAMENT` rules that are drawn at random."""
     return max([draw.choice(population) for _ in range(TOURNAMENT)], key=lambda rule: rule.worth)
 
 
 def survivors(population: Sequence[Rule]) -> list[Rule]:
-    """Return the best rules; of rules with the same fitness only the shortest."""
+    """Return the best rules. If several rules have the same fitness, keep only the shortest of them."""
     best: dict[float, Rule] = {}
     for rule in population:
         known = best.get(rule.primary)

@@ -1,12 +1,12 @@
 """The folder of a search.
 
-    search.json         identifies the search; a different search is refused
+    search.json         describes the search; a different search is rejected
     batches/0000.json   the candidates of a batch and their evaluations, in order
-    cache/              figures of single runs
+    cache/              figures of single simulation runs
     best.yaml           the winner
     result.json         the conclusion
 
-A searcher makes the same proposals under the same seed, so the files need not store its state: a resumed search asks
+With the same seed, a searcher makes the same proposals, so the files need not store its state: a resumed search asks
 the searcher again and passes it the stored evaluations. Batches are written atomically, so an interruption loses at
 most one batch.
 """
@@ -103,5 +103,5 @@ def _check_same(folder: Path, stored: Any, expected: Json) -> None:
 
 
 def digest(suite: Suite) -> str:
-    """Return a digest of the cases and objectives that a search sees."""
+    """Return a digest of the cases and objectives that a search uses, without the held-out cases."""
     return blake2b(msgspec.json.encode(suite.for_search(), order="sorted"), digest_size=8).hexdigest()

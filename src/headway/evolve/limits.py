@@ -1,7 +1,7 @@
-"""Limits of a disposable process, and how the operating system enforces them.
+"""Limits of a disposable process, which the operating system enforces.
 
-The system limits memory, CPU time, files and processes. If pyseccomp is installed (Linux), it also denies the system
-calls that a simulation does not need: a process can read files, but it cannot write files, open sockets or start
+The operating system limits memory, CPU time, files and processes. If pyseccomp is installed (Linux), it also denies the
+system calls that a simulation does not need: a process can read files, but it cannot write files, open sockets or start
 processes.
 """
 
@@ -25,7 +25,7 @@ from headway.errors import HeadwayError
 MB: Final = 1 << 20
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38  # options of Linux's prctl
 
-# System calls that Python needs to compute and to read files. All others are denied, even calls of future kernels.
+# System calls that Python needs to compute and to read files. All other calls are denied, even calls of future kernels.
 ALLOWED: Final = """
     read readv pread64 preadv write writev close lseek _llseek dup dup2 dup3 fcntl fcntl64 pipe pipe2
     poll ppoll select pselect6 _newselect epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait eventfd eventfd2
@@ -46,7 +46,7 @@ UNKNOWN: Final = ("clone3", "openat2", "faccessat2")  # they get ENOSYS, so that
 
 
 class Limits(Struct, frozen=True):
-    """Limits of one call."""
+    """Limits of one call in a disposable process."""
 
     memory_mb: int = 2048  # limit in addition to the memory of the parent process
     cpu_s: float = 60.0  # rounded up to whole seconds
@@ -66,14 +66,14 @@ def confine(limits: Limits) -> None:
     memory, seconds = _address_space() + int(limits.memory_mb * MB), ceil(limits.cpu_s)
     for name, soft, hard in (
         ("RLIMIT_AS", memory, memory),
-        ("RLIMIT_CPU", seconds, seconds + 1),  # SIGXCPU, then SIGKILL
+        ("RLIMIT_CPU", seconds, seconds + 1),  # the soft limit sends SIGXCPU, the hard limit SIGKILL
         ("RLIMIT_FSIZE", 0, 0),
         ("RLIMIT_NPROC", 0, 0),
         ("RLIMIT_CORE", 0, 0),
     ):
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # the system does not have this limit
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # the operating system lacks this limit
             resource.setrlimit(getattr(resource, name), (soft, hard))
-    signal.alarm(ceil(limits.deadline_s) + 1)  # in case the zygote has ended
+    signal.alarm(ceil(limits.deadline_s) + 1)  # this ends the process even if the zygote has ended
     control(PR_SET_NO_NEW_PRIVS, 1)
     calls = sieve()
     if calls is not None:
@@ -89,7 +89,7 @@ def _address_space() -> int:
 
 
 def control(option: int, value: int) -> None:
-    """Call Linux's prctl; do nothing on other systems."""
+    """Call Linux's prctl. On other systems, do nothing."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
@@ -97,8 +97,8 @@ def control(option: int, value: int) -> None:
 
 @cache
 def sieve() -> Any:
-    """Return the filter of system calls, or None if pyseccomp is not installed. The zygote builds it once, because that
-    takes longer than a fork."""
+    """Return the filter of system calls. If pyseccomp is not available, return None. The zygote creates the filter only
+    once, because that takes longer than a fork."""
     if sys.platform != "linux":
         return None
     try:
@@ -115,10 +115,10 @@ def sieve() -> Any:
         _rule(calls, allow, name, argument(place, library.MASKED_EQ, WRITING, 0))
     for request in IOCTLS:
         _rule(calls, allow, "ioctl", argument(1, library.EQ, request))
-    _rule(calls, allow, "prlimit64", argument(2, library.EQ, 0))  # reads a limit, does not set it
+    _rule(calls, allow, "prlimit64", argument(2, library.EQ, 0))  # allowed only to read a limit, not to set it
     return calls
 
 
 def _rule(calls: Any, action: int, name: str, *arguments: Any) -> None:
-    with contextlib.suppress(OSError, ValueError):  # the call does not exist on this processor
+    with contextlib.suppress(OSError, ValueError):  # this system call does not exist on this processor
         calls.add_rule(action, name, *arguments)

@@ -16,14 +16,14 @@ from headway.errors import HeadwayError
 
 Message = Mapping[str, Any]  # {"role": ..., "content": ...}
 Prompt = str | Sequence[Message]  # a string is a single user message
-KEY: Final = "OPENAI_API_KEY"  # the environment variable that holds the API key
+KEY: Final = "OPENAI_API_KEY"  # environment variable with the API key
 RETRIED: Final = (408, 409, 429, 500, 502, 503, 504)  # HTTP statuses after which a request is retried
 PAUSES_S: Final = (1.0, 4.0, 16.0)  # pause before each retry
 LONGEST_ANSWER: Final = 4 << 20  # maximum size of an answer in bytes
 
 
 class Model(Protocol):
-    """Answers prompts. It must be picklable if a framework calls it in other processes."""
+    """A model answers prompts. If a framework calls it in other processes, it must be picklable."""
 
     def __call__(self, prompt: Prompt, /) -> str: ...
 
@@ -35,7 +35,8 @@ def messages_of(prompt: Prompt) -> list[dict[str, Any]]:
 
 
 class Endpoint:
-    """A model at `{api_base}/chat/completions`. Each request reads the key from the environment; no error shows it."""
+    """A model at `{api_base}/chat/completions`. Each request reads the API key from the environment. No error message
+    contains the key."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class Endpoint:
                 if pause is None:
                     raise HeadwayError(f"{self.url}: {error} ({1 + len(self.pauses_s)} tries).") from None
                 time.sleep(pause)
-        raise AssertionError  # the last try returns or raises
+        raise AssertionError  # not reached, because the last attempt returns or raises
 
     def _answer(self, body: bytes) -> str:
         key = os.environ.get(self.key_variable, "")
@@ -84,11 +85,11 @@ class Endpoint:
 
 
 class _Busy(Exception):
-    """The endpoint gave no answer; a retry may succeed."""
+    """The endpoint returned no answer, but a retry may succeed."""
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows no redirects, so that the key is sent to the given address only."""
+    """Follows no redirects, so that the API key is sent only to the configured address."""
 
     def redirect_request(self, *arguments: Any) -> None:
         return None
@@ -121,9 +122,9 @@ def _text(data: bytes, url: str) -> str:
 
 
 class Recorder:
-    """Asks a model and appends every prompt and answer to a file, as one line of JSON. If `go_on` is true, an existing
-    file is continued, and prompts that have an answer in it are answered from it. Otherwise an existing file is an
-    error."""
+    """Calls a model, and appends every prompt and answer to a transcript file, as one line of JSON. If the file already
+    exists and `go_on` is true, new lines are appended, and prompts that have an answer in the file get that answer. If
+    `go_on` is false, an existing file is an error."""
 
     def __init__(self, model: Model, file: str | os.PathLike[str], *, go_on: bool = False) -> None:
         self.model, self.file = model, os.fspath(file)
@@ -131,7 +132,7 @@ class Recorder:
         if exists and not go_on:
             raise HeadwayError(f"{self.file}: exists already. Choose another file for --record.")
         self.known = Replay(self.file) if exists else None
-        _append(self.file, b"")  # fails before the first prompt if the file cannot be written
+        _append(self.file, b"")  # if the file cannot be written, fail before the first prompt
 
     def __call__(self, prompt: Prompt, /) -> str:
         known = None if self.known is None else self.known.find(prompt)
@@ -144,8 +145,8 @@ class Recorder:
 
 
 class Replay:
-    """Answers from a transcript. A repeated prompt gets its answers in turn. If `in_order` is true, the n-th prompt
-    gets the n-th answer, whatever the prompt says."""
+    """Answers prompts from a transcript. If the transcript has several answers to a prompt, they are returned in order.
+    If `in_order` is true, the n-th prompt gets the n-th answer, even if the prompts differ."""
 
     def __init__(self, file: str | os.PathLike[str], *, in_order: bool = False) -> None:
         self.file, self.in_order = os.fspath(file), in_order
@@ -190,7 +191,7 @@ def _key(messages: Sequence[Message]) -> str:
 
 
 def _append(file: str, line: bytes) -> None:
-    """Append with a single write, so that the lines of several processes do not mix."""
+    """Append a line to a file with a single write, so that the lines of several processes do not mix."""
     try:
         with Path(file).open("ab", buffering=0) as out:
             out.write(line)
@@ -199,7 +200,7 @@ def _append(file: str, line: bytes) -> None:
 
 
 def code_in(answer: str) -> str:
-    """Return the code of an answer: its last fenced block, or the whole answer if it has no fenced block."""
+    """Return the code of an answer: its last fenced block. If it has no fenced block, return the whole answer."""
     blocks: list[list[str]] = []
     inside = False
     for line in answer.splitlines():

@@ -1,5 +1,5 @@
-"""Search over the numbers of a template with Optuna's samplers: the bounded parameters of a catalogue policy, the
-parameters of code, and the weights of a profile of scorers."""
+"""Search with Optuna's samplers for better numbers in a template: the bounded parameters of a policy in the catalogue,
+the parameters of code, and the weights of a profile of scorers."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,8 @@ from headway.policies.profile import scorer_list
 from headway.streams import derive
 from headway.types import Json
 
-DIGITS: Final = 4  # significant digits of a chosen number
-FALLS, RISES = 100, 10  # a weight ranges from 1/100 of the largest weight to 10 times the largest weight
+DIGITS: Final = 4  # number of significant digits of a chosen number
+FALLS, RISES = 100, 10  # range of a weight: from 1/FALLS to RISES times the largest weight
 
 
 class Dimension(Struct, frozen=True):
@@ -40,14 +40,14 @@ class Dimension(Struct, frozen=True):
         return f"{self.stage}.{self.keys[-1]}"
 
     def nearest(self, value: float) -> float | int:
-        """Round a value to `DIGITS` digits, within the range."""
+        """Return a value rounded to `DIGITS` significant digits and clipped to the range of the dimension."""
         rounded = round(value) if self.whole else float(f"{value:.{DIGITS}g}")
         nearest = min(max(rounded, self.low), self.high)
         return int(nearest) if self.whole else nearest
 
 
 def dimensions(bundle: Bundle, stages: Sequence[str]) -> list[Dimension]:
-    """Return the dimensions of the policies of these stages. Raise an error if there are no dimensions."""
+    """Return the dimensions of the policies of these stages. If the policies have no dimensions, raise an error."""
     space = [dimension for stage in stages for dimension in _of(stage, bundle.policies[stage])]
     if not space:
         names = ", ".join(registry.split(bundle.policies[stage], stage)[0] for stage in stages)
@@ -80,7 +80,7 @@ def _of(stage: str, spec: Any) -> list[Dimension]:
 
 
 def _weights(stage: str, spec: Any) -> list[Dimension]:
-    """Return a dimension for each weight, on a logarithmic scale because only the ratios of weights matter."""
+    """Return a dimension for each weight. Its scale is logarithmic, because only the ratios of weights matter."""
     weights = {scorer["name"]: float(scorer.get("weight", 1)) for scorer in scorer_list(spec)}
     heaviest = max(weights.values())
     low, high = heaviest / FALLS, heaviest * RISES
@@ -91,7 +91,7 @@ def _weights(stage: str, spec: Any) -> list[Dimension]:
 
 
 def with_values(bundle: Bundle, chosen: Mapping[Dimension, float], name: str, generation: int) -> Bundle:
-    """Return the bundle with these numbers. The bundle's `mutations` list the changes."""
+    """Return a copy of the bundle with these numbers. Its `mutations` list the changes."""
     policies = dict(bundle.policies)
     changes = []
     for dimension, value in chosen.items():
@@ -123,8 +123,8 @@ STARTUP: Final = 10  # number of random trials before TPE fits a model
 
 
 class Numeric:
-    """A `Searcher` that tries the template's own numbers first. NSGA-II optimises all objectives of the suite, TPE and
-    CMA-ES only the primary fitness."""
+    """A `Searcher` for numbers. Its first proposal has the numbers of the template. NSGA-II optimizes all objectives of
+    the suite; TPE and CMA-ES optimize only the primary fitness."""
 
     def __init__(
         self, suite: Suite, template: Bundle, space: Sequence[Dimension], sampler: Sampler, seed: int, batch: int
@@ -133,7 +133,7 @@ class Numeric:
         self.template, self.space = template, list(space)
         weighted = [objective.name for objective in suite.objectives if objective.weight > 0]
         self.targets = weighted if sampler == "nsga2" else [PRIMARY]
-        with warnings.catch_warnings():  # Optuna warns about experimental options of samplers
+        with warnings.catch_warnings():  # Optuna would warn about experimental options of samplers
             warnings.simplefilter("ignore")
             own_sampler = self._sampler(sampler, derive(seed, f"evolve.numeric.{sampler}") % 2**32, batch)
         self.study = self.optuna.create_study(directions=["maximize"] * len(self.targets), sampler=own_sampler)

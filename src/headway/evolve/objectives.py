@@ -1,4 +1,4 @@
-"""Objectives of a suite: figures of a run's summary, each with a direction and a weight."""
+"""Objectives of a suite: figures from the summary of a run, each with a direction and a weight."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,15 +16,15 @@ from headway.types import Json
 
 Direction = Literal["minimize", "maximize"]
 WAYS: Final[dict[str, Direction]] = {"low": "minimize", "high": "maximize"}
-PRIMARY, COMPLEXITY = "primary", "complexity"  # keys of every fitness, in addition to the objectives
+PRIMARY, COMPLEXITY = "primary", "complexity"  # keys that every fitness has in addition to the objectives
 GROUPS: Final = ("tenants", "classes", "kinds")  # lists in a summary; the prefix `tenants.NAME.` selects one member
 
 
 class Objective(Struct, frozen=True):
-    """A figure, or a weighted sum of figures, to minimise or maximise. With weight 0 it is only reported."""
+    """A figure, or a weighted sum of figures, to minimize or maximize. If its weight is 0, it is only reported."""
 
     name: str
-    figure: str | dict[str, float]  # a dotted path into a run's summary, or weights by path
+    figure: str | dict[str, float]  # dotted path of a figure in the summary of a run, or weights by such paths
     direction: Direction
     weight: float = 1.0
 
@@ -33,7 +33,7 @@ class Objective(Struct, frozen=True):
         return {self.figure: 1.0} if isinstance(self.figure, str) else self.figure
 
     def value(self, figures: Mapping[str, float | None]) -> float | None:
-        """Return the objective's value in a run; None if a figure has no sample or is not finite."""
+        """Return the value of the objective in a run. If a figure has no sample or is not finite, return None."""
         terms = [(figures.get(path), weight) for path, weight in self.terms.items()]
         values = [number * weight for number, weight in terms if number is not None]
         total = math.fsum(values) if len(values) == len(terms) and all(map(math.isfinite, values)) else math.nan
@@ -90,7 +90,8 @@ def _figure(data: object, where: str) -> str | dict[str, float]:
 
 
 def _path(text: str, where: str) -> str:
-    """Return the full path of a figure. The figure of a tenant or class keeps its prefix, such as `tenants.NAME.`."""
+    """Return the full path of a figure. If the path begins with the prefix of a tenant, class or kind, such as
+    `tenants.NAME.`, keep the prefix."""
     try:
         return prefix_of(text) + known_figure(plain(text))
     except HeadwayError as error:
@@ -98,7 +99,7 @@ def _path(text: str, where: str) -> str:
 
 
 def plain(path: str) -> str:
-    """Return the figure without the prefix of a tenant or class."""
+    """Return the path of a figure without the prefix of a tenant, class or kind."""
     return path.removeprefix(prefix_of(path))
 
 
@@ -109,7 +110,7 @@ def prefix_of(path: str) -> str:
 
 
 def figures_of(summary: Json, paths: Sequence[str]) -> dict[str, float | None]:
-    """Return the numbers at these paths of a run's summary; None if a path has no number."""
+    """Return the number at each of these paths in the summary of a run. If there is no number, the value is None."""
     return {path: _number(summary, path) for path in paths}
 
 

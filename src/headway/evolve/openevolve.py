@@ -1,7 +1,7 @@
-"""Search with OpenEvolve: a language model edits programs of policies, which are grouped on islands.
+"""Search with OpenEvolve: a language model edits programs that contain policies. The programs are grouped on islands.
 
-An OpenEvolve search is not reproducible, even with a seed. The evaluator therefore writes every program that completed
-the train part, and the caller evaluates these again.
+An OpenEvolve search is not reproducible, even with a seed. Therefore the evaluator writes every program that completed
+the train part to a file, and the caller evaluates these programs again.
 """
 
 import asyncio
@@ -45,8 +45,8 @@ EDIT: Final = (
     "keep the markers. A program with other changes is rejected."
 )
 STEP: Final = re.compile(r"Iteration \d+(?: error)?:")
-SIMPLE_BELOW: Final = 6000  # characters; OpenEvolve asks the model to shorten longer programs
-CHECKPOINTS: Final = 10  # iterations between checkpoints
+SIMPLE_BELOW: Final = 6000  # number of characters; OpenEvolve asks the model to shorten longer programs
+CHECKPOINTS: Final = 10  # number of iterations between two checkpoints
 
 
 def prepared(
@@ -60,8 +60,9 @@ def prepared(
     workers: int = 1,
     cache: str = "cache",
 ) -> Json:
-    """Write the files of a framework to a folder and return the configuration. `openevolve-run initial_program.py
-    evaluator.py --config config.yaml` runs there; SkyDiscover takes the first two files."""
+    """Write the files that a framework needs to a folder, and return the configuration. In this folder,
+    `openevolve-run initial_program.py evaluator.py --config config.yaml` starts a search. SkyDiscover needs only the
+    first two files."""
     texts = texts_of(base, stages)
     folder_task = evaluator.prepare(folder, suite, base, evaluator.program_of(texts), cache)
     config = {
@@ -85,7 +86,7 @@ def prepared(
             "random_seed": seed,
         },
         "evaluator": {
-            "timeout": math.ceil(folder_task.deadline_s + 2 * GRACE_S),  # longer than the evaluator's own deadline
+            "timeout": math.ceil(folder_task.deadline_s + 2 * GRACE_S),  # longer than the deadline of the evaluator
             "max_retries": 0,
             "cascade_evaluation": True,
             "cascade_thresholds": [folder_task.threshold()],
@@ -97,8 +98,8 @@ def prepared(
 
 
 class Client:
-    """The model client that OpenEvolve creates in each of its processes. It writes errors to a file, because OpenEvolve
-    only logs them."""
+    """The client of the model, which OpenEvolve creates in each of its processes. The client writes errors to a file,
+    because OpenEvolve only logs them."""
 
     def __init__(self, config: Any, answerer: Model, folder: str) -> None:
         self.answerer, self.folder, self.model = answerer, folder, "model"  # OpenEvolve logs `model` as the name
@@ -119,8 +120,8 @@ class Client:
 
 
 def search(task: WritingTask) -> list[Bundle]:
-    """Return every program that completed the train part, in order, with the initial one. If the folder has a
-    checkpoint, resume from it."""
+    """Return the bundle of every program that completed the train part, in order, including the initial program. If the
+    folder has a checkpoint, resume from it."""
     package = framework()
     if threading.current_thread() is not threading.main_thread() or asyncio._get_running_loop() is not None:
         raise HeadwayError("--engine openevolve: must run in the main thread, outside an event loop.")
@@ -159,22 +160,23 @@ def search(task: WritingTask) -> list[Bundle]:
 
 
 def _replays(model: Model) -> bool:
-    """Return whether answers come from a transcript. Such answers have an order, which needs a single process."""
+    """Return whether answers come from a transcript. Such answers are returned in order, which needs a single
+    process."""
     while isinstance(model, Recorder):
         model = model.model
     return isinstance(model, Replay)
 
 
 class Descent(Struct, frozen=True):
-    """The origin of a program, from OpenEvolve's database."""
+    """The origin of a program, as OpenEvolve's database records it."""
 
     generation: int = 0
-    parent: str | None = None  # the text of the parent program
+    parent: str | None = None  # text of the parent program
     changes: str = ""
 
 
 def _descents(folder: Path, programs: Mapping[str, Any]) -> dict[str, Descent]:
-    """Return descents by program text, including programs from before the search was resumed."""
+    """Return the descent of each program, by program text. Include the programs from before the search was resumed."""
     file = folder / DESCENTS
     descents = msgspec.json.decode(file.read_bytes(), type=dict[str, Descent]) if file.is_file() else {}
     for program in programs.values():
@@ -206,7 +208,7 @@ def _bundles(folder: Path, base: Bundle, descents: Mapping[str, Descent], origin
 
 
 def errors(folder: Path) -> list[str]:
-    """Return the errors of the prompts that got no answer."""
+    """Return the error of each prompt that got no answer."""
     file = folder / ERRORS
     return file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
 
@@ -217,7 +219,7 @@ def _checkpoint(folder: Path) -> Path | None:
 
 
 class _Steps(logging.Handler):
-    """Counts the iterations that OpenEvolve logs."""
+    """A log handler that counts OpenEvolve's iterations."""
 
     def __init__(self, progress: Callable[[int], None], count: int) -> None:
         super().__init__()
@@ -231,7 +233,8 @@ class _Steps(logging.Handler):
 
 @contextlib.contextmanager
 def _restore_process(progress: Callable[[int], None], iterations: int) -> Iterator[None]:
-    """Restore what OpenEvolve changes in this process: signal handlers, logging, random states and the import path."""
+    """On exit, restore the state of this process that OpenEvolve changes: signal handlers, logging, random states and
+    the import path."""
     root, steps = logging.getLogger(), logging.getLogger("openevolve.process_parallel")
     handlers, level, path = list(root.handlers), root.level, list(sys.path)
     arrays = import_module("numpy").random

@@ -1,4 +1,4 @@
-"""The description of the policy language in prompts, generated from the compiler's tables."""
+"""The description of the policy language for prompts. It is generated from the tables of the compiler."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -52,7 +52,7 @@ A decision has at most 100,000 steps. Output lengths are unknown."""
 
 
 def primer(stages: Sequence[str]) -> str:
-    """Describe the functions, fields and helpers that policies of these stages may use."""
+    """Return a description of the functions, fields and helpers that policies of these stages may use."""
     parts = ["Policies are written in a small language.", RULES, "", "Functions to define:"]
     records: dict[int, None] = {}
     for stage in stages:
@@ -72,7 +72,7 @@ def primer(stages: Sequence[str]) -> str:
 
 
 def task(suite: Suite, stages: Sequence[str]) -> str:
-    """Describe the objectives to a language model."""
+    """Return a description of the task and the objectives for a language model."""
     what = "; ".join(f"the {stage} policy {ROLES[stage]}" for stage in stages)
     aims = ", ".join(f"{objective.name} (weight {objective.weight:g})" for objective in suite.objectives)
     return (
@@ -85,7 +85,7 @@ def task(suite: Suite, stages: Sequence[str]) -> str:
 
 
 def _reachable(kind: int) -> list[int]:
-    """Return a record, and all records that its fields refer to."""
+    """Return a record type and all record types that its fields refer to."""
     kind = lang.INSTANCE if kind == lang.INSTANCES else kind
     kinds = [kind]
     for field in lang.FIELDS[kind].values():

@@ -1,4 +1,4 @@
-"""A rule as source code of the policy language."""
+"""Convert a rule to source code in the policy language."""
 
 from textwrap import wrap
 from typing import Final
@@ -7,11 +7,12 @@ from headway.evolve.expression import BRANCH, CONSTANT, FEATURES, OPERATORS, Nod
 
 INDENT: Final = "    "
 WIDTH: Final = 76  # maximum width of a line without its indentation
-LOOSEST, SUM, PRODUCT, CALL = 0, 5, 6, 9  # precedences, as in `Operator.binding`
+LOOSEST, SUM, PRODUCT, CALL = 0, 5, 6, 9  # levels of precedence, as in `Operator.binding`
 
 
 def source_of(rule: Node) -> str:
-    """Return a `score` function. If the rule uses shared features, return `route`, which computes them only once."""
+    """Return the source of a rule as a `score` function. If the rule uses shared features, return a `route` function
+    instead, because it computes them only once per request."""
     used = {node.name for _, node in walk(rule)}
     shared = _shared_features(used)
     named = [name for name, feature in FEATURES.items() if name in used and not feature.shared and not _plain(name)]
@@ -25,7 +26,7 @@ def source_of(rule: Node) -> str:
 
 
 def _shared_features(used: set[str]) -> list[str]:
-    """Return the shared features that a rule needs. Each one comes after the features that it depends on."""
+    """Return the names of the shared features that a rule needs. Each feature comes after the features that it uses."""
     needed = {name for name in used if name in FEATURES and FEATURES[name].shared}
     needed |= {need for name in used if name in FEATURES for need in FEATURES[name].needs}
     needed |= {need for name in needed for need in FEATURES[name].needs}
@@ -33,7 +34,7 @@ def _shared_features(used: set[str]) -> list[str]:
 
 
 def _plain(name: str) -> bool:
-    """Return whether a feature is written inline instead of on its own line."""
+    """Return whether a feature is so simple that it is written inline, not on its own line."""
     return FEATURES[name].text.replace(".", "").replace("_", "").isalpha()
 
 
@@ -42,7 +43,7 @@ def _function(head: str, lines: list[str]) -> str:
 
 
 def _returns(node: Node) -> list[str]:
-    """Return the lines of a rule's value. Branches at the top become `if` statements."""
+    """Return the lines that return the value of a rule. Branches at the top of the tree become `if` statements."""
     if node.name != BRANCH:
         return _lines("return", text_of(node))
     condition, chosen, other = node.arguments
@@ -55,7 +56,7 @@ def _values(names: list[str]) -> list[str]:
 
 
 def _lines(head: str, text: str, tail: str = "") -> list[str]:
-    """Return a statement, wrapped in parentheses if the line would be too long."""
+    """Return the lines of a statement. If it is too long for one line, wrap it in parentheses."""
     if len(head) + len(text) + len(tail) < WIDTH:
         return [f"{head} {text}{tail}"]
     parts = wrap(text, WIDTH - len(INDENT), break_long_words=False, break_on_hyphens=False)
@@ -63,7 +64,7 @@ def _lines(head: str, text: str, tail: str = "") -> list[str]:
 
 
 def text_of(node: Node, outer: int = LOOSEST) -> str:
-    """Return an expression, in parentheses if the outer operator binds more tightly."""
+    """Return a node as an expression. If the outer operator binds more tightly, put the expression in parentheses."""
     if node.name == CONSTANT:
         return f"({node.value!r})" if node.value < 0 and outer > PRODUCT else repr(node.value)
     if node.name in FEATURES:
@@ -81,7 +82,7 @@ def text_of(node: Node, outer: int = LOOSEST) -> str:
 
 
 def _sum(term: Node, other: Node) -> str:
-    """Return a sum with the constant last, and negative terms after a minus sign."""
+    """Return a sum as an expression. The constant is last, and a minus sign precedes a negative term."""
     first, second = (other, term) if term.name == CONSTANT or _negative(term) else (term, other)
     if not _negative(second):
         return f"{text_of(first, SUM)} + {text_of(second, SUM)}"

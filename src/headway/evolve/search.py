@@ -1,4 +1,5 @@
-"""The loop of a search: ask the searcher for a batch, evaluate it on train, store it, and tell the searcher."""
+"""The loop of a search: ask the searcher for a batch of candidates, evaluate the batch on the train part, store the
+evaluations, and tell them to the searcher."""
 
 from __future__ import annotations
 
@@ -19,8 +20,9 @@ Progress = Callable[[int, int, float | None], None]  # called with evaluated can
 
 
 class Searcher(Protocol):
-    """Proposes candidates and learns their evaluations. Batches have a fixed size, and `tell` receives a whole batch in
-    the order of its proposals. The search therefore depends on the seed alone, not on where candidates run."""
+    """Proposes candidates and learns from their evaluations. Batches have a fixed size, and `tell` receives a whole
+    batch in the order of its proposals. Therefore the search depends only on the seed, not on the machines on which
+    candidates run."""
 
     def ask(self, count: int) -> list[Bundle]: ...
 
@@ -28,7 +30,8 @@ class Searcher(Protocol):
 
 
 class Search:
-    """One searcher on one suite. The batch size, and so the result, does not depend on the number of workers."""
+    """A search with one searcher on one suite. Neither the batch size nor the result depends on the number of
+    workers."""
 
     def __init__(
         self,
@@ -41,7 +44,7 @@ class Search:
         progress: Progress | None = None,
     ) -> None:
         self.searcher, self.batch, self.runner, self.progress = searcher, batch, runner, progress
-        self.suite = suite.for_search()  # neither the searcher nor the evaluation can reach the held-out part
+        self.suite = suite.for_search()  # without the held-out part, so that no code here can use it
         self.journal = journal or Journal(None, {})
         folder = self.journal.folder
         self.cache = Cache() if folder is None else cache_in(str(folder / "cache"))
@@ -50,8 +53,8 @@ class Search:
         self._best: float | None = None
 
     def run(self, evaluations: int) -> list[Judged]:
-        """Return `evaluations` candidates in the order of their proposal, including the stored ones. A candidate that
-        is proposed twice counts twice but runs once."""
+        """Evaluate candidates, and return `evaluations` of them in the order of their proposal, including candidates
+        that are stored. If a candidate is proposed twice, it counts twice but runs once."""
         written = self.journal.batches()
         number = 0
         while len(self.judged) < evaluations:
@@ -62,14 +65,14 @@ class Search:
             if len(batch) > len(before):
                 self.journal.keep(number, batch)
             self._add(batch[: len(due)], evaluations)
-            if len(batch) < len(bundles):  # the last batch is partial; a resumed search asks for it again
+            if len(batch) < len(bundles):  # the last batch is incomplete; a resumed search asks for it again
                 break
             self.searcher.tell(batch)
             number += 1
         return self.judged
 
     def _resume(self, batch: Sequence[Judged], bundles: Sequence[Bundle]) -> list[Judged]:
-        """Return a stored batch, after a check that the searcher proposes the same candidates now."""
+        """Check that the searcher now proposes the candidates of a stored batch, and return the stored batch."""
         if [judged.bundle.id for judged in batch] != [bundle.id for bundle in bundles[: len(batch)]]:
             raise HeadwayError(
                 f"{self.journal.folder}: its batches do not match this search. "
@@ -106,7 +109,7 @@ class Search:
 
 
 def distinct(bundles: Sequence[Bundle]) -> list[Bundle]:
-    """Return each bundle once, in the order of first occurrence."""
+    """Return each bundle only once, in the order of first occurrence."""
     first: dict[str, Bundle] = {}
     for bundle in bundles:
         first.setdefault(bundle.id, bundle)

@@ -1,4 +1,4 @@
-"""The result of a search for the terminal: the Pareto front, the winner's code, and the held-out comparison."""
+"""The report of a search in the terminal: the Pareto front, the winner's code, and the held-out comparison."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ NAME_AT_MOST = 34
 
 
 class EvolveProgress(Bar):
-    """Shows the candidates evaluated and the best fitness so far."""
+    """A progress bar with the number of evaluated candidates and the best fitness so far."""
 
     def __init__(self, output: Path | None = None) -> None:
         kept = Bar.KEPT if output is None else f"Finished batches are in {output}; the same command continues."
@@ -33,7 +33,7 @@ class EvolveProgress(Bar):
         self.update(completed, total)
 
     def final(self, completed: int, total: int) -> None:
-        """Show the runs of the held-out part."""
+        """Show the number of finished runs on the held-out part."""
         self.unit, self.best = "held-out runs", None
         self.update(completed, total)
 

@@ -1,4 +1,4 @@
-"""The Pareto front of a search, and the winner on validation."""
+"""The Pareto front of a search, and the choice of the winner on the validation part."""
 
 import math
 from collections.abc import Sequence
@@ -19,13 +19,14 @@ Point = Sequence[float]  # a value for each objective; higher is better
 
 
 def dominates(point: Point, other: Point) -> bool:
-    """Return whether `point` is below `other` in no objective and above it in at least one."""
+    """Return whether `point` is at least as high as `other` in every objective, and higher in at least one."""
     pairs = list(zip(point, other, strict=True))
     return all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)
 
 
 def ranks(points: Sequence[Point]) -> list[int]:
-    """Return Pareto ranks: 0 for points that no other dominates, 1 for points that only rank 0 dominates, and so on."""
+    """Return the Pareto rank of each point. If no other point dominates a point, its rank is 0. If only points of rank
+    0 dominate it, its rank is 1, and so on."""
     order = [0] * len(points)
     left = list(range(len(points)))
     rank = 0
@@ -44,8 +45,9 @@ def front(points: Sequence[Point]) -> list[int]:
 
 
 def crowding(points: Sequence[Point]) -> list[float]:
-    """Return the crowding distance of each point among points of one rank: the distance between its neighbours as a
-    share of the range, summed over the objectives. The two extreme points of each objective have infinity."""
+    """Return the crowding distance of each point among points of one rank. It is the distance between the two
+    neighbours of the point as a fraction of the range, summed over the objectives. The two extreme points of each
+    objective have an infinite distance."""
     distances = [0.0] * len(points)
     for axis in range(len(points[0]) if points else 0):
         order = sorted(range(len(points)), key=lambda place: points[place][axis])
@@ -58,15 +60,16 @@ def crowding(points: Sequence[Point]) -> list[float]:
 
 
 def hypervolume(points: Sequence[Point], reference: Point) -> float:
-    """Return the volume that the points dominate together, above a reference point. Points that are not above the
-    reference in every objective add nothing."""
+    """Return the volume above a reference point that the points dominate together. If a point is not above the
+    reference in every objective, it adds no volume."""
     above = [tuple(a - b for a, b in zip(point, reference, strict=True)) for point in points]
     return _volume([point for point in above if all(value > 0 for value in point)])
 
 
 def _volume(points: list[tuple[float, ...]]) -> float:
-    """Return the volume above the origin, as a sum of slices along the last objective. The height of a slice is the gap
-    to the next lower point. Its base is the volume that the points above dominate in the other objectives."""
+    """Return the volume above the origin that the points dominate together, as a sum of slices along the last
+    objective. The height of a slice is the gap to the next lower point. The base of a slice is the volume that the
+    points above it dominate in the other objectives."""
     if not points:
         return 0.0
     if len(points[0]) == 1:
@@ -94,12 +97,12 @@ def _area(points: list[tuple[float, ...]]) -> float:
 
 
 FINALISTS: Final = 12  # maximum number of candidates that run on the validation part
-SHOWN: Final = 12  # maximum number of rows of the front in the report
+SHOWN: Final = 12  # maximum number of candidates of the front in the report
 
 
 class Selection(Struct, frozen=True):
-    """The winner and the Pareto front. `front` is on the train part, with the highest primary fitness first;
-    `validated` has evaluations by candidate id."""
+    """The winner and the Pareto front. `front` is computed on the train part and sorted by descending primary fitness.
+    `validated` has the evaluations on the validation part by candidate id."""
 
     front: list[Judged]
     dominated: float  # hypervolume of the front above the baseline
@@ -111,7 +114,8 @@ class Selection(Struct, frozen=True):
 def select(
     judged: Sequence[Judged], suite: Suite, *, cache: Cache | None = None, runner: Runner | None = None
 ) -> Selection:
-    """Choose the winner by primary fitness on validation. A tie goes to the simplest candidate, then to the first."""
+    """Choose the winner: the finalist with the highest primary fitness on the validation part. Of equal finalists,
+    choose the simplest, and then the first. If the suite has no validation part, use the train part."""
     first: dict[str, Judged] = {}
     for candidate in judged:
         first.setdefault(candidate.bundle.id, candidate)

@@ -1,12 +1,12 @@
-"""A suite: the cases and objectives that candidates are judged by. One YAML file <-> a validated `Suite`.
+"""A suite: the cases and objectives by which candidates are judged. A YAML file is read as a validated `Suite`.
 
 objectives   figures with direction and weight
 baseline     the policies that gains are measured against
 scenario     sections that all cases share: cluster, slo, signals, ...
 workloads    workload sections by name
-train        the cases of the search: a list of {workload, seeds}, with changes of `cluster` or `scenario`
-validation   the cases that choose the winner
-held_out     the cases of the final comparison, which the search never sees
+train        the cases of the search: a list of {workload, seeds}, which may change `cluster` or `scenario`
+validation   the cases on which the winner is chosen
+held_out     the cases of the final comparison, which the search never uses
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ from headway.types import Json
 DEFAULT: Final = "routing-2026-11"
 PARTS: Final = ("train", "validation", "held_out")
 HELD_OUT: Final = "held_out"
-MOST_SEEDS: Final = 1000  # maximum number of seeds in one entry
-NOT_SHARED: Final = ("workload", "seed", "policies", "name")  # sections that the cases and the candidates set
+MOST_SEEDS: Final = 1000  # maximum number of seeds in one entry of a part
+NOT_SHARED: Final = ("workload", "seed", "policies", "name")  # sections that only cases and candidates set
 
 
 class Cascade(Struct, frozen=True):
-    """Early stopping: a candidate runs only the `first` cases of train if its fitness on them is below `threshold`."""
+    """Early stopping: if the fitness of a candidate on the `first` cases of the train part is below `threshold`, the
+    candidate skips the other cases."""
 
     first: Annotated[int, Meta(ge=1)]
     threshold: Annotated[float, Meta(ge=-10, le=10)]
@@ -72,7 +73,7 @@ class Suite(Struct, frozen=True):
         raise HeadwayError(f"{name}: no suite file and no preset has this name.{suggest(name, known)}")
 
     def cases(self, part: str = "train") -> tuple[Case, ...]:
-        """Return the cases of a part, in order. Raise an error if the part has no cases."""
+        """Return the cases of a part, in order. If the part has no cases, raise an error."""
         if part not in PARTS:
             raise HeadwayError(f"part: {shown(part)} is not a part of a suite.{suggest(str(part), PARTS)}")
         if not self.parts.get(part):
@@ -80,7 +81,7 @@ class Suite(Struct, frozen=True):
         return self.parts[part]
 
     def for_search(self) -> Suite:
-        """Return the suite without its held-out cases."""
+        """Return a copy of the suite without its held-out cases."""
         return replace(self, parts={name: cases for name, cases in self.parts.items() if name != HELD_OUT})
 
 
@@ -106,7 +107,7 @@ class _Entry(Struct):
 
 
 def _suite(data: Any, source: str, folder: Path | None) -> Suite:
-    """Read every section, and raise an error for an unknown key. Errors begin with the name of the file."""
+    """Read every section of a suite. If a key is unknown, raise an error. Errors begin with the name of the file."""
     try:
         if not isinstance(data, dict):
             raise HeadwayError(f"expected a mapping with 'objectives' and 'train', got {shown(data)}.")
@@ -137,7 +138,8 @@ def _check_absent(scenario: Json, sections: Iterable[str], where: str) -> None:
 
 
 def _check(suite: Suite) -> None:
-    """Check that train has cases and that no case is in two parts: a search must not see its held-out cases."""
+    """Check that the train part has cases. Check that no case is in two parts, because a search must not use its
+    held-out cases."""
     train = suite.cases("train")
     if suite.cascade is not None and suite.cascade.first >= len(train):
         raise HeadwayError(
@@ -154,7 +156,7 @@ def _check(suite: Suite) -> None:
 
 
 def _fixed(workload: Json) -> bool:
-    """Return whether the workload is a trace without random draws, which has the same requests under every seed."""
+    """Return whether the workload is a trace without random draws, so that its requests are the same for every seed."""
     trace = workload.get("trace")
     return trace is not None and trace.get("starts") is None and trace.get("format") != "servegen"
 
@@ -182,7 +184,8 @@ def _part(part: str, data: object, shared: Json, workloads: object) -> tuple[Cas
 
 
 def _cases(data: object, where: str, shared: Json, workloads: object) -> Iterable[Case]:
-    """Return the cases of one entry: the shared scenario with the entry's changes, under each of its seeds."""
+    """Return the cases of one entry of a part. For each seed of the entry, the case is the shared scenario with the
+    changes of the entry."""
     entry = read(_Entry, data, where)
     name, workload = _workload(entry.workload, workloads, f"{where}.workload")
     changes = _section(entry.scenario, f"{where}.scenario")
@@ -236,7 +239,8 @@ def _section(data: object, where: str) -> Json:
 
 
 def _merge(scenario: Json, changes: Mapping[str, Any]) -> Json:
-    """Merge sections key by key. A changed key replaces the whole old value."""
+    """Return the scenario with changes. Sections are merged key by key, and a changed key replaces the whole old
+    value."""
     merged = dict(scenario)
     for name, change in changes.items():
         both = isinstance(change, dict) and isinstance(merged.get(name), dict)

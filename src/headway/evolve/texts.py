@@ -1,4 +1,4 @@
-"""Policies as source texts: the sources of a bundle by stage, and a bundle from such sources."""
+"""Convert between bundles and source texts: get the sources of a bundle by stage, and create a bundle from sources."""
 
 import ast
 import re
@@ -18,7 +18,8 @@ PARAMETER: Final = r"^{name}\s*(?::[^=\n]*)?=\s*parameter\([^)]*\)"
 
 
 def readable(bundle: Bundle, stage: str = "routing") -> str:
-    """Return a stage's policy in readable form: its source with the chosen numbers, or YAML if it has no source."""
+    """Return the policy of a stage in readable form: its source with the chosen numbers. If it has no source, return
+    YAML."""
     spec = bundle.policies[stage]
     name, keys = registry.split(spec, f"policies.{stage}")
     if name in WRITTEN:
@@ -30,14 +31,14 @@ def readable(bundle: Bundle, stage: str = "routing") -> str:
 
 
 def with_numbers(source: str, values: Mapping[str, float]) -> str:
-    """Replace the parameters in a source by the chosen numbers."""
+    """Return a source with the values of its parameters replaced by the chosen numbers."""
     for name, value in values.items():
         source = re.sub(PARAMETER.format(name=re.escape(name)), f"{name} = {value!r}", source, flags=re.MULTILINE)
     return source
 
 
 def _strip_docstring(source: str) -> str:
-    """Return the source without its docstring, which describes the default numbers."""
+    """Return the source without its docstring, because the docstring describes the default numbers."""
     first = ast.parse(source).body[0]
     lines = source.splitlines()
     documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
@@ -51,13 +52,13 @@ DEFAULTS: Final = {
     "scheduler": "def key(ticket):\n    return ticket.number\n",
     "scaling": "def scale(pool):\n    return pool.replicas\n",
 }
-# Keys that a policy in code inherits from the policy that it replaces, with their defaults.
+# Keys that a policy in code inherits from the policy that it replaces, and their defaults.
 BESIDE: Final = {"block_tokens": BLOCK_TOKENS, "lru_blocks": LRU_BLOCKS, "chunk_tokens": None}
 
 
 def texts_of(bundle: Bundle, stages: Sequence[str]) -> dict[str, str]:
-    """Return the source of each stage. A built-in policy has a source if it has a template or a cookbook entry, or if
-    it is the default policy."""
+    """Return the source of the policy of each stage. A built-in policy has a source if it has a template or a cookbook
+    entry, or if it is the default policy."""
     check_stages(stages)
     return {stage: _text(bundle, stage) for stage in STAGES if stage in stages}
 
@@ -70,7 +71,7 @@ def bundle_of(
     parent: str | None = None,
     mutations: Sequence[str] = (),
 ) -> Bundle:
-    """Return `base` with these sources in place of its policies."""
+    """Return a copy of `base` in which these sources replace the policies of their stages."""
     policies: dict[str, Any] = dict(base.policies)
     for stage, source in texts.items():
         keys = registry.explicit(stage, policies[stage], f"policies.{stage}")

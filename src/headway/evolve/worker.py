@@ -1,9 +1,9 @@
-"""Call functions in disposable processes. A call returns its value, or a `Failure` that says what went wrong.
+"""Call functions in disposable processes. A call returns its value, or a `Failure` with the reason.
 
     confined("headway.evolve.evaluation:play", [scenario, policies, figures], Limits(cpu_s=20, deadline_s=20))
 
-The first call starts zygotes (`zygote.py`); later calls reuse them. A zygote is a separate interpreter, so the caller
-may have threads. It ends when the caller ends.
+The first call starts zygotes (`zygote.py`), and later calls reuse them. A zygote is a separate interpreter, so the
+caller may have threads. A zygote ends when the caller ends.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from headway.evolve.zygote import CHUNK, HEADER, frame_of, is_whole, write_all
 from headway.experiment.jobs import Job, available
 from headway.experiment.runner import Runner, runner_of
 
-Arguments = Sequence[Any] | Mapping[str, Any]  # by position or by name
+Arguments = Sequence[Any] | Mapping[str, Any]  # positional arguments, or arguments by name
 Kind = Literal["time", "memory", "cpu", "crash", "error"]
-Finished = Callable[[int, Any], None]  # called with the index of a task, and its value or its Failure
+Finished = Callable[[int, Any], None]  # called with the index of a task and its result: a value or a Failure
 WHERE: Final = "evaluations"
 GRACE_S: Final = 30.0  # time added to a deadline, so that a zygote can start, import its modules and answer
 LIFE: Final = (
@@ -43,21 +43,22 @@ LIFE: Final = (
 
 
 class Failure(Struct, frozen=True):
-    """Why a call has no value: it exceeded a limit (time, memory, cpu), its process ended (crash), or it raised."""
+    """The reason why a call has no value: it exceeded a limit (time, memory, cpu), its process ended (crash), or it
+    raised (error)."""
 
     why: str
     kind: Kind
 
 
 class Task(NamedTuple):
-    """A call of a module's function, "module:function". Its arguments and its value must be JSON values."""
+    """A call of the function "module:function". Its arguments and its return value must be JSON values."""
 
     call: str
     arguments: Arguments = ()
 
 
 def confined(call: str, arguments: Arguments = (), limits: Limits | None = None) -> Any:
-    """Run a call in its own process and return its value or a Failure. Any thread may call this function."""
+    """Run a call in its own process, and return its value or a Failure. Any thread may call this function."""
     values: list[Any] = []
     with _borrow(1) as zygotes:
         _drive([Task(call, arguments)], zygotes, limits or Limits(), lambda _, value: values.append(value))
@@ -70,9 +71,9 @@ def confined_many(
     limits: Limits | None = None,
     finished: Finished | None = None,
 ) -> list[Any]:
-    """Return the value or the Failure of each task, in order; `finished` receives each one as soon as it is known.
-    Tasks run in as many processes of this machine as the runner has slots, or on the runner's other machines. If a
-    process is lost, its task runs again once. If it is lost again, the result is a Failure."""
+    """Return the value or the Failure of each task, in order. `finished` receives each result as soon as it is known.
+    Tasks run in as many processes of this machine as the runner has slots, or on the other machines of the runner. If a
+    process is lost, its task runs again once. If that process is lost too, the result is a Failure."""
     if runner is None:
         with runner_of(None, None) as own:
             return confined_many(tasks, own, limits, finished)
@@ -107,7 +108,7 @@ class Zygote:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
-            start_new_session=True,  # Ctrl-C reaches the caller only
+            start_new_session=True,  # so that Ctrl-C reaches only the caller
         )
         assert self.process.stdin is not None and self.process.stdout is not None
         self._in, self._out = self.process.stdin.fileno(), self.process.stdout.fileno()
@@ -116,7 +117,7 @@ class Zygote:
         return self._out
 
     def send(self, place: int, frame: bytes, deadline_s: float) -> bool:
-        """Send a task. Return False if the process has ended."""
+        """Send a task to the process. Return whether this succeeded; it fails if the process has ended."""
         self.place, self._received = place, bytearray()
         self.until = time.monotonic() + deadline_s + GRACE_S
         try:
@@ -126,7 +127,8 @@ class Zygote:
         return True
 
     def read(self) -> bytes | None:
-        """Return the answer if it is complete, else None. Raise EOFError if the process has ended."""
+        """Return the answer of the process. If the answer is not complete yet, return None. If the process has ended,
+        raise EOFError."""
         chunk = os.read(self._out, CHUNK)
         if not chunk:
             raise EOFError
@@ -134,7 +136,8 @@ class Zygote:
         return bytes(self._received[HEADER:]) if is_whole(self._received) else None
 
     def close(self) -> None:
-        """End the process: close its pipes, so that it ends its child and exits. After a second, kill it."""
+        """End the process: close its pipes, so that it ends its child and exits. If it still runs after a second, kill
+        it."""
         self._close_pipes()
         try:
             self.process.wait(1)
@@ -143,7 +146,8 @@ class Zygote:
             self.process.wait()
 
     def forget(self) -> None:
-        """Close the pipes in a forked copy of the caller, which does not own this process."""
+        """Close the pipes without ending the process. A forked copy of the caller calls this, because it does not own
+        the process."""
         self.process.returncode = 0
         self._close_pipes()
 
@@ -159,7 +163,8 @@ _LOCK = threading.Lock()
 
 @contextlib.contextmanager
 def _borrow(count: int) -> Iterator[list[Zygote]]:
-    """Yield `count` zygotes, idle ones first. Afterwards return them as idle; after an exception, close them."""
+    """Yield `count` zygotes. Use idle zygotes first, and start new ones if necessary. On exit, keep them as idle
+    zygotes, up to a limit. After an exception, close them."""
     with _LOCK:
         zygotes = [_IDLE.pop() for _ in range(min(count, len(_IDLE)))]
     try:
@@ -179,7 +184,7 @@ def _borrow(count: int) -> Iterator[list[Zygote]]:
 
 @atexit.register
 def close() -> None:
-    """End all idle zygotes. The next call starts new ones."""
+    """End all idle zygotes. The next call starts new zygotes."""
     with _LOCK:
         idle, _IDLE[:] = list(_IDLE), []
     for zygote in idle:
@@ -187,7 +192,7 @@ def close() -> None:
 
 
 def _forget_zygotes() -> None:
-    """Start with no zygotes in a forked copy of this program: the idle ones belong to its parent."""
+    """Forget all zygotes. A forked copy of this program calls this, because the idle zygotes belong to its parent."""
     global _LOCK
     _LOCK = threading.Lock()
     for zygote in _IDLE:
@@ -200,7 +205,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def _drive(tasks: Sequence[Task], zygotes: list[Zygote], limits: Limits, finished: Finished) -> None:
-    """Run tasks on zygotes, one at a time on each. A zygote that died or does not answer is replaced in the list."""
+    """Run tasks on zygotes. Each zygote runs one task at a time. If a zygote has died or does not answer, replace it in
+    the list."""
     waiting, retried = deque(range(len(tasks))), set[int]()
     with selectors.DefaultSelector() as ears:
 
@@ -228,7 +234,7 @@ def _drive(tasks: Sequence[Task], zygotes: list[Zygote], limits: Limits, finishe
                 if isinstance(answer, Failure):
                     zygote = replace(zygote)
                 if isinstance(answer, Failure) and answer.kind == "crash" and place not in retried:
-                    retried.add(place)  # try again once: the cause may be outside the task
+                    retried.add(place)  # retry once, because the cause may be outside the task
                     waiting.appendleft(place)
                 else:
                     finished(place, answer if isinstance(answer, Failure) else _value(answer))
@@ -236,7 +242,8 @@ def _drive(tasks: Sequence[Task], zygotes: list[Zygote], limits: Limits, finishe
 
 
 def _wait(ears: selectors.BaseSelector) -> list[tuple[Zygote, bytes | Failure]]:
-    """Return the zygotes that have answered, died, or exceeded their deadline."""
+    """Wait for zygotes. Return those that have answered, died or exceeded their deadline, each with its answer or a
+    Failure."""
     working = [key.data for key in ears.get_map().values()]
     ready = ears.select(max(0.0, min(zygote.until for zygote in working) - time.monotonic()))
     answers: list[tuple[Zygote, bytes | Failure]] = []
@@ -257,7 +264,7 @@ def _wait(ears: selectors.BaseSelector) -> list[tuple[Zygote, bytes | Failure]]:
 def _frame(task: Task, limits: Limits) -> bytes:
     try:
         folder = str(Path.cwd())
-    except OSError:  # the folder was removed
+    except OSError:  # the current folder was removed
         folder = "/"
     try:
         return frame_of([task.call, _plain(task.arguments), asdict(limits), folder])

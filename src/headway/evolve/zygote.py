@@ -1,8 +1,9 @@
-"""A process that only forks children. It has imported every module and has no threads, so a child starts in about a
-millisecond.
+"""The zygote: a process that only forks children. It has imported every module and has no threads, so a child starts in
+about a millisecond.
 
-The zygote reads tasks from one pipe and answers on another. A frame is a length in eight bytes, then JSON. Each task
-runs in its own child, with limits. The zygote waits for the child, kills it at its deadline, and reports the outcome.
+The zygote reads tasks from one pipe and writes answers to another. Tasks and answers are frames: a length in eight
+bytes, followed by JSON. Each task runs in its own child, with limits. The zygote waits for the child, kills it at its
+deadline, and reports the outcome.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from headway.errors import HeadwayError
 from headway.evolve.limits import MB, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, Limits, confine, control, sieve
 from headway.policies import registry
 
-Arguments = list[Any] | dict[str, Any]  # by position or by name
-HEADER: Final = 8  # size in bytes of the length field of a frame
+Arguments = list[Any] | dict[str, Any]  # positional arguments, or arguments by name
+HEADER: Final = 8  # size of the length field of a frame in bytes
 CHUNK: Final = 1 << 18
 OUT_OF_MEMORY: Final = 77  # exit status of a child that has no memory left to write an answer
-LOOK_S: Final = 2.0  # interval at which a zygote checks that its parent still runs
+LOOK_S: Final = 2.0  # interval at which a zygote checks whether its parent still runs
 SWEEP_S: Final = 5.0  # maximum time to end the processes that a child left behind
 
 
@@ -39,7 +40,7 @@ def frame_of(document: Any) -> bytes:
 
 
 def is_whole(frame: bytes | bytearray) -> bool:
-    """Return whether all of a frame has arrived."""
+    """Return whether a frame has arrived completely."""
     return len(frame) >= HEADER and len(frame) >= HEADER + int.from_bytes(frame[:HEADER], "big")
 
 
@@ -52,13 +53,13 @@ def main(parent: int) -> None:
     tasks, answers = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
-    os.dup2(2, 1)  # printed text must not mix with the answers
+    os.dup2(2, 1)  # so that printed text does not mix with the answers
     os.close(nothing)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # because the parent handles Ctrl-C
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     control(PR_SET_CHILD_SUBREAPER, 1)
     for module in ("headway.experiment.run", "headway.results.findings", "headway.results.words"):
-        import_module(module)  # so that no child has to import it
+        import_module(module)  # import here, so that no child has to import the module
     for entry in registry.entries():
         _ = entry.parameters  # this property compiles the templates
     sieve()
@@ -75,14 +76,14 @@ class Zygote:
     def __init__(self, parent: int, tasks: int) -> None:
         self.parent = parent
         self.tasks = tasks
-        self.bell, ring = os.pipe()  # readable when a child has ended
+        self.bell, ring = os.pipe()  # `bell` becomes readable when a child has ended
         for end in (self.bell, ring):
             os.set_blocking(end, False)
         signal.set_wakeup_fd(ring, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def next(self) -> bytes | None:
-        """Return the next task, or None if the parent has closed the pipe or ended."""
+        """Return the next task. If the parent has closed the pipe or ended, return None."""
         size = self._read(HEADER)
         return None if size is None else self._read(int.from_bytes(size, "big"))
 
@@ -102,7 +103,7 @@ class Zygote:
         return bytes(data)
 
     def attend(self, name: str, arguments: Arguments, limits: Limits, folder: str) -> bytes:
-        """Call the function "module:function" in a child and return its value or failure as a frame."""
+        """Call the function "module:function" in a child, and return its value or its failure as a frame."""
         try:
             call = _function(name)
         except Exception as error:
@@ -128,7 +129,8 @@ class Zygote:
         return frame_of(_outcome(limits, written, late, status, cpu_s))
 
     def _watch(self, child: int, reading: int, limits: Limits) -> tuple[bytearray | None, bool]:
-        """Return the bytes that a child wrote (None if they exceed the limit), and whether it missed its deadline."""
+        """Wait for a child. Return the bytes that it wrote, and whether it missed its deadline. The bytes are None if
+        they exceed the limit."""
         written, deadline, most = bytearray(), time.monotonic() + limits.deadline_s, HEADER + limits.result_mb * MB
         poll = select.poll()
         poll.register(reading, select.POLLIN)
@@ -149,12 +151,12 @@ class Zygote:
             elif self.bell in ready:
                 os.read(self.bell, CHUNK)
                 if _dead(child):  # the pipe may still be open in a process that the child left behind
-                    written += _rest(reading, most)  # bytes written after the poll and before the child ended
+                    written += _rest(reading, most)  # bytes that the child wrote between the poll and its end
                     return (written, False) if len(written) <= most else (None, False)
         return written, True
 
     def _end(self, child: int) -> tuple[int, float]:
-        """End a child and every process that it started. Return its status and CPU time in seconds."""
+        """End a child and every process that it started. Return the child's exit status and its CPU time in seconds."""
         for kill in (os.killpg, os.kill):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 kill(child, signal.SIGKILL)
@@ -172,7 +174,7 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 def _live(call: Callable[..., Any], arguments: Arguments, limits: Limits, folder: str, writing: int) -> NoReturn:
-    """Call a function in a child, write the answer and exit."""
+    """Run as the child: call a function, write the answer to the pipe, and exit."""
     try:
         _begin(limits, folder, writing)
         value = call(**arguments) if isinstance(arguments, dict) else call(*arguments)
@@ -194,7 +196,7 @@ def _too_large(limits: Limits) -> dict[str, str]:
 
 
 def _begin(limits: Limits, folder: str, writing: int) -> None:
-    """Start a session, close every file but the pipe, and set the limits."""
+    """Prepare the child: start a new session, close every open file except the pipe, and set the limits."""
     control(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setsid()
     signal.set_wakeup_fd(-1)
@@ -205,7 +207,7 @@ def _begin(limits: Limits, folder: str, writing: int) -> None:
         os.dup2(nothing, standard)
     for other in [int(place.name) for place in Path("/dev/fd").iterdir()]:
         if other > 2 and other != writing:
-            with contextlib.suppress(OSError):  # the file of the directory listing is already closed
+            with contextlib.suppress(OSError):  # the descriptor of the directory listing is already closed
                 os.close(other)
     sys.dont_write_bytecode = True
     with contextlib.suppress(OSError):
@@ -230,7 +232,7 @@ def write_all(end: int, data: bytes) -> None:
 
 
 def _rest(reading: int, most: int) -> bytes:
-    """Return the bytes that are in a pipe now, up to a little more than `most` bytes."""
+    """Return the bytes that are in a pipe now. If there are more than `most`, return only a little more than `most`."""
     os.set_blocking(reading, False)
     rest = b""
     with contextlib.suppress(BlockingIOError):
@@ -251,7 +253,7 @@ def _dead(child: int) -> bool:
 
 
 def _sweep() -> None:
-    """End the processes that an ended child left behind. The zygote has become their parent."""
+    """End the processes that an ended child left behind. The zygote can do this, because it has become their parent."""
     until = time.monotonic() + SWEEP_S
     while time.monotonic() < until:
         try:

@@ -1,4 +1,4 @@
-"""Latency models and hardware tables. A latency model is a pure function that returns how long a step takes.
+"""Latency models and hardware tables. A latency model is a pure function that returns the duration of a step.
 
 `build` reads the `latency:` section of a scenario, `{model: NAME, ...}`. `MODELS` maps the name of every model in
 `step_models/` to its declaration: its keys with their defaults, and its constructor.
@@ -31,7 +31,8 @@ MODELS: Final[dict[str, LatencyKind]] = {module.MODEL.name: module.MODEL for mod
 def build(data: dict[str, Any], model: ModelShape, gpu: Gpu, tp: int, where: str = "cluster.latency") -> LatencyModel:
     """Return the latency model that a `latency:` section describes. The default model is `hardware`.
 
-    Only `hardware`, `aiconfigurator` and `roofline` use the shape, the GPU and TP. `table` uses the name of the model.
+    Only `hardware`, `aiconfigurator` and `roofline` use the shape of the model, the GPU and TP. `table` uses only the
+    name of the model.
     """
     if not isinstance(data, dict):
         raise HeadwayError(f"{where}: expected a mapping such as {{model: hardware}}, got {shown(data)}.")
@@ -45,13 +46,14 @@ def build(data: dict[str, Any], model: ModelShape, gpu: Gpu, tp: int, where: str
 
 
 def explicit(data: dict[str, Any]) -> dict[str, Any]:
-    """Return a valid section, completed by the default values of its model's keys."""
+    """Return a valid `latency:` section, with the default values of all keys that it does not set."""
     name = plain(str(data.get("model", "hardware")))
     return {"model": name, **write(MODELS[name].keys()), **{key: data[key] for key in data if key != "model"}}
 
 
 class _Callable(ModuleType):
-    """Make the module callable: `headway.latency("h200", "llama-3.1-8b")` is `step_times("h200", "llama-3.1-8b")`."""
+    """A module type that is callable, so that `headway.latency("h200", "llama-3.1-8b")` calls `step_times` with these
+    arguments."""
 
     __call__ = staticmethod(step_times)
 

@@ -1,15 +1,16 @@
 """The interface of a step-time model.
 
-A step computes `chunks` of prompts and decodes one token for each of `decodes` sequences. A chunk is (new tokens, past
-tokens already in the KV cache). The contexts of the decoding sequences sum to `context` tokens. A *run* repeats the
-step. From one step to the next, the context of every decode grows by one token, and the past of every chunk grows by
-the length of the chunk.
+A step computes `chunks` of prompts and decodes one token for each of `decodes` sequences. A chunk is a pair: the number
+of new tokens, and the number of past tokens, which are already in the KV cache. The contexts of the decoding sequences
+sum to `context` tokens. A *run* is a sequence of such steps. From one step of a run to the next, the context of every
+decode grows by one token, and the past of every chunk grows by the length of the chunk.
 
-Step j of the next `k_max` steps takes exactly `first + j * increment` picoseconds. If a caller asks again at step j, it
-gets this number as `first`. A step has at least one token and takes at least one picosecond.
+A model returns `first`, `increment` and `k_max`: step j of the next `k_max` steps takes exactly `first + j * increment`
+picoseconds. If a caller asks again at step j, it gets this number as `first`. A step has at least one token and takes
+at least one picosecond.
 
-Therefore, the coefficient of a count that grows along the run (context, past) is a whole number of picoseconds. Terms
-that are constant along the run may have fractions of a picosecond; they are rounded once per step.
+Therefore, a model must cost a whole number of picoseconds per token of context or past, because these counts grow along
+the run. Terms that are constant along the run may have fractions of a picosecond; they are rounded once per step.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -31,12 +32,12 @@ Run = tuple[int, int, int]
 
 class LatencyModel(Protocol):
     """A latency model. Two methods are optional. `scale(factor)` returns the model of an engine whose steps take
-    `factor` times as long. `doubts(tokens, sequences)` returns a sentence if step times up to these sizes are not
-    measured."""
+    `factor` times as long. `doubts(tokens, sequences)` returns a sentence for the user if some steps up to these sizes
+    are beyond the measured range."""
 
     def run(self, decodes: int, context: int, chunks: Sequence[Chunk]) -> Run:
-        """Return (first, increment, k_max). `first` and `increment` are whole picoseconds; `first` and `k_max` are at
-        least 1."""
+        """Return (first, increment, k_max) of a run, as the module docstring defines them. `first` and `increment` are
+        whole picoseconds; `first` and `k_max` are at least 1."""
         ...
 
 
@@ -49,7 +50,7 @@ class LatencyKind(NamedTuple):
 
 
 class Walked(Struct, eq=False):
-    """Scales a model that has no `scale` method. It scales each step time as a whole, so every run is one step long."""
+    """Scales a model that has no `scale` method. Because it rounds each step time, every run is one step long."""
 
     model: LatencyModel
     factor: Fraction
@@ -67,7 +68,7 @@ def scale_model(model: LatencyModel, factor: Fraction) -> LatencyModel:
 
 
 def times(value: int, factor: Fraction, least: int = 0) -> int:
-    """Multiply a coefficient by a factor and round once."""
+    """Return a coefficient times a factor, rounded once, but at least `least`."""
     return max(least, round(value * factor))
 
 
@@ -80,7 +81,8 @@ class Estimator:
         self._runs = [model.run for model in models]  # by instance index
 
     def step_seconds(self, view: InstanceView, prefill_tokens: int, decodes: int, context: int) -> float:
-        """Return the duration of one step; if it has no tokens, return 0. `context` is the sum over all decodes."""
+        """Return the duration of one step in seconds. If the step has no tokens, return 0. `context` is the sum of the
+        contexts of all decodes."""
         run = self._runs[view.index]
         if prefill_tokens > 0:
             return run(decodes, context, ((prefill_tokens, 0),))[0] / PS_PER_SECOND

@@ -1,7 +1,7 @@
-"""Calibration fits a hardware profile to a file of measured steps, and measures its error on held-out steps.
+"""Calibration: fit a hardware profile to a file of measured steps, and measure its error on held-out steps.
 
 If the caller names the model, the file does not need the column `shape`. An optional column `composition`, {"decode":
-[[context, count], ...], "prefill": [[tokens, past], ...]}, specifies the exact chunks. Without it, a step has
+[[context, count], ...], "prefill": [[tokens, past], ...]}, specifies the exact chunks. Without this column, a step has
 `n_prefill` equal chunks.
 """
 
@@ -27,9 +27,9 @@ from headway.latency.tables import COLUMNS, read_rows, whole
 from headway.types import Json
 
 PHASES: Final = ("decode", "prefill", "mixed")
-FEWEST: Final = 40  # minimum number of steps
-FEWEST_OF_A_KIND: Final = 8  # minimum number of steps that only decode, and of steps with prompts
-HELD_OUT: Final = 4  # every n-th step is held out
+FEWEST: Final = 40  # minimum number of steps in a file
+FEWEST_OF_A_KIND: Final = 8  # minimum number of steps that only decode, and minimum number of steps with prompts
+HELD_OUT: Final = 4  # one of HELD_OUT steps is held out
 
 
 class PhaseError(Struct, frozen=True):
@@ -52,7 +52,7 @@ class Calibration(Struct, frozen=True):
     shapes: tuple[str, ...]
 
     def summary(self) -> Json:
-        """Return the constants and the held-out errors as JSON. Errors are shares of the measured time."""
+        """Return the constants and the held-out errors as JSON. Errors are fractions of the measured time."""
         return {
             "gpu": self.gpu,
             "steps": self.steps,
@@ -90,9 +90,9 @@ def calibrate(
     model: str | None = None,
     progress: Callable[[int, float], None] | None = None,
 ) -> Calibration:
-    """Fit constants to the steps of a file, within the limits of the card's spec sheet.
+    """Fit the constants of a GPU to the steps of a file. No rate exceeds the peak rate in the GPU's spec sheet.
 
-    The constants come from a fit to all steps, the errors from a fit without the held-out steps.
+    The constants come from a fit to all steps. The errors come from another fit, without the held-out steps.
     """
     steps = read_steps(path, gpu, model)
     limits = gpu.bandwidth / 1e12, float(gpu.flops) / 1e12
@@ -115,7 +115,7 @@ def calibrate(
 
 
 def read_steps(path: str | Path, gpu: Gpu, model: str | None = None) -> list[Step]:
-    """Read the steps of a file. Raise an error if a step is impossible or there are too few steps."""
+    """Read the steps of a file. Raise an error if a step is impossibly short or the file has too few steps."""
     rows = read_rows(path, COLUMNS if model is not None else ("shape", *COLUMNS))
     parts: dict[str, Shard] = {}
     steps = [_step(row, place, gpu, model, parts) for place, row in rows]
@@ -137,7 +137,7 @@ def _step(row: dict[str, Any], where: str, gpu: Gpu, model: str | None, parts: d
     if not tokens:
         raise HeadwayError(f"{where}: batch and new_tokens are both 0, but a step computes at least one token.")
     read = context * part.kv_bytes * part.layers
-    if not any(matmul.experts > 1 for matmul in part.matmuls):  # with experts, the weights read are unknown
+    if not any(matmul.experts > 1 for matmul in part.matmuls):  # with experts, a step reads an unknown part of them
         read += part.weight_bytes - part.head.weights * part.head.bytes_a_weight
     least = read / gpu.bandwidth * 1e6
     if us < least:

@@ -1,4 +1,5 @@
-"""The cost of a prefill chunk by its length: t tokens after p past tokens have t·p + t(t+1)/2 query-key pairs."""
+"""The cost of a prefill chunk by its length. A chunk of t tokens after p past tokens has t·p + t(t+1)/2 query-key
+pairs, because each token attends to the past and to the tokens of the chunk up to itself."""
 
 from __future__ import annotations
 
@@ -7,15 +8,15 @@ from typing import Final
 
 from headway.latency.exact_numbers import round_ratio
 
-MAX_ENTRIES: Final = 1 << 16  # maximum number of cached lengths; a policy's estimator may ask for many
+MAX_ENTRIES: Final = 1 << 16  # maximum number of cached lengths, because a policy's estimator may ask for many
 
 
 class ChunkCosts(dict[int, tuple[int, int, int]]):
-    """Maps the length of a chunk to (cost without past, cost of each past token, increase from one such chunk to the
-    next), in whole picoseconds. Entries are computed on demand.
+    """Maps the length of a chunk to three costs in whole picoseconds: the cost without a past, the cost of each past
+    token, and the increase from one chunk of this length to the next. Entries are computed on demand.
 
-    The first two numbers are rounded once each. So the cost is affine in the past with an integer slope, although the
-    cost of a single pair may have fractions of a picosecond.
+    The first two costs are rounded once each. So the cost of a chunk is affine in the past with an integer slope,
+    although the cost of a single pair may have fractions of a picosecond.
     """
 
     __slots__ = ("_pair", "_token")

@@ -1,5 +1,4 @@
-"""Reads exact numbers, as decimals and never as binary fractions, and defines the units of latency and hardware
-keys."""
+"""Read numbers exactly as decimals, never as binary fractions, and define the units of latency and hardware keys."""
 
 import re
 from fractions import Fraction
@@ -46,7 +45,7 @@ def not_negative(value: object, where: str) -> float:
 
 
 def share(value: object, where: str) -> Fraction:
-    """Read a number above zero and at most one."""
+    """Return a fraction: a number above zero and at most one."""
     number = _fraction(value, where)
     if number is None or not 0 < number <= 1:
         raise HeadwayError(f"{where}: must be above 0 and at most 1, got {shown(value)}.")
@@ -54,7 +53,7 @@ def share(value: object, where: str) -> Fraction:
 
 
 def count(value: object, where: str, most: int = 10**6) -> int:
-    """Read a whole number above zero. Forms such as 8.03B and 630M are valid too."""
+    """Return a whole number above zero and at most `most`. Forms such as 8.03B and 630M are valid too."""
     text, factor = value, 1
     if isinstance(value, str) and value.strip()[-1:].upper() in ("K", "M", "B", "T"):
         text, factor = value.strip()[:-1], _SUFFIX[value.strip()[-1].upper()]
@@ -78,13 +77,14 @@ def token_ps(value: object, where: str) -> int:
 
 
 def round_ratio(numerator: int, denominator: int) -> int:
-    """Return `round(Fraction(numerator, denominator))`, which rounds halves to the even number, but faster."""
+    """Return the same as `round(Fraction(numerator, denominator))`, but faster. Halves are rounded to the even
+    number."""
     whole, rest = divmod(numerator, denominator)
     rest *= 2
     return whole + 1 if rest > denominator or (rest == denominator and whole & 1) else whole
 
 
-# Units of keys. `headway.config.keys` explains what a unit is.
+# Units of keys. `headway.config.keys` defines what a unit is.
 
 
 def _step_ps(value: object, where: str) -> int:
@@ -95,7 +95,7 @@ def _step_ps(value: object, where: str) -> int:
 
 
 def _token_rate(value: object, where: str) -> Fraction:
-    token_ps(value, where)  # only to check the range
+    token_ps(value, where)  # this call only checks the range
     return positive(value, where)
 
 
@@ -113,7 +113,7 @@ def plain_number(number: Fraction | float) -> float:
 
 StepDuration = Annotated[int, Unit("duration above 0", _step_ps, _duration_text, "_ps")]
 PartDuration = Annotated[int, Unit("duration", duration_ps, _duration_text, "_ps")]
-FineDuration = Annotated[Fraction, Unit("duration", fine_duration, duration_text)]  # may have fractions
+FineDuration = Annotated[Fraction, Unit("duration", fine_duration, duration_text)]  # may have fractions of a picosecond
 AutoDuration = Annotated[int | Literal["auto"], Unit("duration or auto", _auto_or_ps, _duration_text, "_ps")]
 TokenTime = Annotated[int, Unit("number above 0", token_ps, lambda ps: plain_number(Fraction(PS_PER_SECOND, ps)))]
 TokenRate = Annotated[Fraction, Unit("number above 0", _token_rate, plain_number)]

@@ -1,4 +1,5 @@
-"""Fits a GPU's constants to measured steps, by damped Gauss-Newton on the logarithms of constants and times.
+"""Fit the constants of a GPU to measured steps. The method is damped Gauss-Newton on the logarithms of constants and
+times.
 
 The loss is a function of the relative error: quadratic if the error is small and linear if it is large, because
 measurements have outliers. Constants that no step depends on keep their starting values.
@@ -20,13 +21,13 @@ from headway.latency.shards import Shard
 from headway.latency.step_cost import Constants, step_us
 
 USUAL_ERROR: Final = 0.02  # relative error above which the loss grows linearly
-HOLD: Final = 2e-3  # strength of the regularisation that pulls a constant to its starting value
+HOLD: Final = 2e-3  # strength of the regularization that pulls a constant to its starting value
 NUDGE: Final = 1e-4  # relative change of a constant for finite differences
-ENOUGH: Final = 3e-5  # the fit ends when the relative gain of a round is below this
+ENOUGH: Final = 3e-5  # the fit ends when a round reduces the loss by less than this fraction
 ROUNDS: Final = 60
 
-# The constants that a fit may change, each with (start, minimum, maximum). Rates start at a share of the card's limit:
-# `OF_BANDWIDTH` has shares of its memory bandwidth, and `OF_FLOPS` has shares of its FLOP/s.
+# The constants that a fit may change, each with (start, minimum, maximum). A rate starts at a fraction of the card's
+# peak: `OF_BANDWIDTH` has fractions of the memory bandwidth, and `OF_FLOPS` has fractions of the FLOP/s.
 FREE: Final = {
     "tile_share": (0.2, 1e-3, 1.0),
     "step_us": (60.0, 1.0, 1e4),
@@ -48,7 +49,7 @@ FREE: Final = {
 }
 OF_BANDWIDTH: Final = {"weights_tb_s": 0.85, "kv_tb_s": 0.95, "elementwise_tb_s": 0.8, "logits_tb_s": 0.4}
 OF_FLOPS: Final = {"matmul_tflops": 0.85, "prefill_tflops": 0.7}
-SLOWEST: Final = 0.05  # the minimum of a rate, as a share of the card's limit
+SLOWEST: Final = 0.05  # minimum of a rate, as a fraction of the card's peak
 
 
 class Step(Struct, frozen=True):
@@ -130,10 +131,10 @@ def fit(
 
 
 def damped_step(slopes: Any, residuals: Any, weights: Any, moved: Any, hold: float, damping: float) -> Any:
-    """Return the parameter changes of one damped, weighted least-squares step.
+    """Return the changes of the parameters in one damped, weighted least-squares step.
 
-    `slopes` has one row per parameter. `moved` is the distance of each parameter from the value to which `hold` pulls
-    it."""
+    `slopes` has one row per parameter. The regularization with strength `hold` pulls each parameter to its starting
+    value, and `moved` is the distance of each parameter from that value."""
     np, linalg = load_library("numpy"), load_library("scipy.linalg")
     rows = np.asarray(slopes)
     weighted = rows * np.asarray(weights)

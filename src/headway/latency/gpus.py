@@ -1,4 +1,4 @@
-"""GPUs: memory, speed, price and power of a card."""
+"""GPUs: the memory, speed, price and power of each card."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Gpu(Struct, frozen=True):
 
 
 def read_gpu(data: object, where: str) -> Gpu:
-    """Return a GPU by its name in the table, or from a mapping of its keys."""
+    """Return the GPU that has this name in the table, or the GPU that a mapping of keys describes."""
     if isinstance(data, str):
         return gpus().find(data, "GPU", where)
     if not isinstance(data, dict):

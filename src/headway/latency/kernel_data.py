@@ -1,4 +1,4 @@
-"""Looks up kernel times for one model on one GPU. The package aiconfigurator-core contains the measurements."""
+"""Look up kernel times for one model on one GPU. The package aiconfigurator-core contains the measurements."""
 
 import json
 import logging
@@ -37,7 +37,7 @@ LOGITS: Final = ("context_logits_gemm", "generation_logits_gemm")
 
 
 class Source(Struct, frozen=True):
-    """The name of one set of the package's measurements."""
+    """The names that identify one set of measurements in the package."""
 
     system: str
     backend: str
@@ -48,14 +48,15 @@ class Source(Struct, frozen=True):
 
 
 class Kernels:
-    """The times of the parts of a step, in milliseconds, summed over all layers."""
+    """The times of the kernels of a step, in milliseconds. Each method returns a sum over all layers."""
 
     def __init__(self, handle: Any) -> None:
         self._prompts = _Phase(handle.evaluate_context_ops)
         self._decodes = _Phase(handle.evaluate_generation_ops)
 
     def tokens(self, count: int, prompts: bool) -> float:
-        """Return the time of work that depends only on the number of tokens: matmuls, experts, norms, all-reduce."""
+        """Return the time of the work that depends only on the number of tokens: matmuls, experts, norms and
+        all-reduces."""
         if prompts:
             return self._prompts.time(self._prompts.rest, 1, count)
         return self._decodes.time(self._decodes.rest, count, 1)
@@ -64,7 +65,7 @@ class Kernels:
         return self._decodes.time(self._decodes.logits, sequences, 1)
 
     def decodes(self, count: int, context: int) -> float:
-        """Return the time of attention for `count` sequences whose contexts sum to `context` tokens."""
+        """Return the attention time of `count` decoding sequences whose contexts sum to `context` tokens."""
         return self._decodes.time(self._decodes.attention, count, max(1, context // count))
 
     def chunk(self, tokens: int, past: int) -> float:
@@ -72,7 +73,7 @@ class Kernels:
 
 
 class _Phase:
-    """The operations of one phase, as indexes into the package's list of operations."""
+    """The operations of one phase (prompts or decodes), as indexes into the package's list of operations."""
 
     def __init__(self, evaluate: Any) -> None:
         self._evaluate = evaluate
@@ -93,7 +94,7 @@ class _Phase:
             try:
                 ((name, _, _, _),) = self._evaluate([place], batch_size=1, s=1)
             except ValueError as error:
-                if "out of range" in str(error):  # the index is after the last operation
+                if "out of range" in str(error):  # this index is beyond the last operation
                     return
                 raise
             yield name
@@ -101,8 +102,8 @@ class _Phase:
 
 
 def find_source(system: object, backend: object, version: object, gpu: Gpu, where: str) -> Source:
-    """Return the measurements that a `latency:` section names. If they do not exist, raise an error that lists the
-    existing ones."""
+    """Return the set of measurements that a `latency:` section names. If it does not exist, raise an error that lists
+    the existing sets."""
     try:
         data = import_module("aiconfigurator_core.sdk.perf_database")
     except ImportError:
@@ -130,9 +131,9 @@ def find_source(system: object, backend: object, version: object, gpu: Gpu, wher
 
 
 def with_kernels(model: ModelShape, tp: int, source: Source, use: Callable[[Kernels], T]) -> T:
-    """Call `use` with the kernels of a model's shape, and return its result. The package need not know the model.
+    """Call `use` with the kernels of a model, and return the result. The package needs only the shape of the model.
 
-    Errors name no section, because callers cache the result and may use it for several sections.
+    Errors do not name a section of the scenario, because callers cache the result and may use it for several sections.
     """
     sdk = import_module("aiconfigurator_core.sdk")
     config, quantised = _config(model, tp)
@@ -151,7 +152,7 @@ def with_kernels(model: ModelShape, tp: int, source: Source, use: Callable[[Kern
             return use(Kernels(handle))
     except (RuntimeError, ValueError, AssertionError) as error:  # the package raises these if it has no data
         why = str(error).strip().partition("\n")[0].removeprefix("perf database error: ")
-        why = why.partition(" at /")[0].rstrip(".")  # removes the path of the package's file
+        why = why.partition(" at /")[0].rstrip(".")  # drop the path of the package's file
         there = _mixtures(model, source) if model.experts else ""
         raise HeadwayError(
             f"{source.words()} has no kernel times of {model.name} with tp {tp} ({why}).{there}"
@@ -159,7 +160,8 @@ def with_kernels(model: ModelShape, tp: int, source: Source, use: Callable[[Kern
 
 
 def _config(model: ModelShape, tp: int) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the shape as a config.json that the package can read, and the package's names of the number formats."""
+    """Return the shape of a model as the content of a config.json that the package can read, and the package's names of
+    the number formats."""
     if not (model.hidden and model.vocab and (model.experts or model.intermediate)):
         raise HeadwayError(
             f"the shape of {model.name} is incomplete. aiconfigurator needs hidden, intermediate and vocab."
@@ -215,7 +217,7 @@ def _mixtures(model: ModelShape, source: Source) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the package's log messages about tables that no model here uses."""
+    """Suppress the package's log messages about tables that Headway does not use."""
     logger = logging.getLogger("aiconfigurator_core")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""Links that carry KV blocks: latency and bandwidth, from the scenario or from measured profiles."""
+"""Links that carry KV blocks. Their latency and bandwidth come from the scenario or from measured profiles."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ FIGURES: Final = ("latency", "bandwidth")
 
 
 def fill_link(keys: Any, where: str, usual: Mapping[str, str]) -> Any:
-    """Fill in `latency` and `bandwidth`: from the measured link that `profile` names, from the keys, or from `usual`.
+    """Return the keys of a link with `latency` and `bandwidth`. If `profile` names a measured link, take both from it.
+    Otherwise a key that is not set gets its default from `usual`.
 
-    `profile` excludes the other two keys. Otherwise, a resolved scenario, which has both keys, would ignore a profile.
+    `profile` is not valid together with the other two keys. If it were, a resolved scenario, which contains both keys,
+    would ignore a profile.
     """
     if not isinstance(keys, dict):
         return keys
@@ -60,13 +62,13 @@ ProfileName = Annotated[
 
 
 class LinkProfile(Struct, frozen=True):
-    """A measured link: latency and bandwidth of the line that fits the measured copy times best."""
+    """A measured link: the latency and the bandwidth are those of the line that fits the measured copy times best."""
 
     name: str
     latency_ps: Duration
     bandwidth: Speed
     direction: str  # h2d, d2h or d2d; h is host memory and d is GPU memory
-    methods: tuple[str, ...]  # methods of copying
+    methods: tuple[str, ...]  # copy methods that were measured
     within: float  # maximum relative deviation of a measured time from the line
 
 

@@ -1,4 +1,4 @@
-"""Reads the shape of a model from the `config.json` that is published with the weights on Hugging Face."""
+"""Read the shape of a model from the `config.json` that is published with its weights on Hugging Face."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ SIZES: Final = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1}
 
 
 def read_config(path: str, where: str) -> dict[str, Any]:
-    """Return the keys of a model. The number of parameters is computed from the shape."""
+    """Return the keys of a model from its `config.json`. The number of parameters is computed from the shape."""
     try:
         config = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -76,7 +76,7 @@ def _weight_size(config: dict[str, Any]) -> float:
 
 
 def _params(figures: dict[str, Any], tied: bool) -> tuple[int, int]:
-    """Return the number of all parameters, and the number of parameters that one token uses."""
+    """Return the total number of parameters, and the number of parameters that one token uses."""
     hidden, layers = figures["hidden"], figures["layers"]
     outside = figures["vocab"] * hidden * (1 if tied else 2)
     attention = 2 * (figures["heads"] + figures["kv_heads"]) * figures["head_dim"] * hidden

@@ -20,7 +20,7 @@ from headway.latency.step_cost import Constants
 from headway.latency.tables import document_of, plain
 
 FOLDER: Final = "profiles"
-MODEL_OF_OTHERS: Final = "h200"  # uncalibrated cards use the efficiencies of this profile
+MODEL_OF_OTHERS: Final = "h200"  # profile whose efficiencies are used for uncalibrated cards
 
 
 class Profile(Struct, frozen=True):
@@ -28,20 +28,21 @@ class Profile(Struct, frozen=True):
 
     gpu: str
     constants: Constants
-    host_ps: Duration  # host time of a step, added to the GPU's time
+    host_ps: Duration  # time that the host adds to the GPU's time of a step
     as_of: Annotated[str, Unit("date", lambda date, _: str(date), str)]
     source: str
     measured: str
     error: dict[str, str]  # error of the fit on each set of held-out steps
     tokens: tuple[int, int]  # measured range of tokens in a step
-    context: tuple[int, int]  # measured range of a sequence's context
+    context: tuple[int, int]  # measured range of the context of a sequence
     shapes: tuple[str, ...] = ()
     format: int = 1
     name: Annotated[str, INTERNAL] = ""
     calibrated: Annotated[bool, INTERNAL] = True
 
     def outside(self, tokens: int, context: int) -> str:
-        """If a step is outside the measured range, return a sentence that says so; otherwise an empty string."""
+        """If a step of this size is outside the measured range, return a sentence that says so. Otherwise return an
+        empty string."""
         if not self.calibrated:
             return f"{self.name} is not calibrated: its times are scaled from a spec sheet."
         for what, value, (_, most) in (("tokens in a step", tokens, self.tokens), ("context", context, self.context)):
@@ -51,8 +52,8 @@ class Profile(Struct, frozen=True):
 
 
 def read_profile(name: str, gpu: Gpu, where: str) -> Profile:
-    """Return a packaged profile by name, a profile from a `.yaml` file, or a spec-sheet profile of an unmeasured
-    GPU."""
+    """Return the profile in this `.yaml` file, or the packaged profile with this name. If the name is that of an
+    unmeasured GPU, return its spec-sheet profile."""
     if name.endswith((".yaml", ".yml")):
         try:
             document = yaml.safe_load(Path(name).read_text(encoding="utf-8"))
@@ -86,7 +87,8 @@ def _load_measured(name: str) -> Profile:
 
 
 def spec_sheet(gpu: Gpu) -> Profile:
-    """Return the profile of an unmeasured card: its own peak rates, with the efficiencies of a measured card."""
+    """Return the profile of an unmeasured card: the peak rates of this card times the efficiencies of a measured
+    card."""
     known = _load_measured(MODEL_OF_OTHERS)
     reference = gpus().entries[known.gpu]
     memory = gpu.bandwidth / reference.bandwidth

@@ -1,4 +1,4 @@
-"""Builds a surface through measured points. The points need not form a grid: rows may have different columns."""
+"""Build a surface through measured points. The points need not form a grid, because rows may have different columns."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
@@ -7,14 +7,15 @@ from headway.latency.exact_numbers import round_ratio
 from headway.latency.surface import Surface
 
 Points = Mapping[int, Mapping[int, int]]
-Slope = tuple[int, int]  # rise, run
+Slope = tuple[int, int]  # rise of the value, and the distance over which it rises
 
 
 def through(points: Points, grows: bool) -> Surface:
-    """Return a surface with one row for each first count. A row is interpolated through its own points.
+    """Return a surface with one row for each first count. Each row is interpolated through the points of that row.
 
     Beyond its last point, a row continues with the slope over the last half of its range. If a row has only one point,
-    it has the slope of the nearest row; with `grows`, this slope is scaled in proportion to the first count.
+    it has the slope of the nearest row with several points. If `grows` is set, this slope is scaled in proportion to
+    the first count.
     """
     rows = sorted(points)
     nodes = sorted({0}.union(*points.values()))
@@ -26,9 +27,9 @@ def through(points: Points, grows: bool) -> Surface:
 
 
 def smooth(points: Points) -> dict[int, dict[int, int]]:
-    """Return points whose values never fall as the counts grow. Each value becomes the mean of two values: the maximum
-    of all points with counts up to its own, and the minimum of all points with counts from its own on. So slow and fast
-    outliers are corrected alike."""
+    """Return points whose values never fall as the counts grow. The value of each point becomes the mean of two values:
+    the maximum over all points whose counts are at most as large, and the minimum over all points whose counts are at
+    least as large. So slow and fast outliers are corrected alike."""
     rows = sorted(points)
     places = sorted({place for line in points.values() for place in line})
     slowest = _envelope(points, rows, places, max)
@@ -41,7 +42,8 @@ def smooth(points: Points) -> dict[int, dict[int, int]]:
 def _envelope(
     points: Points, rows: list[int], places: list[int], extreme: Callable[[list[int]], int]
 ) -> dict[tuple[int, int], int]:
-    """Return, for every row and column, the extreme of all points that are at or before both in these lists."""
+    """Return the extreme value for every row and column, over all points that are not after this row in `rows` and not
+    after this column in `places`."""
     extremes: dict[tuple[int, int], int] = {}
     above: dict[int, int] = {}
     for row in rows:
@@ -56,8 +58,8 @@ def _envelope(
 
 
 def _settle(grid: list[list[int]], nodes: list[int], lasts: list[int], furthest: list[int]) -> None:
-    """Change the grid so that values never fall along a row or from row to row. First lower extrapolated values to
-    those of the next row; then raise all values to those of smaller counts."""
+    """Change the grid so that values never fall along a row or from row to row. First lower each extrapolated value to
+    at most the value in the next row. Then raise each value to at least the values of smaller counts."""
     for number in range(len(grid) - 2, -1, -1):
         for column in range(bisect_right(nodes, furthest[number]), len(nodes)):
             grid[number][column] = min(grid[number][column], grid[number + 1][column])
@@ -70,7 +72,7 @@ def _settle(grid: list[list[int]], nodes: list[int], lasts: list[int], furthest:
 
 
 def _slopes(points: Points, rows: list[int], grows: bool) -> list[tuple[Slope, Slope]]:
-    """Return two slopes for each row: before its first point and after its last point."""
+    """Return two slopes for each row: the slope before its first point and the slope after its last point."""
     own = {row: _ends(sorted(points[row].items())) for row in rows if len(points[row]) > 1}
     slopes = []
     for row in rows:
@@ -82,8 +84,8 @@ def _slopes(points: Points, rows: list[int], grows: bool) -> list[tuple[Slope, S
 
 
 def _ends(line: list[tuple[int, int]]) -> tuple[Slope, Slope]:
-    """Return the slopes over the first and the last doubling of the second count. The slope between neighbouring points
-    is not used, because they may be too close."""
+    """Return the slopes over the first and the last doubling of the second count. Do not use the slope between
+    neighbouring points, because these may be too close to each other."""
     (start, low), (end, high) = line[0], line[-1]
     second = next((point for point in line[1:] if point[0] >= 2 * start), line[-1])
     last_but = next((point for point in reversed(line[:-1]) if 2 * point[0] <= end), line[0])

@@ -22,18 +22,18 @@ class ModelShape(Struct, frozen=True):
     layers: int
     heads: int
     head_dim: int
-    active_params: int  # parameters that one token uses; fewer than all in a mixture of experts
+    active_params: int  # number of parameters that one token uses; in a mixture of experts, fewer than all
     weight_bytes: int
     kv_bytes_per_token: int
-    hidden: int = 0  # 0: this and the dimensions below are unknown
+    hidden: int = 0  # 0: this dimension and those below are unknown
     kv_heads: int = 0
     intermediate: int = 0  # width of a feed-forward layer
     vocab: int = 0
     experts: int = 0  # 0: not a mixture of experts
     experts_per_token: int = 0
     expert_intermediate: int = 0
-    shared_intermediate: int = 0  # total width of the experts that every token visits
-    dense_layers: int = 0  # number of layers without experts in a mixture of experts
+    shared_intermediate: int = 0  # total width of the shared experts, which every token visits
+    dense_layers: int = 0  # in a mixture of experts, number of layers without experts
     weight_size: Fraction = Fraction(2)  # bytes per weight
     kv_size: Fraction = Fraction(2)  # bytes per number in the KV cache
 
@@ -65,8 +65,8 @@ class ModelFigures(Struct):
     kv_heads: Count | None = None  # default: heads
     head_dim: Count | None = None  # default: hidden / heads
     active_params: Params | None = None  # default: params
-    intermediate: Width | None = None  # default: computed from the parameters that are not in other matrices
-    vocab: Width | None = None  # default: the output matmul counts as part of the layers
+    intermediate: Width | None = None  # default: computed from the number of parameters that no other matrix has
+    vocab: Width | None = None  # default: unknown; the output matmul then counts as part of the layers
     experts: Width | None = None
     experts_per_token: Width | None = None
     expert_intermediate: Width | None = None
@@ -78,7 +78,7 @@ class ModelFigures(Struct):
 
 
 def read_model(data: object, where: str) -> ModelShape:
-    """Return a model shape by its name in the table, from a mapping of its keys, or from a published `config.json`.
+    """Return a model shape. `data` is a name in the table, a mapping of keys, or the path of a published `config.json`.
 
     A mapping may extend a model of the table: `{like: llama-3.1-8b, dtype_bytes: 1}`.
     """
@@ -115,7 +115,7 @@ def _shape(figures: ModelFigures, where: str) -> ModelShape:
         head_dim,
         active,
         round(params * figures.dtype_bytes),
-        max(1, round(2 * layers * kv_heads * head_dim * kv_size)),  # keys and values
+        max(1, round(2 * layers * kv_heads * head_dim * kv_size)),  # the factor 2 stands for keys and values
         hidden,
         kv_heads,
         weight_size=figures.dtype_bytes,
@@ -125,7 +125,7 @@ def _shape(figures: ModelFigures, where: str) -> ModelShape:
 
 
 def _widths(figures: ModelFigures, where: str, active: int, attended: int) -> dict[str, int]:
-    """Return the widths of layers, experts and vocabulary. `attended` is the total width of the attention matrices."""
+    """Return the widths of layers, experts and vocabulary. `attended` is the total width of all attention matrices."""
     mixture = ("experts", "experts_per_token", "expert_intermediate")
     absent = [key for key in mixture if getattr(figures, key) is None]
     if 0 < len(absent) < len(mixture):

@@ -11,9 +11,9 @@ from headway.latency.shapes import ModelShape
 
 
 class Matmul(Struct, frozen=True):
-    """A set of weights that multiplies the tokens of a step. There are `experts` such sets, of which a token visits
-    `visits`. All matrices of one kind are one set, because the time to read and to compute them depends only on the sum
-    of their sizes."""
+    """A set of weights that multiplies the tokens of a step. There are `experts` such sets, and each token visits
+    `visits` of them. All matrices of one type form one set, because the time to read them and to compute with them
+    depends only on the sum of their sizes."""
 
     weights: float
     bytes_a_weight: float
@@ -24,7 +24,7 @@ class Matmul(Struct, frozen=True):
 class Shard(Struct, frozen=True):
     layers: int
     hidden: int
-    heads: float  # query heads on this GPU
+    heads: float  # number of query heads on this GPU
     head_dim: int
     kv_bytes: float  # bytes of keys and values on this GPU, per token and layer
     matmuls: tuple[Matmul, ...]
@@ -35,7 +35,7 @@ class Shard(Struct, frozen=True):
 
     @property
     def weight_bytes(self) -> float:
-        """The size of all weights on this GPU, including those of every expert."""
+        """The size of all weights on this GPU in bytes, including the weights of all experts."""
         total = 0.0
         for matmul in (*self.matmuls, self.head):
             total += matmul.weights * matmul.experts * matmul.bytes_a_weight
@@ -43,8 +43,8 @@ class Shard(Struct, frozen=True):
 
 
 def shard(model: ModelShape, tp: int, where: str = "model") -> Shard:
-    """Return the part of a model that each of `tp` GPUs computes. Heads, widths and vocabulary are split. If there are
-    fewer KV heads than GPUs, each GPU has one KV head."""
+    """Return the part of a model that each of `tp` GPUs computes. Heads, widths and vocabulary are split between the
+    GPUs. If there are fewer KV heads than GPUs, each GPU has one KV head."""
     if not model.hidden:
         raise HeadwayError(
             f"{where}: the shape of {model.name} is unknown. The latency model `hardware` needs hidden, kv_heads, "
@@ -54,7 +54,8 @@ def shard(model: ModelShape, tp: int, where: str = "model") -> Shard:
     queries = model.heads * model.head_dim / tp
     kv = max(model.kv_heads / tp, 1.0) * model.head_dim
     sparse = model.layers - model.dense_layers if model.experts else 0
-    always = model.layers * hidden * (2 * queries + 2 * kv)  # weights that every token uses, so far of attention
+    # The number of weights that every token uses. It begins with the weights of attention.
+    always = model.layers * hidden * (2 * queries + 2 * kv)
     width = 0.0  # width of the activations, summed over the layers
     matmuls = []
     if sparse:
@@ -81,7 +82,7 @@ def shard(model: ModelShape, tp: int, where: str = "model") -> Shard:
     )
 
 
-# Functions about memory: the KV blocks of an instance, and its static capacity score.
+# Functions about memory: the number of KV blocks of an instance, and its static capacity score.
 
 MOST_BLOCKS: Final = 10**9
 
@@ -89,10 +90,11 @@ MOST_BLOCKS: Final = 10**9
 def kv_blocks(
     model: ModelShape, gpu: Gpu, tp: int, block_tokens: int, utilization: float = 0.9, where: str = "cluster"
 ) -> int:
-    """Return the number of KV blocks that fit in addition to the weights: floor((memory·tp·utilization - weights) /
-    (bytes of a block)).
+    """Return the number of KV blocks that fit into memory in addition to the weights:
+    floor((memory·tp·utilization - weights) / (bytes of a block)).
 
-    This assumes that activations and graph pools fit into the unused share. If you know a measured count, use that.
+    This assumes that activations and graph pools fit into the memory that `utilization` leaves free. If you know a
+    measured number of blocks, use that number.
     """
     part = share(utilization, f"{where}.utilization")
     offered = int(gpu.memory * tp * part)
@@ -111,7 +113,7 @@ def kv_blocks(
 
 
 def _gigabytes(needed: int, offered: int) -> tuple[str, str]:
-    """Return both sizes as strings with enough digits to differ."""
+    """Return both sizes as strings in GB, with enough digits that the strings differ."""
     for digits in range(9):
         texts = f"{needed / 1e9:.{digits}f} GB", f"{offered / 1e9:.{digits}f} GB"
         if texts[0] != texts[1]:

@@ -1,13 +1,14 @@
-"""The time of a step on a GPU, in microseconds, from constants of the GPU and the shape of the model's shard.
+"""The time of a step on a GPU, in microseconds, computed from constants of the GPU and the shape of the model's shard.
 
-    dense work      for each kind of weights: cube root of (time to read the weights³ + time to compute with them³)
+    dense work      for each type of weights: cube root of (r³ + c³), where r is the time to read the weights and c is
+                    the time to compute with them
     element-wise    bytes of norms, rotary embedding and activation / bandwidth of these operations
     decodes         KV bytes / bandwidth, and a time per layer that grows with the batch up to a limit
-    prefill chunks  query-key pairs / rate; more for the past of a chunk that is too short to fill the GPU
-    constants       per step and per layer; also for attention of decodes, of chunks, of both, of chunks with a past
-    communication   two all-reduces per layer, if the model is split
+    prefill chunks  query-key pairs / rate; if a chunk is too short to fill the GPU, its past takes longer
+    constants       per step and per layer; also for the attention of decodes, of chunks, of both, of chunks with a past
+    communication   two all-reduces per layer, if the model is split between several GPUs
 
-The formulas use only + - * /, which every machine rounds in the same way, so results are the same on every machine.
+The formulas use only + - * /. Every machine rounds these in the same way, so results are the same on every machine.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MEGA = 1e6  # 1 TB/s is 1e6 bytes per microsecond, and 1 TFLOP/s is 1e6 operatio
 
 
 class Constants(Struct, frozen=True):
-    """Constants of one GPU, for any model."""
+    """Constants of one GPU, which are the same for all models."""
 
     weights_tb_s: Annotated[float, Doc("reading weights in a matmul", type="TB/s")]
     matmul_tflops: Annotated[float, Doc("computing a matmul", type="TFLOP/s")]
@@ -59,7 +60,7 @@ class Constants(Struct, frozen=True):
     reduce_tb_s: Annotated[float, Doc("bytes of an all-reduce", type="TB/s")] = 1.0
 
     def validate(self, where: str) -> Constants:
-        """Raise an error if more work could take less time, or if a step could take no time."""
+        """Raise an error if these constants could let more work take less time, or let a step take no time."""
         for name in self.__struct_fields__:
             value = getattr(self, name)
             rate = name.endswith(("_tb_s", "_tflops")) or name in ("tile", "fp8_speedup")
@@ -80,7 +81,7 @@ def cube_root(value: float) -> float:
         return 0.0
     mantissa, exponent = frexp(value)
     third, rest = divmod(exponent, 3)
-    mantissa = ldexp(mantissa, rest)  # now in [0.5, 4)
+    mantissa = ldexp(mantissa, rest)  # now the mantissa is in [0.5, 4)
     root = 0.6 + 0.3 * mantissa
     for _ in range(6):
         root -= (root - mantissa / (root * root)) / 3.0
@@ -100,7 +101,8 @@ def matmul_us(gpu: Constants, matmul: Matmul, tokens: float) -> float:
 
 @lru_cache(maxsize=1 << 12)
 def _experts_read(experts: int, visits: int, tokens: float) -> float:
-    """Return the mean number of visited experts if each token chooses at random: E·(1 - (1 - visits / E)^tokens)."""
+    """Return the expected number of experts that at least one token visits: E·(1 - (1 - visits / E)^tokens). This
+    assumes that each token chooses its experts at random."""
     missed, power, left = 1.0, 1.0 - visits / experts, ceil(tokens)
     while left:
         if left & 1:
@@ -111,12 +113,12 @@ def _experts_read(experts: int, visits: int, tokens: float) -> float:
 
 
 def tokens_us(gpu: Constants, part: Shard, tokens: int) -> float:
-    """Return the time of the work that depends only on the number of tokens. This includes the constants per step and
-    per layer."""
+    """Return the time of the work that depends only on the number of tokens, including the constants per step and per
+    layer."""
     paid = tokens + gpu.tile_share * (ceil(tokens / gpu.tile) * gpu.tile - tokens)
     total = gpu.step_us + part.layers * (gpu.layer_us + tokens * part.moved / (gpu.elementwise_tb_s * MEGA))
     for matmul in part.matmuls:
-        total += matmul_us(gpu, matmul, paid if matmul.experts == 1 else tokens)  # padding visits no expert
+        total += matmul_us(gpu, matmul, paid if matmul.experts == 1 else tokens)  # padding tokens visit no expert
     if part.tp > 1:
         moved = tokens * part.hidden * 2.0 * 2.0 * (part.tp - 1) / part.tp
         total += 2 * part.layers * (gpu.reduce_us + moved / (gpu.reduce_tb_s * MEGA))
@@ -124,53 +126,53 @@ def tokens_us(gpu: Constants, part: Shard, tokens: int) -> float:
 
 
 def sequences_us(gpu: Constants, part: Shard, sequences: int) -> float:
-    """Return the time from the last hidden state of each sequence to its next token."""
+    """Return the time to compute the next token of each sequence from its last hidden state."""
     logits = sequences * part.logits * 2.0 / (gpu.logits_tb_s * MEGA)
     return matmul_us(gpu, part.head, sequences) + logits
 
 
 def decodes_us(gpu: Constants, part: Shard, decodes: int) -> float:
-    """Return the part of the attention time of decodes that does not depend on their context."""
+    """Return the attention time of decodes that does not depend on the length of their contexts."""
     return part.layers * (gpu.decode_us + gpu.crowd_us * decodes / (decodes + gpu.crowd_half)) if decodes else 0.0
 
 
 def context_us(gpu: Constants, part: Shard) -> float:
-    """Return the time per token of a decode's context, in a step without chunks."""
+    """Return the attention time of a decode per token of its context, in a step without chunks."""
     return part.layers * part.kv_bytes / (gpu.kv_tb_s * MEGA)
 
 
 def mixed_context_us(gpu: Constants, part: Shard) -> float:
-    """Return the time per token of a decode's context in a step with chunks. In such a step, the kernel reads the
-    context once per query head."""
+    """Return the attention time of a decode per token of its context, in a step with chunks. In such a step, the kernel
+    reads the context once per query head."""
     return max(gpu.mixed_kv * context_us(gpu, part), gpu.padded_rows * pair_us(gpu, part))
 
 
 def beside_us(gpu: Constants, part: Shard, longest: int) -> float:
-    """Return the time that a decode adds to a step with chunks, the longest of which has `longest` tokens."""
+    """Return the time that a decode adds to a step with chunks. The longest of these chunks has `longest` tokens."""
     return part.layers * (gpu.beside_us + gpu.beside_row_us * longest * part.heads / 32.0)
 
 
 def pair_us(gpu: Constants, part: Shard) -> float:
-    """Return the time of a query-key pair in prefill attention."""
+    """Return the time of one query-key pair in prefill attention."""
     narrow = 1.0 + gpu.narrow_heads * max(0.0, 128.0 / part.head_dim - 1.0)
     return part.layers * 4.0 * part.heads * part.head_dim * narrow / (gpu.prefill_tflops * MEGA)
 
 
 def past_token_us(gpu: Constants, part: Shard, tokens: int) -> float:
-    """Return the time per token of the past of a chunk of `tokens` tokens: the time of `tokens` pairs, or more if the
-    chunk is too short to fill the GPU."""
+    """Return the attention time of a chunk of `tokens` tokens per token of its past. This is the time of `tokens`
+    pairs, or more if the chunk is too short to fill the GPU."""
     pair = pair_us(gpu, part)
     read = gpu.short_read * context_us(gpu, part)
     return max(pair * tokens, min(read + gpu.short_pairs * pair * tokens, pair * gpu.fill_rows / part.heads))
 
 
 def chunk_us(gpu: Constants, part: Shard, tokens: int) -> float:
-    """Return the time of a chunk's attention over itself."""
+    """Return the time of the attention of a chunk to its own tokens, without its past."""
     return pair_us(gpu, part) * (tokens * (tokens + 1) * 0.5)
 
 
 def attention_us(gpu: Constants, part: Shard, decoding: bool, past: bool) -> float:
-    """Return the constant time of attention in a step with prefill chunks."""
+    """Return the constant part of the attention time in a step with prefill chunks."""
     return part.layers * (gpu.prefill_us + gpu.mixed_us * decoding + gpu.past_us * past)
 
 

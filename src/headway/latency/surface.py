@@ -12,16 +12,16 @@ from typing import Final
 from headway.latency.base import FOREVER, times
 from headway.latency.exact_numbers import round_ratio
 
-MAX_ENTRIES: Final = 1 << 13  # maximum number of cached curves; a policy's estimator may ask for many counts
+MAX_ENTRIES: Final = 1 << 13  # maximum number of cached curves, because a policy's estimator may ask for many counts
 
 
 class Curve:
-    """The function of the second count, for one value of the first count.
+    """The values of a surface as a function of the second count, for one value of the first count.
 
-    A piece connects two nodes. The values at its ends are rounded inwards to multiples of its length. If there is no
-    multiple between them, the slope of the piece is 0. So the slope is an integer, the piece stays between the values
-    of its nodes, and curves of larger first counts are never lower. At a node, the curve has the exact value of the
-    node. Elsewhere, its error is below one picosecond per token of the piece.
+    A piece connects two nodes. The values at the two ends of the piece are rounded inwards to multiples of its length.
+    If there is no multiple between them, the slope of the piece is 0. So the slope is an integer, the piece stays
+    between the values of its nodes, and curves of larger first counts are never lower. At a node, the curve has the
+    exact value of the node. Between nodes, the error is below one picosecond per token of the piece's length.
     """
 
     __slots__ = ("nodes", "slopes", "starts", "values")
@@ -39,7 +39,8 @@ class Curve:
         self.slopes.append(last)
 
     def at(self, place: int) -> tuple[int, int, int]:
-        """Return the value and the slope at a second count of `place`, and the distance to the next piece."""
+        """Return the value and the slope of the curve at the second count `place`, and the distance to the next
+        piece."""
         piece = bisect_right(self.nodes, place) - 1
         past = place - self.nodes[piece]
         start = self.starts[piece]
@@ -51,11 +52,11 @@ class Curve:
 
 
 class Surface:
-    """A grid of values, interpolated between rows (first counts) and between nodes (second counts).
+    """A grid of values. It is interpolated between rows (first counts) and between nodes (second counts).
 
     Beyond the last node, a row continues with its slope in `lasts`. Beyond the last row, values continue with the trend
-    over the last half of the rows. Before the first row, they equal the first row. The first node is 0. Values must not
-    fall from row to row or from node to node, and slopes in `lasts` must not fall from row to row.
+    over the last half of the rows. Before the first row, values are equal to the first row. The first node is 0. Values
+    must not fall from row to row or from node to node, and slopes in `lasts` must not fall from row to row.
     """
 
     def __init__(self, rows: list[int], nodes: list[int], grid: list[list[int]], lasts: list[int]) -> None:
@@ -66,7 +67,7 @@ class Surface:
     def curve(self, row: int) -> Curve:
         known = self._curves.get(row)
         if known is None:
-            # Extrapolated rows could fall along the second count. The running maximum prevents that.
+            # The values of an extrapolated row could fall along the second count. The running maximum prevents this.
             values = list(accumulate((self._between(row, column) for column in range(len(self.nodes))), max))
             low, high, part, whole = self._around(row)
             last = self.lasts[low] + (self.lasts[high] - self.lasts[low]) * part // whole
@@ -76,7 +77,7 @@ class Surface:
         return known
 
     def start(self, row: int) -> int:
-        """Return the value at a second count of 0."""
+        """Return the value of a row at the second count 0."""
         known = self._starts.get(row)
         if known is None:
             known = self._between(row, 0)
@@ -85,8 +86,8 @@ class Surface:
         return known
 
     def rises(self) -> Surface:
-        """Return a surface of what the second count adds to the value at 0. Values are raised where they would fall
-        from row to row."""
+        """Return a surface of the differences from the value at the second count 0. Where differences would fall from
+        row to row, raise them."""
         grid: list[list[int]] = []
         for row in self.grid:
             before = grid[-1] if grid else [0] * len(row)
@@ -98,8 +99,8 @@ class Surface:
         return Surface(self.rows, self.nodes, grid, [times(slope, factor) for slope in self.lasts])
 
     def _around(self, row: int) -> tuple[int, int, int, int]:
-        """Return the indexes of two rows of the grid, and the position of `row` between them as a fraction: numerator
-        and denominator."""
+        """Return the indexes of two rows of the grid, and the position of `row` relative to them as a fraction:
+        numerator and denominator."""
         rows = self.rows
         if row <= rows[0]:
             return 0, 0, 0, 1

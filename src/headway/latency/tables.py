@@ -1,4 +1,4 @@
-"""Reads the packaged tables of GPUs, models and links, with look-up by name or alias, and CSV files of measured
+"""Read the packaged tables of GPUs, models and links, whose entries have names and aliases. Read CSV files of measured
 steps."""
 
 import csv
@@ -19,12 +19,12 @@ T = TypeVar("T")
 
 
 def plain(name: str) -> str:
-    """Normalize a name: case, `_` and spaces do not matter, so "RTX 4090" is rtx-4090."""
+    """Normalize a name: case, `_` and spaces do not matter, so that "RTX 4090" becomes "rtx-4090"."""
     return name.strip().lower().replace("_", "-").replace(" ", "-")
 
 
 class Table(Generic[T]):
-    """The entries of a file by name, in the order of the file, and the date of the values."""
+    """The entries of a table file by name, in the order of the file. `as_of` is the date of the values."""
 
     def __init__(self, as_of: str, entries: Mapping[str, T], aliases: Mapping[str, str]) -> None:
         self.as_of = as_of
@@ -45,14 +45,14 @@ class Table(Generic[T]):
 
 
 def document_of(file: str) -> dict[str, Any]:
-    """Parse a YAML file of `presets/`."""
+    """Return the content of a YAML file in `presets/`."""
     text = files("headway").joinpath("presets").joinpath(file).read_text(encoding="utf-8")
     document: dict[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # the C loader if built
     return document
 
 
 def load(file: str, key: str, make: Callable[[str, dict[str, Any]], T]) -> Table[T]:
-    """Load a table of `presets/`. The function `make` builds an entry from its name and its keys."""
+    """Load a table from a file in `presets/`. The function `make` creates an entry from its name and its keys."""
     document = document_of(file)
     entries: dict[str, T] = {}
     aliases: dict[str, str] = {}
@@ -70,8 +70,8 @@ Row = tuple[str, dict[str, Any]]
 
 
 def read_rows(path: str | Path, needed: Sequence[str]) -> list[Row]:
-    """Return the rows, each with its location for error messages. If the file has a column `mode`, return only the
-    rows with the mode "graph"."""
+    """Return the rows of a CSV file, each with its location for errors. If the file has a column `mode`, return only
+    the rows with the mode "graph"."""
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)

@@ -1,1 +1,1 @@
-"""Scenarios: the YAML files that describe a run."""
+"""Scenarios: the YAML files that describe a simulation run."""

@@ -28,7 +28,7 @@ Replicas = Annotated[int, Meta(ge=0, le=MOST_INSTANCES)]
 
 
 class Adapters(Struct, frozen=True):
-    """The adapter slots of an instance."""
+    """The slots for LoRA adapters in an instance."""
 
     slots: Annotated[Positive, "adapters that an instance can hold at a time"]
     load_time_ps: Annotated[
@@ -37,7 +37,7 @@ class Adapters(Struct, frozen=True):
 
 
 class Engines(Struct, frozen=True):
-    """Equal instances of one model on one kind of GPU."""
+    """A pool of equal instances of one model on one type of GPU."""
 
     instances: Annotated[
         int, Meta(ge=1, le=MOST_INSTANCES), "number of engines; with an autoscaler, the number at the start"
@@ -76,7 +76,7 @@ class Engines(Struct, frozen=True):
         return low, self.instances if self.max_replicas is None else self.max_replicas
 
     def scales(self) -> bool:
-        """Whether the section sets any key about scaling."""
+        """Return whether the section sets any key in `SCALED`."""
         return any(getattr(self, name) is not None for name in SCALED)
 
     def names(self) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ class Engines(Struct, frozen=True):
         return latency.build(section, self.shape(where), self.card(where), self.tp, place)
 
     def kv_blocks(self, where: str = "cluster") -> int:
-        """Return the number of KV blocks of an instance."""
+        """Return the number of KV blocks in the GPU memory of an instance."""
         if self.kv.gpu_blocks != "auto":
             return self.kv.gpu_blocks
         size, share = self.kv.block_tokens, self.kv.utilization
@@ -127,7 +127,7 @@ class Engines(Struct, frozen=True):
         if self.scaling is not None:
             written["scaling"] = registry.explicit("scaling", self.scaling, "cluster.scaling")
         if self.adapters is not None:
-            written["adapters"] = written.pop("adapters")  # moves the key to the end
+            written["adapters"] = written.pop("adapters")  # move the key to the end of the mapping
         return written
 
     def explicit_halves(self) -> Json:
@@ -188,7 +188,7 @@ class Cluster(Engines, frozen=True):
         return msgspec.structs.replace(cluster, deployments=_deployments(deployments, cluster))
 
     def disaggregated(self) -> bool:
-        """Whether any deployment is disaggregated."""
+        """Return whether any deployment is disaggregated."""
         return any(deployment.architecture == "disaggregated" for deployment in self.by_name().values())
 
     def instance_ids(self) -> list[str]:
@@ -200,7 +200,7 @@ class Cluster(Engines, frozen=True):
         return ids
 
     def scaling_pools(self) -> dict[str, Engines]:
-        """Return the pools of equal instances by name. An autoscaler scales each of them separately."""
+        """Return the pools of equal instances by name. The autoscaler scales each pool separately."""
         pools: dict[str, Engines] = {}
         for name, deployment in self.by_name().items():
             before = "" if self.deployments is None else f"{name}-"
@@ -213,8 +213,8 @@ class Cluster(Engines, frozen=True):
         return {"default": self} if self.deployments is None else {**self.deployments}
 
     def default_model(self) -> str:
-        """Return the model of requests that do not name one. If the cluster serves several models, return an empty
-        string."""
+        """Return the model that serves requests without a model name. If the cluster serves several models, return an
+        empty string."""
         models: set[str] = {deployment.shape().name for deployment in self.by_name().values()}
         return models.pop() if len(models) == 1 else ""
 
@@ -234,7 +234,7 @@ class Cluster(Engines, frozen=True):
 
 
 def _keys(section: Any, where: str, kv: Kv) -> Any:
-    """Return the section with its key `kv` parsed. If `kv` omits a key, it has the value from the argument `kv`."""
+    """Return a copy of the section with its key `kv` parsed. The argument `kv` has the defaults for that key."""
     keys = dict(section) if isinstance(section, dict) else {} if section is None else section
     if isinstance(keys, dict) and "kv" in keys:
         own = {} if keys["kv"] is None else keys["kv"]
@@ -244,8 +244,8 @@ def _keys(section: Any, where: str, kv: Kv) -> Any:
 
 
 def _inherit(kind: type[E], keys: Json, where: str, base: Engines, only: Collection[str] | None = None) -> E:
-    """Return a pool with these keys. It inherits all other keys from `base`. If `only` is given, the pool is a prefill
-    or decode pool, which is itself monolithic."""
+    """Return a pool that has these keys and inherits all other keys from `base`. For a prefill or decode pool, `only`
+    lists the keys that the pool may set; such a pool is itself monolithic."""
     own = read(kind, keys, where, only=only)
     inherited = {name: getattr(base, name) for name in Engines.__struct_fields__}
     if only is not None:
@@ -255,7 +255,7 @@ def _inherit(kind: type[E], keys: Json, where: str, base: Engines, only: Collect
 
 def _check(pool: E, keys: Json, where: str) -> E:
     """Check the keys of a deployment against each other, and return the deployment with its total number of instances.
-    `keys` contains only the keys that the file sets in this section, without inherited ones."""
+    `keys` contains only the keys that the file sets in this section, without inherited keys."""
     halves = pool.halves(where)
     parts = {f"{where}.{role}": half for role, half in halves.items()} or {where: pool}
     for place, part in parts.items():
@@ -301,7 +301,7 @@ def _deployments(sections: Any, cluster: Cluster) -> dict[str, Deployment]:
     if not isinstance(sections, dict) or not sections:
         raise HeadwayError(f"{place}: expected a mapping of names to deployments, got {shown(sections)}.")
     deployments: dict[str, Deployment] = {}
-    shapes: dict[str, tuple[str, latency.ModelShape]] = {}  # model name -> (first deployment, its shape)
+    shapes: dict[str, tuple[str, latency.ModelShape]] = {}  # model name -> (first deployment, model shape)
     for name, section in sections.items():
         if not isinstance(name, str) or not name or len(name) > LONGEST_NAME:
             raise HeadwayError(f"{place}: {shown(name)} is not a deployment's name; use a short text, such as chat.")

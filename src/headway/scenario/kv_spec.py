@@ -15,7 +15,7 @@ from headway.latency.links import ProfileName, Speed, fill_link
 from headway.types import Json
 
 Share = Annotated[float, Meta(gt=0, le=1)]
-TIERS: Final = {  # from the fastest to the slowest tier, each with the default values of its link
+TIERS: Final = {  # the tiers, from the fastest to the slowest, with the default values of the link to each
     "cpu": {"latency": "20us", "bandwidth": "50GB/s"},
     "storage": {"latency": "1ms", "bandwidth": "5GB/s"},
 }
@@ -77,7 +77,7 @@ class Kv(Struct, frozen=True):
     ] = 0.9
 
     def resolved(self) -> Json:
-        """Return the section in the form that a file has. Keys about tiers are included only if there are tiers."""
+        """Return the section as a YAML file has it. Include the keys about tiers only if the cache has tiers."""
         if self.tiers is not None:
             return write(self) | {"tiers": {name: write(tier) for name, tier in self.tiers.items()}}
         eviction = ("eviction",) if self.eviction == "lru" else ()

@@ -16,11 +16,11 @@ from headway.errors import HeadwayError
 from headway.types import PS_PER_SECOND, Json
 from headway.workload import durations
 
-FINE: Final = 1000  # factors are rounded to multiples of 1/1000, so that results are equal on every machine
+FINE: Final = 1000  # factors are rounded to multiples of 1/FINE, so that results are equal on every machine
 
 
 def factor(value: Any, where: str) -> Fraction:
-    """Parse a slowdown: the factor by which steps take longer."""
+    """Parse a slowdown: the factor that multiplies the duration of each step."""
     number = exact(str(value)) if isinstance(value, int | float) and not isinstance(value, bool) else None
     if number is None or not 1 <= number <= 1000:
         raise HeadwayError(f"{where}: expected a number from 1 to 1000, got {shown(value)}.")
@@ -42,7 +42,8 @@ Durations = Annotated[Any, Unit("duration or distribution", _distribution, to_bu
 
 
 class Warmup(Struct, frozen=True):
-    """The warm-up of a new instance: its steps are longer by a factor that falls from `penalty` to 1."""
+    """The warm-up of a new instance: the duration of its steps is multiplied by a factor that falls from `penalty` to
+    1."""
 
     duration_ps: Annotated[PositiveDuration, "length of the warm-up, from when the instance receives requests"]
     curve: Annotated[
@@ -58,7 +59,7 @@ class Warmup(Struct, frozen=True):
     ] = 10
 
     def steps(self) -> list[tuple[int, Fraction]]:
-        """Return the curve as a step function: a list of (offset, factor) pairs. The last pair has the factor 1."""
+        """Return the curve as a step function: a list of (offset, factor) pairs. The factor of the last pair is 1."""
         pieces = 1 if self.curve == "step" else self.pieces
         steps = []
         for piece in range(pieces):
@@ -69,7 +70,7 @@ class Warmup(Struct, frozen=True):
 
 
 class Fault(Struct, frozen=True):
-    """A fault of an instance: when it begins, what it is, and how long it lasts."""
+    """A fault of an instance: its start, its type and its duration."""
 
     at_ps: Annotated[Duration, "when it strikes, in simulated time"]
     instance: Annotated[str, "id of the instance, such as instance-3 or chat-decode-0"]
@@ -145,6 +146,6 @@ def write_faults(faults: tuple[Fault, ...]) -> list[Json]:
 
 
 def _falling(share: Fraction) -> Fraction:
-    """Return 2^(-5·share), interpolated linearly between whole exponents, so that it is exact on every machine."""
+    """Return 2^(-5·share). Interpolate linearly between whole exponents, so that every machine returns the same."""
     whole, rest = divmod(5 * share, 1)
     return Fraction((1 - rest / 2) / 2**whole)

@@ -1,4 +1,4 @@
-"""Changes a scenario from the command line: `--set key.path=value`, and the options that choose policies.
+"""Changes to a scenario from the command line: `--set key.path=value`, and the options that choose policies.
 
 These functions change the plain mapping before validation, so that errors read as if the file contained the change.
 """
@@ -35,7 +35,7 @@ def apply(data: Mapping[str, Any], assignments: Iterable[str], where: str = "--s
 
 
 def put(data: Json, keys: list[str], value: Any, where: str) -> None:
-    """Set the value at one key path of a scenario's mapping. This changes the mapping in place."""
+    """Set the value at one key path of a scenario's mapping, in place."""
     if keys[0] == "seed" and len(keys) > 1 and isinstance(data.get("seed", 0), int):
         data["seed"] = dict.fromkeys(SEEDS, data.get("seed", 0))
     if keys[0] == "policies" and len(keys) > 2:
@@ -75,7 +75,7 @@ def _position(items: list[Any], key: str, where: str) -> int:
 
 
 def _policy(spec: Any, keys: list[str], value: Any, where: str) -> Json:
-    """Return a policy's mapping with one parameter changed. A new name drops the parameters of the old policy."""
+    """Return a policy's mapping with one key set. If this changes the name, drop the parameters of the old policy."""
     if spec is None or isinstance(spec, str):
         spec = {"name": spec} if spec else {}
     if not isinstance(spec, dict):
@@ -92,7 +92,7 @@ def _policy(spec: Any, keys: list[str], value: Any, where: str) -> Json:
 
 
 def _put_scorer(spec: Json, key: str, keys: list[str], value: Any, where: str) -> None:
-    """Apply `scorers.NAME=weight` or `scorers.NAME.parameter=value`. The scorers may be in any of their three forms."""
+    """Apply `scorers.NAME=weight` or `scorers.NAME.parameter=value` to scorers in any of their three forms."""
     if key not in spec and "name" in spec:
         known = {parameter.name: parameter for parameter in find("routing", str(spec["name"]), where).parameters}
         if "scorers" not in known:
@@ -108,13 +108,13 @@ def _put_scorer(spec: Json, key: str, keys: list[str], value: Any, where: str) -
 
 
 def policy_file(path: Path) -> tuple[Json, str | None, list[Json] | None]:
-    """Return the content of a policy file: a bundle's policies by stage, `routing-policy`, and `routing-scorers`.
-    Relative paths in the file resolve against its folder."""
+    """Return the content of a policy file: the policies of a bundle by stage, `routing-policy` and `routing-scorers`.
+    Relative paths in the file resolve against the folder of the file."""
     document = read_yaml(path)
     if is_bundle(document):
         bundle = Bundle.read(path)
         policies: Json = absolute(bundle.policies, path.parent)
-        replace(bundle, policies=policies).check(f"{path}: policies")  # errors name the file
+        replace(bundle, policies=policies).check(f"{path}: policies")  # check here, so that errors name the file
         return policies, None, None
     return {}, *policy_config(path, document)
 
@@ -137,7 +137,7 @@ def policy_config(path: Path, document: Any) -> tuple[str | None, list[Json] | N
 
 
 def with_policies(data: Mapping[str, Any], policies: Mapping[str, Any]) -> Json:
-    """Return a copy of the mapping with these policies by stage. Stages that are not in `policies` keep their own."""
+    """Return a copy of the mapping with these policies by stage. Stages that are not in `policies` stay unchanged."""
     changed: Json = copy.deepcopy(dict(data))
     own = {} if changed.get("policies") is None else changed["policies"]
     if isinstance(own, dict) and policies:  # validation reports a wrong type

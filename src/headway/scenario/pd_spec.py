@@ -51,7 +51,7 @@ class Transfer(Struct, frozen=True):
 
 
 def check_shared(kvs: dict[str, Kv], where: str) -> None:
-    """Check that prefill and decode describe a shared store in the same way."""
+    """Check that the prefill and decode instances describe a shared tier in the same way."""
     prefill, decode = (kv.tiers or {} for kv in kvs.values())
     for name in prefill:
         if name not in decode or not (prefill[name].shared or decode[name].shared):

@@ -1,8 +1,9 @@
-"""Finds the files that a scenario refers to: traces, lengths, measured steps, policy code and the user's classes.
+"""Find the files that a scenario refers to: traces, lengths, measured steps, policy code and the user's classes.
 
-A reference is the value of any key `path` or `file`. The value of `profile` or `model` is a reference if it has the
-extension of a file. So is any `file.py:Class`: as a value, as a key of a mapping, or inside scorers in the form of a
-string. Reading a document makes its references absolute, so that the document's folder is not needed later.
+The value of any key `path` or `file` is a reference. The value of `profile` or `model` is a reference if it has the
+extension of a file. Any `file.py:Class` is a reference too: as a value, as a key of a mapping, or inside scorers that
+are written as one string. Reading a document makes its references absolute, so that the document's folder is not needed
+later.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ ENDINGS = {"path": ("",), "file": ("",), "profile": (".yaml", ".yml"), "model": 
 
 def absolute(value: Any, folder: Path | None = None) -> Any:
     """Return a copy of a document with absolute file paths. Relative paths resolve against `folder`, or else against
-    the current folder. If the file exists in neither, its path stays unchanged; the code that opens it reports the
-    error."""
+    the current folder. If the file exists in neither folder, its path stays unchanged, because the code that opens the
+    file reports the error."""
 
     def find(file: str) -> str:
         try:
@@ -94,8 +95,8 @@ def _name(text: str, change: Change) -> str:
 
 
 def _scorers(text: str, change: Change) -> Any:
-    """If scorers in the form of a string contain a file, convert them to a list. The absolute path of the file may
-    contain the separators of that form."""
+    """If scorers that are written as one string name a file, convert them to a list, because the absolute path of the
+    file may contain the separators of the string."""
     if not registry.is_file(text):
         return text
     try:

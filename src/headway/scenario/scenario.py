@@ -1,5 +1,5 @@
-"""A validated `Scenario` and its YAML form. It contains everything that a run depends on, including policies and
-seeds."""
+"""The class `Scenario` and its YAML form. A scenario contains everything that a simulation run depends on, including
+policies and seeds."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Policy = Annotated[Any, Doc(type="name or mapping")]
 
 
 class Seeds(Struct, frozen=True):
-    """Separate seeds, so that each can vary while the others stay fixed."""
+    """The seeds of a scenario. They are separate, so that one can vary while the others stay fixed."""
 
     workload: Annotated[Seed, "seed of arrivals, lengths and contents"] = 0
     simulation: Annotated[Seed, "seed of policies, routers and scaling"] = 0
@@ -46,7 +46,7 @@ class Seeds(Struct, frozen=True):
 
     @classmethod
     def expand(cls, value: Any, where: str) -> Any:
-        """If the value is a single number, use it for all seeds."""
+        """If the value is a single number, return a mapping with this number for all seeds."""
         if isinstance(value, dict):
             return value
         if not isinstance(value, int) or isinstance(value, bool):
@@ -70,16 +70,16 @@ class Policies(Struct, frozen=True):
     scaling: Annotated[Policy, "replicas of each pool, see [scaling.md](scaling.md)"] = DEFAULT_POLICIES["scaling"]
 
     def build(self, stage: str) -> Any:
-        """Create the policy object of a stage. Policies have state, so every run creates its own."""
+        """Create the policy object of a stage. Because policies have state, every run needs new objects."""
         return registry.build(stage, getattr(self, stage), f"policies.{stage}")
 
     def explicit(self, stage: str) -> Json:
-        """Return the name of the policy and all its parameters, including defaults."""
+        """Return the name and all parameters of a stage's policy, including defaults."""
         return _explicit(stage, getattr(self, stage), f"policies.{stage}")
 
     def resolved(self) -> Json:
-        """Return the policies of all stages. `flow` and `scaling` are omitted if they have their default policy, which
-        does nothing."""
+        """Return the policies of all stages by stage. Omit `flow` and `scaling` if they have their default policy,
+        because that policy does nothing."""
         written = {stage: self.explicit(stage) for stage in STAGES}
         for stage in ("flow", "scaling"):
             if written[stage]["name"] == DEFAULT_POLICIES[stage]:
@@ -112,7 +112,7 @@ class SignalSpec(Struct, frozen=True):
 
 
 class RouterSpec(Struct, frozen=True):
-    """Equal routers in front of one cluster."""
+    """The routers of a cluster, which all have the same policies."""
 
     count: Annotated[int, Meta(ge=1, le=MOST_ROUTERS), "number of routers; with 1, the other keys have no effect"] = 1
     sync_interval_ps: Annotated[
@@ -129,7 +129,7 @@ class RouterSpec(Struct, frozen=True):
 
     @classmethod
     def expand(cls, value: Any, where: str) -> Any:
-        """If the value is a single number, use it as `count`."""
+        """If the value is a single number, return a mapping with this number as `count`."""
         if value is None or isinstance(value, dict):
             return value or {}
         if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_ROUTERS:
@@ -202,7 +202,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
         _check_faults(self)
         for stage in STAGES:
             self.policies.build(stage)
-        name = (self.name or "scenario").encode(errors="replace").decode()  # results are UTF-8
+        name = (self.name or "scenario").encode(errors="replace").decode()  # result files are UTF-8
         return msgspec.structs.replace(self, name=name)
 
     @classmethod
@@ -218,8 +218,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
         return _absolute(write(self))
 
     def key(self) -> str:
-        """Return a digest of the scenario, as 16 hexadecimal digits. It ignores `leap`, `name` and the paths of files,
-        but depends on the content of the files."""
+        """Return a digest of the scenario, as 16 hexadecimal digits. The digest ignores `leap`, `name` and the paths of
+        files, but depends on the content of the files."""
         facts = {key: value for key, value in self.resolved().items() if key not in ("leap", "name")}
         facts = references.replace_by_digests(facts)
         return blake2b(msgspec.json.encode(facts, order="sorted"), digest_size=8).hexdigest()
@@ -234,7 +234,7 @@ def presets() -> list[str]:
 
 
 def load_data(source: Source, assignments: str | Iterable[str] = ()) -> Json:
-    """Return the mapping of a scenario before validation. Relative paths in a file resolve against its folder."""
+    """Return a scenario as a mapping, not yet validated. Relative paths in a file resolve against its folder."""
     if isinstance(source, Scenario):
         data: Any = source.resolved()
     elif isinstance(source, Mapping):
@@ -276,7 +276,7 @@ def _absolute(data: Json, folder: Path | None = None) -> Json:
 
 
 def validate(data: Mapping[str, Any]) -> Scenario:
-    """Read every section strictly. The first mistake raises an error that names its key."""
+    """Read every section of a scenario strictly. The first mistake raises an error that names its key."""
     return read(Scenario, _absolute(dict(data)), "")
 
 
@@ -297,7 +297,7 @@ def _check_models(scenario: Scenario) -> None:
 
 
 def _check_faults(scenario: Scenario) -> None:
-    """Check that the instance of every fault exists at the start, or that an autoscaler may add it."""
+    """Check that the instance of every fault exists at the start, or that the autoscaler may add this instance."""
     known = scenario.cluster.instance_ids() if scenario.faults else []
     for number, fault in enumerate(scenario.faults):
         if fault.instance not in known:
@@ -306,7 +306,7 @@ def _check_faults(scenario: Scenario) -> None:
 
 
 def _explicit(stage: str, spec: Any, where: str) -> Json:
-    """Return the name of a policy and all its parameters, including those of its parts, such as scorers and filters."""
+    """Return the name and all parameters of a policy, including the parameters of its scorers, filters and picker."""
     policy = registry.build(stage, spec, where)
     written = registry.explicit(stage, spec, where, policy)
     if "scorers" in written:
@@ -324,7 +324,7 @@ def _explicit(stage: str, spec: Any, where: str) -> Json:
 
 
 def _explicit_part(stage: str, spec: Any, where: str) -> Json:
-    """Return a scorer, filter or picker with its defaults. The weight of a scorer stays unchanged."""
+    """Return the name of a scorer, filter or picker with all its parameters. The weight of a scorer stays unchanged."""
     name, values = registry.split(spec, where)
     entry = registry.find(stage, name, where)
     written: Json = {"name": name if registry.is_file(name) else entry.name}

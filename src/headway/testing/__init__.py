@@ -1,8 +1,9 @@
-"""Conformance suites for authors of plug-ins: inherit a suite, so that pytest collects its tests, or call `check_...`.
+"""Conformance suites for authors of plug-ins. Inherit a suite, so that pytest collects its tests, or call `check_...`.
 
 A suite runs a plug-in on small fixed scripts. It checks that the plug-in is deterministic, does not write to views,
-reads only what it declares, breaks ties by the lowest index, and returns answers of the right type. The plug-in must
-also decide when all instances are saturated, when only one still serves, and after a time in which none served.
+reads only the signals that it declares, breaks ties by the lowest index, and returns answers of the right type. The
+plug-in must also decide when all instances are saturated, when only one instance still serves requests, and after a
+time in which no instance served requests.
 """
 
 from functools import partial

@@ -26,13 +26,15 @@ MS: Final = PS_PER_SECOND // 1000
 GROUPS: Final = 3  # number of shared prefixes
 PREFIX_TOKENS: Final = 1024
 CROWD: Final = 300  # number of requests in flight on a saturated instance
-WAITS, QUEUES = "waits", "queues"  # answers: the request is delayed or waits for an instance; it is queued
-FREE: Final = ("observed_at", "routed_since_report")  # signals that need no declaration
-FIELDS: Final = [vars(InstanceView)[name].__get__ for name in InstanceView.__slots__]  # reads that are not recorded
+# Plain answers: WAITS if a request is delayed or waits for an instance, and QUEUES if a request is queued.
+WAITS, QUEUES = "waits", "queues"
+FREE: Final = ("observed_at", "routed_since_report")  # signals that a policy may read without declaring them
+# Functions that read a field of a view; `Watch` does not record these reads.
+FIELDS: Final = [vars(InstanceView)[name].__get__ for name in InstanceView.__slots__]
 
 
 class Watch(Struct, eq=False):
-    """Records in `names` the signals that a policy has read while `on` was set."""
+    """Records in `names` the signals that a policy reads while `on` is set."""
 
     on: bool = False
     names: set[str] = set()
@@ -57,7 +59,7 @@ class WatchedView(InstanceView):
 
 
 def requests(count: int, start: int = 0) -> list[Request]:
-    """Return requests 10 ms apart that share prefixes, sessions, tenants and classes. Every call returns the same."""
+    """Return requests 10 ms apart that share prefixes, sessions, tenants and classes. Equal calls return the same."""
     return [_request(number) for number in range(start, start + count)]
 
 
@@ -80,10 +82,10 @@ def _request(number: int) -> Request:
 
 
 class Bench:
-    """Instances and their context. `watch` records which signals the guarded methods read."""
+    """Instances for a policy under test. `watch` records which signals the guarded methods of the policy read."""
 
     def __init__(self, count: int = 4, *, pairs: bool = False) -> None:
-        """If `pairs` is set, the first half are prefill instances and the second half are decode instances."""
+        """If `pairs` is set, the first half of the instances prefill and the second half decode."""
         self.watch = Watch()
         self.views = [
             WatchedView(
@@ -104,19 +106,20 @@ class Bench:
         self.transcript: list[Any] = []
 
     def _truth(self, request: Request) -> list[int]:
-        """Return the cached tokens on each instance. After its first request, a prefix is cached on one instance."""
+        """Return how many tokens of the request each instance has cached. From the second request with a prefix on, one
+        instance has the prefix cached."""
         cached = request.id % GROUPS if request.id >= GROUPS else None
         return [PREFIX_TOKENS if view.index == cached else 0 for view in self.views]
 
     def state(self) -> list[Any]:
-        """Return all values that a policy can read but must not write."""
+        """Return all values that a policy may read but must not change."""
         values: list[Any] = [field(view) for view in self.views for field in FIELDS]
         if self.cluster is not None:
             values += [self.cluster.instances, self.cluster.group, self.cluster.now_ps, self.cluster.priority]
         return values
 
     def guard(self, policy: Any, *methods: str) -> None:
-        """Wrap these methods: record which signals their calls read, and fail if a call writes to a view."""
+        """Wrap these methods of a policy: record which signals they read, and fail if a call writes to a view."""
         for name in methods:
             method = getattr(policy, name, None)
             if method is not None:
@@ -146,7 +149,7 @@ class Bench:
         assert not wrong, f"{type(policy).__name__} reads {', '.join(wrong)}. Declare it in @policy."
 
     def saturate(self) -> None:
-        """Give every instance far more requests than it can serve."""
+        """Add far more requests in flight to every instance than it can serve."""
         for view in self.views:
             view.inflight += CROWD
             view.inflight_tokens += CROWD * PREFIX_TOKENS
@@ -154,7 +157,7 @@ class Bench:
         self.report()
 
     def report(self) -> None:
-        """Set the reported signals of every instance according to its requests in flight."""
+        """Set the reported signals of every instance to values that match its requests in flight."""
         for view in self.views:
             view.running = min(view.inflight, view.max_batch_size)
             view.queued = view.inflight - view.running
@@ -164,7 +167,7 @@ class Bench:
             view.hit_rate = 0.5 if view.inflight else 0.0
 
     def plane(self, **stages: Any) -> ControlPlane:
-        """Return a control plane with these policies, and with basic policies at the other stages."""
+        """Return a control plane that has these policies by stage, and simple policies at the other stages."""
         plain = {"admission": "always", "priority": "none", "routing": "least-loaded"}
         policies = {stage: registry.build(stage, name, f"policies.{stage}") for stage, name in plain.items()} | stages
         control = ControlPlane(

@@ -13,7 +13,8 @@ from headway.testing.suite import PolicySuite, same_twice
 from headway.types import Request
 
 COUNT = 60  # number of requests in a script
-STEPS: Final[list[tuple[int, int, list[Chunk]]]] = [  # number of decodes, sum of their context tokens, chunks
+# Each step has a number of decodes, the sum of their context tokens, and the prefill chunks.
+STEPS: Final[list[tuple[int, int, list[Chunk]]]] = [
     (1, 1, []),
     (1, 4096, []),
     (7, 9000, []),
@@ -27,10 +28,10 @@ STEPS: Final[list[tuple[int, int, list[Chunk]]]] = [  # number of decodes, sum o
 
 
 class SchedulerSuite(PolicySuite):
-    """For a scheduler: its queue returns every request once, in an order that changes only when the queue is called."""
+    """Tests of a scheduler: its queue returns every request once, and its order changes only when it is called."""
 
     stage = "scheduler"
-    ties: bool = True  # whether equal requests must enter in order of arrival
+    ties: bool = True  # whether equal requests must enter the batch in order of arrival
 
     def queue(self) -> Queue:
         return queue_of(self.make())
@@ -42,7 +43,8 @@ class SchedulerSuite(PolicySuite):
         ]
 
     def play(self, count: int = COUNT) -> list[int]:
-        """Run a script in which requests arrive, enter, are preempted, give up and end; return the order of entry."""
+        """Run a script in which requests arrive, enter, are preempted, are abandoned and end; return the order of
+        entry."""
         queue = self.queue()
         waiting: list[Ticket] = []
         running: list[Ticket] = []
@@ -125,7 +127,7 @@ class SchedulerSuite(PolicySuite):
 
 
 class LatencyModelSuite:
-    """For the latency model `model`. `headway.latency.base` specifies what `run` must return."""
+    """Tests of the latency model `model`. `headway.latency.base` specifies what its method `run` must return."""
 
     model: LatencyModel
 

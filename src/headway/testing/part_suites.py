@@ -1,4 +1,4 @@
-"""Suites for the parts of a weighted policy: scorers and filters. A script calls the part at every decision."""
+"""Suites for scorers and filters, the parts of a weighted policy. A script calls the part at every decision."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Ask = Callable[[Request, Sequence[InstanceView], ClusterView], Any]
 
 
 class _Asking:
-    """A routing policy that calls a part with all candidates, and then routes in rotation."""
+    """A routing policy that calls a scorer or filter with all candidates, and then routes in rotation."""
 
     def __init__(self, part: Any, ask: Ask, transcript: list[Any]) -> None:
         self.ask, self.transcript = ask, transcript
@@ -37,7 +37,7 @@ class _PartSuite(RouterSuite):
     ties: bool = True
 
     def ask(self, part: Any, request: Request, candidates: Sequence[InstanceView], cluster: ClusterView) -> list[Any]:
-        """Call the part, check its answer, and return the answer as plain values."""
+        """Call the scorer or filter, check its answer, and return the answer as plain values."""
         raise NotImplementedError
 
     def start(self, bench: Bench) -> tuple[Any, ControlPlane]:
@@ -46,7 +46,7 @@ class _PartSuite(RouterSuite):
         return part, bench.plane(routing=_Asking(part, partial(self.ask, part), bench.transcript))
 
     def first_answer(self) -> list[Any]:
-        """Return the answer for equal and idle instances."""
+        """Return the answer of the scorer or filter for equal and idle instances."""
         bench = self.bench()
         _, control = self.start(bench)
         answer: list[Any] = bench.drive(control, requests(1))[0][1]
@@ -54,7 +54,8 @@ class _PartSuite(RouterSuite):
 
 
 class ScorerSuite(_PartSuite):
-    """For a scorer. Set `ties` to False if equal instances may have different scores, as with a hash of the session."""
+    """Tests of a scorer. If it may score equal instances differently, as a hash of the session does, set `ties` to
+    False."""
 
     stage = "scorer"
 
@@ -73,7 +74,7 @@ class ScorerSuite(_PartSuite):
 
 
 class FilterSuite(_PartSuite):
-    """For a filter: it keeps some of the candidates, in their order."""
+    """Tests of a filter: it keeps some of the candidates and does not change their order."""
 
     stage = "filter"
 

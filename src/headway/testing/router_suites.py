@@ -7,7 +7,7 @@ from headway.types import Reject
 
 
 class RoutingSuite(RouterSuite):
-    """For a routing policy. Set `ties` to False if it has its own tie rule."""
+    """Tests of a routing policy. If the policy breaks ties by its own rule, set `ties` to False."""
 
     stage = "routing"
     ties: bool = True
@@ -36,7 +36,7 @@ class PrioritySuite(RouterSuite):
 
 
 class FlowSuite(RouterSuite):
-    """For flow control: also checks that no request leaves the queue twice."""
+    """Tests of a flow-control policy: in addition, they check that no request leaves the queue twice."""
 
     stage = "flow"
 

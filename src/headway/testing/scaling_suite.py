@@ -8,7 +8,7 @@ from headway.testing.suite import PolicySuite, same_twice
 from headway.types import PS_PER_SECOND
 from headway.views.pool import PoolView
 
-CHECKS = 40  # number of checks in the script
+CHECKS = 40  # number of times that the script asks the autoscaler
 INTERVAL_PS = 30 * PS_PER_SECOND
 
 
@@ -35,7 +35,7 @@ class ScalingSuite(PolicySuite):
         return policy, pool
 
     def play(self, bench: Bench) -> list[int | None]:
-        """Let the load rise and fall; return the policy's answer at each check."""
+        """Let the load rise and fall, and return the answer of the policy at each check."""
         policy, pool = self.start(bench)
         answers = []
         for number in range(1, CHECKS + 1):

@@ -1,4 +1,4 @@
-"""Base classes of the suites. They create the policy under test and have the tests that all router stages share."""
+"""Base classes of the suites. They create the policy under test and contain the tests that all router stages share."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ class PolicySuite:
     parameters: ClassVar[Mapping[str, Any]] = {}
 
     def make(self) -> Any:
-        """Create a new policy in the same way as a run creates it from YAML."""
+        """Create a new policy in the same way as a simulation run creates it from YAML."""
         where = f"policies.{self.stage}"
         if not isinstance(self.policy, type):
             name, parameters = registry.split(self.policy, where)
@@ -41,11 +41,11 @@ class RouterSuite(PolicySuite):
     """Tests of every stage that a router calls. The control plane itself rejects answers of the wrong type."""
 
     def bench(self) -> Bench:
-        """Create the instances. If the policy chooses pairs, there are prefill and decode instances."""
+        """Create the instances. If the policy chooses pairs of instances, half of them prefill and half decode."""
         return Bench(pairs=getattr(self.make(), "pairs", False))
 
     def start(self, bench: Bench) -> tuple[Any, ControlPlane]:
-        """Create the policy in a control plane, and guard its calls."""
+        """Create the policy and a control plane that uses it, and guard the calls of the policy."""
         policy = self.make()
         bench.guard(policy, "bind", "observe")
         control = bench.plane(**{self.stage: policy})
@@ -113,7 +113,7 @@ def run_tests(suite: type[Any], **attributes: Any) -> None:
 
 
 def check_policy(suite: type[PolicySuite], policy: Any, *, ties: bool = True, **parameters: Any) -> None:
-    """Run every test of a suite on a policy. Set `ties` to False if it has its own tie rule."""
+    """Run every test of a suite on a policy. If the policy breaks ties by its own rule, set `ties` to False."""
     run_tests(suite, policy=policy, ties=ties, parameters=parameters)
 
 

@@ -12,7 +12,7 @@ KINDS = (None, "completion", "chat", "agentic", "reasoning")
 
 
 class TraceReaderSuite:
-    """For a trace format: `format` is its `Format`, `sample` a small file with at least two requests."""
+    """Tests of a trace format: `format` is its `Format`, and `sample` is a small file with at least two requests."""
 
     format: ClassVar[Format]
     sample: ClassVar[pathlib.Path]

@@ -1,1 +1,1 @@
-"""Workloads: synthetic requests or the requests of a trace, planned one at a time in order of arrival."""
+"""Workloads: synthetic requests or the requests of a trace, which are planned one at a time in order of arrival."""

@@ -1,4 +1,4 @@
-"""LoRA adapters that a tenant's sessions request, by weight; `base` means no adapter."""
+"""LoRA adapters that a tenant's sessions request. Each adapter has a weight; the name `base` means no adapter."""
 
 from collections import Counter
 from sys import float_info
@@ -17,7 +17,7 @@ LONGEST_NAME: Final = 100
 
 
 class Share(Struct, frozen=True):
-    """The share of an adapter in a tenant's sessions."""
+    """An adapter and its weight: the fraction of a tenant's sessions that request it is proportional to the weight."""
 
     adapter: str | None = None  # None: the model without an adapter
     weight: float = 1.0
@@ -49,11 +49,12 @@ def parse(spec: Any, where: str) -> tuple[Share, ...]:
 
 
 def explicit(shares: tuple[Share, ...]) -> Json:
-    """Return a parsed `adapters` key as a mapping."""
+    """Return a parsed `adapters` key as a mapping of adapter names to weights."""
     return {share.adapter or BASE: share.weight for share in shares}
 
 
 def salt_content(path: Path, output_key: int, adapter: str) -> tuple[Path, int]:
-    """Return a prompt's path and an output key that are specific to an adapter: adapters do not share KV content."""
-    salt = hashing.stable("adapter", adapter) >> 2  # 62 bits, as many as a key has
+    """Return a prompt's path and an output key that are specific to an adapter, because adapters do not share KV
+    content."""
+    salt = hashing.stable("adapter", adapter) >> 2  # a salt of 62 bits, because a key has 62 bits
     return Path(tuple([key ^ salt for key in path.keys]), path.ends), output_key ^ salt

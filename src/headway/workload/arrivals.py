@@ -1,8 +1,9 @@
-"""Arrival processes: arrival times in whole microseconds, in order.
+"""Arrival processes: they yield arrival times in whole microseconds, in ascending order.
 
-Every process except trace and adversarial needs a rate, the inverse of its mean gap. A trace without a rate plays once,
-as recorded; with a rate, it is stretched to that rate and repeated, with one mean gap between repetitions. Adversarial
-needs a rate or an interval. Constant, periodic, trace and adversarial begin at 0, the others after their first gap.
+Every process except trace and adversarial needs a rate, the inverse of its mean gap. If a trace has no rate, it plays
+once, as recorded. If it has a rate, it is stretched to that rate and repeated, with one mean gap between repetitions.
+The adversarial process needs a rate or an interval. The processes constant, periodic, trace and adversarial have their
+first arrival at time 0; the other processes have it after their first gap.
 """
 
 from __future__ import annotations
@@ -40,26 +41,26 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
     "adversarial": ("size", "interval"),
 }
 PROCESSES: Final = tuple(KEYS)
-FIGURES: Final[dict[str, tuple[float, float, float, str]]] = {  # default, minimum, maximum, and a hint for errors
+FIGURES: Final[dict[str, tuple[float, float, float, str]]] = {  # key -> (default, minimum, maximum, hint for errors)
     "cv": (2.0, 0.01, 100, " (for equal gaps use constant)"),
     "alpha": (1.5, 1.05, 100, " (the mean gap is infinite at 1)"),
     "jitter": (0.1, 0, 1, ", as a share of the mean gap"),
     "size": (20, 1, 1_000_000, ""),
 }
-HELD: Final = 100_000  # a repeated trace with more timestamps is not kept in memory, but read again for each repetition
-# Gaps have mean 1 and are multiples of 2^-20. So their sum is exact, and they are coarse enough to hide the last bit of
+HELD: Final = 100_000  # if a repeated trace has more timestamps, its file is read again for each repetition
+# Gaps have mean 1 and are rounded to multiples of 2^-20. So their sum is exact, and the rounding hides the last bit of
 # a logarithm, which differs between machines.
 UNIT: Final = 1 << 20
 SECONDS: Final = re.compile(rb"[+-]?[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?")
 
 
 class Arrival(Struct, frozen=True, omit_defaults=True):
-    """The `arrival` key as a mapping; keys that the process does not have are None."""
+    """The `arrival` key as a mapping. If the process does not use a key, the key is None."""
 
     process: str
-    cv: float | None = None  # coefficient of variation of the gaps: above 1 is burstier than Poisson
-    alpha: float | None = None  # shape of Pareto gaps: below 2 their variance is infinite
-    jitter: float | None = None  # maximum delay of a request, as a share of the mean gap; delays are uniform
+    cv: float | None = None  # coefficient of variation of the gaps: a value above 1 is burstier than Poisson
+    alpha: float | None = None  # shape of Pareto gaps: if it is at most 2, their variance is infinite
+    jitter: float | None = None  # maximum delay of a request, as a fraction of the mean gap; delays are uniform
     path: str | None = None  # a text file with one time in seconds per line, or any trace
     format: str | None = None  # format of that trace, if it cannot be detected
     size: int | None = None  # number of requests per burst, which all arrive at the same time
@@ -67,7 +68,7 @@ class Arrival(Struct, frozen=True, omit_defaults=True):
 
 
 def parse(spec: object, where: str) -> Arrival:
-    """Read an arrival process from its name or its mapping; this does not open its file."""
+    """Read an arrival process from its name or its mapping, without opening the file of a trace."""
     arrival = Arrival(spec) if isinstance(spec, str) else read(Arrival, spec, where)
     place = where if isinstance(spec, str) else f"{where}.process"
     if arrival.process not in KEYS:
@@ -101,7 +102,8 @@ def explicit(arrival: Arrival) -> str | Json:
 
 
 def base_rate(arrival: Arrival, rate: Fraction | None, where: str = "arrival") -> Fraction | None:
-    """Return the rate that is set. If none is set, return the rate of the process itself, or None for a trace."""
+    """Return the rate that is set. If no rate is set, return the rate that follows from the interval of the process.
+    For a trace without a rate, return None."""
     if arrival.interval is not None:
         if rate is not None:
             raise HeadwayError(f"{where}.interval: follows from the rate and the size. Remove either this or the rate.")
@@ -114,9 +116,9 @@ def base_rate(arrival: Arrival, rate: Fraction | None, where: str = "arrival") -
 
 
 def microseconds(arrival: Arrival, rate: Fraction | None, rng: Random, profile: Profile | None = None) -> Iterator[int]:
-    """Yield arrival times in ascending order, from the results of `parse` and `base_rate`.
+    """Yield arrival times in ascending order. `arrival` is a result of `parse`, and `rate` a result of `base_rate`.
 
-    The times never end, unless a trace plays as recorded or the profile stays at 0.
+    The times never end, unless a trace plays as recorded or the profile stays at 0 from some time on.
     """
     if rate is None:
         rate = base_rate(arrival, None)
@@ -136,7 +138,7 @@ def _even(totals: Iterator[int], unit: int, rate: Fraction) -> Iterator[int]:
 
 
 def _totals(arrival: Arrival, rng: Random) -> tuple[Iterator[int], int]:
-    """Return the arrival times at rate 1 as whole numbers, and the whole number that represents one mean gap."""
+    """Return the arrival times as whole numbers, and the whole number that represents one mean gap."""
     uniform = rng.random
     match arrival.process:
         case "constant":
@@ -161,7 +163,7 @@ def _renewals(gap: Callable[[], float]) -> Iterator[int]:
 def _gaps(arrival: Arrival, rng: Random) -> Callable[[], float]:
     """Return a function that draws gaps of mean `UNIT`."""
     uniform = rng.random
-    if arrival.alpha is not None:  # Pareto: least / U^(1 / alpha)
+    if arrival.alpha is not None:  # a Pareto gap is least / U^(1 / alpha), with U uniform
         least, power = UNIT * (arrival.alpha - 1) / arrival.alpha, -1 / arrival.alpha
         return lambda: least * (1.0 - uniform()) ** power
     if arrival.cv is None:
@@ -177,7 +179,8 @@ def _gaps(arrival: Arrival, rng: Random) -> Callable[[], float]:
 def weibull(cv: float) -> tuple[float, float]:
     """Return the shape k of a Weibull distribution with this cv, and its mean at scale 1.
 
-    Both are rounded, so that they are the same on every machine. 1 + cv^2 = G(1 + 2/k) / G(1 + 1/k)^2 falls with k.
+    Both are rounded, so that they are the same on every machine. The search for k uses that the right side of
+    1 + cv^2 = G(1 + 2/k) / G(1 + 1/k)^2 falls as k rises; G is the gamma function.
     """
     target = log(1 + cv * cv)
     low, high = 0.01, 1000.0
@@ -192,10 +195,10 @@ def weibull(cv: float) -> tuple[float, float]:
 
 
 def _recorded_instants(path: pathlib.Path, format: str | None, stretched: bool) -> tuple[Iterator[int], int]:
-    """Return the times of a file, counted from the first, and the whole number that represents their unit.
+    """Return the times of a file, counted from the first time, and the whole number that represents one unit of time.
 
-    The unit is one second. If `stretched`, the unit is one mean gap and the times repeat without end; the file is then
-    read once more, for its span and count.
+    The unit is one second. If `stretched` is set, the unit is one mean gap and the times repeat without end; the file
+    is then read once more, because its span and its number of times must be known first.
     """
     if not stretched:
         return _instants(path, format), PS_PER_SECOND
@@ -208,8 +211,8 @@ def _recorded_instants(path: pathlib.Path, format: str | None, stretched: bool) 
         wrong = "has fewer than two times" if number < 1 else "all times are the same"
         raise HeadwayError(f"{path.name}: {wrong}. Remove the rate, or use the adversarial process.")
 
-    # With the gap to the next repetition, number + 1 times have number + 1 gaps, of mean last / number. All times are
-    # multiplied by `number`, so that they are whole numbers.
+    # A repetition has number + 1 times and, with the gap to the next repetition, number + 1 gaps. The mean gap is
+    # last / number. All times are multiplied by `number`, so that they are whole numbers.
     def pattern() -> Iterator[int]:
         for begin in count(0, (number + 1) * last):
             for at in held if number < HELD else _instants(path, format):
@@ -219,7 +222,7 @@ def _recorded_instants(path: pathlib.Path, format: str | None, stretched: bool) 
 
 
 def _instants(path: pathlib.Path, format: str | None) -> Iterator[int]:
-    """Yield the recorded times in picoseconds, counted from the first."""
+    """Yield the recorded times in picoseconds, counted from the first time."""
     first, last = None, 0
     for place, at in _times(path, format):
         first = at if first is None else first

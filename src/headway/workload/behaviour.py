@@ -1,5 +1,5 @@
-"""Behaviour: how a tenant's traffic differs from ordinary sessions at its rate. Bursts are additional to that rate
-(`docs/workloads.md` lists the types and their keys)."""
+"""Behaviour: how a tenant's traffic differs from ordinary sessions at the tenant's rate. The sessions of bursts are
+additional to that rate. `docs/workloads.md` lists the types of behaviour and their keys."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ class Abusive(Struct, frozen=True, tag_field="type", tag="abusive"):
     kv_exhaustion: Any = None
 
     def validate(self, where: str) -> Abusive:
-        """Read each abuse; an abuse that is off becomes False. If no abuse is set, all are on."""
+        """Read the section of each abuse. An abuse that is switched off becomes False. If the keys name no abuse, all
+        are on."""
         values = {name: getattr(self, name) for name in ABUSES}
         if all(value is None for value in values.values()):
             values = dict.fromkeys(ABUSES, True)
@@ -110,7 +111,7 @@ def parse(spec: object, where: str) -> Behaviour:
 
 
 def check_propensity(probability: float, where: str) -> None:
-    """Raise if bursts are so rare that drawing the next one would take too long."""
+    """Raise if bursts are so rare that drawing the time of the next burst would take too long."""
     check_probability(probability, where)
     if 0 < probability < RAREST:
         raise HeadwayError(
@@ -133,7 +134,8 @@ def _check_factor(factor: float, where: str) -> None:
 
 
 def starts(base: Iterator[int], behaviour: Behaviour, burst_size: float, seed: int, where: str) -> Iterator[Start]:
-    """Return the starts of sessions in microseconds, each with its mark; `base` are the starts of ordinary sessions."""
+    """Return the start of each session in microseconds, with the mark of the session. `base` has the starts of ordinary
+    sessions."""
     mark = _marker(behaviour, burst_size, seed)
     if isinstance(behaviour, Normal):
         return ((at, USUAL) for at in base)
@@ -145,8 +147,8 @@ def starts(base: Iterator[int], behaviour: Behaviour, burst_size: float, seed: i
 def _merge_starts(
     base: Iterator[int], behaviour: Behaviour, mark: Callable[[int], Mark], seed: int, where: str
 ) -> Iterator[Start]:
-    """Yield ordinary starts, volleys and bursts in order of time."""
-    heap: list[tuple[int, int, int, int]] = []  # time, type, number, size of a burst or rest of a volley
+    """Yield the starts of ordinary sessions, volleys and bursts in order of time."""
+    heap: list[tuple[int, int, int, int]] = []  # time, type, number, sessions in the burst or left in the volley
     numbers = count()
     bursts = _bursts(behaviour, seed, where)
     volley, gap = 1, None
@@ -178,7 +180,7 @@ def _merge_starts(
 
 
 def _bursts(behaviour: Behaviour, seed: int, where: str) -> Iterator[tuple[int, int]]:
-    """Yield the times of bursts and the number of sessions in each."""
+    """Yield the time of each burst and the number of sessions in it."""
     if isinstance(behaviour, Adversarial):
         every = durations.parse(behaviour.interval, f"{where}.interval")["value"]
         yield from ((number * every, behaviour.size) for number in count(1))
@@ -194,9 +196,9 @@ def _bursts(behaviour: Behaviour, seed: int, where: str) -> Iterator[tuple[int, 
 
 
 def _marker(behaviour: Behaviour, burst_size: float, seed: int) -> Callable[[int], Mark]:
-    """Return a function that maps the size of a session's burst (0: not in a burst) to the mark of the session.
+    """Return a function that maps the size of a session's burst to the mark of the session. Size 0 means no burst.
 
-    In a burst of n sessions, first prompts are 1 + `burst_size` log2(n) times as long.
+    In a burst of n sessions, the first prompt of each session is 1 + `burst_size` log2(n) times as long as usual.
     """
     if isinstance(behaviour, Abusive):
         return _abuser(behaviour, seed)

@@ -1,4 +1,4 @@
-"""Clients: their SLO targets and closed loops."""
+"""Clients: the SLO targets and the closed loops of tenants."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPEN: Final = ("rate", "arrival", "profile", "behaviour")  # the keys that set t
 
 
 class Slo(Struct, frozen=True):
-    """The `slo` key: a duration for each target; None means no target."""
+    """The `slo` key: the duration of each target. None means no target."""
 
     ttft: Any = None
     tpot: Any = None
@@ -36,12 +36,12 @@ class Slo(Struct, frozen=True):
         return self
 
     def explicit(self) -> Json:
-        """Return the key as a mapping."""
+        """Return the `slo` key as a mapping of the targets that are set."""
         return present(asdict(self))
 
 
 class ClosedLoop(Struct, frozen=True):
-    """The `closed_loop` key: a fixed number of users. Each user either waits for one request or thinks."""
+    """The `closed_loop` key: a fixed number of users. At any time, a user either waits for one request or thinks."""
 
     concurrency: int
     think_time: Any = "1s"
@@ -53,12 +53,12 @@ class ClosedLoop(Struct, frozen=True):
 
 
 def positive_duration(value: object, where: str) -> int | None:
-    """Return a duration in picoseconds, or None if it is not set."""
+    """Return a duration in picoseconds. If the value is None, return None."""
     return None if value is None else positive_duration_ps(value, where)
 
 
 def read_closed_loop(keys: Json, place: dict[str, str]) -> ClosedLoop | None:
-    """Read the closed loop of a tenant, if it has one."""
+    """Return the closed loop of a tenant. If the tenant has no closed loop, return None."""
     if keys.get("closed_loop") is None:
         return None
     loop = read(ClosedLoop, keys["closed_loop"], place["closed_loop"])

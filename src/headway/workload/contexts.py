@@ -1,11 +1,13 @@
-"""Contexts: the part of earlier turns that the prompt of each turn repeats, after the prefix of its group.
+"""Contexts: how much of the earlier turns each prompt of a conversation repeats. The prompt begins with the prefix of
+its group; the context follows.
 
-    linear      the whole history, unchanged: a cache that still holds it hits all of it
-    sublinear   a summary, new in every turn: in turn n, its length is that of the history divided by sqrt(n)
-    bounded     linear up to `context_limit` tokens; beyond that, the oldest tokens are dropped and the rest moves up
+    linear      the whole history, unchanged: if a cache still holds the history, all of it is a hit
+    sublinear   a summary, new in every turn: in turn n, its length is the length of the history divided by sqrt(n)
+    bounded     linear up to `context_limit` tokens; beyond this limit, the oldest tokens are dropped, so that all later
+                tokens change their position
 
-A chain of thought is generated but not repeated. So the answer after it has another position in the next prompt, and
-counts as new text there.
+A chain of thought is generated, but later prompts do not repeat it. So the answer after the chain of thought has
+another position in the next prompt, and counts as new tokens there.
 """
 
 from math import isqrt
@@ -15,7 +17,7 @@ from headway.workload.shapes import MAX_TOKENS
 
 
 class Context:
-    """The context of one conversation. It returns the prompts of the turns."""
+    """The context of one conversation. It creates the prompt of each turn."""
 
     __slots__ = (
         "_added",
@@ -41,7 +43,7 @@ class Context:
         self._limit = limit if growth == "bounded" else None
         self._keys: tuple[int, ...] = ()  # keys of the last prompt
         self._ends: tuple[int, ...] = ()
-        self._output = (0, 0, False)  # the last answer: key, tokens, whether it directly follows the prompt
+        self._output = (0, 0, False)  # the last answer: its key, its tokens, and whether it directly follows the prompt
         self._history = 0  # tokens that a linear context would repeat after the prefix
         self._turn = 0
 
@@ -61,7 +63,7 @@ class Context:
         return self._behind_prefix(self.prefix_tokens + history + new_tokens, key)
 
     def add_answer(self, key: int, tokens: int, hidden: int) -> None:
-        """Record the output of the last prompt: later turns do not repeat its first `hidden` tokens."""
+        """Record the output of the last prompt. Later turns do not repeat the first `hidden` tokens of this output."""
         visible = max(0, tokens - hidden)
         self._output = (key, visible, not hidden)
         self._history += visible

@@ -17,10 +17,10 @@ STEEPEST: Final = 100
 
 
 class Evolution(Struct, frozen=True):
-    """How lengths change within a session; if a key is None, the length of each turn is drawn independently."""
+    """How lengths change within a session. If a key is None, the length of each turn is drawn independently."""
 
-    prompt_growth: float | None = None  # factor by which the number of new tokens grows from turn to turn
-    decode_variation: float | None = None  # CV of the lognormal factor (mean 1) from one answer's length to the next
+    prompt_growth: float | None = None  # ratio of the new tokens of a turn to the new tokens of the previous turn
+    decode_variation: float | None = None  # CV of the lognormal factor (mean 1) between successive output lengths
 
     def validate(self, where: str) -> Evolution:
         growth, variation = self.prompt_growth, self.decode_variation
@@ -34,7 +34,7 @@ class Evolution(Struct, frozen=True):
 class Correlations(Struct, frozen=True):
     """The `correlations` key."""
 
-    prefix: float = 0.0  # probability that a session has the same shared prefix as the previous one
+    prefix: float = 0.0  # probability that a session has the same shared prefix as the previous session
     burst_size: float = 0.0  # in a burst of n sessions, first prompts are 1 + burst_size log2(n) times as long
     session: Evolution = Evolution()
 
@@ -44,6 +44,6 @@ class Correlations(Struct, frozen=True):
         return self
 
     def explicit(self) -> Json:
-        """Return the key as a mapping."""
+        """Return the `correlations` key as a mapping."""
         session = present(asdict(self.session))
         return {"prefix": self.prefix, "burst_size": self.burst_size} | ({"session": session} if session else {})

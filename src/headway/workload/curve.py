@@ -1,5 +1,6 @@
-"""A multiplier of the rate over time, as linear pieces between whole microseconds: its integral, and the change of time
-that makes an arrival process follow this rate. All arithmetic is exact; only the arrival times are rounded."""
+"""A multiplier of the rate over time, as linear pieces between whole microseconds. `Curve` computes its integral and
+rescales the times of an arrival process, so that the arrivals follow the multiplied rate. All arithmetic is exact; only
+the arrival times are rounded."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +23,8 @@ class Piece(NamedTuple):
 
 
 class Curve:
-    """Contiguous pieces from time 0, then a constant level; if `level` is None, the pieces repeat.
+    """Contiguous pieces from time 0. After the last piece, the curve stays at `level`. If `level` is None, the pieces
+    repeat.
 
     Multipliers are stored as multiples of 1/`scale`. Areas are stored doubled, so that they are whole numbers too.
     """
@@ -43,14 +45,15 @@ class Curve:
             self.areas.append(self.areas[-1] + (first + last) * (piece.end - piece.start))
 
     def integral(self, until_ps: int) -> Fraction:
-        """Return the area under the curve before a time, in seconds at multiplier 1."""
+        """Return the area under the curve before a time. The unit of area is one second at multiplier 1."""
         index, since, doubled = self._at(until_ps)
         length, first, slope = self._piece(index)
         doubled += self.areas[index] + 2 * first * since + slope * since**2 / length
         return doubled / (2 * self.scale * US_PER_SECOND)
 
     def _at(self, at_ps: int) -> tuple[int, Fraction, Fraction]:
-        """Return the piece at a time, the microseconds since its start, and the area of earlier repetitions."""
+        """Return the index of the piece at a time, the microseconds since the start of the piece, and the doubled area
+        of earlier repetitions."""
         since, turns = Fraction(at_ps, PS_PER_US), 0
         if self.level is None:
             turns = since // self.times[-1]
@@ -59,7 +62,8 @@ class Curve:
         return index, since - self.times[index], Fraction(turns * self.areas[-1])
 
     def _piece(self, index: int) -> tuple[int, int, int]:
-        """Return length, first value and slope of a piece; the index after the last piece means the final level."""
+        """Return the length, the first value and the change of value of a piece. The index after the last piece means
+        the final level."""
         if index == len(self.first):
             assert self.level is not None
             return 1, self.level, 0
@@ -68,9 +72,9 @@ class Curve:
     def change(self, totals: Iterable[int], unit: int, rate: Fraction) -> Iterator[int]:
         """Yield the microseconds at which the integral of rate × multiplier reaches each of `totals`.
 
-        `unit` is one expected arrival. The iterator ends if the integral never reaches a total. If a total is reached
-        at the start of a period without arrivals, the arrival moves to the end of the period. Targets are doubled areas
-        times `parts`, so they are whole numbers.
+        `unit` represents one expected arrival. The iterator ends if the integral never reaches a total. If the integral
+        reaches a total at the start of a period without arrivals, the arrival moves to the end of the period. Totals
+        are compared as targets: doubled areas times `parts`, which are whole numbers.
         """
         scale, parts = 2 * US_PER_SECOND * self.scale * rate.denominator, unit * rate.numerator
         limit: float = 0
@@ -84,8 +88,8 @@ class Curve:
                 half, whole = first * parts, 2 * first * parts
                 double, square = 2 * first * length, (2 * first * length) ** 2
             if slope:
-                # The maximum number h of half microseconds with
-                # slope h^2 + 2 double h <= 4 length (target - base) / parts
+                # The arrival is h half microseconds after the start of the piece, where h is the largest number with
+                # slope h^2 + 2 double h <= 4 length (target - base) / parts.
                 under = square + slope * (4 * length * (target - base) // parts)
                 root = isqrt(under) if slope > 0 else isqrt(under - 1) + 1 if under else 0
                 at = start + ((root - double) // slope + 1) // 2
@@ -97,7 +101,8 @@ class Curve:
         """Return the piece that contains `target`, or None if the curve never reaches it.
 
         The result is (base, limit, start, latest, length, first, slope). The piece contains the targets from `base` up
-        to `limit`. `latest` keeps a rounded arrival out of a following period without arrivals.
+        to `limit`. `latest` is the latest arrival time, so that a rounded arrival does not fall into a following period
+        without arrivals.
         """
         area, turns = target // parts, 0
         if self.level is None:

@@ -1,6 +1,7 @@
-"""Distributions of durations, such as think times. A draw is a whole number of microseconds.
+"""Distributions of durations, such as think times. Each sample is a whole number of microseconds.
 
-A plain duration is a constant; other distributions are mappings as for lengths, with durations as values.
+A plain duration is a constant. Other distributions are mappings with the same keys as for lengths, but with durations
+as values.
 """
 
 from fractions import Fraction
@@ -27,7 +28,7 @@ FIGURES: Final[dict[str, tuple[str, ...]]] = {  # required keys of each distribu
 
 
 def parse(spec: object, where: str) -> dict[str, Any]:
-    """Return the distribution (`dist`) and its keys in whole microseconds."""
+    """Return the distribution as a mapping of `dist` and its other keys. Durations are in whole microseconds."""
     if not isinstance(spec, dict):
         return {"dist": "constant", "value": microseconds(spec, where)}
     kind, rest = split_kind(spec, where, "dist", FIGURES, "distribution", "distribution")
@@ -62,12 +63,12 @@ def _list(key: str, value: object, where: str) -> list[Any]:
 
 
 def microseconds(value: object, where: str) -> int:
-    """Return a duration in whole microseconds, rounded."""
+    """Return a duration, rounded to whole microseconds."""
     return round(Fraction(duration_ps(value, where), PS_PER_US))
 
 
 def maker(spec: object, where: str) -> Maker:
-    """Parse a distribution once, and return a function that makes samplers of it."""
+    """Parse a distribution, and return a function that creates a sampler from a random stream."""
     figures = parse(spec, where)
     low, high = figures.get("min", 0), figures.get("max", MAX_US)
     kind = figures["dist"]

@@ -1,7 +1,7 @@
-"""Generated traffic: the sessions of the tenants. Each session is drawn when it begins.
+"""Generated traffic: the sessions of the tenants. The length and content of each session are drawn when it begins.
 
-Each tenant has its own random streams and content numbers, so it does not change if another tenant is added or removed.
-Memory grows with the sessions in progress, not with all sessions.
+Each tenant has its own random streams and content numbers. Therefore its requests do not change if another tenant is
+added or removed. Memory grows with the sessions in progress, not with all sessions.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ MAX_REQUESTS: Final = 1_000_000_000
 
 
 class Budget(Struct):
-    """The number of requests left. Sessions take requests from it in the order in which they begin."""
+    """The number of requests that may still be sent. When a session begins, it takes its requests from this number."""
 
     left: int
 
     def take(self, requests: int) -> int:
-        """Take up to this many requests and return the number taken."""
+        """Remove up to this many requests from the budget, and return the number removed."""
         granted = min(requests, self.left)
         self.left -= granted
         return granted
 
 
 def _begin(name: str | None, tenant: Tenant, script: Script, budget: Budget, chained: bool) -> Session:
-    """Begin the session of a script, with at most as many requests as the budget has left."""
+    """Return a session that sends the first requests of a script: as many as the budget allows."""
     requests = budget.take(len(script.steps))
     turns, sender = Turns(script, requests), (name, tenant.name, tenant.priority)
     if chained or not any(step.branch for step in script.steps):
@@ -53,7 +53,7 @@ def _begin(name: str | None, tenant: Tenant, script: Script, budget: Budget, cha
 
 
 class Habits:
-    """The distributions of a tenant's sessions, parsed once for all users of its closed loop."""
+    """The distributions of a tenant's sessions. They are parsed once for all users of the tenant's closed loop."""
 
     def __init__(self, tenant: Tenant, seed: int, model: str) -> None:
         self.tenant = tenant
@@ -80,10 +80,10 @@ class Habits:
 
 
 class Author:
-    """Draws the sessions of a tenant, or of one user of its closed loop."""
+    """Draws the sessions of a tenant, or of one user of the tenant's closed loop."""
 
     def __init__(self, habits: Habits, seed: int, first: int = 0, stride: int = 1) -> None:
-        """Contents are numbered from `first` in steps of `stride`."""
+        """Number the contents of this author from `first` in steps of `stride`."""
         tenant = habits.tenant
         self._next, self._stride = tenant.base + first, stride
         self._models = [
@@ -109,7 +109,7 @@ class Author:
         return Script(planner.kind, model, steps, prefix, first, self._stride, adapter, self._prefix_added)
 
 
-Chooser = Callable[[int], Callable[[], int]]  # takes a seed and returns a function that draws an index
+Chooser = Callable[[int], Callable[[], int]]  # maps a seed to a function that draws an index
 
 
 def _chooser(weights: list[float], name: str) -> Chooser:
@@ -128,8 +128,8 @@ def times(tenant: Tenant, seed: int) -> Iterator[int]:
 def sources(tenants: list[Tenant], seed: int, model: str, requests: int | None, stop_ps: int) -> list[Source]:
     """Return one source per tenant, or per user of a closed loop, in the order of the tenants in the file.
 
-    Tenants with a closed loop get a fixed part of all `requests`, by weight. The other tenants share the rest, in the
-    order in which their sessions begin.
+    Tenants with a closed loop get a fixed number of the `requests`, in proportion to their weight. The other tenants
+    share the rest, in the order in which their sessions begin.
     """
     parts = _parts(tenants, requests)
     closed = sum(part for tenant, part in zip(tenants, parts, strict=True) if tenant.closed_loop is not None)
@@ -141,7 +141,7 @@ def sources(tenants: list[Tenant], seed: int, model: str, requests: int | None, 
             sources.append(Source(sessions, tenant.retry, stop_ps, timeout_ps=tenant.timeout_ps))
             continue
         users, habits = tenant.closed_loop.concurrency, Habits(tenant, seed, model)
-        for user in range(min(users, part)):  # users without any request are skipped
+        for user in range(min(users, part)):  # skip users who would send no request
             quota = Budget(part // users + (user < part % users))
             own = _user(habits, seed, user, quota)
             sources.append(Source(own, tenant.retry, stop_ps, users=1, timeout_ps=tenant.timeout_ps))
@@ -149,7 +149,7 @@ def sources(tenants: list[Tenant], seed: int, model: str, requests: int | None, 
 
 
 def _parts(tenants: list[Tenant], requests: int | None) -> list[int]:
-    """Split the requests between the tenants by weight, in whole numbers with the exact sum."""
+    """Split the requests between the tenants by weight. The result has whole numbers whose sum is `requests`."""
     if requests is None:
         return [MAX_REQUESTS] * len(tenants)
     weights = [Fraction(str(tenant.weight)) for tenant in tenants]
@@ -198,13 +198,14 @@ def _user(habits: Habits, seed: int, user: int, quota: Budget) -> Iterator[Sessi
 
 
 def _check_time(at_ps: int, stop_ps: int, what: str) -> None:
-    """Raise if arrivals would continue beyond the end of the clock."""
+    """Raise if arrivals would continue beyond the latest time that the clock can represent."""
     if at_ps > LAST_PS and stop_ps > LAST_PS:
         raise HeadwayError(f"{what} would arrive {too_late(at_ps)}. Raise the rate.")
 
 
 def requests_alone(tenant: Tenant, seed: int, model: str, requests: int | None, stop_ps: int) -> Iterator[Planned]:
-    """Yield the requests of a tenant whose requests are all independent: contents as from sessions, but faster."""
+    """Yield the requests of a tenant whose requests are all independent. The requests are the same as those of
+    sessions, but this function is faster."""
     own, places = tenant.seed(seed), tenant.places
 
     def lengths(name: str) -> shapes.Draw | None:

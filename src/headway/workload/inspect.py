@@ -1,7 +1,8 @@
-"""Statistics of a trace: rate, lengths, burstiness, tenants, sessions, and the hits of LRU caches in file order.
+"""Statistics of a trace: rate, lengths, burstiness, tenants, sessions, and hits in LRU caches.
 
-With N caches, request i is sent to cache i mod N (round robin), or session i to cache i mod N (sticky), in order of
-first appearance. Blocks have the size that the trace uses; a partly filled last block counts as a block.
+The caches receive the requests in file order. With N caches, request i is sent to cache i mod N (round robin), or all
+requests of session i are sent to cache i mod N (sticky), where sessions are numbered by first appearance. Blocks have
+the size that the trace uses; a partly filled last block counts as a block.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from headway.workload.traces import paths, read_trace
 from headway.workload.traces.blocks import RunTable, id_runs
 from headway.workload.traces.table import Trace, number_sessions
 
-RENUMBER: Final = 2  # mean number of blocks per run below which ids are renumbered
+RENUMBER: Final = 2  # if runs of consecutive ids have fewer blocks than this on average, ids are renumbered
 
-Runs = Callable[[int], Sequence[reuse.Run]]  # returns the runs of a row
+Runs = Callable[[int], Sequence[reuse.Run]]  # maps a row to its runs of block ids
 
 
 def inspect(
@@ -46,13 +47,14 @@ def inspect(
 def describe(
     trace: Trace, capacities: Sequence[int | None], instances: Sequence[int], order: reuse.Order = "first-to-last"
 ) -> Json:
-    """Return the statistics of a loaded trace. Statistics of time need a common clock; those of content need blocks."""
+    """Return the statistics of a loaded trace. Statistics of time need timestamps from a common clock; statistics of
+    content need block ids."""
     clock = trace.info.clock == "trace" and min(trace.arrival_ps) >= 0
     runs = None if trace.info.block_tokens is None else _runs(trace)
     columns = _columns(trace, runs)
     figures: Json = {
         "format": trace.info.format,
-        "clock": trace.info.clock,  # even with a common clock, requests that wait for others may have no time
+        "clock": trace.info.clock,  # requests that wait for others may have no timestamp, even with a common clock
         "requests": len(trace),
         **trace_statistics.overview(columns, clock),
         "tenants": _groups(trace, columns, [label.tenant for label in trace.labels], clock),
@@ -75,9 +77,10 @@ def describe(
 
 
 def _runs(trace: Trace) -> Runs:
-    """Return a function that maps a row to the runs of its blocks.
+    """Return a function that maps a row to the runs of its block ids.
 
-    If ids are hashes, no two are consecutive. They are then renumbered by first appearance, which restores long runs.
+    If the ids are hashes, runs are short, because ids are hardly ever consecutive. The ids are then renumbered in order
+    of first appearance, so that runs become long.
     """
     if sum(trace.blocks.counts) >= RENUMBER * len(trace.blocks.counts):
         return trace.runs
@@ -101,7 +104,8 @@ def _columns(trace: Trace, runs: Runs | None) -> Columns:
 
 
 def _recorded_gaps(trace: Trace) -> array[int]:
-    """Return the gap of each row since the requests that it waits for; by default, the session's previous request."""
+    """Return the gap between each row and the requests that it waits for. By default, a request waits for the previous
+    request of its session."""
     last: dict[int, int] = {}
     parents = []
     for row, session in enumerate(trace.session):
@@ -112,7 +116,8 @@ def _recorded_gaps(trace: Trace) -> array[int]:
 
 
 def _gaps(trace: Trace, parents: Iterable[Sequence[int]]) -> array[int]:
-    """Return the gap between each row and the last of its parents, or NONE if either has no time."""
+    """Return the gap between each row and its latest parent. If the row has no parent or a timestamp is missing, the
+    gap is NONE."""
     stamps = trace.arrival_ps
     gaps = array("q")
     for row, earlier in enumerate(parents):
@@ -122,7 +127,7 @@ def _gaps(trace: Trace, parents: Iterable[Sequence[int]]) -> array[int]:
 
 
 def _groups(trace: Trace, columns: Columns, by_label: Sequence[str | None], clock: bool) -> list[Json]:
-    """Return statistics by tenant, kind or model; an empty list if the trace does not record it."""
+    """Return statistics by tenant, kind or model. If the trace does not record these labels, return an empty list."""
     numbers: dict[str | None, int] = {}
     of_label = [numbers.setdefault(name, len(numbers)) for name in by_label]
     if all(name is None for name in numbers):
@@ -139,7 +144,7 @@ def _sessions(trace: Trace, columns: Columns) -> Json | None:
     begun: set[int] = set()
     think = array("q")
     for row, (session, think_ps) in enumerate(zip(trace.session, trace.think_ps, strict=True)):
-        if think_ps != NONE and (session in begun or row in trace.after):  # a first turn waits for nothing
+        if think_ps != NONE and (session in begun or row in trace.after):  # a first turn waits for no other turn
             think.append(think_ps)
         begun.add(session)
     return figures | {

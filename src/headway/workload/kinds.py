@@ -26,12 +26,12 @@ SUBAGENT_LENGTHS: Final = ("count", "turns", "prompt_tokens")
 
 
 def _dist(**figures: Any) -> Any:
-    """Return a distribution as the default of a field."""
+    """Return a struct field whose default is this distribution."""
     return field(default_factory=lambda: dict(figures))
 
 
 class Kind(Struct, frozen=True, kw_only=True):
-    """The keys of every kind; a length that is not set defaults to that of the tenant."""
+    """The keys of every kind of session. If a length is not set, the tenant's length is the default."""
 
     weight: float = 1.0
     prompt_tokens: Any = None
@@ -50,7 +50,7 @@ class Turns(Kind, frozen=True, kw_only=True):
     turn_tokens: Any = _dist(dist="lognormal", mean=120, std=120, min=4, max=4096)
     think_time: Any = _dist(dist="exponential", mean="10s")
     growth: str = "linear"
-    context_limit: int | None = None  # maximum history of a bounded context, in tokens
+    context_limit: int | None = None  # maximum length of the history in a bounded context, in tokens
 
 
 class Chat(Turns, frozen=True, kw_only=True, tag_field="kind", tag="chat"):
@@ -64,10 +64,10 @@ class Reasoning(Turns, frozen=True, kw_only=True, tag_field="kind", tag="reasoni
 
 
 class Subagents(Struct, frozen=True):
-    """Sub-agents that replace a tool call: `count` of them work in parallel, and the agent waits for all of them.
+    """Sub-agents that replace a tool call: `count` sub-agents work in parallel, and the agent waits for all of them.
 
-    Each sub-agent has its own context, which begins with `prompt_tokens`, and sends `turns` requests, separated by a
-    tool's latency. Its result is its last output.
+    Each sub-agent has its own context, which begins with `prompt_tokens` tokens, and sends `turns` requests, separated
+    by a tool's latency. The result of a sub-agent is its last output.
     """
 
     probability: float
@@ -100,10 +100,10 @@ DURATIONS: Final = ("think_time", "tool_latency")
 class Model(Struct, frozen=True):
     """A model that a tenant's sessions use, and the kinds of these sessions."""
 
-    name: str  # "" for the cluster's model
+    name: str  # an empty string means the cluster's model
     weight: float
     kinds: tuple[AnyKind, ...]
-    own: bool = False  # whether the model has its own kinds
+    own: bool = False  # whether the section of the model sets its kinds
 
 
 class _ModelKeys(Struct, frozen=True):
@@ -114,7 +114,7 @@ class _ModelKeys(Struct, frozen=True):
 
 
 def parse(spec: object, where: str, turns: Any = None) -> AnyKind:
-    """Read a kind from its name or its mapping; `turns` is the default `turns` key of all kinds except completion."""
+    """Read a kind from its name or its mapping. `turns` is the default of the key `turns`, which a completion lacks."""
     name, rest = split_kind(spec, where, "kind", KINDS, "kind", "kind of request")
     if turns is not None and name != "completion":
         rest.setdefault("turns", turns)
@@ -155,7 +155,7 @@ def limit_of(kind: Turns) -> int:
 
 
 def mix(kind: Any, kinds: Any, where: str, turns: Any = None) -> tuple[AnyKind, ...]:
-    """Read the key `kind` or the list `kinds`; if neither is set, the kind is completion."""
+    """Read the key `kind` or the list `kinds`. If neither is set, return the kind completion."""
     if kinds is None:
         return (parse("completion" if kind is None else kind, f"{where}.kind", turns),)
     if kind is not None:
@@ -191,7 +191,7 @@ def models(spec: Any, ours: tuple[AnyKind, ...], where: str, turns: Any = None) 
 
 
 def explicit_mix(kinds: tuple[AnyKind, ...]) -> Json:
-    """Return the keys `kind` or `kinds` of a section."""
+    """Return the key `kind` of a section, or `kinds` if there are several, as a mapping."""
     return {"kind": explicit(kinds[0])} if len(kinds) == 1 else {"kinds": [explicit(kind) for kind in kinds]}
 
 

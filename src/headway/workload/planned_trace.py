@@ -1,7 +1,7 @@
-"""The requests that a workload plans, as the records of a trace.
+"""Convert the requests that a workload plans to the records of a trace.
 
-Answers take no time here. So the delay of a request that waits for an answer is only the think time. A replay adds the
-delay to the end of the answer. Blocks have `BLOCK_TOKENS` tokens.
+Answers take no time here. So the delay of a request that waits for an answer is only the think time. In a replay, the
+request arrives this delay after the end of the answer. Blocks have `BLOCK_TOKENS` tokens.
 """
 
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ from headway.workload.traces.record import Info, Reader, Record, present
 from headway.workload.traffic import Traffic
 
 BLOCK_TOKENS: Final = 16
-IDS_OF_KEY: Final = 1 << 28  # number of block ids reserved for each key of a prompt; no prompt has as many blocks
+IDS_OF_KEY: Final = 1 << 28  # number of block ids reserved for each key of a prompt; no prompt has that many blocks
 
 
 def planned_trace(traffic: Traffic, origin: str) -> Reader:
-    """Return the requests of a traffic as a trace that is open for reading."""
+    """Return a reader that yields the requests of a `Traffic` as records of a trace."""
     info = Info("workload", BLOCK_TOKENS, whole_blocks=True, sessions=traffic.listens, extra={"origin": origin})
     return Reader(info, _records(traffic))
 
@@ -50,7 +50,7 @@ def _records(traffic: Traffic) -> Iterator[Record]:
 
 
 def _blocks(path: Path, numbers: dict[int, int]) -> list[Run]:
-    """Return the full blocks of a prompt as runs of ids: equal prefixes have equal ids."""
+    """Return the ids of the full blocks of a prompt, as runs. Equal prefixes of prompts have equal ids."""
     runs, start = [], 0
     for key, end in path.blocks(BLOCK_TOKENS):
         number = numbers.setdefault(key, len(numbers))

@@ -1,6 +1,8 @@
-"""Plans: the lengths and pauses of a session, all drawn when it begins, so that they do not depend on the cluster.
+"""Plans: the lengths and pauses of a session. All are drawn when the session begins, so that they do not depend on the
+cluster.
 
-Each key has its own random stream, named after the key, so that adding a key does not change other draws.
+Each key has its own random stream, named after the key. Therefore adding a key does not change the values drawn for
+other keys.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from headway.workload.shapes import MAX_TOKENS, Maker
 MOST_STEPS: Final = 10_000  # maximum number of requests of one session
 MOST_THOUGHTS: Final = 10_000  # maximum number of steps in all chains of thought of one session
 
-Lengths = Mapping[str, tuple[Any, str]]  # by key: the distribution, and the path of the key for errors
+Lengths = Mapping[str, tuple[Any, str]]  # key -> (distribution, path of the key in the scenario for errors)
 
 
 class Step(Struct, gc=False):
@@ -37,13 +39,13 @@ class Step(Struct, gc=False):
     hidden_tokens: int = 0  # the first part of the output, which later turns do not repeat
     delay_ps: int = 0
     max_tokens: int | None = None
-    branch: int = 0  # the context that this request continues: 0 for the session's own, else that of a sub-agent
+    branch: int = 0  # the context that this request continues: 0 is the session's context, others belong to sub-agents
     after: tuple[int, ...] = ()  # indices of the steps that this step waits for
     by_user: bool = False  # sent by a person, not by an agent
 
 
 class Mark(Struct, frozen=True, gc=False):
-    """How a session of a burst, or of an abusive tenant, differs from an ordinary one."""
+    """How a session of a burst, or of an abusive tenant, differs from an ordinary session."""
 
     prompt_factor: float = 1.0
     output_factor: float = 1.0
@@ -54,7 +56,7 @@ USUAL: Final = Mark()
 
 
 class Recipe:
-    """The distributions of one kind of session, parsed once for all users of a closed loop.
+    """The distributions of one kind of session. They are parsed once for all users of a closed loop.
 
     `lengths` are the length distributions of the tenant; a kind may override them. `label` is part of the names of the
     random streams, so that several kinds have different streams.
@@ -91,7 +93,7 @@ class Recipe:
 
 
 class Planner:
-    """Draws the sessions of a recipe."""
+    """Draws sessions from the distributions of a recipe."""
 
     def __init__(self, recipe: Recipe, seed: int) -> None:
         def rng(name: str) -> Random:
@@ -109,7 +111,7 @@ class Planner:
             self._sub_uniform = rng("subagents").random
 
     def draw(self, mark: Mark = USUAL) -> list[Step]:
-        """Draw the requests of the next session; each request follows the requests that it waits for."""
+        """Draw the requests of the next session. Each request comes after the requests that it waits for."""
         prompt = clip_length(self._prompt() * mark.prompt_factor) if mark.prompt_factor != 1 else self._prompt()
         if isinstance(self.kind, kinds.Completion):
             return [self._step(prompt, self._output(), mark, by_user=True)]
@@ -131,9 +133,10 @@ class Planner:
         return steps
 
     def _call(self, steps: list[Step], outputs: Iterator[int], mark: Mark) -> None:
-        """Append the request with a tool's result, or the requests of sub-agents and the request with their results."""
+        """Append the requests of a tool call: one request with the tool's result, or else the requests of sub-agents
+        and one request with their results."""
         caller, tool_latency = len(steps) - 1, self._draws["tool_latency"]
-        full = len(steps) > MOST_STEPS - 2  # sub-agents need at least two steps: their own and one with the results
+        full = len(steps) > MOST_STEPS - 2  # sub-agents need at least two steps: their own and the one with the results
         if self._subagents is None or self._sub_uniform() >= self._subagents.probability or full:
             delay = tool_latency() * PS_PER_US
             steps.append(self._step(self._tool_tokens(), next(outputs), mark, delay, after=(caller,)))
@@ -178,7 +181,7 @@ class Planner:
         return Step(tokens, output, hidden, delay_ps, limit, branch, after, by_user)
 
     def _follow_ups(self) -> Iterator[int]:
-        """Yield the new tokens of the turns after the first."""
+        """Yield the number of new tokens of each turn after the first turn."""
         growth, draw = self._evolution.prompt_growth, self._draws["turn_tokens"]
         if growth is None:
             while True:
@@ -189,7 +192,8 @@ class Planner:
             tokens = min(tokens * growth, MAX_TOKENS)
 
     def _outputs(self) -> Iterator[int]:
-        """Yield the output lengths of a session: independent draws, or the previous length times a factor of mean 1."""
+        """Yield the output lengths of a session: independently drawn lengths or, with `decode_variation`, the previous
+        length times a factor of mean 1."""
         variation = self._evolution.decode_variation
         if variation is None:
             while True:
@@ -207,7 +211,7 @@ def clip_length(tokens: float) -> int:
 
 
 class Script(Struct, frozen=True, gc=False):
-    """A drawn session: its steps, its shared prefix, and the numbers of its contents."""
+    """A session as drawn: its steps, its shared prefix, and the numbers of its contents."""
 
     kind: kinds.AnyKind
     model: str
@@ -220,8 +224,8 @@ class Script(Struct, frozen=True, gc=False):
 
 
 class Turns(Sequence[Turn]):
-    """The first `count` requests of a script, created on demand. Each request is read once, and the requests of one
-    branch are read in order. So memory holds one context per branch, not all prompts."""
+    """The first `count` requests of a script, created on demand. Callers must read each request once, and the requests
+    of one branch in order. So memory holds one context per branch, not all prompts."""
 
     __slots__ = ("_contexts", "_count", "_script")
 

@@ -1,4 +1,4 @@
-"""Shared-prefix groups: prompts of one group begin with the same tokens, such as a common system prompt.
+"""Shared-prefix groups: all prompts of a group begin with the same tokens, such as a common system prompt.
 
 The first `tokens` tokens of a prompt are the group's prefix. By default they are part of `prompt_tokens`; with `added`,
 they come in addition. If `tokens` is a distribution, each group draws its length
@@ -26,7 +26,7 @@ from headway.workload.traces.record import present
 
 MAX_GROUPS: Final = 10_000_000
 NO_GROUP: Final = -1
-NAMED: Final = 1 << 60  # numbers of named groups begin here, above the numbers of all other groups
+NAMED: Final = 1 << 60  # first number of named groups; it is above the numbers of all other groups
 
 
 class Prefix(Struct, frozen=True):
@@ -40,10 +40,10 @@ class Prefix(Struct, frozen=True):
 
 
 class Group(Struct, frozen=True):
-    """One entry of a list of groups."""
+    """An entry of the list `groups`: a named group."""
 
     name: str
-    tokens: int | None = None  # default: the `tokens` of `prefix`
+    tokens: int | None = None  # None: the `tokens` key of `prefix`
     popularity: float = 1.0
     reuse: float = 1.0
 
@@ -111,7 +111,7 @@ def _read_groups(prefix: Prefix, where: str) -> list[Group]:
 
 
 def _popularity(prefix: Prefix, where: str) -> str | Json | list[Any]:
-    """Return how groups are drawn: "uniform", a zipf distribution with its exponent, or weights."""
+    """Return the checked `popularity` key: "uniform", a zipf distribution with its exponent, or a list of weights."""
     spec = prefix.popularity
     if isinstance(spec, list):
         try:
@@ -135,7 +135,7 @@ def _popularity(prefix: Prefix, where: str) -> str | Json | list[Any]:
 
 
 class Beginnings:
-    """The shared prefixes of a tenant's sessions: the same groups, keys and lengths for all users of a closed loop."""
+    """The shared prefixes of a tenant's sessions. All users of a closed loop have the same groups, keys and lengths."""
 
     def __init__(self, prefix: Prefix, seed: int, base: int, common_seed: int, where: str) -> None:
         """`seed` is the seed of the tenant; `common_seed` is the seed that all tenants share."""
@@ -147,12 +147,12 @@ class Beginnings:
         if prefix.tokens is not None and not isinstance(prefix.tokens, int):
             self._tokens = shapes.maker(prefix.tokens, f"{where}.tokens")
         self._members = _members(prefix)
-        self._lengths: dict[int, tuple[int, int]] = {}  # key and length by group, only for groups drawn so far
+        self._lengths: dict[int, tuple[int, int]] = {}  # group -> (key, length), only for groups drawn so far
 
     def sampler(self, seed: int, correlation: float = 0.0) -> Callable[[], tuple[int, int]]:
-        """Return a function that draws the prefix of each session: its key and tokens, or (0, 0) for no prefix.
+        """Return a function that draws the prefix of each session as (key, tokens). (0, 0) means no prefix.
 
-        `correlation` is the probability that a session has the same prefix as the previous one.
+        `correlation` is the probability that a session has the same prefix as the previous session.
         """
         group = _correlate(_chooser(self._prefix, self._members, seed), correlation, seed)
         lengths, measure = self._lengths, self._measure
@@ -164,7 +164,7 @@ class Beginnings:
         return draw
 
     def _measure(self, member: int) -> tuple[int, int]:
-        """Return the key and length of a group; a named group has the same key and random stream in all tenants."""
+        """Return the key and the length of a group's prefix. A named group has the same key in all tenants."""
         tokens, number, name = self._prefix.tokens, self._base + member, str(member)
         seed, common_seed = self._seeds
         if self._groups is not None:
@@ -180,7 +180,7 @@ class Beginnings:
 
 
 def _members(prefix: Prefix) -> shapes.Maker:
-    """Return a function that makes samplers of groups by popularity."""
+    """Return a function that creates samplers, which draw groups by popularity."""
     popularity, groups = prefix.popularity, prefix.groups
     weights: Iterable[float] | None = None
     if isinstance(groups, list):
@@ -205,14 +205,15 @@ def _chooser(prefix: Prefix, members: shapes.Maker, seed: int) -> Callable[[], i
     uniform = stream(seed, "workload.prefix.share").random
 
     def choose() -> int:
-        member = draw()  # drawn for every session, so that `share` changes no other session's group
+        member = draw()  # draw for every session, so that `share` does not change the groups of other sessions
         return member if uniform() < (share if shares is None else shares[member]) else NO_GROUP
 
     return choose
 
 
 def _correlate(draw: Callable[[], int], correlation: float, seed: int) -> Callable[[], int]:
-    """Repeat the previous draw with probability `correlation`; this does not change the popularity of groups."""
+    """Return a function that repeats the previous result of `draw` with probability `correlation`, and otherwise calls
+    `draw`. This does not change the popularity of groups."""
     if not correlation:
         return draw
     uniform, last = stream(seed, "workload.correlations.prefix").random, draw()

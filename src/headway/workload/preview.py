@@ -1,7 +1,7 @@
-"""Statistics of the first requests of a workload, without a simulation.
+"""Compute statistics of the first requests of a workload, without a simulation.
 
 Answers take no time here. So requests that wait for an answer (the next turn of a session, the next request of a closed
-loop) arrive earlier than in a run. Lengths, contents and think times are the same as in a run.
+loop) arrive earlier than in a simulation. Lengths, contents and think times are the same as in a simulation.
 """
 
 from fractions import Fraction
@@ -21,9 +21,9 @@ REQUESTS: Final = 10_000
 
 
 class Prefixes(Struct):
-    """An unlimited cache of earlier prompts and outputs, measured in tokens."""
+    """An unlimited cache of earlier prompts and outputs. It counts the tokens that later prompts find in the cache."""
 
-    known: dict[int, int] = field(default_factory=dict)  # length of each cached run in tokens, by key
+    known: dict[int, int] = field(default_factory=dict)  # key -> number of cached tokens
     prompt_tokens: int = 0
     tokens_hit: int = 0
     requests_hit: int = 0
@@ -47,14 +47,15 @@ class Prefixes(Struct):
 
 
 def preview(spec: WorkloadSpec, seed: int = 0, model: str = "", requests: int = REQUESTS) -> Json:
-    """Return statistics of the first `requests` requests of a workload, or of all requests if there are fewer."""
+    """Return statistics of the first `requests` requests of a workload. If it has fewer requests, use all of them."""
     figures = look(spec.plan(seed, model), requests)
     figures["expected_requests"] = _expect(spec, figures)
     return figures
 
 
 def _expect(spec: WorkloadSpec, figures: Json) -> int | None:
-    """Return the number of requests if all were planned. Otherwise estimate it from `requests` and the duration."""
+    """Return the number of requests of the workload. If not all of them were planned, estimate the number from the keys
+    `requests` and `duration`."""
     if figures["complete"]:
         return int(figures["requests"])
     within = _within(spec, figures)
@@ -64,7 +65,7 @@ def _expect(spec: WorkloadSpec, figures: Json) -> int | None:
 
 
 def _within(spec: WorkloadSpec, figures: Json) -> int | None:
-    """Extrapolate the requests so far to the whole duration: for an open loop by its profile, otherwise linearly."""
+    """Extrapolate the number of requests to the whole duration: by the profile for an open loop, otherwise linearly."""
     so_far_ps = round((figures["first_s"] + figures["span_s"]) * PS_PER_SECOND)
     if spec.duration is None or not so_far_ps:
         return None
@@ -84,9 +85,9 @@ def _within(spec: WorkloadSpec, figures: Json) -> int | None:
 
 
 def look(traffic: Traffic, requests: int) -> Json:
-    """Return statistics of the first requests of a traffic."""
+    """Return statistics of the first `requests` requests of a `Traffic`."""
     columns, prefixes = Columns(), Prefixes()
-    tenants, kinds, models, sessions = (dict[str, int]() for _ in range(4))  # number of each name
+    tenants, kinds, models, sessions = (dict[str, int]() for _ in range(4))  # index of each name
     last_ps: dict[int, int] = {}  # latest arrival by session
     source = iter(traffic)
     for planned in islice(source, requests):

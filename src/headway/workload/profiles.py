@@ -1,8 +1,8 @@
-"""Load profiles: the rate over time, as a multiplier of the base rate (`docs/scenario.md` lists their keys).
+"""Load profiles: the rate over time, as a multiplier of the base rate. `docs/scenario.md` lists their keys.
 
-The multiplier is 1 before the first level, and outside spikes and segments. The last level lasts forever, as does the
-value at the end of a ramp. Every profile is a `Curve`, which rescales the time of an arrival process: the n-th request
-arrives when the integral of the rate reaches the n-th arrival time of the process at rate 1.
+The multiplier is 1 before the first level, and outside spikes and segments. The last level lasts forever, and so does
+the value at the end of a ramp. Every profile has a `Curve`, which rescales the time of an arrival process: the n-th
+request arrives when the integral of the rate reaches the n-th arrival time of the process at rate 1.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from headway.workload.durations import microseconds
 
 MILLION: Final = 1_000_000
 ONE: Final = Fraction(1)
-HALF_DAY: Final = 48  # number of samples in half a diurnal period
+HALF_DAY: Final = 48  # number of samples of the cosine in half a diurnal period
 
 
 class Profile(Struct, frozen=True, tag_field="type"):
-    """A profile as written, with its defaults."""
+    """A profile as the scenario writes it, with defaults for keys that are not set."""
 
     def curve(self, where: str = "profile") -> Curve:
-        """Return the multiplier over time; an invalid value raises an error that names its key."""
+        """Return the multiplier over time. If a value is invalid, raise an error that names its key."""
         raise NotImplementedError
 
     def arrivals_before(self, rate: Fraction, until_ps: int) -> Fraction:
@@ -45,7 +45,7 @@ class Constant(Profile, frozen=True, tag="constant"):
 
 
 class Diurnal(Profile, frozen=True, tag="diurnal"):
-    """A cosine between `low` and `high` with its peak at `peak_at` (default: half a period), sampled 96 times a period.
+    """A cosine between `low` and `high` with its peak at `peak_at` (default: half a period). A period has 96 samples.
 
     The mean of a period is exactly (low + high) / 2. By default `high` is 2 - `low`, so that the mean is the base rate.
     """
@@ -75,8 +75,8 @@ class Diurnal(Profile, frozen=True, tag="diurnal"):
         if high < low:
             raise HeadwayError(f"{where}.high: must be at least 'low', {self.low:g}, got {self.high:g}.")
         peak = Fraction(microseconds(self.peak_at, f"{where}.peak_at"), half) % 2
-        # Rounding to millionths hides differences between machines. The second half is the negative of the first, so
-        # that the mean is exact.
+        # Rounding to millionths hides differences between machines. The second half of the samples is the negative of
+        # the first half, so that the mean is exact.
         turns = [float(Fraction(sample, HALF_DAY) - peak) for sample in range(HALF_DAY)]
         waves = [Fraction(round(cos(pi * turn) * MILLION), MILLION) for turn in turns]
         levels = [(low + high + (high - low) * wave) / 2 for wave in (*waves, *(-wave for wave in waves), waves[0])]
@@ -92,7 +92,7 @@ class Repeatable(Profile, frozen=True, kw_only=True):
     repeat: Any = UNSET
 
     def pieces(self, where: str) -> tuple[list[Piece], Fraction]:
-        """Return the pieces from time 0 on, some of which may be empty, and the level after the last piece."""
+        """Return the pieces from time 0 on and the level after the last piece. Some pieces may be empty."""
         raise NotImplementedError
 
     def curve(self, where: str = "profile") -> Curve:
@@ -153,7 +153,7 @@ class Ramp(Repeatable, frozen=True, tag="ramp"):
 
 
 class Spike(Repeatable, frozen=True, tag="spike"):
-    """The rate is multiplied by `multiplier` for `duration` from `at` on, then returns linearly within `recovery`."""
+    """The multiplier is `multiplier` from `at` for `duration`, and then returns linearly to 1 within `recovery`."""
 
     at: Any
     multiplier: float

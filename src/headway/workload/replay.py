@@ -1,8 +1,8 @@
-"""Replay: the traffic of the `trace:` key.
+"""Replay: the traffic of a workload with the key `trace`.
 
-With `timestamps`, every request arrives at its recorded time. With `think`, a request first waits until the requests
-that it depends on have ended, and then for its recorded delay. If the simulated cluster is slower than the recorded
-one, `timestamps` inflates tail latencies and can change which policy wins.
+With `replay: timestamps`, every request arrives at its recorded time. With `replay: think`, a request waits until the
+requests that it depends on have ended, and then for its recorded delay. If the simulated cluster is slower than the
+recorded cluster, `timestamps` inflates tail latencies and can change which policy wins.
 """
 
 import pathlib
@@ -51,7 +51,7 @@ def traffic(
     retry: Retry = NO_RETRY,
     timeout_ps: int | None = None,
 ) -> Traffic:
-    """Return the requests of a trace; `declared` draws the max_tokens that clients send, in the order of the trace."""
+    """Return the traffic of a trace. `declared` draws the max_tokens that clients send, in the order of the trace."""
     reader = _open(spec, seed)
     clock = Clock(spec.speed, stop_ps)
     maker = Maker(model, declared)
@@ -105,13 +105,13 @@ def _sessions(spec: TraceSpec, info: Info) -> str:
 
 
 def _thinks(spec: TraceSpec, info: Info) -> bool:
-    """Return whether requests wait for each other; by default only requests of recorded sessions do."""
+    """Return whether requests wait for each other. By default, only requests of recorded sessions do so."""
     recorded = _sessions(spec, info) == "recorded"
     return recorded if spec.replay is None else spec.replay == "think"
 
 
 def _streams(spec: TraceSpec, info: Info) -> bool:
-    """Return whether the trace can be replayed while it is read, because no request depends on a later one."""
+    """Return whether the trace can be replayed while it is read, that is, no request depends on a later row."""
     return info.block_tokens is None and info.clock == "trace" and spec.starts is None and not _thinks(spec, info)
 
 
@@ -135,7 +135,7 @@ def _stream_requests(spec: TraceSpec, reader: Reader, clock: Clock, maker: Maker
 
 
 class Replay:
-    """A trace in memory, and how to replay it."""
+    """A trace in memory, and the options of its replay."""
 
     def __init__(self, spec: TraceSpec, trace: Trace, seed: int, clock: Clock, maker: Maker) -> None:
         self._trace = trace
@@ -205,7 +205,8 @@ class Replay:
             yield scale(check_stamp(row, at_ps)), row
 
     def _shifted_times(self) -> Iterator[tuple[int, int]]:
-        """Yield arrival times and rows. Each session has a new start; its requests keep their offset from the first."""
+        """Yield arrival times and rows. Each session begins at a new time, and its requests keep their offset from the
+        first request."""
         stamps, scale = self._trace.arrival_ps, self._clock.scale
         coming: list[tuple[int, int]] = []
         for start_ps, rows in zip(self._begins(), groups(self._trace, self._session), strict=False):
@@ -222,7 +223,7 @@ class Replay:
     # --- by think time -------------------------------------------------------------------------------------------
 
     def _sessions(self) -> Iterator[SessionStart]:
-        """Yield the sessions in order of their start."""
+        """Yield the sessions in order of their start times."""
         stamps = self._trace.arrival_ps
         sessions = groups(self._trace, self._session)
         if self._starts is not None:
@@ -247,7 +248,7 @@ class Replay:
         sender = sender_of(self._labels(rows[0]), None if session < 0 else self._names[session])
         plans = waits(self._trace, self._session, rows)
         scale = self._clock.scale
-        if not any(row in self._trace.after for row in rows):  # each request waits for the previous one
+        if not any(row in self._trace.after for row in rows):  # each request waits for the previous request
             return Chain(*sender, (self._turn(row, scale(delay_ps)) for row, _, delay_ps in plans), len(rows))
         number = {row: place for place, row in enumerate(rows)}
         turns, after = [], []
@@ -259,7 +260,7 @@ class Replay:
     # --- used by both --------------------------------------------------------------------------------------------
 
     def _begins(self) -> Iterator[int]:
-        """Return the start times of sessions, in picoseconds, as the `starts` key sets them."""
+        """Return the start times of sessions that follow from the `starts` key, in picoseconds."""
         starts = self._starts
         assert starts is not None
         if starts.rate is None:

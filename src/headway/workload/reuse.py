@@ -1,12 +1,14 @@
 """Reuse: the hits of prompts in LRU caches. Prompts are runs of block ids, in order of arrival.
 
-A prompt hits its leading blocks that are in the cache. Then all its blocks are touched, first to last or tail first,
-and the least recently used blocks above the capacity are evicted. Only the order matters, not time or output tokens.
+A prompt hits its leading blocks that are in the cache. Then all its blocks are touched, in the order first-to-last or
+tail-first, and the least recently used blocks above the capacity are evicted. Only the order of the prompts matters,
+not time or output tokens.
 
-The cost is per run, not per block. An LRU cache of c blocks holds the c blocks touched last, so one order serves caches
-of all sizes. Each block has the number of its last touch. A cache holds the blocks whose number is at or above its
-`floor`, which never falls. A run touched at once has consecutive numbers, so the order is stored as stretches of ids
-with a constant `shift` from id to number. With tail first, numbers would fall as ids rise, so ids are negated.
+The cost is per run, not per block. An LRU cache of c blocks holds the c blocks that were touched last. Therefore one
+record of touches serves caches of all sizes. Touches are numbered, and each block has the number of its last touch. A
+cache holds the blocks whose number is at or above the `floor` of the cache, which never falls. The blocks of a run are
+touched one after another, so their numbers are consecutive. Therefore numbers are stored as stretches: ranges of ids
+with a constant `shift` from id to number. With tail-first, numbers would fall as ids rise, so ids are negated.
 """
 
 from bisect import bisect_left, bisect_right
@@ -16,18 +18,19 @@ from typing import Final, Literal
 from msgspec import Struct
 
 Order = Literal["first-to-last", "tail-first"]  # the order in which the blocks of a prompt are touched
-Run = tuple[int, int]  # first id, count
+Run = tuple[int, int]  # first id, number of consecutive ids
 Stretches = tuple[list[int], list[int], list[int]]  # starts, ends and shifts, in order of id
 
 ORDERS: Final[tuple[Order, ...]] = ("first-to-last", "tail-first")
 BUCKET_BITS: Final = 14  # one list of stretches covers 2^BUCKET_BITS ids, so that no list grows long
-SPARSE: Final = 4  # number of log entries per stretch above which the log is rebuilt
+SPARSE: Final = 4  # if the log has more entries per stretch than this, it is rebuilt
 SHORT: Final = 1024  # a log with up to this many entries is never rebuilt
 NO_STRETCHES: Final[Stretches] = ([], [], [])
 
 
 class Hits(Struct):
-    """The blocks hit, by capacity; for the largest capacity also the tokens hit and the requests with a hit."""
+    """The number of block hits for each capacity. For the largest capacity, also the tokens hit and the number of
+    requests with a hit."""
 
     blocks: list[int]
     referenced: int = 0
@@ -37,24 +40,24 @@ class Hits(Struct):
 
 
 class Caches:
-    """Caches of several `capacities` (ascending, None for unlimited last) that receive the same prompts."""
+    """Caches that receive the same prompts. Their `capacities` are ascending; None means unlimited and is the last."""
 
     def __init__(self, capacities: Sequence[int | None], order: Order = "first-to-last") -> None:
         self._tail_first = order == "tail-first"  # if true, all ids below are negated
         self._limits = [capacity for capacity in capacities if capacity is not None]
         self._floors = [0] * len(capacities)
-        self._live = [0] * len(self._limits)  # number of blocks at or above each floor
+        self._live = [0] * len(self._limits)  # number of blocks in each cache, at or above its floor
         self._buckets: dict[int, Stretches] = {}
         self._stretches = 0
         self._now = 0
-        # The log: runs in the order of their touches, to find the next blocks to evict.
+        # The log lists runs in the order of their touches. It serves to find the next blocks to evict.
         self._times: list[int] = []
         self._firsts: list[int] = []
         self._counts: list[int] = []
 
     def offer(self, runs: Sequence[Run], hits: list[int]) -> int:
-        """Look up a prompt, add the number of blocks that each cache hits to `hits`, and touch the prompt's blocks.
-        Return the number of blocks that the largest cache hits."""
+        """Look up a prompt in each cache, add the number of hit blocks of each cache to `hits`, and touch the prompt's
+        blocks. Return the number of hit blocks in the largest cache."""
         walked = self._count_hits(runs, hits)
         if self._tail_first:
             for first, count in reversed(runs):
@@ -75,11 +78,11 @@ class Caches:
 
     def _count_hits(self, runs: Sequence[Run], hits: list[int]) -> int:
         floors = self._floors
-        smallest = 0  # index of the smallest cache that still hits; larger caches hold the same blocks and more
+        smallest = 0  # index of the smallest cache that still has hits; larger caches hold the same blocks and more
         walked = 0
         for length, oldest in self._walk_mirrored(runs) if self._tail_first else self._walk(runs):
             while floors[smallest] > oldest:
-                # With tail first, the head of a stretch is its most recent part: only its tail may be evicted.
+                # With tail-first, the head of a stretch was touched last, so only its tail may be evicted.
                 left = max(length - (floors[smallest] - oldest), 0) if self._tail_first else 0
                 hits[smallest] += walked + left
                 smallest += 1
@@ -91,7 +94,8 @@ class Caches:
         return walked
 
     def _walk(self, runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
-        """Yield length and oldest touch of each stretch of a prompt, up to the first block that was never touched."""
+        """Yield the length and the oldest touch of each stretch of a prompt. Stop at the first block that was never
+        touched."""
         for at, count in runs:
             end = at + count
             while at < end:
@@ -108,7 +112,7 @@ class Caches:
                     place += 1
 
     def _walk_mirrored(self, runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
-        """Do the same as `_walk`, downwards over negated ids."""
+        """Do the same as `_walk`, but over negated ids in descending order."""
         for first, count in runs:
             at = 1 - first  # one above the next id
             end = at - count
@@ -148,7 +152,7 @@ class Caches:
             first = until
 
     def _overlay(self, stretches: Stretches, first: int, end: int, shift: int) -> None:
-        """Add a stretch, and remove the parts of other stretches that it covers."""
+        """Add a stretch. Remove the parts of other stretches that the new stretch covers."""
         starts, ends, shifts = stretches
         low = bisect_right(ends, first)
         high = bisect_left(starts, end, low)
@@ -169,7 +173,7 @@ class Caches:
         self._stretches += len(starts)
 
     def _forget(self, since: int, until: int) -> None:
-        """Subtract the touches from `since` to `until` from the live blocks, since these blocks were touched again."""
+        """Subtract the touches from `since` to `until` from the live blocks: these blocks were touched again."""
         live, floors = self._live, self._floors
         for which in range(len(live)):
             floor = floors[which]
@@ -177,7 +181,7 @@ class Caches:
                 live[which] -= until - (since if since > floor else floor)
 
     def _evict(self, which: int, excess: int) -> None:
-        """Evict `excess` blocks by raising the floor."""
+        """Evict `excess` blocks from a cache by raising its floor."""
         times, firsts, counts, floors = self._times, self._firsts, self._counts, self._floors
         self._live[which] -= excess
         entry = max(bisect_right(times, floors[which]) - 1, 0)
@@ -190,7 +194,7 @@ class Caches:
                 starts, ends, shifts = self._buckets[at >> BUCKET_BITS]
                 until = min(end, ((at >> BUCKET_BITS) + 1) << BUCKET_BITS)
                 for place in range(bisect_right(ends, at), bisect_left(starts, until)):
-                    if shifts[place] != shift:  # touched again since
+                    if shifts[place] != shift:  # these blocks were touched again later
                         continue
                     since = max(starts[place], at)
                     size = min(ends[place], until) - since
@@ -203,7 +207,7 @@ class Caches:
             entry += 1
 
     def _compact(self) -> None:
-        """Rebuild the log from the current stretches; otherwise it would grow with every touch."""
+        """Rebuild the log from the current stretches, because it grows with every touch."""
         lowest = min(self._floors[: len(self._limits)])
         runs = [
             (max(start + shift, lowest), max(start, lowest - shift), end)
@@ -224,10 +228,10 @@ def hits(
     block_tokens: int,
     order: Order = "first-to-last",
 ) -> Hits:
-    """Return the hits of prompts for each capacity. `prompts` yields the runs and the tokens of each prompt, and
-    `caches` yields the number of the cache that receives it.
+    """Return the hits of prompts for each capacity. `prompts` yields the runs and the number of tokens of each prompt,
+    and `caches` yields the number of the cache that receives the prompt.
 
-    A partly filled block counts as one block, with only the tokens that it contains.
+    A partly filled block counts as one block, but only the tokens in it count as tokens.
     """
     ranked = sorted(range(len(capacities)), key=lambda at: (capacities[at] is None, capacities[at] or 0))
     ascending = [capacities[at] for at in ranked]

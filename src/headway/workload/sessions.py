@@ -1,7 +1,7 @@
-"""Sessions: related requests. Their content is planned in advance, but their arrivals depend on each other.
+"""Sessions: groups of related requests, called turns. The arrival of a turn depends on the end of other turns.
 
-A turn arrives some time (a person thinks, a tool runs) after the turns that it waits for have ended. Its content and
-length are drawn in advance, so they do not depend on the cluster.
+A turn waits for other turns. After they have ended, it arrives with a delay, in which a person thinks or a tool runs.
+The content and the length of each turn are planned in advance, so they do not depend on the cluster.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,8 +13,8 @@ from headway.types import Path
 
 
 class Turn(Struct, gc=False):
-    """A planned request. `delay_ps` counts from the end of the last turn that it waits for. If it waits for no turn,
-    `delay_ps` counts from the start of the session."""
+    """A planned request of a session. `delay_ps` counts from the end of the last turn that this turn waits for. If it
+    waits for no turn, `delay_ps` counts from the start of the session."""
 
     prompt_tokens: int
     output_tokens: int
@@ -32,33 +32,33 @@ Numbered = tuple[int, Turn]  # a turn and its number in the session
 
 
 class Session(Protocol):
-    """The interface of a session. Traffic reports each completed turn; after a failed turn, the session ends."""
+    """The interface of a session. `Traffic` reports each completed turn to it. A failed turn ends the session."""
 
     name: str | None  # None: a single request without a session
     tenant: str
     slo_class: str
 
     def begin(self) -> Iterable[Numbered]:
-        """Return the turns that wait for nothing."""
+        """Return the turns that wait for no other turn."""
         ...
 
     def on_ended(self, number: int) -> Iterable[Numbered]:
-        """Return the turns that waited for this turn and are now ready."""
+        """Return the turns that become ready because this turn has ended."""
         ...
 
     def turns_left(self) -> int:
-        """Return the number of planned turns that were never returned."""
+        """Return the number of planned turns that `begin` and `on_ended` have not returned yet."""
         ...
 
 
 class Chain(Struct, eq=False):
-    """A session in which each turn waits for the previous one. The turns may be drawn on demand."""
+    """A session in which each turn waits for the previous turn. The turns may be created on demand."""
 
     name: str | None
     tenant: str
     slo_class: str
     turns: Iterator[Turn]
-    count: int | None = None  # number of turns left; None if there is no end
+    count: int | None = None  # number of turns left; None if the turns never end
     number: int = 0  # number of the next turn
 
     def begin(self) -> Iterable[Numbered]:
@@ -79,15 +79,15 @@ class Chain(Struct, eq=False):
 
 
 class Graph:
-    """A session whose turns may wait for any earlier turns, such as those of sub-agents."""
+    """A session whose turns may wait for any earlier turns, such as the last turns of several sub-agents."""
 
     __slots__ = ("_blocked", "_issued", "_turns", "_waiters", "name", "slo_class", "tenant")
 
     def __init__(
         self, name: str | None, tenant: str, slo_class: str, turns: Sequence[Turn], after: Sequence[Sequence[int]]
     ) -> None:
-        """`after[i]` are the numbers of the turns that turn i waits for, each below i. `turns` is read once per turn,
-        when the turn is ready."""
+        """`after[i]` lists the turns that turn i waits for, each with a number below i. Each item of `turns` is read
+        once, when the turn is ready."""
         self.name = name
         self.tenant = tenant
         self.slo_class = slo_class

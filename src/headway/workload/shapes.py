@@ -1,8 +1,8 @@
-"""Length distributions: the tokens of a prompt or an output. A draw is a whole number of at least 1.
+"""Length distributions: the number of tokens of a prompt or an output. Each sample is a whole number of at least 1.
 
-A plain number is a constant; other distributions are mappings with `dist` and its keys. `mean` and `std` describe the
-lengths themselves, not their logarithms, also for lognormal. A draw outside `min` and `max` is set to the bound, not
-drawn again.
+A plain number is a constant. Other distributions are mappings with `dist` and the keys of that distribution. `mean` and
+`std` describe the lengths themselves, not their logarithms, also for lognormal. If a sample is outside `min` and `max`,
+it is set to the nearest bound and not drawn again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_RATIO: Final = 1e12  # maximum ratio of std to mean; a larger ratio could ov
 WHOLE: Final = f"a length is a whole number between 1 and {MAX_TOKENS}"
 
 Draw = Callable[[], int]
-Maker = Callable[[Random], Draw]  # makes samplers that differ only in their random stream
+Maker = Callable[[Random], Draw]  # creates a sampler from a random stream
 
 
 class Bounded(Struct, frozen=True, kw_only=True):
@@ -93,7 +93,7 @@ KINDS: Final[dict[str, type[Shape]]] = {
 
 
 def parse(spec: object, where: str) -> tuple[str, Shape]:
-    """Return the kind and the checked keys of a length distribution."""
+    """Return the name and the checked keys of a length distribution."""
     kind, shape, value_at = "constant", cast(Shape, Constant(1)), where
     if isinstance(spec, (int, float)) and not isinstance(spec, bool):
         shape = Constant(spec)
@@ -184,7 +184,7 @@ def split_parts(shape: Mixture, where: str) -> list[tuple[float, str, Json]]:
 
 
 def check_weights(weights: Sequence[float], count: int, of: str, where: str) -> None:
-    """Raise unless there are `count` positive weights; `of` names the items that they belong to."""
+    """Raise unless there are `count` positive weights. `of` names the items that the weights belong to."""
     if len(weights) != count:
         raise HeadwayError(f"{where}: {len(weights)} weights for {count} {of}. List one weight for each.")
     for weight in weights:
@@ -200,12 +200,12 @@ def check_probability(value: float, where: str) -> None:
 
 
 def figure_text(value: float) -> str:
-    """Format a number for an error; an integer with too many digits is described instead."""
+    """Format a number for an error message. If an integer has too many digits, return a description instead."""
     return "a number of too many digits" if isinstance(value, int) and abs(value) > 10**18 else f"{value:.15g}"
 
 
 def maker(spec: object, where: str) -> Maker:
-    """Parse a distribution once, and return a function that makes samplers of it."""
+    """Parse a distribution, and return a function that creates a sampler from a random stream."""
     kind, shape = parse(spec, where)
     low = 1 if shape.min is None else shape.min
     high = MAX_TOKENS if shape.max is None else shape.max
@@ -226,9 +226,9 @@ def maker(spec: object, where: str) -> Maker:
 
 
 def continuous(kind: str, mean: float, std: float, low: int, high: int, rng: Random) -> Callable[[], float]:
-    """Return a function that draws values before rounding and clamping."""
+    """Return a function that draws values, which the caller must round and clamp."""
     uniform, gauss = rng.random, rng.gauss
-    if kind == "uniform":  # over whole numbers
+    if kind == "uniform":  # uniform over whole numbers
         return lambda: low + int(uniform() * (high - low + 1))
     if kind == "exponential":
         return lambda: -mean * log(1.0 - uniform())
@@ -276,7 +276,7 @@ def clamp(draw: Callable[[], float], low: int, high: int) -> Draw:
 
 
 def pickers(values: Sequence[int], weights: Iterable[float] | None) -> Maker:
-    """Return a function that makes samplers of `values` by weight; the samplers share the tables."""
+    """Return a function that creates samplers, which draw from `values` by weight. The samplers share their tables."""
     size, last = len(values), len(values) - 1
     if weights is None:
 
@@ -298,7 +298,7 @@ def pickers(values: Sequence[int], weights: Iterable[float] | None) -> Maker:
 def _read_lengths(path: pathlib.Path, where: str) -> array[int]:
     values = array("i")
     try:
-        if path.exists() and not path.is_file():  # a pipe or a device could block forever
+        if path.exists() and not path.is_file():  # reading a pipe or a device could block forever
             raise OSError
         with path.open(encoding="utf-8") as file:
             number = 0

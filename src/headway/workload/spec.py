@@ -21,9 +21,9 @@ from headway.workload.traces.record import present
 from headway.workload.traffic import OpenLoop, Retry, Sessions, Traffic, with_deadlines
 
 KEYS: Final = ("requests", "duration", *SenderKeys.__struct_fields__, "tenants", "preset", "trace")
-WITH_TRACE: Final = ("trace", "duration", "max_tokens", "retry", "timeout")  # the keys that are valid with a trace
+WITH_TRACE: Final = ("trace", "duration", "max_tokens", "retry", "timeout")  # keys that are valid with a trace
 INSTEAD: Final = {"requests": "Use workload.trace.limit", "rate": "Use workload.trace.speed"}
-INSTEAD_OF_PRESET: Final = {  # for each key of the workload, the other keys of a preset that it replaces
+INSTEAD_OF_PRESET: Final = {  # key of the workload -> other keys of a preset that it replaces
     "kind": ("kinds", "models"),
     "kinds": ("kind", "models"),
     "rate": ("closed_loop",),
@@ -33,10 +33,10 @@ INSTEAD_OF_PRESET: Final = {  # for each key of the workload, the other keys of 
 
 
 class WorkloadSpec(SenderKeys):
-    """The section as written; a key that is not set is None. The constructor checks everything except files.
+    """The `workload` section as written. A key that is not set is None. The constructor checks everything except files.
 
-    A synthetic workload needs a `rate` or a `closed_loop`, and `requests` or `duration` or both. A trace has its own
-    times and lengths; only the keys of `WITH_TRACE` are valid with it.
+    A synthetic workload needs a `rate` or a `closed_loop`, and `requests` or `duration` or both. A trace determines
+    times and lengths itself, so only the keys of `WITH_TRACE` are valid with it.
     """
 
     requests: int | None = None
@@ -58,11 +58,11 @@ class WorkloadSpec(SenderKeys):
             self._check_trace()
 
     def _keys(self) -> Json:
-        """Return the keys that are set, in order."""
+        """Return the keys of the section that are set, with their values, in order of declaration."""
         return present({name: getattr(self, name) for name in KEYS})
 
     def _fill(self) -> None:
-        """Set each key that is not set to its value in the preset."""
+        """Set each key that the section does not set to its value in the preset."""
         keys = self._keys()
         preset = load_preset(keys.pop("preset"), "workload.preset")
         keys = tenants.fill(keys, preset, INSTEAD_OF_PRESET)
@@ -96,11 +96,11 @@ class WorkloadSpec(SenderKeys):
         return retry, clients.positive_duration(self.timeout, "workload.timeout")
 
     def senders(self) -> list[Tenant]:
-        """Return the tenants in the order of the file; a trace has none."""
+        """Return the tenants in the order of the file. For a trace, return an empty list."""
         return [] if self.trace is not None else tenants.parse_all(self, self.tenants)
 
     def slos(self) -> dict[str, Targets]:
-        """Return the SLO targets by tenant, for the tenants that have targets."""
+        """Return the SLO targets of the tenants that have targets, by tenant name."""
         return {
             tenant.name: tenant.slo.targets(tenant.places["slo"])
             for tenant in self.senders()
@@ -108,7 +108,7 @@ class WorkloadSpec(SenderKeys):
         }
 
     def resolved(self) -> Json:
-        """Return the section with all defaults, except the defaults that depend on the file of a trace."""
+        """Return the section with all defaults, except defaults that depend on the content of a trace file."""
         if self.trace is not None:
             return self._keys() | {"trace": trace_spec.explicit(trace_spec.parse(self.trace))}
         common = {name: value for name, value in self._keys().items() if name in ("requests", "duration", "rate")}
@@ -122,7 +122,7 @@ class WorkloadSpec(SenderKeys):
         return common | {"tenants": explicit}
 
     def plan(self, seed: int, model: str = "") -> Traffic:
-        """Return the traffic, which plans its requests in order of arrival, one at a time."""
+        """Return the traffic of the workload. It plans requests one at a time, in order of arrival."""
         stop_ps = LAST_PS + 1
         if self.duration is not None:
             stop_ps = min(stop_ps, duration_ps(self.duration, "workload.duration"))
@@ -148,7 +148,7 @@ def preset_names() -> list[str]:
 
 
 def load_preset(name: object, where: str) -> Json:
-    """Return the keys of a preset; a name without a date means the newest version."""
+    """Return the keys of a preset. If the name has no date, return the newest version."""
     texts = presets("workloads")
     short = {dated: re.sub(r"-[0-9]{4}-[0-9]{2}$", "", dated) for dated in texts}
     matches = [dated for dated in short if name in (dated, short[dated])]

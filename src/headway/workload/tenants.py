@@ -1,5 +1,5 @@
-"""Tenants: the senders of requests. A key at the top of the workload is the default for all tenants. A workload without
-the `tenants` key has one tenant, called "default"."""
+"""Tenants: the senders of requests. A key at the top level of the workload is the default for all tenants. A workload
+without the `tenants` key has one tenant, called "default"."""
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -36,9 +36,9 @@ LONGEST_NAME: Final = 100
 
 
 class SenderKeys(Struct):
-    """The keys of a tenant that the workload may also set for all tenants; a key that is not set is None."""
+    """The keys that a tenant may set, and that the workload may set for all tenants. A key that is not set is None."""
 
-    rate: Any = None  # rate of new sessions; `_tenant` raises if it is missing but required
+    rate: Any = None  # rate of new sessions; if it is required but missing, `_tenant` raises
     arrival: Any = None  # default: poisson
     profile: Any = None  # how the rate varies over time
     prompt_tokens: Any = None  # length of a session's first prompt
@@ -56,16 +56,16 @@ class SenderKeys(Struct):
     correlations: Any = None
     closed_loop: Any = None
     retry: Any = None
-    timeout: Any = None  # how long clients wait for a request
+    timeout: Any = None  # maximum time that clients wait for a request
 
 
 class TenantKeys(SenderKeys):
-    weight: float | None = None  # share of the workload's rate, if the tenant has no rate
+    weight: float | None = None  # if the tenant has no rate, its weight in the split of the workload's rate
 
 
 KEYS: Final = TenantKeys.__struct_fields__
 INHERITED: Final = tuple(name for name in SenderKeys.__struct_fields__ if name != "rate")
-INSTEAD: Final = {  # for each key of a tenant, the other keys of the workload that it replaces
+INSTEAD: Final = {  # key of a tenant -> other keys of the workload that it replaces
     "kind": ("kinds",),
     "kinds": ("kind",),
     "rate": ("closed_loop",),
@@ -74,7 +74,7 @@ INSTEAD: Final = {  # for each key of a tenant, the other keys of the workload t
 
 
 class Archetype(Struct, frozen=True):
-    """The `archetype` key: a short form of other keys. If one of those keys is set too, it overrides the archetype."""
+    """The `archetype` key: a short form for several keys. If such a key is set too, it overrides the archetype."""
 
     prompt_size: str | None = None
     reuse_affinity: float | None = None  # sets correlations.prefix
@@ -86,9 +86,9 @@ class Tenant(Struct):
     """A tenant with all keys read and checked."""
 
     name: str
-    places: dict[str, str]  # path of each key in the scenario, for errors
+    places: dict[str, str]  # key -> path of the key in the scenario, for errors
     rate: Fraction | None  # None in a closed loop, and for a trace that plays as recorded
-    given_rate: Any  # rate as written; None if the tenant has a share of the workload's rate
+    given_rate: Any  # rate as written; None if the tenant gets a fraction of the workload's rate
     weight: float
     arrival: arrivals.Arrival
     profile: profiles.Profile
@@ -105,19 +105,19 @@ class Tenant(Struct):
     correlations: Correlations
     closed_loop: clients.ClosedLoop | None
     retry: Retry
-    timeout_ps: int | None  # how long its clients wait for a request; None: without limit
+    timeout_ps: int | None  # maximum time that clients wait for a request; None: unlimited
 
     @property
     def base(self) -> int:
-        """The first content number of the tenant; it depends only on the name, so other tenants cannot change it."""
+        """The first content number of the tenant. It depends only on the tenant's name, not on other tenants."""
         return 0 if self.name == DEFAULT else (1 + hashing.stable("tenant", self.name) % (2**27 - 1)) << 32
 
     def seed(self, seed: int) -> int:
-        """Return the seed of the tenant's random streams, which other tenants cannot change either."""
+        """Return the seed of the tenant's random streams. It depends only on `seed` and the tenant's name."""
         return seed if self.name == DEFAULT else derive(seed, f"workload.tenant.{self.name}")
 
     def plain(self) -> bool:
-        """Return whether all its requests are independent of each other."""
+        """Return whether all requests of the tenant are independent of each other."""
         return (
             len(self.models) == len(self.kinds) == 1
             and self.kinds[0] == kinds.Completion(weight=self.kinds[0].weight)
@@ -130,7 +130,7 @@ class Tenant(Struct):
         )
 
     def explicit(self) -> Json:
-        """Return a mapping of all keys of the tenant except its rate and weight, with all defaults."""
+        """Return all keys of the tenant except its rate and weight as a mapping, including defaults."""
         starts: Json = {
             "arrival": arrivals.explicit(self.arrival),
             "profile": to_builtins(self.profile),
@@ -167,7 +167,7 @@ def parse_all(top: SenderKeys, tenants: Any) -> list[Tenant]:
     if not isinstance(tenants, dict) or not tenants:
         raise HeadwayError(f"{where}.tenants: expected a mapping of names to tenants, got {shown(tenants)}.")
     shared = {name: common[name] for name in INHERITED if name in common}
-    # Check the top-level keys here, so that an error names them even if every tenant overrides them.
+    # Check the top-level keys here, so that a mistake in them is reported even if every tenant overrides them.
     some_rate = None if _has_interval(shared) else Fraction(1)
     _tenant(DEFAULT, shared, dict.fromkeys(KEYS, where), some_rate)
     read_keys: dict[str, tuple[Json, dict[str, str]]] = {}
@@ -185,13 +185,13 @@ def parse_all(top: SenderKeys, tenants: Any) -> list[Tenant]:
 
 
 def fill(own: Json, common: Json, instead: Mapping[str, Sequence[str]]) -> Json:
-    """Return the keys of a section, and the common keys that no key of the section replaces."""
+    """Return the keys of a section and those common keys that no key of the section replaces."""
     replaced = [*own, *(other for key in own for other in instead.get(key, ()))]
     return {key: value for key, value in common.items() if key not in replaced} | own
 
 
 def _share_rate(tenants: dict[str, tuple[Json, dict[str, str]]], total: Any) -> list[Tenant]:
-    """Return the tenants; each tenant without a rate gets a share of the total rate, by weight."""
+    """Return the tenants. The tenants without a rate split the total rate in proportion to their weights."""
     weights = {
         name: Fraction(str(keys.get("weight", 1.0)))
         for name, (keys, _) in tenants.items()
@@ -215,7 +215,7 @@ def _share_rate(tenants: dict[str, tuple[Json, dict[str, str]]], total: Any) -> 
 
 
 def _settle(keys: SenderKeys, where: str) -> Json:
-    """Return the keys that are set, and the keys of the archetype that none of them overrides."""
+    """Return the keys that the section sets and those keys of its archetype that they do not override."""
     values: Json = present({name: getattr(keys, name, None) for name in KEYS})
     weight = values.get("weight")
     if weight is not None and not (isfinite(weight) and 1e-9 <= weight <= 1e9):

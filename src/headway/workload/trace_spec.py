@@ -25,11 +25,11 @@ GIVEN: Final = (
     "share_system",
     "columns",
     "skip_bad",
-)  # keys that a resolved copy contains only if they are set
+)  # keys that a resolved scenario contains only if they are set
 
 
 class TraceSpec(Struct, frozen=True):
-    """The `trace` key: a file to replay. If `format` is not set, it is detected from the content."""
+    """The `trace` key: a file to replay. If `format` is not set, the format is detected from the content."""
 
     path: str
     format: str | None = None
@@ -38,7 +38,7 @@ class TraceSpec(Struct, frozen=True):
     block_tokens: int | None = None  # size of the trace's blocks, if the file does not state it
     transforms: list[Any] | None = None  # transforms in order, each a mapping of its name to its keys
     replay: Literal["think", "timestamps"] | None = None  # default: think if the file records sessions
-    sessions: Literal["recorded", "derived", "none"] | None = None  # default: the first that the file allows
+    sessions: Literal["recorded", "derived", "none"] | None = None  # default: the first of these that the file allows
     starts: Any = None  # when sessions begin
     share_system: bool | None = None  # whether sessions with equally long tool and system prompts share these prompts
     columns: Any = None  # for your own table: column of each field, as in {arrival: "ts_ms:ms", prompt: in_tok, ...}
@@ -46,7 +46,8 @@ class TraceSpec(Struct, frozen=True):
 
 
 class Starts(Struct, frozen=True):
-    """The `starts` key: sessions begin at a rate, or each of `users` runs one session after another, with a pause."""
+    """The `starts` key: when sessions begin. Either sessions begin at a rate, or each of `users` users runs one session
+    after another, with a pause."""
 
     rate: Any = None
     arrival: Any = None
@@ -55,7 +56,7 @@ class Starts(Struct, frozen=True):
 
 
 def parse(data: object) -> TraceSpec:
-    """Read the `trace` key, with all checks that do not need its file."""
+    """Read the `trace` key, and make all checks that do not need the trace file."""
     spec = read(TraceSpec, data, PLACE)
     if spec.format is not None:
         format = find_format(spec.format, f"{PLACE}.format")
@@ -79,7 +80,7 @@ def parse(data: object) -> TraceSpec:
 
 
 def explicit(spec: TraceSpec) -> Json:
-    """Return the key with its defaults, except the defaults that depend on the file."""
+    """Return the `trace` key as a mapping with all defaults, except defaults that depend on the trace file."""
     keys: Json = msgspec.to_builtins(spec)
     return {name: value for name, value in keys.items() if name not in GIVEN or value is not None}
 

@@ -26,7 +26,8 @@ def numbers() -> array[int]:
 
 
 class Columns(Struct):
-    """One entry per request, in order of arrival: its lengths, and numbers for its tenant, kind, model and session."""
+    """Columns with one entry per request, in order of arrival: times, lengths, and the numbers of the request's tenant,
+    kind, model and session."""
 
     at_ps: array[int] = field(default_factory=numbers)
     prompt_tokens: array[int] = field(default_factory=numbers)
@@ -42,7 +43,7 @@ class Columns(Struct):
 
 
 def counts(values: Sequence[int]) -> Json:
-    """Return the exact distribution of whole numbers; the factor cancels the conversion to ms in `spread_of`."""
+    """Return the distribution of whole numbers. `spread_of` converts picoseconds to ms; the factor cancels this."""
     return dict(spread_of([value * PS_PER_MS for value in values]))
 
 
@@ -54,7 +55,8 @@ def seconds(durations_ps: Sequence[int]) -> Json | None:
 
 
 def lengths(tokens: Sequence[int]) -> Json:
-    """Return the distribution of lengths, their total, and a histogram by powers of two as [upper bound, count]."""
+    """Return the distribution of lengths, the total length, and a histogram by powers of two. Each item of the
+    histogram is [upper bound, count]."""
     by_bits: dict[int, int] = {}
     for length in tokens:
         bits = (length - 1).bit_length() if length else 0
@@ -64,7 +66,8 @@ def lengths(tokens: Sequence[int]) -> Json:
 
 
 def overview(columns: Columns, clock: bool = True) -> Json:
-    """Return span, rate, lengths and burstiness; without a common clock, all statistics of time are None."""
+    """Return the span, the rate, the lengths and the burstiness of requests. If `clock` is false, the requests have no
+    common clock, and all statistics of time are None."""
     span_ps = columns.at_ps[-1] - columns.at_ps[0] if clock else None
     return {
         "span_s": None if span_ps is None else span_ps / PS_PER_SECOND,
@@ -76,8 +79,9 @@ def overview(columns: Columns, clock: bool = True) -> Json:
 
 
 def arrivals(stamps: Sequence[int]) -> Json:
-    """Return burstiness: CV of the gaps (1 for Poisson), index of dispersion (variance / mean of the counts per window,
-    1 for Poisson) and peak / mean per minute. A statistic is None if the span is too short for it."""
+    """Return statistics of burstiness: the CV of the gaps, the index of dispersion for several window lengths, and the
+    ratio of the peak rate to the mean rate per minute. The index of dispersion is the variance of the counts per window
+    divided by their mean. The CV and the index are 1 for Poisson. If the span is too short, a statistic is None."""
     gaps = array("d", ((later - earlier) / PS_PER_SECOND for earlier, later in pairwise(stamps)))
     span = stamps[-1] - stamps[0]
     dispersion: dict[str, float | None] = {}
@@ -98,7 +102,8 @@ def arrivals(stamps: Sequence[int]) -> Json:
 
 
 def rates(stamps: Iterable[int], first_ps: int, last_ps: int) -> list[float]:
-    """Return requests per second in equal parts of the time from first to last; if both are equal, an empty list."""
+    """Split the time from first to last into equal parts, and return the requests per second in each part. If both
+    times are equal, return an empty list."""
     if first_ps == last_ps:
         return []
     width = (last_ps - first_ps) // RATE_BINS + 1
@@ -125,7 +130,8 @@ def _cv(values: Sequence[float]) -> float | None:
 
 
 def groups(columns: Columns, numbers: Sequence[int], names: Sequence[str | None], clock: bool = True) -> list[Json]:
-    """Return count, lengths and rates of the requests of each name, by descending count; None is an unknown name."""
+    """Return the count, the lengths and the rates of the requests of each name, by descending count. The name None
+    stands for requests without a name."""
     rows: Mapping[int, array[int]] = {number: array("q") for number in range(len(names))}
     for row, number in enumerate(numbers):
         rows[number].append(row)
@@ -148,7 +154,8 @@ def groups(columns: Columns, numbers: Sequence[int], names: Sequence[str | None]
 
 
 def sessions(columns: Columns) -> Json | None:
-    """Return the number of sessions, their turns and the gaps between turns; None if there are no sessions."""
+    """Return the number of sessions, the turns per session and the gaps between turns. If there are no sessions, return
+    None."""
     turns: dict[int, int] = {}
     for session in columns.session:
         if session != NONE:

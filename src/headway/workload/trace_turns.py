@@ -1,4 +1,4 @@
-"""Rows of a trace as turns: their arrivals, waits, lengths, labels and max_tokens."""
+"""Convert the rows of a trace to turns of sessions: their arrivals, waits, lengths, labels and max_tokens."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def check_stamp(row: int, at_ps: int | None) -> int:
 
 
 def sender_of(labels: Labels | Record, session: str | None) -> tuple[str | None, str, str]:
-    """Return session, tenant and SLO class."""
+    """Return the session, the tenant and the SLO class of a request."""
     return session, labels.tenant or TENANT, labels.slo_class or SLO_CLASS
 
 
 class Clock:
-    """Converts times of the trace to times of the run: divides by the speed, rounds, and checks for the end."""
+    """Converts times of the trace to times of the simulation: divides by the speed, rounds, and checks for the end."""
 
     def __init__(self, speed: float, stop_ps: int) -> None:
         exact = Fraction(str(speed))
@@ -48,15 +48,16 @@ class Clock:
         return (ps * self._by + self._half) // self._over
 
     def over(self, at_ps: int, row: int, key: str = "speed") -> bool:
-        """Return whether arrivals end before this time. Raise if the clock ends first; a higher `key` avoids it."""
+        """Return whether the workload ends at or before this time. If the time is beyond the limit of the clock, raise
+        an error that suggests a higher value of `key`."""
         if at_ps > LAST_PS and self.stop_ps > LAST_PS:
             raise HeadwayError(f"{PLACE}.{key}: request {row} would arrive {too_late(at_ps)}. Raise this key.")
         return at_ps >= self.stop_ps
 
 
 class Maker(Struct):
-    """Creates turns from rows. `declare` draws the max_tokens of clients in the order of the trace, even if the rows
-    are used in another order."""
+    """Creates turns from rows. `declare` draws the max_tokens that clients send. The values are drawn in the order of
+    the trace, even if the rows are used in another order."""
 
     model: str
     declare: Callable[[], int] | None
@@ -89,9 +90,9 @@ class Maker(Struct):
 
 
 def groups(trace: Trace, session: Sequence[int]) -> list[list[int]]:
-    """Return the rows of each session in file order; sessions are in order of their first row.
+    """Return the rows of each group of sessions in file order. Groups are in order of their first row.
 
-    Sessions that wait for each other are one group; a row without a session is its own group.
+    Sessions whose requests wait for each other form one group. A row without a session is a group of its own.
     """
     leaders = _join_sessions(trace, session)
     rows_of: dict[int, list[int]] = {}
@@ -107,7 +108,7 @@ def _number(session: Sequence[int], row: int) -> int:
 
 
 def _join_sessions(trace: Trace, session: Sequence[int]) -> dict[int, int]:
-    """Map each session that is joined to another to the session that represents the group."""
+    """Return a mapping from each session that was joined to another to the session that represents it."""
     leaders: dict[int, int] = {}
 
     def leader(row: int) -> int:
@@ -128,10 +129,10 @@ def _join_sessions(trace: Trace, session: Sequence[int]) -> dict[int, int]:
 
 
 def waits(trace: Trace, session: Sequence[int], rows: list[int]) -> Iterator[tuple[int, list[int], int]]:
-    """Yield each row of a group, the rows that it waits for, and its delay after the last of them in picoseconds.
+    """Yield each row of a group, the rows that it waits for, and its delay in picoseconds after they have ended.
 
-    By default a row waits for the previous row of its session. If a row waits for no other, its delay counts from the
-    start of the group.
+    By default a row waits for the previous row of its session. If a row waits for no other row, its delay counts from
+    the start of the group.
     """
     stamps = trace.arrival_ps
     latest: dict[int, int] = {}  # latest row of each session

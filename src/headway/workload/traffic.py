@@ -1,8 +1,8 @@
-"""Traffic: the requests of a run in order of arrival, some of which arrive only after others have ended.
+"""Traffic: the requests of a simulation run in order of arrival. Some requests arrive only after others have ended.
 
-The event loop reads `next_ps`, takes the request that arrives then, and reports how each request ended. Open loops
-ignore these reports; sessions and closed loops need them. Requests that arrive at the same instant are ordered by
-source, session and turn, not by the order of planning.
+The event loop reads `next_ps`, takes the request that arrives at this time, and reports how each request ended. Open
+loops ignore these reports; sessions and closed loops need them. Requests that arrive at the same time are ordered by
+source, session and turn, not by the order in which they were planned.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from headway.errors import HeadwayError
 from headway.types import NEVER, PS_PER_SECOND, Request
 from headway.workload.sessions import Session, Turn
 
-FUTILE: Final = 10_000  # number of rejections at one instant after which the run is stuck
-FUTILE_EACH: Final = 20  # added to `FUTILE` for each user and for each retry that a user has
+FUTILE: Final = 10_000  # number of rejections at one simulated time after which the run counts as stuck
+FUTILE_EACH: Final = 20  # number added to `FUTILE` for each user and for each retry of a user
 MOST_RETRIES: Final = 30
 
 
 class Planned(Struct, frozen=True, gc=False):
-    """A future request, with two values that policies must not see: its true output length and its output's key."""
+    """A planned request, with two values that policies must not see: the true length and the key of its output."""
 
     request: Request
     output_tokens: int
@@ -43,7 +43,7 @@ def plan(
     number: int,
     deadline_ps: int | None = None,
 ) -> Planned:
-    """Return a turn as a planned request; `number` is its position in the session."""
+    """Return a turn as a planned request. `number` is the position of the turn in its session."""
     request = Request(
         id,
         at_ps,
@@ -64,7 +64,7 @@ def plan(
 
 
 def with_deadlines(requests: Iterable[Planned], timeout_ps: int | None) -> Iterable[Planned]:
-    """Add deadlines to requests: their arrival plus the timeout."""
+    """Return the requests with deadlines: arrival plus timeout. If the timeout is None, return them unchanged."""
     if timeout_ps is None:
         return requests
     return (
@@ -74,16 +74,16 @@ def with_deadlines(requests: Iterable[Planned], timeout_ps: int | None) -> Itera
 
 
 class Traffic(Protocol):
-    """The requests of a run. Iterating takes all requests as if each ended when it arrived."""
+    """The requests of a simulation run. Iterating over it yields all requests, as if each ended when it arrived."""
 
-    next_ps: int  # arrival of the next known request; NEVER if no request is known
+    next_ps: int  # arrival time of the next known request; NEVER if no request is known
     listens: bool  # whether the traffic needs to know how requests end
-    not_issued: int  # number of planned turns of started sessions that never arrived, so far
+    not_issued: int  # number of planned turns of started sessions that will never arrive, counted so far
     abandoned: int  # number of turns in `not_issued` that never arrived because an earlier turn failed
     retried: int  # number of requests that repeat a failed request
 
     def take(self) -> Planned:
-        """Return the request that arrives at `next_ps`. Ids count up in this order."""
+        """Remove and return the request that arrives at `next_ps`. Request ids ascend in the order of these calls."""
         ...
 
     def on_ended(self, request: Request, at_ps: int, completed: bool) -> None:
@@ -91,14 +91,14 @@ class Traffic(Protocol):
         ...
 
     def stop(self) -> None:
-        """End the run: count the turns that never arrived."""
+        """End the run: count in `not_issued` the turns that never arrived."""
         ...
 
     def __iter__(self) -> Iterator[Planned]: ...
 
 
 class OpenLoop:
-    """Requests with known arrival times, in order."""
+    """Traffic in which all arrival times are known in advance."""
 
     listens = False
     not_issued = 0
@@ -122,10 +122,10 @@ class OpenLoop:
         return planned
 
     def on_ended(self, request: Request, at_ps: int, completed: bool) -> None:
-        """Do nothing: no request waits for another."""
+        """Do nothing, because no request waits for another."""
 
     def stop(self) -> None:
-        """Do nothing: requests that did not arrive do not count, since no session had begun."""
+        """Do nothing, because only turns of started sessions count, and an open loop has no sessions."""
 
     def __iter__(self) -> Iterator[Planned]:
         while self.next_ps != NEVER:
@@ -133,7 +133,7 @@ class OpenLoop:
 
 
 class Retry(Struct, frozen=True):
-    """Retries after a failed request. If all retries fail, the session ends."""
+    """The retries of clients after a failed request. If all retries fail, the session ends."""
 
     max: Annotated[int, Doc("number of retries", type="whole number, 0 to 30")] = 0
     backoff_ps: Annotated[Duration, "delay before the first retry; it doubles with each further one"] = PS_PER_SECOND
@@ -143,19 +143,19 @@ class Retry(Struct, frozen=True):
         return self
 
 
-SessionStart = tuple[int, Callable[[], Session]]  # the start of a session, and the function that creates it
+SessionStart = tuple[int, Callable[[], Session]]  # the start time of a session, and a function that creates the session
 
 
 class Source(Struct):
-    """Sessions in order of their start, created on demand. If `users` is set, starts are ignored: that many sessions
-    are live at a time, and the next session begins `pause_ps` after one has ended."""
+    """Sessions in order of their start, created on demand. If `users` is set, start times are ignored. Then `users`
+    sessions are live at a time, and whenever a session has ended, the next session begins after `pause_ps`."""
 
     sessions: Iterator[SessionStart]
     retry: Retry = Retry()
     stop_ps: int = NEVER  # no request arrives at or after this time
     users: int | None = None
     pause_ps: int = 0
-    timeout_ps: int | None = None  # how long a client waits for a request
+    timeout_ps: int | None = None  # maximum time that a client waits for a request
 
 
 class _Live(Struct, eq=False):
@@ -166,15 +166,16 @@ class _Live(Struct, eq=False):
     session: Session
     begun: bool = False
     open: int = 0  # number of turns that are planned or in flight
-    late: int = 0  # number of turns that are not sent, since they would arrive after the source's end
-    over: bool = False  # a turn failed for good: no further turn arrives
+    late: int = 0  # number of turns that are not sent, because they would arrive after the end of the source
+    over: bool = False  # whether a turn failed and has no retry left, so that no further turn arrives
 
 
-Entry = tuple[int, int, int, int, int, _Live, Turn]  # arrival, numbers of source, session, turn and attempt, objects
+# A planned turn: its arrival time, the numbers of its source, session, turn and attempt, its session and its turn.
+Entry = tuple[int, int, int, int, int, _Live, Turn]
 
 
 class Sessions:
-    """Traffic in which requests wait for others. Memory grows with the live sessions, not with all sessions."""
+    """Traffic in which requests wait for other requests. Memory grows with the live sessions, not with all sessions."""
 
     listens = True
 
@@ -184,7 +185,7 @@ class Sessions:
         self._heap: list[Entry] = []  # planned turns
         self._starts: list[tuple[int, int, Callable[[], Session]]] = []  # next session of each source
         self._flights: dict[int, Entry] = {}  # requests in flight, by request id
-        self._futile = (-1, 0)  # an instant, and the number of closed-loop requests rejected on arrival at it
+        self._futile = (-1, 0)  # a time, and the number of closed-loop requests that were rejected on arrival at it
         self._patience = FUTILE + FUTILE_EACH * sum(
             (source.users or 0) * (1 + source.retry.max) for source in self._sources
         )
@@ -235,7 +236,7 @@ class Sessions:
         self._look()
 
     def stop(self) -> None:
-        """Count the turns of started sessions that never arrived."""
+        """Count the turns of started sessions that never arrived, and drop all planned turns."""
         known = {(entry[1], entry[2]): entry[5] for entry in (*self._heap, *self._flights.values())}
         self.not_issued += len([True for entry in self._heap if entry[5].begun and not entry[4]])
         for live in known.values():
@@ -258,7 +259,7 @@ class Sessions:
             heappush(self._starts, (upcoming[0], index, upcoming[1]))
 
     def _begin_next(self, index: int, at_ps: int) -> None:
-        """In a closed loop, begin the next session after one has ended."""
+        """Begin the next session of a closed loop, after another session has ended."""
         source = self._sources[index]
         while at_ps < source.stop_ps:
             upcoming = next(source.sessions, None)
@@ -286,7 +287,7 @@ class Sessions:
                 live.late += 1
 
     def _retry(self, failed: Entry, at_ps: int) -> bool:
-        """Plan a retry. Return False if no retry is left, or if the source ends before the retry."""
+        """Plan a retry of a failed turn. Return False if no retry is left or the source ends before the retry."""
         _, index, session, number, attempt, live, turn = failed
         source = self._sources[index]
         if attempt >= source.retry.max:
@@ -299,7 +300,7 @@ class Sessions:
         return True
 
     def _close(self, live: _Live) -> None:
-        """Count the turns that a finished session never sent; a session that never began counts none."""
+        """Count the turns that a finished session never sent. If the session never began, do not count its turns."""
         if live.begun:
             left = live.session.turns_left()
             self.not_issued += left + live.late
@@ -307,7 +308,7 @@ class Sessions:
                 self.abandoned += left
 
     def _watch(self, at_ps: int) -> None:
-        """Raise if rejected users send requests at the same instant again and again."""
+        """Raise if too many closed-loop requests are rejected at the same time, because the run would never end."""
         instant, count = self._futile
         count = count + 1 if instant == at_ps else 1
         self._futile = (at_ps, count)
@@ -318,7 +319,8 @@ class Sessions:
             )
 
     def _look(self) -> None:
-        """Begin the sessions that start before the next planned turn; if several start at one instant, only one."""
+        """Begin the sessions that start before the next planned turn, and set `next_ps`. If a session and a turn have
+        the same time, the session begins first only if the index of its source is lower."""
         heap, starts = self._heap, self._starts
         while starts:
             at_ps, index, make = starts[0]

@@ -1,1 +1,1 @@
-"""The latency models, one per file. `MODEL` in each file declares the name, the keys and the constructor."""
+"""The latency models, one per file. `MODEL` in each file declares the model's name, keys and constructor."""

@@ -1,5 +1,5 @@
-"""`aiconfigurator`: a step time is the sum of kernel times. The package of that name contains measurements of single
-kernels."""
+"""`aiconfigurator`: a step time is the sum of kernel times. The package aiconfigurator-core contains the measurements
+of single kernels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MEASURED: Final = 16_384  # maximum measured number of tokens in a chunk
 
 
 def _counts(most: int, parts: int, least: int = 1) -> list[int]:
-    """Return counts from `least` to `most`, with `parts` counts per doubling."""
+    """Return counts from `least` to `most`. Each doubling is divided into `parts` counts."""
     counts, octave = {most}, least
     while octave < most:
         counts.update(octave + octave * part // parts for part in range(parts))
@@ -36,7 +36,8 @@ def _counts(most: int, parts: int, least: int = 1) -> list[int]:
     return sorted(counts)
 
 
-# A kernel works in tiles: one token above a multiple of the tile size may cost a whole additional tile.
+# A kernel works in tiles, so one token above a multiple of the tile size may cost a whole additional tile. Each pair is
+# (tile size, maximum number of tokens for which it is used).
 TILES: Final = ((16, 256), (256, 4096), (1024, LONGEST))
 TOKENS: Final = sorted(
     {
@@ -62,15 +63,16 @@ class KernelSurfaces(Struct, frozen=True):
     tokens: Surface  # work that depends only on the number of tokens, in a step without chunks
     mixed_tokens: Surface  # the same work in a step with chunks
     logits: Surface  # logits, by number of sequences
-    decodes: Surface  # attention of decodes, by their number and the sum of their contexts
-    chunks: Surface  # attention of a chunk, by its tokens and its past
+    decodes: Surface  # attention of decodes, by the number of decodes and the sum of their contexts
+    chunks: Surface  # attention of a chunk, by its number of tokens and of past tokens
 
     def scale(self, factor: Fraction) -> KernelSurfaces:
         return KernelSurfaces(*(getattr(self, name).scale(factor) for name in self.__struct_fields__))
 
 
 class Aiconfigurator(Struct, eq=False):
-    """The sum of non-decreasing surfaces. Along a run, each surface is affine until its next node."""
+    """Step times as the sum of several surfaces, which never fall. Along a run, each surface is affine until its next
+    node."""
 
     source: Source
     parts: KernelSurfaces
@@ -119,8 +121,8 @@ MODEL: Final = LatencyKind("aiconfigurator", AiconfiguratorParameters, _build)
 
 @lru_cache(maxsize=16)
 def _surfaces(model: ModelShape, tp: int, source: Source) -> KernelSurfaces:
-    """Tabulate the kernels. The result is cached, because this takes seconds and every pool of a scenario needs it
-    several times."""
+    """Return the tables of kernel times. They are cached, because computing them takes seconds and every pool of a
+    scenario needs them several times."""
     return with_kernels(model, tp, source, _tabulate)
 
 

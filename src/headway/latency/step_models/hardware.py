@@ -1,4 +1,4 @@
-"""`hardware`: computes a step time from the measured constants of a GPU and the shape of a model. `step_cost` contains
+"""`hardware`: a step time is computed from the measured constants of a GPU and the shape of a model. `step_cost` has
 the formulas."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headway.latency.profiles import Profile, read_profile
 from headway.latency.shapes import ModelShape, read_model
 from headway.latency.shards import Shard, shard
 
-MAX_ENTRIES: Final = 1 << 16  # maximum number of cached costs; a policy's estimator may ask for many counts
+MAX_ENTRIES: Final = 1 << 16  # maximum number of cached costs, because a policy's estimator may ask for many counts
 
 
 class HardwareParameters(Struct):
@@ -34,11 +34,11 @@ class HardwareParameters(Struct):
 
 
 class Hardware:
-    """The constant part of a run is a sum of table look-ups, each rounded once to whole picoseconds. A token of context
-    or past costs a whole number of picoseconds, so the step time is exactly affine along a run.
+    """The constant part of a step time is a sum of table entries, each rounded once to whole picoseconds. A token of
+    context or past costs a whole number of picoseconds, so the step time is exactly affine along a run.
 
-    The first chunk of a prompt has no past, but the second chunk has one, which adds a constant. So a run that starts
-    with the first chunk of a prompt is one step long.
+    The first chunk of a prompt has no past. The second chunk has a past, which adds a constant to the step time. So a
+    run that starts with the first chunk of a prompt is one step long.
     """
 
     def __init__(self, profile: Profile, part: Shard, host_ps: int, factor: Fraction = Fraction(1)) -> None:
@@ -50,14 +50,15 @@ class Hardware:
         self._mixed_kv = self._ps(step_cost.mixed_context_us(gpu, part))
         self._beside = self._ps(step_cost.beside_us(gpu, part, 0))  # time of a decode in a step with chunks
         self._beside_row = self._ps(step_cost.beside_us(gpu, part, 1)) - self._beside  # per token of the longest chunk
-        # Constants of a step with chunks. The indexes are whether it has decodes, and whether any chunk has a past.
+        # Constants of a step with chunks. The first index is whether the step has decodes, and the second is whether
+        # any chunk has a past.
         self._mixed = [
             [self._ps(step_cost.attention_us(gpu, part, decoding, past)) for past in (False, True)]
             for decoding in (False, True)
         ]
-        # By number of decodes, for steps without chunks: (time without context, increase per step).
+        # For steps without chunks, the index is the number of decodes: (time without context, increase per step).
         self._decode: list[tuple[int, int]] = []
-        self._decodes: list[int] = []  # by number of decodes: attention time that does not grow with context
+        self._decodes: list[int] = []  # number of decodes -> attention time that does not grow with context
         self._sequences: list[int] = []
         self._tokens: dict[int, int] = {}
         # Length of a chunk -> (time without past, time per past token, increase per step).
@@ -126,7 +127,7 @@ class Hardware:
         return self._decode[most]
 
     def _token(self, tokens: int) -> int:
-        """Return the host's time plus the time of the work that depends only on the number of tokens."""
+        """Return the host time of a step plus the time of the work that depends only on the number of tokens."""
         cost = max(1, self._host + self._ps(step_cost.tokens_us(self.profile.constants, self.part, tokens)))
         if len(self._tokens) < MAX_ENTRIES:
             self._tokens[tokens] = cost
@@ -150,14 +151,14 @@ def _build(keys: HardwareParameters, where: str, model: ModelShape, gpu: Gpu, tp
 
 MODEL: Final = LatencyKind("hardware", HardwareParameters, _build)
 
-# The public function for single steps: `headway.latency("h200", "llama-3.1-8b").step_ms(decode=[1024, 512])`.
+# The public interface for single steps: `headway.latency("h200", "llama-3.1-8b").step_ms(decode=[1024, 512])`.
 
 PS_PER_MS: Final = 10**9
 MOST_GPUS: Final = 64
 
 
 class StepTimes:
-    """Step times of a model on one or several GPUs, from the latency model `hardware`."""
+    """The step times of a model on one or several GPUs, computed by the latency model `hardware`."""
 
     def __init__(self, hardware: Hardware, model: ModelShape) -> None:
         self.hardware = Hardware(hardware.profile, hardware.part, 0)
@@ -169,8 +170,8 @@ class StepTimes:
         return self.hardware.profile
 
     def step_ms(self, decode: Iterable[int] = (), prefill: Iterable[tuple[int, int]] = ()) -> float:
-        """Return the GPU's time for a step with these decode contexts and these prefill chunks, each (new tokens, past
-        tokens)."""
+        """Return the GPU's time for a step in ms. `decode` lists the context of each decode, and `prefill` lists the
+        chunks as (new tokens, past tokens)."""
         contexts = [_whole(value, "decode", 0) for value in decode]
         chunks = [(_whole(new, "prefill", 1), _whole(past, "prefill", 0)) for new, past in prefill]
         if not contexts and not chunks:
@@ -179,8 +180,8 @@ class StepTimes:
 
 
 def step_times(gpu: object, model: object, tp: int = 1, host: str | None = None) -> StepTimes:
-    """Return the step times of a model on a GPU. Both may be a name, a mapping or a file: a profile (.yaml) for the
-    GPU, a config.json for the model."""
+    """Return the step times of a model on a GPU. The GPU is a name, a mapping or a profile file (.yaml). The model is a
+    name, a mapping or a config.json."""
     if isinstance(tp, bool) or not isinstance(tp, int) or not 1 <= tp <= MOST_GPUS:
         raise HeadwayError(f"tp: must be a whole number between 1 and {MOST_GPUS}, got {shown(tp)}.")
     shape = read_model(model, "model")

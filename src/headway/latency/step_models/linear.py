@@ -1,4 +1,4 @@
-"""`linear`: a step time is a sum of six terms. Their coefficients can be fitted to a log of steps."""
+"""`linear`: a step time is a sum of six terms. The coefficients of the terms can be fitted to a log of steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`piecewise`: decode throughput grows linearly with the batch size up to saturation and is constant beyond."""
+"""`piecewise`: decode throughput grows linearly with the batch size up to saturation, and is constant for larger
+batches."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def _read_batch(value: Any, where: str) -> int:
 
 
 class Piecewise(Struct, eq=False):
-    """A step takes (prefill tokens / rate) + (decodes / throughput(decodes)). The defaults are those of RouteSim for an
+    """A step takes (prefill tokens / rate) + (decodes / throughput(decodes)). The defaults are RouteSim's values for an
     H100."""
 
     prefill_ps: Annotated[TokenTime, "prefill tokens per second"] = field(
@@ -44,7 +45,7 @@ class Piecewise(Struct, eq=False):
         return Piecewise(times(self.prefill_ps, factor, 1), *rates)
 
     def throughput(self, batch: int) -> Fraction:
-        """Return the exact tokens per second of a decoding batch."""
+        """Return the exact throughput of a decoding batch in tokens per second."""
         growth = (self.saturated_tokens_per_s - self.decode_tokens_per_s) / (self.saturation_batch - 1)
         return self.decode_tokens_per_s + growth * (min(batch, self.saturation_batch) - 1)
 

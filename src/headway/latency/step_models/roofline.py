@@ -1,8 +1,9 @@
-"""`roofline`: a step takes the longer of computing and reading memory, from the model's shape and the GPU's spec sheet.
+"""`roofline`: a step takes the time to compute or the time to read memory, whichever is longer. Both come from the
+model's shape and the GPU's spec sheet.
 
-It ignores communication between tensor-parallel GPUs, and kernels that are slower than peak or do not overlap. In these
-cases its times are too short. It ignores expert routing and reads all weights of a mixture in each step. So its times
-are too long for mixtures at small batches.
+The model ignores communication between tensor-parallel GPUs, and kernels that are slower than peak or do not overlap.
+In these cases its times are too short. It also ignores expert routing: it assumes that each step reads all weights of a
+mixture. So its times are too long for mixtures at small batches.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from headway.types import PS_PER_SECOND
 class RooflineParameters(Struct):
     """Keys of `latency: {model: roofline}`. The defaults are **uncalibrated**: no pair of efficiencies fits all cards.
 
-    0.6 and 0.8 lie between those that fit the cards with public step times: 0.75 and 0.9 with 1 ms of host time fit an
-    RTX 4090 within 2 %, but are 16 to 40 % too fast on an RTX PRO 6000. Kernel times of an 8B model on an H200 come out
-    8 % too fast in decode and 4 % too slow in prefill on average; single steps are up to 41 % off.
+    The defaults 0.6 and 0.8 are between the efficiencies that fit the cards with public step times. 0.75 and 0.9 with 1
+    ms of host time fit an RTX 4090 within 2 %, but are 16 to 40 % too fast on an RTX PRO 6000. For an 8B model on an
+    H200, kernel times are on average 8 % too fast in decode and 4 % too slow in prefill; the error of single steps is
+    up to 41 %.
     """
 
     mfu: Annotated[Share, "share of the GPU's peak FLOP/s that matmuls reach"] = Fraction("0.6")
@@ -55,8 +57,9 @@ class Roofline:
         self._compute = keys.overhead_ps  # compute time of a step without tokens
         self._memory = keys.overhead_ps + max(1, round(model.weight_bytes * byte))
         self._chunk = ChunkCosts(self._token, pair)
-        # By batch size: the context from which on memory stays the bottleneck, and the increase per step. This is a
-        # shortcut for steps that only decode, which are most of the calls.
+        # The index is the batch size. Each entry has the minimum context at which memory is and stays the bottleneck,
+        # and the increase per step. This is a shortcut for steps that only decode, because most calls are for such
+        # steps.
         self._decode: list[tuple[int, int]] = []
 
     def scale(self, factor: Fraction) -> Roofline:

@@ -22,7 +22,7 @@ from headway.latency.shapes import ModelShape, models
 from headway.latency.surface import Surface
 from headway.latency.tables import COLUMNS, plain, read_rows, whole
 
-MOST: Final = 1000  # maximum number of rows of one kind
+MOST: Final = 1000  # maximum number of rows of decode steps, and of prefill steps
 LARGEST: Final = 10**9  # maximum number of tokens in a row
 
 Measured = tuple[int, int, int]  # (decodes, context, picoseconds) or (tokens, past, picoseconds)
@@ -44,17 +44,18 @@ class StepRow(Struct):
 
     time_ps: StepDuration
     decodes: int = 0
-    context: int = 0  # sum over all decodes
+    context: int = 0  # sum of the contexts of all decodes
     prefill: int = 0
     past: int = 0
 
 
 class StepTable:
-    """Interpolates two surfaces: decode steps by decodes and their context, steps of one chunk by tokens and past.
+    """Interpolates two surfaces. The first has steps that only decode, by number of decodes and sum of contexts. The
+    second has steps of one chunk, by number of tokens and of past tokens.
 
-    Any other step takes as long as one chunk of all its tokens without a past, or as its decodes without context if
-    that is longer, plus what contexts and pasts add. But it takes at least as long as its decodes alone, and as each of
-    its chunks alone.
+    The time of any other step has two parts. The first part is the time of one chunk of all its tokens without a past,
+    or the time of its decodes without context if that is longer. The second part is the time that contexts and pasts
+    add. The step takes at least as long as its decodes alone, and as each of its chunks alone.
     """
 
     def __init__(self, decode: tuple[Measured, ...], prefill: tuple[Measured, ...], host_ps: int = 0) -> None:
@@ -120,14 +121,15 @@ MODEL: Final = LatencyKind("table", StepTableParameters, _build)
 
 
 def _run(surface: Surface, count: int, place: int, beside: int = 0) -> Run:
-    """Return the run along which the second count starts at `place` and grows by `count` per step."""
+    """Return the run on a surface in which the second count starts at `place` and grows by `count` per step. `beside`
+    is added to each step."""
     value, slope, room = surface.curve(count).at(place)
     return beside + value, slope * count, -(-room // count)
 
 
 def _highest(run: Run, others: Sequence[Run]) -> Run:
-    """Return the run with the longest step, limited to the steps in which it stays the longest and all runs are
-    affine."""
+    """Return the run whose first step is the longest. Limit it to the steps in which it stays the longest and all runs
+    are affine."""
     first, increment, k_max = max(run, *others)
     for value, rise, steps in (run, *others):
         k_max = min(k_max, steps)
@@ -138,8 +140,8 @@ def _highest(run: Run, others: Sequence[Run]) -> Run:
 
 @lru_cache(maxsize=16)
 def _surfaces(rows: tuple[Measured, ...], grows: bool) -> tuple[Surface, Surface]:
-    """Return two surfaces: the step times, and the part of them that context or past adds. The mean of repeated
-    measurements is used."""
+    """Return two surfaces: the step times, and the part of the step times that context or past adds. If a step was
+    measured several times, use the mean."""
     measured: dict[int, dict[int, list[int]]] = {}
     for row, place, ps in rows:
         measured.setdefault(row, {}).setdefault(place, []).append(ps)
@@ -166,7 +168,7 @@ def _from_rows(data: object, where: str) -> list[StepRow]:
 
 
 def _from_file(path: object, shape: object, model: ModelShape, where: str) -> list[StepRow]:
-    """Return the steps of a model that have either decodes or one chunk."""
+    """Return those steps of a model in the file that have either decodes or one chunk."""
     if not isinstance(path, str):
         raise HeadwayError(f"{where}.file: expected the path of a CSV file, got {shown(path)}.")
     model_name = model.name if shape is None else str(shape)
@@ -194,7 +196,7 @@ def _from_file(path: object, shape: object, model: ModelShape, where: str) -> li
 
 
 def _canonical(name: str) -> str:
-    """Return the model's name in the table of models. If the table does not have it, return the normalized name."""
+    """Return the name of a model in the table of models. If the table lacks the model, return the normalized name."""
     try:
         return models().find(name, "model", "").name
     except HeadwayError:

@@ -1,4 +1,4 @@
-"""Trace files: the table of formats, detection of a format by content, and reading.
+"""Trace files: the table of formats, detection of the format from the content, and reading.
 
 Every module of this package that defines `FORMAT` is a format.
 """
@@ -32,7 +32,7 @@ FORMATS: Final[dict[str, Format]] = {
 
 
 def find_format(name: str, where: str) -> Format:
-    """Return a format by its name; `_` and `-` are interchangeable."""
+    """Return the format with this name. In names, `_` and `-` are interchangeable."""
     format = FORMATS.get(name) or FORMATS.get(name.replace("_", "-"))
     if format is None:
         raise HeadwayError(f"{where}: no trace format is called {shown(name)}.{suggest(name, FORMATS)}")
@@ -40,7 +40,8 @@ def find_format(name: str, where: str) -> Format:
 
 
 def detect(path: pathlib.Path, ask: str = "--format") -> str:
-    """Return the format of a file by its first lines; if they are ambiguous, raise an error that names `ask`."""
+    """Return the name of a file's format, detected from the first lines. If these are ambiguous, raise an error that
+    suggests to set `ask`."""
     first = head(path)
     if not first and not path.is_dir():
         raise HeadwayError(f"{path.name}: the file is empty.")
@@ -60,7 +61,7 @@ def detect(path: pathlib.Path, ask: str = "--format") -> str:
 def open_trace(
     path: pathlib.Path, format: str | None = None, options: Options = DEFAULTS, ask: str = "--format"
 ) -> Reader:
-    """Open a trace for reading; if `format` is None, detect it from the content."""
+    """Open a trace for reading. If `format` is None, detect the format from the content."""
     check_ordinary(path)
     if format is None:
         format = TABLE if options.columns is not None else detect(path, ask)

@@ -1,7 +1,7 @@
 """Azure LLM inference CSV: `TIMESTAMP,ContextTokens,GeneratedTokens` below a header.
 
-Time stamps have up to seven decimals of a second (2023) or end in `+00:00` (2024); the first row is time 0. The file
-does not describe content, so prompts share nothing.
+Timestamps have up to seven decimals of a second (2023) or end in `+00:00` (2024). The first row has time 0. The file
+does not describe content, so prompts share no content.
 """
 
 import pathlib
@@ -18,7 +18,7 @@ from headway.workload.traces.record import Format, Info, Options, Reader, Record
 from headway.workload.traces.writing import Losses, open_text
 
 COLUMNS: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-WRITTEN_FROM: Final = datetime(2023, 11, 16)  # the writer starts time stamps at this date
+WRITTEN_FROM: Final = datetime(2023, 11, 16)  # date of time 0 in files that this module writes
 PS_PER_DIGIT: Final = PS_PER_SECOND // 10**7  # value of the seventh decimal of a second
 
 
@@ -37,7 +37,7 @@ def _records(path: pathlib.Path) -> Iterator[Record]:
 
 
 def parse_stamp(text: str, place: str) -> int:
-    """Parse a time stamp as exact picoseconds since 1970."""
+    """Return a timestamp as exact picoseconds since 1970."""
     at_ps = stamp_ps(text)
     if at_ps is None:
         wrong = f"TIMESTAMP {cut(text, 60)!r} is not a time like 2023-11-16 18:17:03.9799600"
@@ -46,7 +46,7 @@ def parse_stamp(text: str, place: str) -> int:
 
 
 def write(path: pathlib.Path, info: Info, records: Iterable[Record]) -> list[str]:
-    """Write the records, with time stamps as in the 2023 files: seven decimals of a second."""
+    """Write the records, with timestamps as in the 2023 files: seven decimals of a second."""
     lost = Losses()
     with open_text(path) as file:
         file.write(",".join(COLUMNS) + "\n")

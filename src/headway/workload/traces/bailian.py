@@ -1,6 +1,6 @@
 """Qwen-Bailian JSONL: one object per line in order of arrival, with `chat_id`, `parent_chat_id` (-1 for none),
 `timestamp` (s), `input_length`, `output_length`, `type` (text, search, image, file), `turn` (from 1) and `hash_ids`,
-one id per block of 16 tokens. A session is a tree of chats and has the id of the root chat as its name."""
+one id per block of 16 tokens. A session is a tree of chats, and its name is the id of the root chat."""
 
 import pathlib
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def read(path: pathlib.Path, options: Options) -> Reader:
 
 
 def _records(path: pathlib.Path, size: int) -> Iterator[Record]:
-    """Yield the records. Memory holds two numbers per chat, since any later chat may continue it."""
+    """Yield the records. Memory holds two numbers per chat, because any later chat may continue a chat."""
     fit = Fit(size, whole=True)
     roots: dict[int, int] = {}
     latest: dict[int, int] = {}  # the latest chat of each root
@@ -56,7 +56,7 @@ def _records(path: pathlib.Path, size: int) -> Iterator[Record]:
         chat, parent = row.chat_id, row.parent_chat_id
         if chat in roots:
             raise HeadwayError(f"{place}: chat_id {shown(chat)} is already used by an earlier line.")
-        # A parent that is missing in the file still names the session of the chats that continue it.
+        # If a parent is missing in the file, its id is still the name of the session of the chats that continue it.
         root = chat if parent == NO_PARENT else roots.get(parent, parent)
         if parent in roots and latest.get(root) != parent:
             record.after = (str(parent),)

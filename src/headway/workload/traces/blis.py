@@ -1,10 +1,10 @@
 """BLIS TraceV2: a YAML header and a CSV file, `X.yaml` and `X.csv` (or a folder with `header.yaml` and `data.csv`).
 
 Requests of one group share a prefix of `prefix_length` tokens, which `input_tokens` does not include. If the header
-has `session_context_growth: accumulate`, `input_tokens` counts only the new tokens of a turn. Its prompt is the
-previous prompt, the previous output and these tokens. A turn arrives `think_time_us` after the end of the previous
-turn. Without that column, the delay is computed from the measured end. Times count from the start of the session if
-every session begins at 0 and the times in the file are out of order.
+has `session_context_growth: accumulate`, `input_tokens` counts only the new tokens of a turn. The prompt of the turn
+then consists of the previous prompt, the previous output and the new tokens. A turn arrives `think_time_us` after the
+end of the previous turn. Without that column, the delay is computed from the measured end of the previous turn. If
+every session begins at 0 and the times in the file are out of order, times count from the start of each session.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def read(path: pathlib.Path, options: Options) -> Reader:
 
 
 def _rows(path: pathlib.Path) -> Iterator[tuple[str, Row]]:
-    """Yield the rows by column, each with its location for errors; a quoted cell may contain line breaks."""
+    """Yield each row as a mapping by column, with its location for errors. A quoted cell may contain line breaks."""
     at = 0
 
     def texts() -> Iterator[str]:
         nonlocal at
-        for at, line in lines(path):  # noqa: B007 (the current line, for errors)
+        for at, line in lines(path):  # noqa: B007 (`at` is the current line, for errors)
             yield line.decode() + "\n"
 
     columns: list[str] = []
@@ -80,7 +80,7 @@ def _rows(path: pathlib.Path) -> Iterator[tuple[str, Row]]:
 
 
 def _survey(path: pathlib.Path) -> tuple[bool, bool]:
-    """Return whether there are sessions, and whether times count from the start of each session.
+    """Return whether the file has sessions, and whether its times count from the start of each session.
 
     Times count from the start of each session if they are out of order and every session begins at 0.
     """
@@ -102,7 +102,7 @@ def _survey(path: pathlib.Path) -> tuple[bool, bool]:
 class _Session(Struct, gc=False):
     """The state of a session after its latest row."""
 
-    own: int  # first block id of the session's content
+    own: int  # first block id of the content that is unique to the session
     turn: int = -1
     at_ps: int = 0
     prompt: int = 0
@@ -150,11 +150,11 @@ def _record(row: Row, place: str, at_ps: int) -> Record:
         raise HeadwayError(f"{place}: output_tokens must be at most {MAX_LENGTH}, got {output}.")
     shared = whole(row, "prefix_length", place) if GROUP in extra and "prefix_length" in row else 0
     served = extra.get("server_input_tokens", 0)
-    prompt = served if served and GROUP not in extra else own + shared  # the server's count includes its template
+    prompt = served if served and GROUP not in extra else own + shared  # the server's count includes its chat template
     if prompt != own + shared:
         extra["input_tokens"] = own
     if not output:
-        extra["output_tokens"] = 0  # a failed request, but every replayed request generates at least one token
+        extra["output_tokens"] = 0  # the request failed, but every replayed request generates at least one token
     return Record(
         prompt,
         max(output, 1),
@@ -170,7 +170,8 @@ def _record(row: Row, place: str, at_ps: int) -> Record:
 
 
 def _continue(record: Record, state: _Session, row: Row, grows: bool, contents: Contents, place: str) -> None:
-    """Set the turn and the delay of a record; if `grows`, also the prompt, which includes the session's history."""
+    """Set the turn and the delay of a record. If `grows` is set, also set its prompt, which includes the history of the
+    session."""
     assert record.at_ps is not None
     turn = whole(row, "round_index", place) if "round_index" in row else state.turn + 1
     if turn != state.turn + 1:
@@ -192,7 +193,7 @@ def _continue(record: Record, state: _Session, row: Row, grows: bool, contents: 
 def _grow(record: Record, state: _Session, row: Row, contents: Contents, place: str) -> None:
     if not record.turn:
         state.shared, state.group = record.shared_prefix_tokens, row.get(GROUP) or None
-    elif row.get("input_tokens_reset"):  # the context was compacted: none of its old content remains
+    elif row.get("input_tokens_reset"):  # the context was compacted, so none of its old content remains
         record.prompt_tokens = whole(row, "input_tokens_reset", place)
         record.shared_prefix_tokens = state.shared = 0
         state.group, state.own = None, contents.fresh()
@@ -202,7 +203,7 @@ def _grow(record: Record, state: _Session, row: Row, contents: Contents, place: 
 
 
 def whole(row: Row, name: str, place: str) -> int:
-    """Parse a cell as a whole number of at least 0."""
+    """Return a cell as a whole number of at least 0."""
     text = row[name].strip()
     number = whole_number(text)
     if number is None:
@@ -211,7 +212,7 @@ def whole(row: Row, name: str, place: str) -> int:
 
 
 def _value(text: str, name: str, place: str) -> Any:
-    """Parse a cell by the type of its column; a cell of an unknown column is a string."""
+    """Return the value of a cell by the type of its column. In an unknown column, the value is a string."""
     text = text.strip()
     if name in WHOLE:
         digits = text.removeprefix("-") if name.endswith("_time_us") else text

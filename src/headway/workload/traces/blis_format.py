@@ -51,7 +51,8 @@ HEADER, DATA = "header.yaml", "data.csv"
 
 
 def files(path: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
-    """Return the existing header file and data file, given either file, their folder or their common name."""
+    """Return the paths of the header file and the data file, and check that both exist. `path` is one of the two files,
+    their folder, or their common name."""
     header, data = names(path)
     if path.name in (HEADER, DATA) and not (header.is_file() and data.is_file()):
         header, data = path.parent / HEADER, path.parent / DATA
@@ -66,7 +67,7 @@ def files(path: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
 
 
 def names(path: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
-    """Return the paths of the header and of the data file."""
+    """Return the paths of the header file and of the data file, which need not exist."""
     if path.is_dir():
         return path / HEADER, path / DATA
     if path.name.endswith(".csv.gz"):
@@ -126,9 +127,9 @@ class Network(Struct):
 
 
 class _Loader(yaml.SafeLoader):
-    """Loads YAML without aliases, which could expand to billions of values, and reads dates as strings."""
+    """Loads YAML with dates as strings. Rejects aliases, because they could expand to billions of values."""
 
-    yaml_implicit_resolvers = {  # noqa: RUF012 (PyYAML's own way)
+    yaml_implicit_resolvers = {  # noqa: RUF012 (PyYAML requires a class attribute)
         first: [(tag, form) for tag, form in known if tag != TIMESTAMP]
         for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
@@ -140,7 +141,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def load(path: pathlib.Path) -> tuple[dict[str, Any], Header, Server]:
-    """Return the header as written, and its checked structs."""
+    """Return the header as written, and the structs that were read from it and checked."""
     try:
         with path.open("rb") as file:
             raw = file.read(LARGEST + 1)
@@ -174,7 +175,7 @@ def _check(data: object, name: str) -> tuple[dict[str, Any], Header, Server]:
 
 
 def text(known: dict[str, Any], accumulate: bool) -> str:
-    """Return a header with these keys as a string, in the order of their declaration."""
+    """Return the YAML text of a header with these keys, in the order of their declaration."""
     data: dict[str, Any] = {"trace_version": 2, "time_unit": UNIT, "mode": "generated", "warm_up_requests": 0, **known}
     data.pop(GROWTH, None)
     if accumulate:

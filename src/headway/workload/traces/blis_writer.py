@@ -1,4 +1,4 @@
-"""Writes BLIS TraceV2, `X.yaml` and `X.csv`, in two passes, because unused columns are omitted."""
+"""Write BLIS TraceV2, the files `X.yaml` and `X.csv`. This takes two passes, because unused columns are omitted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from headway.workload.traces.writing import open_text
 
 OWN: Final = tuple(name for name in COLUMNS if name not in TOLD and name not in (GROUP, "input_tokens_reset"))
 KNOWN: Final = frozenset((*OWN, GROUP, "input_tokens", "output_tokens", "input_tokens_reset"))
-KEPT: Final = ("session", "delay_ps", "after", "id", "model", "tenant", "slo_class", "kind")  # some with losses
+# Fields of a record that the format can express, some of them with losses.
+KEPT: Final = ("session", "delay_ps", "after", "id", "model", "tenant", "slo_class", "kind")
 
 Row = dict[str, Any]
 
@@ -61,7 +62,7 @@ def write(path: pathlib.Path, info: Info, records: Iterable[Record]) -> list[str
 
 
 def _draft(draft: TextIO, writer: _Writer, records: Iterable[Record]) -> dict[str, None]:
-    """Write all rows with all columns; return the optional columns that are used."""
+    """Write all rows with all columns, and return the optional columns that at least one row uses."""
     used: dict[str, None] = {}
     rows = csv.writer(draft)
     for record in records:
@@ -145,7 +146,7 @@ class _Writer:
         row["prefix_length"] = shared
         if row["prefix_group"]:
             return
-        if served == prompt:  # the prompt's length is the server's count, which has its own column
+        if served == prompt:  # the length of the prompt is the server's count, which has its own column
             row["input_tokens"] = extra.get("input_tokens", prompt)
         else:
             row["server_input_tokens"] = 0
@@ -167,7 +168,8 @@ class _Writer:
         if not state.turn:
             if think_us:
                 lost.add("the delay before a session's first turn")
-        elif not (0 < state.end_us <= at_us and at_us - state.end_us == think_us):  # else the end implies it
+        # If the measured end of the previous turn implies the think time, the column is not needed.
+        elif not (0 < state.end_us <= at_us and at_us - state.end_us == think_us):
             row["think_time_us"] = think_us
 
 

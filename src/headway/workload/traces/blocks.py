@@ -1,4 +1,4 @@
-"""Block ids of a prompt as runs, and checks of their number against the length of the prompt."""
+"""Block ids of a prompt, stored as runs of consecutive ids, and checks of their number against the prompt's length."""
 
 from array import array
 from collections.abc import Iterable, Sequence
@@ -9,9 +9,9 @@ from msgspec import Struct
 from headway.errors import HeadwayError
 from headway.workload.traces.limits import MAX_BLOCK
 
-Run = tuple[int, int]  # first id, count
+Run = tuple[int, int]  # first id, number of consecutive ids
 Runs = Sequence[Run]
-IDS: Final = 1 << 64  # number of ids; longer hashes are folded into 64 bits
+IDS: Final = 1 << 64  # number of different ids; longer hashes are folded into 64 bits
 
 
 def id_runs(ids: Sequence[int]) -> list[Run]:
@@ -31,7 +31,7 @@ def id_runs(ids: Sequence[int]) -> list[Run]:
 
 
 def add_run(runs: list[Run], first: int, count: int) -> None:
-    """Append a run, or extend the last run if the new one continues it."""
+    """Append a run to `runs`. If the new run continues the last run, extend the last run instead."""
     if runs and sum(runs[-1]) == first:
         runs[-1] = (runs[-1][0], runs[-1][1] + count)
     else:
@@ -39,7 +39,7 @@ def add_run(runs: list[Run], first: int, count: int) -> None:
 
 
 def block_count(tokens: int, size: int, whole: bool) -> int:
-    """Return the number of blocks that hold this many tokens; with `whole`, count only full blocks."""
+    """Return the number of blocks that hold this many tokens. If `whole` is set, count only full blocks."""
     return tokens // size if whole else -(-tokens // size)
 
 
@@ -52,7 +52,7 @@ def check_count(count: int, tokens: int, size: int, whole: bool, name: str, plac
 
 
 def beginning(runs: Runs, blocks: int) -> list[Run]:
-    """Return the runs of the first `blocks` blocks, or of all blocks if there are fewer."""
+    """Return the runs of the first `blocks` blocks. If there are fewer blocks, return all runs."""
     head: list[Run] = []
     for first, count in runs:
         if blocks <= 0:
@@ -74,7 +74,7 @@ def rest(runs: Runs, blocks: int) -> list[Run]:
 
 
 def shared_blocks(left: Runs, right: Runs) -> int:
-    """Return the number of equal leading blocks, even if both sides are split into runs at different blocks."""
+    """Return the number of leading blocks that are equal. The two sides may be split into runs at different blocks."""
     shared = 0
     while left and right and left[0][0] == right[0][0]:
         step = min(left[0][1], right[0][1])
@@ -84,7 +84,7 @@ def shared_blocks(left: Runs, right: Runs) -> int:
 
 
 class RunTable:
-    """The runs of many prompts in columns; row i has the runs from `_starts[i]` to `_starts[i + 1]`."""
+    """The runs of many prompts in columns. The runs of row i have the indices from `_starts[i]` to `_starts[i + 1]`."""
 
     def __init__(self) -> None:
         self._firsts = array("q")
@@ -104,12 +104,12 @@ class RunTable:
 
 
 class Fit(Struct):
-    """Checks the block size against the length and the number of ids of every row. If a row contradicts the size, the
-    check raises an error with the sizes that fit all rows so far."""
+    """Checks the block size against every row: its prompt length and its number of ids. If a row contradicts the size,
+    the check raises an error that names the sizes that fit all rows so far."""
 
     size: int
     whole: bool = False  # whether a partly filled last block may have no id
-    low: int = 1  # the smallest and the largest block size that fit all rows so far
+    low: int = 1  # `low` and `high` are the smallest and the largest block size that fit all rows so far
     high: int = MAX_BLOCK
 
     def check(self, tokens: int, count: int, name: str, place: str) -> None:
@@ -128,7 +128,7 @@ class Fit(Struct):
         raise HeadwayError(f"{place}: {wrong}. {self._remedy()}.")
 
     def _remedy(self) -> str:
-        """Return a sentence with the sizes that fit all rows so far, preferably a power of two."""
+        """Return a sentence with block sizes that fit all rows so far, preferably a single power of two."""
         low, high = self.low, self.high
         if low > high:
             return "No block size fits all rows so far"

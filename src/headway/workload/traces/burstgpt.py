@@ -1,6 +1,6 @@
-"""BurstGPT CSV, by column name: `Timestamp` (s), `Model`, `Request tokens`, `Response tokens`, `Total tokens`, `Log
-Type`, and from version 3 on `Session ID` (of conversations) and `Elapsed time` (s). The first row is time 0. The file
-does not describe content. Rows with a response of 0 tokens are failures: they are skipped, and
+"""BurstGPT CSV with the columns `Timestamp` (s), `Model`, `Request tokens`, `Response tokens`, `Total tokens`, `Log
+Type`, and from version 3 on `Session ID` (of conversations) and `Elapsed time` (s). The first row has time 0. The file
+does not describe content. Rows with a response of 0 tokens are failed requests: they are skipped, and
 `Info.extra["failures"]` counts them.
 """
 
@@ -24,7 +24,7 @@ SESSION, ELAPSED = "Session ID", "Elapsed time"
 KINDS: Final = {"Conversation log": "chat", "API log": "completion"}
 LOGS: Final = {kind: log for log, kind in KINDS.items()}
 NO_SESSION: Final = ("", "nan", "None")
-REMEMBERED: Final = 100_000  # number of sessions whose last end is kept; delays of other sessions come from time stamps
+REMEMBERED: Final = 100_000  # maximum number of sessions whose last end is kept; other delays come from timestamps
 
 
 def tell(path: pathlib.Path, first: list[bytes]) -> bool:
@@ -39,7 +39,7 @@ def read(path: pathlib.Path, options: Options) -> Reader:
 
 
 def _records(path: pathlib.Path, info: Info) -> Iterator[Record]:
-    ends: OrderedDict[str, int] = OrderedDict()  # end of each session's last answer
+    ends: OrderedDict[str, int] = OrderedDict()  # session -> end of its last answer
     for place, row, at_ps in stamped_rows(path, COLUMNS, _seconds):
         output = parse_length(row, "Response tokens", place, least=0)
         if not output:
@@ -84,7 +84,7 @@ def _seconds(text: str, place: str, name: str = COLUMNS[0]) -> int:
 
 
 def write(path: pathlib.Path, info: Info, records: Iterable[Record]) -> list[str]:
-    """Write the records, as version 3 if the source has sessions, else as version 1."""
+    """Write the records. If the source has sessions, write version 3, otherwise version 1."""
     lost = Losses("session", "model", "kind", "extra", "delay_ps") if info.sessions else Losses("model", "kind")
     names = [*COLUMNS[:1], *((SESSION, ELAPSED) if info.sessions else ()), *COLUMNS[1:]]
     with open_text(path) as file:

@@ -1,13 +1,13 @@
 """A user's own table of requests: CSV, TSV, JSONL or Parquet, with a mapping from fields of a request to columns.
 
-The mapping is written `arrival=ts_ms:ms,prompt=in_tok,output=out_tok,session=conv`: a field, its column, and a unit if
-the field needs one. The file is read twice. The first pass checks every row, and finds the first arrival and whether
-rows are in order. The second pass yields the records. Rows that are not in order are sorted with temporary files, so
-memory stays bounded.
+The mapping is written `arrival=ts_ms:ms,prompt=in_tok,output=out_tok,session=conv`: each field has a column and, if
+necessary, a unit. The file is read twice. The first pass checks every row, finds the first arrival, and tests whether
+the rows are in order. The second pass yields the records. If the rows are not in order, they are sorted with temporary
+files, so that memory stays bounded.
 
-The table does not describe content, so the reader assumes it. A prompt that is at least as long as its session's
-previous prompt and answer begins with them. Prompts with the same `prefix` share as many tokens as the shortest of them
-has.
+The table does not describe content, so the reader makes two assumptions. If a prompt is at least as long as the
+previous prompt and answer of its session together, it begins with them. Prompts with the same `prefix` share as many
+tokens as the shortest of these prompts has.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from headway.workload.traces.sorting import sort_rows
 from headway.workload.traces.source import head, lines
 
 NAME: Final = "columns"
-FIELDS: Final = {  # for each field, the usual names of its column, in lower case without separators
+FIELDS: Final = {  # field -> usual names of its column, in lower case without separators
     "arrival": ("arrival", "arrivaltime", "arrivedat", "timestamp", "time", "ts", "datetime", "date", "createdat",
                 "created", "starttime", "startedat", "requesttime", "receivedat"),
     "prompt": ("prompttokens", "inputtokens", "intokens", "contexttokens", "inputlength", "promptlength", "promptlen",
@@ -64,7 +64,7 @@ FIELDS: Final = {  # for each field, the usual names of its column, in lower cas
 REQUIRED: Final = ("arrival", "prompt", "output")
 EXAMPLE: Final = "arrival=ts_ms:ms,prompt=in_tokens,output=out_tokens"
 BLOCK_TOKENS: Final = 16
-SHOWN: Final = 5  # maximum number of bad rows listed in an error
+SHOWN: Final = 5  # maximum number of bad rows that an error lists
 REMEMBERED: Final = 200_000  # maximum number of sessions whose history is kept in memory
 MAX_PREFIXES: Final = 500_000  # maximum number of prefixes, which stay in memory
 PREFIXES: Final = 1 << 62  # block ids of prefixes begin here; ids of other blocks begin at 0
@@ -77,7 +77,7 @@ Columns = dict[str, Column]
 
 
 def parse_columns(mapping: object, where: str) -> Columns:
-    """Read a mapping from a string such as `EXAMPLE`, or from a mapping of fields to columns."""
+    """Return the column of each field, read from a string such as `EXAMPLE` or from a mapping of fields to columns."""
     if isinstance(mapping, str):
         pairs = [part.partition("=")[::2] for part in mapping.split(",") if part.strip()]
         if not pairs or not all(name.strip() and column.strip() for name, column in pairs):
@@ -121,7 +121,8 @@ def _column_text(column: object) -> str:
 
 
 def guess_columns(path: pathlib.Path) -> Columns | None:
-    """Guess the mapping of a table from the names of its columns; None if a required field is missing."""
+    """Guess the column of each field from the names of a table's columns. If a required field has no column, return
+    None."""
     try:
         names = _names(path)
     except HeadwayError:
@@ -150,7 +151,7 @@ def _is_json(first: list[bytes]) -> bool:
 
 
 def _names(path: pathlib.Path) -> list[str]:
-    """Return the names of a table's columns; names of nested JSON values contain dots."""
+    """Return the names of a table's columns. The names of nested JSON values contain dots."""
     if own_parquet.is_parquet(path):
         return own_parquet.column_names(path)
     first = head(path)
@@ -163,7 +164,8 @@ def _names(path: pathlib.Path) -> list[str]:
 
 
 def _rows(path: pathlib.Path, names: list[str]) -> Iterator[tuple[str, Row | str]]:
-    """Yield the location of each row for errors, and its values by column; for a bad row, a string that says why."""
+    """Yield the location of each row for errors, and its values by column. For an invalid row, yield a string with the
+    reason instead of the values."""
     if own_parquet.is_parquet(path):
         for number, values in enumerate(own_parquet.rows(path, names), 1):
             yield f"row {number}", dict(zip(names, values, strict=True))
@@ -217,7 +219,7 @@ def _tokens(row: Row, column: Column, field: str, least: int) -> int:
 
 
 class Survey(Struct):
-    """The findings of the first pass over a table."""
+    """The results of the first pass over a table."""
 
     rows: int = 0
     first_ps: int | None = None
@@ -226,7 +228,7 @@ class Survey(Struct):
     dated: bool | None = None  # whether times count from 1970
     bad: int = 0
     examples: list[str] = []
-    shortest: dict[str, int] = {}  # length of the shortest prompt, by prefix
+    shortest: dict[str, int] = {}  # prefix -> length of its shortest prompt
 
 
 def read(path: pathlib.Path, options: Options) -> Reader:
@@ -283,7 +285,8 @@ class _Table:
         return {"notes": notes} if notes else {}
 
     def _survey(self) -> Survey:
-        """Check every row, and find the first arrival, the order and the shortest prompt of each prefix."""
+        """Check every row. Find the first arrival, the shortest prompt of each prefix, and whether rows are in
+        order."""
         survey = self.survey = Survey(examples=[], shortest={})
         shares = "prefix" in self.columns and "prefix_tokens" not in self.columns
         for place, row in _rows(self.path, self._names()):
@@ -337,7 +340,8 @@ class _Table:
         return [column.name for column in self.columns.values()]
 
     def _parse(self, row: Row | str) -> tuple[int, Record, str | None, int | None]:
-        """Return the arrival, the record without it, the prefix, and the prefix's length if a column contains it."""
+        """Return the arrival of a row, its record without the arrival, its prefix, and the length of the prefix. The
+        length is None if no column contains it."""
         if isinstance(row, str):
             raise BadRow(row)
         columns = self.columns
@@ -374,7 +378,7 @@ class _Table:
         return at_ps, record, texts["prefix"], numbers.get("prefix_tokens")
 
     def _parsed(self, survey: Survey) -> Iterator[tuple[int, int, Record, str | None, int | None]]:
-        """Yield the valid rows, with arrivals counted from the first arrival."""
+        """Yield the valid rows. Their arrivals count from the first arrival."""
         for number, (_, row) in enumerate(_rows(self.path, self._names())):
             try:
                 at_ps, record, prefix, length = self._parse(row)
@@ -397,13 +401,13 @@ class _Table:
 
 
 class _Contents:
-    """Assigns block ids to prompts: equal ids for a shared prefix and for the history of a session."""
+    """Assigns block ids to prompts, so that a shared prefix and the history of a session have equal ids."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.next_id = 0
-        self.prefixes: dict[str, int] = {}  # first block id of each prefix
-        self.sessions: dict[str, tuple[int, list[Run]]] = {}  # tokens and blocks so far, least recent session first
+        self.prefixes: dict[str, int] = {}  # prefix -> first block id
+        self.sessions: dict[str, tuple[int, list[Run]]] = {}  # (tokens, blocks) so far, least recent session first
 
     def add(self, record: Record, prefix: str | None, shared: int) -> None:
         tokens = 0

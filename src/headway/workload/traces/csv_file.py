@@ -1,4 +1,4 @@
-"""Reads a trace file as rows of CSV below a header."""
+"""Read a trace file in CSV with a header."""
 
 import csv
 import pathlib
@@ -23,7 +23,7 @@ def check_columns(columns: Collection[str], names: Collection[str], place: str) 
 
 
 def cells(line: bytes, place: str) -> list[str]:
-    """Split a line into cells; a quoted cell may contain commas, but no line break."""
+    """Split a line into cells. A quoted cell may contain commas, but no line break."""
     try:
         text = line.decode()
         values = next(csv.reader((text,), strict=True, skipinitialspace=True)) if '"' in text else text.split(",")
@@ -35,7 +35,7 @@ def cells(line: bytes, place: str) -> list[str]:
 
 
 def rows_below(header: list[str], path: pathlib.Path, source: Iterator[Numbered]) -> Iterator[tuple[str, Row]]:
-    """Yield the rows below a header by column, each with its location for errors."""
+    """Yield each row below a header as a mapping by column, with its location for errors."""
     for number, line in source:
         place = f"{path.name} line {number}"
         values = cells(line, place)
@@ -47,9 +47,9 @@ def rows_below(header: list[str], path: pathlib.Path, source: Iterator[Numbered]
 def stamped_rows(
     path: pathlib.Path, names: tuple[str, ...], parse_ps: Callable[[str, str], int]
 ) -> Iterator[tuple[str, Row, int]]:
-    """Yield the rows of a file with these columns, each with its location for errors and its time since the first row.
+    """Yield each row of a file that has these columns, with its location for errors and its time since the first row.
 
-    The first column contains the times, in ascending order; `parse_ps` converts them to picoseconds.
+    The first of these columns contains the times, in ascending order. `parse_ps` converts them to picoseconds.
     """
     source = lines(path)
     number, line = next(source, (0, b""))
@@ -70,7 +70,7 @@ def stamped_rows(
 
 
 def parse_length(row: Row, name: str, place: str, least: int = 1) -> int:
-    """Parse a cell as a number of tokens."""
+    """Return a cell as a number of tokens. Raise unless it is a whole number of at least `least`."""
     length = whole_number(row[name])
     if length is None or not least <= length <= MAX_LENGTH:
         wrong = f"must be a whole number between {least} and {MAX_LENGTH}"

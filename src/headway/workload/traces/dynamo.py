@@ -1,9 +1,10 @@
-"""Dynamo request traces (`dynamo.request.trace.v1`): one event per line, bare or as {"timestamp", "event"}.
+"""Dynamo request traces (`dynamo.request.trace.v1`): one event per line, alone or inside {"timestamp", "event"}.
 
-A request is written when it ends, so the file is read twice, first for the order of arrival. `agent_context` names the
-session. A session with a `parent_session_id` is a branch of its parent's session: it follows the parent's latest
-request, and the parent's first request after the end of the branch waits for it. The delay of a request counts from the
-end of the last request that it waited for to its arrival; `tool_ms` is the part of the delay in which tools ran.
+A request is written when it ends. Therefore the file is read twice; the first pass finds the order of arrival.
+`agent_context` names the session. A session with a `parent_session_id` is a branch of its parent's session: the branch
+follows the parent's latest request, and the parent's first request after the end of the branch waits for the branch.
+The delay of a request is the time from the end of the last request that it waited for until its arrival. `tool_ms` is
+the part of the delay in which tools ran.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Request(Struct):
     worker: dict[str, Any] | None = None
 
 
-MEASURED: Final = Request.__struct_fields__[5:]  # measured values, stored in `extra`
+MEASURED: Final = Request.__struct_fields__[5:]  # fields with measured values, which are stored in `extra`
 
 
 class Tool(Struct):
@@ -79,7 +80,7 @@ class Line(Event):
 
 
 class Call(Struct):
-    """A request of the file with its session and end."""
+    """A request of the file, with its session and its end."""
 
     request: Request
     context: Context | None
@@ -114,7 +115,7 @@ def tell(path: pathlib.Path, head: list[bytes]) -> bool:
 
 def _records(path: pathlib.Path, starts: array[int], turns: Counter[str]) -> Iterator[Record]:
     lanes: dict[str, Lane] = {}
-    sessions: dict[Lane, tuple[str, int]] = {}  # by root lane: name, and number of requests so far
+    sessions: dict[Lane, tuple[str, int]] = {}  # root lane -> (name of the session, number of requests so far)
     first_ns: int | None = None
     for start_ns, call in in_order(starts, _calls(path)):
         first_ns = start_ns if first_ns is None else first_ns
@@ -143,7 +144,7 @@ def _records(path: pathlib.Path, starts: array[int], turns: Counter[str]) -> Ite
 
 
 def _join(record: Record, lane: Lane, start_ns: int, call: Call, context: Context) -> None:
-    """Set the waits and the delay of a request within its session."""
+    """Set the requests that a record waits for in its session, and its delay."""
     record.kind = "agentic"
     record.id = record.id or f"{context.session_id}/{record.turn}"
     record.after, until, _ = lane.add(record.id, start_ns, call.end_ns)
@@ -160,7 +161,7 @@ def _join(record: Record, lane: Lane, start_ns: int, call: Call, context: Contex
 
 
 def _overlap(spans: list[tuple[int, int]], start: int, end: int) -> int:
-    """Return how much of the time from `start` to `end` the spans cover."""
+    """Return the length of the part of the time from `start` to `end` that the spans cover."""
     covered = 0
     for first, last in sorted(spans):
         first, last = max(first, start), min(last, end)
@@ -174,7 +175,7 @@ def _overlap(spans: list[tuple[int, int]], start: int, end: int) -> int:
 
 
 def _calls(path: pathlib.Path) -> Iterator[tuple[int, Call]]:
-    """Yield the valid requests in file order, with their arrival in ns since 1970."""
+    """Yield the arrival of each valid request in ns since 1970, and the request, in file order."""
     tools: dict[str, list[tuple[int, int]]] = {}
     for place, line in json_rows(path, Line, FORM):
         event = line if line.event is UNSET else line.event
@@ -208,7 +209,8 @@ def _check(request: Request, place: str) -> int:
 
 
 def _end(request: Request, start_ns: int, stamp: Number, place: str) -> int:
-    """Return the end of a request: from its duration or, if it has none, from the less precise time of the event."""
+    """Return the end of a request in ns, computed from its duration. If it has no duration, use the time of the event,
+    which is less precise."""
     if request.total_time_ms is not None:
         return start_ns + _ns(request.total_time_ms, "request.total_time_ms", place)
     return start_ns if stamp is None else max(start_ns, _ns(stamp, "event_time_unix_ms", place))

@@ -1,8 +1,8 @@
-"""Converts named prefix groups to blocks.
+"""Convert named prefix groups to blocks.
 
-Some formats have no blocks, but name groups of requests that share a prefix and give its length. Here each piece of
-content (the prefix of a group, the context of a session, the rest of a request) gets its own ids. Only full blocks have
-ids, and a block belongs to the piece that contains its last token.
+Some formats have no blocks. Instead, they name groups of requests that share a prefix, and record the length of the
+prefix. Here each piece of content gets its own block ids: the prefix of a group, the context of a session, the rest of
+a request. Only full blocks have ids, and a block belongs to the piece that contains its last token.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from headway.workload.traces.blocks import rest
 from headway.workload.traces.record import LOCAL, Info, Record
 from headway.workload.traces.writing import Losses
 
-BLOCK_TOKENS: Final = 16  # default if neither the file nor the user sets it; the engines of such traces use it too
+BLOCK_TOKENS: Final = 16  # default block size of these formats; the engines that they describe use it too
 GROUP: Final = "prefix_group"  # the key of the group's name in Record.extra
 NAMED: Final = ("blis", "routesim")  # formats whose blocks this module creates
 ROOM: Final = 32  # number of bits for the block ids of one piece of content
@@ -33,7 +33,8 @@ class Contents(Struct):
         return self.count << ROOM
 
     def runs(self, prompt: int, shared: int, group: str | None, own: int) -> tuple[tuple[int, int], ...]:
-        """Return the blocks of a prompt: `shared` tokens of the group's prefix, then content with ids from `own` on."""
+        """Return the blocks of a prompt. Its first `shared` tokens are the prefix of the group. The block ids of the
+        content after the prefix are counted from `own`."""
         full = prompt // self.block_tokens
         common = min(shared // self.block_tokens, full) if group is not None else 0
         runs = []
@@ -47,13 +48,14 @@ class Contents(Struct):
 
 
 def origin(info: Info) -> str:
-    """Return the format in which the trace was first written."""
+    """Return the name of the format in which the trace was first written."""
     name = info.extra.get("origin", info.format)
     return name if isinstance(name, str) else info.format
 
 
 def group_of(record: Record, info: Info) -> str | None:
-    """Return the name of a request's shared prefix: the recorded name, or a name from the prefix's last block."""
+    """Return the name of a request's prefix group: the recorded name, or else a name made from the last block of the
+    prefix. If the request shares no prefix, return None."""
     if not record.shared_prefix_tokens:
         return None
     name = record.extra.get(GROUP)
@@ -68,8 +70,8 @@ def group_of(record: Record, info: Info) -> str | None:
 
 
 class NamedLosses(Losses):
-    """The losses of a format with named prefixes. Blocks that were created from such names are not lost, nor are the
-    fields of `extra` that the format can express (`known`)."""
+    """The losses of a format with named prefixes. Two things are not lost: blocks that were created from such names,
+    and the fields of `extra` that the format can express (`known`)."""
 
     def __init__(self, info: Info, known: Iterable[str], *keeps: str) -> None:
         super().__init__(*keeps, "shared_prefix_tokens", "extra", *(("blocks",) if origin(info) in NAMED else ()))

@@ -1,4 +1,4 @@
-"""The maximum values in a trace, and the checks that readers share."""
+"""The maximum values in a trace, and checks that all readers use."""
 
 from fractions import Fraction
 from typing import Final
@@ -8,14 +8,14 @@ from headway.errors import HeadwayError
 from headway.types import PS_PER_SECOND
 
 PS_PER_DAY: Final = 86400 * PS_PER_SECOND
-LAST_PS: Final = 100 * PS_PER_DAY  # 64-bit times reach 106 days; the last 6 days are for the end of the run
+LAST_PS: Final = 100 * PS_PER_DAY  # 64-bit times reach 106 days; the last 6 days are reserved for the end of the run
 MAX_LENGTH: Final = 2**31 - 1
 MAX_BLOCK: Final = 65536  # maximum number of tokens of a block
 MAX_DIGITS: Final = 18  # maximum number of digits of a whole number in a file, so that it fits into 64 bits
 
 
 def too_late(at_ps: int) -> str:
-    """Return the end of a sentence that says how late an arrival is and what the limit is."""
+    """Return the end of a sentence for an error: how late an arrival is, and the limit."""
     days = at_ps // PS_PER_DAY
     return f"after {days if days < 10**9 else 'over 1000000000'} days; the limit is {LAST_PS // PS_PER_DAY} days"
 
@@ -30,7 +30,7 @@ def check_length(value: int, name: str, place: str, least: int = 1) -> None:
 
 
 def check_order(at_ps: int, last_ps: int, name: str, stamp: object, place: str) -> None:
-    """Raise if a request arrives before the previous request, or too late; `stamp` is its time in the file."""
+    """Raise if a request arrives before the previous request or after the limit. `stamp` is its time in the file."""
     if at_ps < last_ps:
         raise HeadwayError(
             f"{place}: {name} {stamp} is earlier than that of a previous request. Sort the file by time."
@@ -40,17 +40,18 @@ def check_order(at_ps: int, last_ps: int, name: str, stamp: object, place: str) 
 
 
 def read_time(value: float, unit: str, unit_ps: int, name: str, place: str) -> int:
-    """Convert a number of units to picoseconds; raise unless it lies between 0 and 100 days."""
+    """Convert a time from its unit to picoseconds. Raise unless it is between 0 and 100 days."""
     if not 0 <= value * unit_ps <= LAST_PS:
         raise HeadwayError(f"{place}: {name} must be a time in {unit} between 0 and 100 days, got {shown(value)}.")
     return exact(value, unit_ps)
 
 
 def exact(value: float, unit: int) -> int:
-    """Multiply a finite number by `unit`, with the decimal digits exactly as they are written."""
+    """Return a finite number times `unit`, rounded. The number counts as the decimal that the file contains, not as the
+    nearest binary fraction."""
     if isinstance(value, int):
         return value * unit
-    # Fast path for at most six decimals: the float is then the nearest one to that decimal number.
+    # Fast path: if the number has at most six decimals, the float is the nearest float to that decimal number.
     millionths = round(value * 1_000_000)
     if unit % 1_000_000 == 0 and millionths / 1_000_000 == value:
         return millionths * (unit // 1_000_000)
@@ -58,5 +59,5 @@ def exact(value: float, unit: int) -> int:
 
 
 def whole_number(text: str) -> int | None:
-    """Parse a string of digits; return None for any other string."""
+    """Return a string of digits as a number. For any other string, return None."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else None

@@ -2,10 +2,10 @@
 `hash_ids`, one id per block of the prompt; the last block may be partly filled. Some files have no id for such a block:
 the first prompt that has one decides.
 
-Dialects have other names for the first three fields, and add sessions and waits. A later turn waits for the end of the
-previous turn, or of the requests in `wait_for`, and then for its `delay`. A request that waits for no other arrives at
-its timestamp. If the first line has no `hash_ids`, no line may have them, and content is unknown. Other fields are
-ignored.
+Dialects have other names for the first three fields, and add sessions and waits. A later turn first waits for the end
+of the previous turn, or of the requests in `wait_for`, and then for its `delay`. A request that waits for no other
+request arrives at its timestamp. If the first line has no `hash_ids`, no line may have them, and content is unknown.
+Other fields are ignored.
 """
 
 import pathlib
@@ -29,8 +29,8 @@ from headway.workload.traces.writing import Losses, open_text
 BLOCK_TOKENS: Final = 512
 FORM: Final = "a line is one JSON object with timestamp, input_length, output_length and hash_ids"
 EXTRA: Final = ("branches", "prefix_reset", "priority", "strict_priority", "policy_class")  # fields stored in `extra`
-ROOM: Final = 32  # number of bits for the ids of one session, if ids are local to a session
-OWN: Final = 1 << 62  # ids from here on are unique to one prompt
+ROOM: Final = 32  # if ids are local to a session, number of bits for the ids of one session
+OWN: Final = 1 << 62  # ids of at least this value are unique to one prompt
 
 Number = int | float
 Name = str | int
@@ -60,7 +60,8 @@ class Row(msgspec.Struct, gc=False):
 def tell(path: pathlib.Path, first: list[bytes]) -> bool:
     line = first[0] if first else b""
     lengths = b'"input_length"' in line or b'"input_tokens"' in line
-    # Bailian's JSONL has these fields too, with seconds and blocks of 16; a WEKA session may also have them.
+    # Bailian's JSONL has these fields too, but with times in seconds and blocks of 16 tokens. A WEKA session may also
+    # have them.
     others = b'"chat_id"' in line or b'"requests"' in line
     return line.startswith(b"{") and b'"hash_ids"' in line and lengths and not others
 
@@ -119,7 +120,7 @@ def _check_waits(record: Record, sessions: dict[str, None], requests: dict[str, 
     requests[record.id] = None
     if record.session is not None:
         if record.session in sessions and record.at_ps is not None and not record.after:
-            record.session = f"{record.session}/{record.id}"  # the request waits for nothing, so it starts a session
+            record.session = f"{record.session}/{record.id}"  # the request does not wait, so it starts a session
         sessions[record.session] = None
 
 
@@ -170,9 +171,9 @@ def _length(value: int | UnsetType, other: int | UnsetType, name: str, place: st
 
 
 def write(path: pathlib.Path, info: Info, records: Iterable[Record]) -> list[str]:
-    """Write one line per record, with the fields of the dialects if the trace needs them.
+    """Write one line per record. If the trace needs fields of the dialects, write them too.
 
-    Ids that are local to a session become ids of the trace, and a partly filled last block gets an id.
+    Ids that are local to a session become unique in the whole trace, and a partly filled last block gets an id.
     """
     lost = Losses("blocks", "session", "after", "delay_ps", "id", "extra")
     if info.block_tokens not in (None, BLOCK_TOKENS):

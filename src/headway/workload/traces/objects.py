@@ -1,4 +1,5 @@
-"""Reads JSON objects, one per line or a single one over several lines; time stamps; sessions that branch."""
+"""Helpers for JSON formats: JSON objects (one per line, or a single one over several lines), timestamps, and sessions
+that branch."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from headway.types import PS_PER_SECOND
 from headway.workload.traces.source import Numbered, lines
 
 T = TypeVar("T")
-LARGEST: Final = 256 << 20  # maximum size in bytes of one document, which is read into memory
+LARGEST: Final = 256 << 20  # maximum size of a document in bytes, because the document is read into memory
 WRONG: Final = (msgspec.MsgspecError, RecursionError, ValueError, OverflowError)
 
 
@@ -37,7 +38,7 @@ def objects(path: pathlib.Path) -> Iterator[tuple[str, bytes]]:
 
 
 def decode_object(decode: Callable[[bytes], T], text: bytes, place: str, form: str) -> T:
-    """Decode JSON; if that fails, raise an error that ends with `form`, the description of the correct form."""
+    """Decode JSON. If that fails, raise an error that ends with `form`, a description of the expected form."""
     try:
         return decode(text)
     except WRONG as error:
@@ -47,7 +48,8 @@ def decode_object(decode: Callable[[bytes], T], text: bytes, place: str, form: s
 def json_rows(
     path: pathlib.Path, kind: type[T], form: str, source: Iterable[Numbered] | None = None
 ) -> Iterator[tuple[str, T]]:
-    """Yield the lines of a file, or of `source` if set, as objects of a type, each with its location for errors."""
+    """Yield each line of a file as an object of a type, with its location for errors. If `source` is set, read the
+    lines from it instead of the file."""
     decode = msgspec.json.Decoder(kind).decode
     for number, line in lines(path) if source is None else source:
         place = f"{path.name} line {number}"
@@ -63,7 +65,7 @@ def _complete(text: bytes) -> bool:
 
 
 def _document(path: pathlib.Path, number: int, line: bytes, rest: Iterator[Numbered]) -> bytes:
-    """Join all lines and check that they are one JSON document, so that an error can still name a line."""
+    """Join all lines, and check that they form one JSON document. The check is here, where errors can name a line."""
     texts, numbers, size = [line], [number], len(line)
     for number, line in rest:
         size += len(line) + 1
@@ -88,17 +90,18 @@ def _document(path: pathlib.Path, number: int, line: bytes, rest: Iterator[Numbe
 # Times
 
 NS_PER_MS: Final = 10**6
-LAST_NS: Final = 2**63 - 1  # last time in ns since 1970 that fits into 64 bits, in the year 2262
+LAST_NS: Final = 2**63 - 1  # maximum time in ns since 1970 that fits into 64 bits; it is in the year 2262
 EPOCH: Final = datetime(1970, 1, 1)
 SECOND: Final = timedelta(seconds=1)
-MAX_ZONE_HOURS: Final = 14  # no time zone is further from UTC
+MAX_ZONE_HOURS: Final = 14  # maximum offset of a time zone from UTC
 STAMP: Final = re.compile(
     r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,12}))?(Z|[+-]\d\d:?\d\d)?", re.ASCII | re.IGNORECASE
 )
 
 
 def stamp_ps(text: str) -> int | None:
-    """Parse a date and time as picoseconds since 1970, in UTC unless it names a zone; return None if it is invalid."""
+    """Return a date and time as picoseconds since 1970. If it names no time zone, it is in UTC. If it is invalid,
+    return None."""
     match = STAMP.fullmatch(text)
     if match is None:
         return None
@@ -116,10 +119,10 @@ def stamp_ps(text: str) -> int | None:
 
 
 def in_order(starts: array[int], items: Iterable[tuple[int, T]]) -> Iterator[tuple[int, T]]:
-    """Sort items by their start; items with the same start keep their order.
+    """Yield items sorted by their start. Items with the same start keep their order.
 
-    Files list requests by their end. Since all `starts` are known, an item is yielded as soon as no item after it in
-    the file can have an earlier start. So memory holds only requests that overlap in time.
+    Files list requests by their end. Because all `starts` are known, an item can be yielded as soon as no item after it
+    in the file can have an earlier start. So memory holds only requests that overlap in time.
     """
     expected = iter(sorted(starts))
     next_start = next(expected, None)
@@ -134,25 +137,28 @@ def in_order(starts: array[int], items: Iterable[tuple[int, T]]) -> Iterator[tup
 
 # Sessions that branch: the requests that a request waited for, inferred from recorded times.
 #
-# A lane is a sequence of requests, of a session itself or of a sub-agent that it started. The first request of a
-# branch waits for the latest request of its parent lane. The parent's first request after a branch has ended waits for
-# that branch. Requests are added in order of their start.
+# A lane is a sequence of requests: those of a session itself, or those of a sub-agent that the session started. The
+# lane of a sub-agent is a branch of its parent lane. The first request of a branch waits for the latest request of its
+# parent lane. After a branch has ended, the parent's first request waits for that branch. Requests are added in order
+# of their start.
 
 
 class Lane:
-    """A sequence of requests; `left` is the number of requests that have not been added yet."""
+    """A sequence of requests. `left` is the number of requests of the lane that have not been added yet."""
 
     def __init__(self, left: int, parent: Lane | None = None) -> None:
         self.left, self.parent = left, parent
         self.root: Lane = self if parent is None else parent.root
         self.branches: list[Lane] = []  # branches that no request has waited for yet
         self.last: str | None = None  # id of the latest request
-        self.end = 0  # latest end of a request so far
-        self.latest: str | None = None  # in a root: id of the latest request of the whole session
+        self.end = 0  # latest end of all requests so far
+        self.latest: str | None = None  # id of the latest request of the whole session; only the root lane keeps it
 
     def add(self, id: str, start: int, end: int) -> tuple[tuple[str, ...], int | None, bool]:
-        """Add the next request of the lane. Return the requests that it waited for, the latest end of these requests
-        (None if there are none), and whether the request with that end was the lane's own previous request."""
+        """Add the next request of the lane. Return the ids of the requests that it waited for, the latest end of these
+        requests, and whether that end belongs to the previous request of the lane. The end is None if it waited for no
+        request. The ids are empty if it waited only for the latest request of the session, because that is the
+        default."""
         after: tuple[str, ...] = ()
         until: int | None = None
         goes_on = self.last is not None
@@ -169,7 +175,7 @@ class Lane:
                 until, goes_on = branch.end, False
         root = self.root
         if after == (root.latest,):
-            after = ()  # the default: a request waits for the previous one of its session
+            after = ()  # by default, a request waits for the previous request of its session
         self.left -= 1
         self.last = root.latest = id
         self.end = max(self.end, end)

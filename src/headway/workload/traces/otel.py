@@ -1,10 +1,11 @@
-"""OpenTelemetry spans of generative AI calls: OTLP JSON (`resourceSpans`), `{"spans": [...]}`, or lines of these or of
-single spans. Attributes are an object or OTLP's list of keys and values, with current or former names.
+"""OpenTelemetry spans of generative AI calls: OTLP JSON (`resourceSpans`), `{"spans": [...]}`, or a file whose lines
+are such objects or single spans. Attributes are an object or OTLP's list of keys and values. They have their current or
+their former names.
 
-A span of a model call is a request. Spans of tools and agents are skipped, since an agent's span repeats the tokens of
-its calls; failed calls without token counts are skipped too. `Info.extra` counts all of them. The requests of a session
-(`gen_ai.conversation.id`) follow each other. Spans are written when they end, so the file is read twice, first for the
-order of starts. The format does not describe content.
+A span of a model call is a request. Spans of tools and agents are skipped, because an agent's span repeats the tokens
+of its calls. Failed calls without token counts are skipped too. `Info.extra` counts all skipped spans. The requests of
+a session (`gen_ai.conversation.id`) follow each other. Spans are written when they end. Therefore the file is read
+twice; the first pass finds the order of starts. The format does not describe content.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ class Counts(Struct):
 
     spans: int = 0
     requests: int = 0
-    errors: int = 0  # failed calls, including failed calls that count as requests
-    passed_over: int = 0  # other operations
+    errors: int = 0  # number of failed calls, including failed calls that count as requests
+    passed_over: int = 0  # number of spans that are no model calls
 
 
 Call = tuple[Record, int, str]  # a request, its end in ns since 1970, and its location for errors
@@ -88,9 +89,9 @@ def tell(path: pathlib.Path, head: list[bytes]) -> bool:
 
 
 def _records(path: pathlib.Path, starts: array[int]) -> Iterator[Record]:
-    """Yield the requests by arrival, with their turns and delays."""
+    """Yield the requests in order of arrival, with their turns and delays."""
     first_ns: int | None = None
-    sessions: dict[str, tuple[int, int]] = {}  # by session: number of turns so far, and latest end
+    sessions: dict[str, tuple[int, int]] = {}  # session -> (number of turns so far, latest end)
     for start_ns, (record, end_ns, place) in in_order(starts, _calls(path, Counts())):
         first_ns = start_ns if first_ns is None else first_ns
         record.at_ps = (start_ns - first_ns) * PS_PER_NS
@@ -104,7 +105,7 @@ def _records(path: pathlib.Path, starts: array[int]) -> Iterator[Record]:
 
 
 def _calls(path: pathlib.Path, counts: Counts) -> Iterator[tuple[int, Call]]:
-    """Yield the model calls in file order, with their start in ns since 1970."""
+    """Yield the start of each model call in ns since 1970, and the call, in file order."""
     for place, span, service in _spans(path):
         counts.spans += 1
         attributes = _attributes(span.get("attributes"), place)
@@ -125,7 +126,8 @@ def _calls(path: pathlib.Path, counts: Counts) -> Iterator[tuple[int, Call]]:
 
 
 def _request(attributes: Json, failed: bool, counts: Counts, place: str) -> Record | None:
-    """Return the request of a span, or None if the span is not a model call or if it failed without token counts."""
+    """Return the request of a span. If the span is no model call, or a failed call without token counts, return
+    None."""
     operation = _text(attributes, OPERATION, place)
     prompt = _count(attributes, INPUT, 0, place)
     output = _count(attributes, OUTPUT, 0, place)
@@ -162,7 +164,7 @@ def _failed(span: Json, attributes: Json) -> bool:
 
 
 def _spans(path: pathlib.Path) -> Iterator[tuple[str, Json, str | None]]:
-    """Yield each span with its location for errors, and the name of its service or None."""
+    """Yield the location of each span for errors, the span, and the name of its service. The name may be None."""
     for place, text in objects(path):
         document = decode_object(msgspec.json.decode, text, place, FORM)
         if isinstance(document, list):
@@ -209,7 +211,7 @@ def _object(value: Any, place: str) -> Json:
 
 
 def _attributes(source: Any, place: str) -> Json:
-    """Return attributes by name, from an object or from OTLP's list."""
+    """Return the attributes by name. `source` is an object or OTLP's list of keys and values."""
     if source is None:
         return {}
     if isinstance(source, dict):
@@ -241,7 +243,7 @@ def _value(typed: Any) -> Any:
 
 
 def _first(values: Json, names: tuple[str, ...]) -> tuple[str, Any]:
-    """Return the first name that has a value, and the value; if no name has a value, ("", None)."""
+    """Return the first name that has a value, and the value. If no name has a value, return ("", None)."""
     return next(((name, values[name]) for name in names if values.get(name) is not None), ("", None))
 
 
@@ -253,7 +255,7 @@ def _text(values: Json, names: tuple[str, ...], place: str) -> str | None:
 
 
 def _count(values: Json, names: tuple[str, ...], least: int, place: str) -> int | None:
-    """Return a number of tokens; OTLP writes whole numbers as strings."""
+    """Return a number of tokens, or None if it is missing. OTLP writes whole numbers as strings."""
     name, value = _first(values, names)
     if value is None:
         return None
@@ -268,7 +270,8 @@ def _count(values: Json, names: tuple[str, ...], least: int, place: str) -> int 
 
 
 def _stamp(span: Json, names: tuple[str, ...], place: str) -> int | None:
-    """Return a time in ns since 1970, from a number of ns, a date and time, or JavaScript's [seconds, ns]."""
+    """Return a time of a span in ns since 1970, or None if it is missing. The span has a number of ns, a date and time,
+    or JavaScript's [seconds, ns]."""
     name, value = _first(span, names)
     if value is None:
         return None
@@ -278,7 +281,7 @@ def _stamp(span: Json, names: tuple[str, ...], place: str) -> int | None:
         digits = value.isascii() and value.isdigit() and len(value) <= 19
         at_ps = None if digits else stamp_ps(value)
         value = int(value) if digits else at_ps and at_ps // PS_PER_NS
-    # The lower limit rejects current times that are written in s, ms or us instead of ns, since they are smaller.
+    # The lower limit rejects current times in s, ms or us, because these numbers are smaller than times in ns.
     if type(value) is not int or not 10**17 <= value <= LAST_NS:
         like = "1779163050197000000 (ns) or 2026-05-19T03:57:30.197Z"
         raise HeadwayError(f"{place}: {name} {str(span[name])[:40]!r} is not a time like {like}.")

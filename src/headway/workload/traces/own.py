@@ -1,8 +1,9 @@
-"""Headway's own format, which can express all other formats: JSONL (in gzip if the name ends in .gz) or Parquet.
+"""Headway's own format, which can express all other formats. A file is JSONL or Parquet; JSONL is compressed with gzip
+if the name ends in .gz.
 
 The first line is a header, `{"headway_trace": 1, ...}`, with facts about the trace. Every other line is one `Record`
-with all its fields. Times are in whole picoseconds, and blocks are runs (first id, count). The same trace gives the
-same bytes. A Parquet file has the same fields as columns, and the header in its metadata.
+with all its fields. Times are in whole picoseconds, and blocks are runs (first id, count). Writing the same trace twice
+gives the same bytes. A Parquet file has the same fields as columns, and the header in its metadata.
 """
 
 import pathlib
@@ -32,7 +33,7 @@ FORM: Final = "Write the file with `headway trace convert --to headway`"
 
 
 class Header(msgspec.Struct, forbid_unknown_fields=True):
-    """The first line: the version, and the fields of `Info`."""
+    """The first line of a file: the version of the format, and the fields of `Info`."""
 
     headway_trace: int
     origin: str
@@ -133,7 +134,7 @@ def _check_blocks(info: Info, record: Record, runs: Iterable[tuple[int, int]], p
 
 
 def write(path: pathlib.Path, info: Info, records: Iterable[Record]) -> list[str]:
-    """Write all records; this format loses nothing."""
+    """Write all records. Return an empty list, because this format can express every property."""
     extra = {name: value for name, value in info.extra.items() if name != "origin"}
     header = Header(
         VERSION, origin(info), info.block_tokens, info.whole_blocks, info.scope, info.clock, info.sessions, extra

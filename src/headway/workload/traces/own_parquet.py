@@ -1,4 +1,5 @@
-"""Headway's own format as Parquet, one row group at a time, with `polars` or `pyarrow`, whichever is installed."""
+"""Headway's own format as Parquet. It is read and written one row group at a time, with the library `polars` or
+`pyarrow`, whichever is installed."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def is_parquet(path: pathlib.Path) -> bool:
 
 
 def is_own(path: pathlib.Path, mark: str) -> bool:
-    """Return whether the footer contains Headway's header."""
+    """Return whether the footer of a Parquet file contains Headway's header."""
     return mark.encode() in _peek(path, TAIL, from_end=True)
 
 
@@ -82,7 +83,7 @@ def column_names(path: pathlib.Path) -> list[str]:
 
 
 def rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of any Parquet file, with the values of these columns."""
+    """Yield each row of any Parquet file, as a tuple with the values of these columns."""
     for columns in _backend(path).any_groups(path, names):
         yield from zip(*columns, strict=True)
 
@@ -161,7 +162,7 @@ class _Polars:
             at += len(columns[0])
 
     def write(self, path: pathlib.Path, metadata: dict[str, str], groups: Iterator[list[Column]]) -> None:
-        """Write one temporary file per row group, then merge them: polars streams only from files."""
+        """Write one temporary file per row group, and then merge the files, because polars streams only from files."""
         pl = self._pl
         parts = []
         with (

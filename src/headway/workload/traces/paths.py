@@ -1,11 +1,12 @@
-"""Prompts as paths: the tree of all prompts of a trace, stored as runs of consecutive ids.
+"""Prompts as paths in a tree: the tree contains all prompts of a trace, and each node is a run of consecutive block
+ids.
 
     [0..13]            a prompt                      0 ─▶ 1..13
-    [0] [14..20]       another                         └▶ 14..20
+    [0] [14..20]       another prompt                  └▶ 14..20
 
-A block is identified by its id *and* all ids before it, so files whose ids do not include their prefix are read
-correctly too. Blocks are numbered in order of first appearance. A run ends where prompts diverge, and its key is the
-key of its last block. The cost is per run, not per block.
+A block is identified by its id *and* all ids before it. Therefore files in which an id identifies only the content of
+its block are read correctly too. Blocks are numbered in order of first appearance. A run ends where prompts diverge,
+and the key of a run is the key of its last block. The cost is per run, not per block.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from msgspec import Struct, field
 from headway import hashing
 from headway.types import Path
 
-IdRuns = Sequence[tuple[int, int]]  # first id, count
+IdRuns = Sequence[tuple[int, int]]  # each run: first id, number of consecutive ids
 
 
 class Node(Struct, eq=False):
@@ -29,7 +30,7 @@ class Node(Struct, eq=False):
     count: int
     number: int  # number of the first block
     after: dict[int, Node] = field(default_factory=dict)  # following nodes, by their first id
-    ends: bool = False  # whether a run ends here even if prompts do not diverge
+    ends: bool = False  # whether a run ends at this node even if prompts do not diverge
 
     @property
     def parts(self) -> bool:
@@ -37,7 +38,7 @@ class Node(Struct, eq=False):
 
 
 class Tree:
-    """All prompts of a trace. With `cut_at_ends`, a run also ends where a prompt ends inside another prompt."""
+    """All prompts of a trace. If `cut_at_ends` is set, a run also ends at the end of every prompt."""
 
     def __init__(self, cut_at_ends: bool) -> None:
         self._cut = cut_at_ends
@@ -86,7 +87,8 @@ class Tree:
                 at, first, count = at + step, first + step, count - step
 
     def path(self, runs: IdRuns, size: int, prompt_tokens: int, own: int) -> Path:
-        """Return the path of an added prompt in blocks of `size`; tokens without block ids get content number `own`."""
+        """Return the path of an added prompt, with blocks of `size` tokens. Tokens without block ids get the content
+        number `own`."""
         keys: list[int] = []
         ends: list[int] = []
         tokens, last = 0, self._root
@@ -113,16 +115,18 @@ def _key(node: Node) -> int:
 
 # Sessions derived from shared prompts, for traces that record no sessions.
 #
-# A request continues the latest earlier request that contains its deepest matched block. It continues none if that
-# block is a shared root: a block that so many requests contain that it must be a system prompt.
+# A request continues an earlier request if their prompts begin with the same blocks. Of the earlier requests that
+# contain the deepest such block, it continues the latest. If that block is a shared root, the request continues no
+# other request. A shared root is a block in so many requests that it must belong to a system prompt.
 
-ROOT_SHARE: Final = 10  # a shared root is in at least a tenth of the rows
-ROOT_ROWS: Final = 10  # and in at least ten rows; otherwise every block of a short file would be a shared root
+ROOT_SHARE: Final = 10  # a shared root is in at least one of ROOT_SHARE rows
+ROOT_ROWS: Final = 10  # it is also in at least ROOT_ROWS rows; otherwise short files would have only shared roots
 NONE: Final = -1
 
 
 class Threads(Struct):
-    """For each row, the row that it continues (-1 for none) and its session; sessions count from 0 by first row."""
+    """For each row, the row that it continues (-1 if it continues none), and the number of its session. Sessions are
+    numbered from 0 in order of their first row."""
 
     parent: array[int]
     session: array[int]
@@ -130,16 +134,16 @@ class Threads(Struct):
 
 
 def derive(rows: int, runs: Callable[[int], IdRuns]) -> Threads:
-    """Derive the sessions of `rows` requests in order of arrival; `runs` returns the block ids of a row."""
-    tree = Tree(cut_at_ends=True)  # so that a prompt consists of whole nodes
+    """Derive the sessions of `rows` requests, which are in order of arrival. `runs` returns the block ids of a row."""
+    tree = Tree(cut_at_ends=True)  # cut at ends, so that every prompt consists of whole nodes
     for row in range(rows):
         tree.add(runs(row))
-    references: dict[int, int] = {}  # number of rows that contain a node, by node number
+    references: dict[int, int] = {}  # node number -> number of rows that contain the node
     for row in range(rows):
         for node in tree.nodes(runs(row)):
             references[node.number] = references.get(node.number, 0) + 1
     root = max(ROOT_ROWS, rows / ROOT_SHARE)
-    owner: dict[int, int] = {}  # latest row that contains a node, by node number
+    owner: dict[int, int] = {}  # node number -> latest row that contains the node
     threads = Threads(array("q"), array("q"), 0)
     for row in range(rows):
         deepest = NONE

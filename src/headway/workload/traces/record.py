@@ -11,17 +11,18 @@ GLOBAL: Final = "trace"
 
 
 class Record(Struct):
-    """One request; a field is None if the format does not have it.
+    """One request. If the format does not have a field, the field is None.
 
     A request with `after` waits for the end of the requests in `after`. A request of a session without `after` waits
-    for the session's previous record. It arrives `delay_ps` after that end (while a person thinks or a tool runs).
+    for the end of the session's previous record. Then it arrives after `delay_ps`, in which a person thinks or a tool
+    runs.
     """
 
     prompt_tokens: int
     output_tokens: int
-    at_ps: int | None = None  # arrival, counted from the start that Info.clock names
-    # Ids of the prompt's blocks as runs (first, count): first, first + 1, ... An id identifies its block and everything
-    # before it.
+    at_ps: int | None = None  # arrival time; Info.clock says from which start it counts
+    # Ids of the prompt's blocks as runs (first, count), which stand for the ids first, first + 1, ... An id identifies
+    # its block and all blocks before it.
     blocks: Sequence[tuple[int, int]] | None = None
     session: str | None = None
     turn: int | None = None
@@ -53,30 +54,30 @@ class Info(Struct):
     format: str
     block_tokens: int | None = None  # None: the trace does not describe content
     whole_blocks: bool = False  # whether only full blocks have ids, not a partly filled last block
-    scope: str = GLOBAL  # equal ids mean equal content in the whole trace (GLOBAL) or within a session (LOCAL)
-    clock: Literal["trace", "session"] = "trace"  # at_ps counts from the start of the trace, or of the session
+    scope: str = GLOBAL  # equal ids mean equal content in the whole trace (GLOBAL) or only within a session (LOCAL)
+    clock: Literal["trace", "session"] = "trace"  # at_ps counts from the start of the trace or of the session
     sessions: bool = False  # whether the file itself records sessions
-    # Other facts: the format's own header, counts of skipped requests, `origin`, and `notes` for people.
+    # Other facts: the header of the format, counts of skipped requests, `origin`, and `notes` for the user.
     extra: dict[str, Any] = field(default_factory=dict)
 
 
 class Reader(Struct):
-    """A trace that is open for reading. Records are in file order, which is the order of `at_ps` if the clock is the
-    trace's. An invalid record raises a HeadwayError that names file, line and field."""
+    """A trace that is open for reading. Records are in file order. If the clock is "trace", this is also the order of
+    `at_ps`. If a record is invalid, reading it raises a HeadwayError that names the file, the line and the field."""
 
     info: Info
     records: Iterator[Record]
 
 
 class Column(Struct, frozen=True):
-    """A column of a table, and the unit of its numbers if it is known."""
+    """A column of a table, and the unit of its numbers. The unit is None if it is unknown."""
 
     name: str
     unit: str | None = None
 
 
 class Options(Struct, frozen=True):
-    """Options for reading a file; None means the file's own value."""
+    """Options for reading a file. None means the value that the file contains."""
 
     block_tokens: int | None = None
     limit: int | None = None  # maximum number of requests to read, from the start of the file
@@ -92,9 +93,9 @@ class Format(Struct, frozen=True):
 
     name: str
     title: str  # one-line description
-    tell: Callable[[pathlib.Path, list[bytes]], bool]  # whether a file certainly has this format, by its first lines
+    tell: Callable[[pathlib.Path, list[bytes]], bool]  # whether the first lines show that a file has this format
     read: Callable[[pathlib.Path, Options], Reader]
-    # Writes the records and returns a phrase for each property that the format cannot express; None if read-only.
+    # Writes the records, and returns a phrase for each property that the format cannot express. None: read-only format.
     write: Callable[[pathlib.Path, Info, Iterable[Record]], list[str]] | None = None
     blocks: bool = True  # whether traces of the format may describe content
     drawn: bool = False  # whether the file contains distributions from which requests are drawn

@@ -1,8 +1,8 @@
-"""Live traffic that the gateway recorded: a run folder, or all run folders of one process in order.
+"""Live traffic that the gateway recorded: a run folder, or a folder with all run folders of one gateway process.
 
-Blocks are the blocks by which the gateway compared prompts. Without a tokenizer, the gateway estimates tokens from
-bytes, while the lengths are the engine's own counts. Tokens beyond the known blocks count as unique content.
-Requests that did not complete are skipped, because their output length is unknown.
+The blocks of the trace come from the blocks by which the gateway compared prompts. Without a tokenizer, the gateway
+estimates tokens from bytes, but the lengths are the engine's counts. Tokens beyond the known blocks count as unique
+content. Requests that did not complete are skipped, because their output length is unknown.
 """
 
 import pathlib
@@ -34,7 +34,7 @@ def tell(path: pathlib.Path, first: list[bytes]) -> bool:
 
 
 def folders(path: pathlib.Path) -> list[pathlib.Path]:
-    """Return the run folders at a path, in order of their first requests."""
+    """Return the run folders at a path, or the path itself if it is a run folder, in order of their first requests."""
     inside = [path / store.MANIFEST] if (path / store.MANIFEST).is_file() else path.glob(f"*/{store.MANIFEST}")
     return sorted(manifest.parent for manifest in inside if (manifest.parent / PROMPTS).is_file())
 
@@ -55,7 +55,7 @@ def read(path: pathlib.Path, options: Options) -> Reader:
 
 
 def _notes(path: pathlib.Path, parts: list[pathlib.Path]) -> list[str]:
-    """Return one phrase for each kind of request or folder that is skipped."""
+    """Return one phrase for each type of request or folder that is skipped."""
     unfinished = unknown = 0
     for folder in parts:
         run = store.read(folder)
@@ -116,9 +116,10 @@ def _records(parts: list[pathlib.Path], size: int) -> Iterator[Record]:
 
 
 def _turn(ends: dict[str, int], row: dict[str, Any], at_ps: int, begun: int) -> tuple[str | None, int | None]:
-    """Return the session of a request and its delay after the session's previous turn.
+    """Return the session of a request, and its delay after the end of the session's previous turn.
 
-    A request that arrived before the previous turn ended did not wait for it, and does not count as a turn.
+    If a request arrived before the previous turn ended, it did not wait for that turn, and does not count as a turn of
+    the session.
     """
     session = row["session"]
     last = ends.get(session)
@@ -129,10 +130,10 @@ def _turn(ends: dict[str, int], row: dict[str, Any], at_ps: int, begun: int) -> 
 
 
 class Blocks(Struct):
-    """Ids for blocks of one size; a block of the gateway maps to the same run of ids each time."""
+    """Assigns ids to blocks of one size. Each block of the gateway always maps to the same run of ids."""
 
     size: int
-    first: dict[int, int] = field(default_factory=dict)  # first id of each block, by key
+    first: dict[int, int] = field(default_factory=dict)  # key of a gateway block -> first id
     count: int = 0
 
     def runs(self, prompt: Prompt, tokens: int) -> list[Run]:

@@ -84,7 +84,7 @@ def _records(path: pathlib.Path, size: int) -> Iterator[Record]:
 
 
 def write(path: pathlib.Path, info: Info, records: Iterable[Record]) -> list[str]:
-    """Write the records, with times in whole milliseconds, since RouteSim cannot read fractions."""
+    """Write the records with times in whole milliseconds, because RouteSim cannot read fractions."""
     lost = NamedLosses(info, KNOWN, "session")
     if info.extra.get("session_context_growth"):
         lost.add("how the prompts of a session extend each other")

@@ -1,9 +1,9 @@
-"""ServeGen client data: for each client and window of ten minutes, the number of requests, the distribution of their
-gaps, and histograms of their lengths. The data is not a log: the requests are drawn.
+"""ServeGen client data: for each client and each window of ten minutes, the number of requests, the distribution of
+their gaps, and histograms of their lengths. The data is not a log, so the requests are drawn at random.
 
-In a window, the rate of a client sets the number of its requests. Their gaps follow the window's distribution, rescaled
-to fill the window. Every client is a tenant and has one random stream per window, so its requests do not depend on the
-drawn period or on other clients. Time 0 is the start of the drawn period.
+In a window, the rate of a client sets the number of its requests. Their gaps follow the window's distribution, and are
+rescaled to fill the window. Every client is a tenant and has one random stream per window. Therefore its requests do
+not depend on the drawn period or on other clients. Time 0 is the start of the drawn period.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from headway.workload.traces.record import Format, Info, Options, Reader, Record
 from headway.workload.traces.servegen_data import WINDOW, Client, Datasets, Lengths, Window
 
 US: Final = 1_000_000  # microseconds in a second
-# Gaps are multiples of 2^-20 of their mean, so that their sum is exact and the same on every machine.
+# Gaps are rounded to multiples of 2^-20 of their mean, so that their sum is exact and the same on every machine.
 UNIT: Final = 1 << 20
 MEDIA: Final = (("image_tokens", "image_count"), ("audio_tokens", "audio_count"), ("video_tokens", "video_count"))
 
-Arrival = tuple[int, int, Record]  # microsecond, client, request
+Arrival = tuple[int, int, Record]  # time in microseconds, index of the client, request
 
 
 def tell(path: pathlib.Path, first: list[bytes]) -> bool:
@@ -69,7 +69,7 @@ def _microseconds(value: Any, name: str, default: int) -> int:
 
 
 def _left_out(known: list[Client], start_us: int, stop_us: int) -> list[str]:
-    """Return a phrase about the clients that have no lengths and are skipped."""
+    """Return a phrase about the clients that are skipped because they have no lengths."""
     without = [client for client in known if client.lengths is None]
     if not without:
         return []
@@ -104,14 +104,15 @@ def _arrivals(client: Client, index: int, seed: int, start_us: int, stop_us: int
         name = f"servegen.{client.name}.{window.start}"
         draw = _request(client, lengths, streams.stream(seed, f"{name}.lengths"))
         for at_us in times(window, streams.stream(seed, f"{name}.arrivals")):
-            record = next(draw)  # drawn even before the period begins, so that the period's start changes no request
+            record = next(draw)  # draw requests before the period too, so that its start changes no later request
             if start_us <= at_us < stop_us:
                 record.at_ps = (at_us - start_us) * PS_PER_US
                 yield at_us, index, record
 
 
 def times(window: Window, rng: Random) -> Iterator[int]:
-    """Yield the arrival times of a window in microseconds; n requests have n + 1 gaps, which fill the window."""
+    """Yield the arrival times of a window in microseconds. n requests have n + 1 gaps, which together fill the
+    window."""
     total = 0
     if window.law == "Gamma":
         gap, shape = rng.gammavariate, window.shape
@@ -127,11 +128,12 @@ def times(window: Window, rng: Random) -> Iterator[int]:
     passed = 0
     for tick in ticks[:-1]:
         passed += tick
-        yield window.start * US + min(passed * (WINDOW * US) // total, WINDOW * US - 1)  # the last gap may be 0
+        # The last gap may be 0, so `min` keeps the last arrival before the end of the window.
+        yield window.start * US + min(passed * (WINDOW * US) // total, WINDOW * US - 1)
 
 
 def _request(client: Client, lengths: Lengths, rng: Random) -> Iterator[Record]:
-    """Yield an infinite number of requests, without times."""
+    """Yield the requests of a client without times. The iterator never ends."""
     draws = {name: make(rng) for name, make in lengths.items()}
     output, ratio, text = draws["output_tokens"], draws.get("reason_ratio"), draws.get("text_tokens")
     media = [(tokens, draws[tokens], draws[count]) for tokens, count in MEDIA if {tokens, count} <= draws.keys()]

@@ -1,5 +1,5 @@
-"""ServeGen's client data in a folder or a tar archive: for each client a file of rates and a file of lengths, with
-limits on their sizes."""
+"""ServeGen's client data in a folder or a tar archive. Each client has a file of rates and a file of lengths. The sizes
+of the files are limited."""
 
 import ast
 import pathlib
@@ -24,13 +24,13 @@ from headway.workload.traces.source import reason
 
 NAME: Final = re.compile(r"chunk-([0-9]{1,9})-(trace\.csv|dataset\.json)")
 ARCHIVES: Final = (".tar.gz", ".tgz", ".tar")
-DAMAGED: Final = (tarfile.TarError, EOFError, zlib.error, ValueError, LookupError)  # raised by a damaged archive
+DAMAGED: Final = (tarfile.TarError, EOFError, zlib.error, ValueError, LookupError)  # errors of a damaged archive
 WINDOW: Final = 600  # length of a window in seconds
 LAST_SECOND: Final = 86400 * (LAST_PS // PS_PER_DAY)
 MAX_FILE: Final = 64 << 20  # maximum size of one file in bytes
 MAX_TOTAL: Final = 1 << 30
 MAX_FILES: Final = 20_000
-MAX_HISTOGRAM: Final = 4 << 20  # maximum number of characters; ten times the largest known histogram
+MAX_HISTOGRAM: Final = 4 << 20  # maximum number of characters in a histogram: ten times the largest known one
 MAX_COUNT: Final = 10_000  # maximum number of images in one request
 MAX_RATE: Final = 10_000.0  # maximum rate of one client in requests per second
 SHAPES: Final = (0.006, 1e6)  # range of shape parameters from which gaps can be drawn
@@ -48,9 +48,9 @@ class Window(Struct, frozen=True):
 
 class Client(Struct, frozen=True):
     number: int
-    trace: str  # name of the file with its rates
+    trace: str  # name of the client's file of rates
     windows: list[Window]  # only windows with requests
-    lengths: Callable[[], bytes] | None  # reads the file with its lengths; None if the file is missing
+    lengths: Callable[[], bytes] | None  # reads the client's file of lengths; None if the file is missing
 
     @property
     def name(self) -> str:
@@ -65,7 +65,7 @@ Files = dict[tuple[int, str], tuple[str, Callable[[], bytes]]]
 
 
 def looks_like(path: pathlib.Path) -> bool:
-    """Return whether a folder, or the beginning of an archive, contains a file of ServeGen."""
+    """Return whether a folder, or the beginning of an archive, contains a file that is named like ServeGen's files."""
     try:
         if path.is_dir():
             return any(NAME.fullmatch(file.name) for file in path.rglob("chunk-*-*"))
@@ -79,7 +79,7 @@ def looks_like(path: pathlib.Path) -> bool:
 
 
 def clients(path: pathlib.Path) -> list[Client]:
-    """Return the clients in order of their numbers, with their rates but without reading their lengths."""
+    """Return the clients in order of their numbers. Read their files of rates, but not their files of lengths."""
     files: Files = {}
     folder: str | None = None
     for place, name, load in _in_folder(path) if path.is_dir() else _in_archive(path):
@@ -101,7 +101,7 @@ def clients(path: pathlib.Path) -> list[Client]:
 
 
 def _in_folder(path: pathlib.Path) -> Iterator[tuple[str, str, Callable[[], bytes]]]:
-    """Yield folder, name and content of each ServeGen file in a folder."""
+    """Yield the folder, the name and a function that reads the content of each ServeGen file in a folder."""
     for file in sorted(path.rglob("chunk-*-*")):
         if NAME.fullmatch(file.name) and file.is_file():
             yield str(file.parent), file.name, lambda file=file: _bytes(file)  # type: ignore[misc]
@@ -119,7 +119,8 @@ def _bytes(path: pathlib.Path) -> bytes:
 
 
 def _in_archive(path: pathlib.Path) -> Iterator[tuple[str, str, Callable[[], bytes]]]:
-    """Yield the same from an archive. The content is kept in memory, since an archive cannot be read out of order."""
+    """Yield the same as `_in_folder`, but from an archive. Keep the contents in memory, because an archive cannot be
+    read out of order."""
     total = 0
     try:
         with tarfile.open(path) as archive:
@@ -182,11 +183,11 @@ def _number(text: str, what: str, low: float, high: float, place: str) -> float:
 # --- lengths ------------------------------------------------------------------------------------------------------
 
 
-Lengths = dict[str, Maker]  # makers of samplers, by field
+Lengths = dict[str, Maker]  # field -> function that creates samplers of its lengths
 
 
 class Datasets:
-    """The lengths of a client; only the histograms in use are parsed."""
+    """The length histograms of a client. Only the histograms that are used are parsed."""
 
     def __init__(self, client: Client) -> None:
         assert client.lengths is not None
@@ -204,7 +205,8 @@ class Datasets:
             raise HeadwayError(f"{self._name}: contains no histograms.")
 
     def at(self, second: int) -> int:
-        """Return the start of the window to use: the latest window with lengths up to this time, else the first."""
+        """Return the start of the latest window with lengths that begins at or before this time. If there is no such
+        window, return the start of the first window with lengths."""
         return self.starts[max(0, bisect_right(self.starts, second) - 1)]
 
     def lengths(self, start: int) -> Lengths:
@@ -221,7 +223,8 @@ class Datasets:
 
 
 def _histogram(text: str, largest: int, place: str) -> Maker:
-    """Parse a Python dict of values and weights, written as a string, without executing it."""
+    """Return a function that creates samplers of a histogram. The histogram is a string with a Python dict of values
+    and weights, which is parsed but not executed."""
     if len(text) > MAX_HISTOGRAM:
         raise HeadwayError(f"{place} has more than {MAX_HISTOGRAM >> 20} MiB.")
     try:

@@ -1,4 +1,4 @@
-"""Sorts the rows of a trace through temporary files, so that memory stays bounded."""
+"""Sort the rows of a trace with temporary files, so that memory stays bounded."""
 
 import heapq
 import pathlib

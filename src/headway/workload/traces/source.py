@@ -1,4 +1,5 @@
-"""Reads a trace file as numbered lines. Decompresses gzip and zstd, detected by content; errors name the line."""
+"""Read a trace file as numbered lines. Decompress gzip and zstd, which are detected by content. Errors name the
+line."""
 
 import gzip
 import io
@@ -24,11 +25,12 @@ FOREIGN: Final = {  # first bytes of files that Headway does not unpack
 PACKED: Final = 1024  # number of bytes of zstd to decompress at once; 1 KiB can contain 32 MiB
 BOM: Final = b"\xef\xbb\xbf"
 HEAD: Final = 65536  # number of decompressed bytes from which a format is detected
-MAX_LINE: Final = 1 << 26  # maximum length in bytes; a longer line is not a request and could fill the memory
+MAX_LINE: Final = 1 << 26  # maximum length of a line in bytes; a longer line is not a request and could fill the memory
 
 
 def check_ordinary(path: pathlib.Path) -> None:
-    """Raise for a pipe or a device, which could block forever; a missing file fails later, when it is opened."""
+    """Raise if the path is a pipe or a device, because reading it could block forever. If the file is missing, do not
+    raise, because opening it fails later."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):
@@ -38,7 +40,7 @@ def check_ordinary(path: pathlib.Path) -> None:
 
 
 def lines(path: pathlib.Path) -> Iterator[Numbered]:
-    """Yield the lines that are not blank, stripped, with their numbers from 1."""
+    """Yield each line that is not blank, with its number. Lines are stripped, and numbers count from 1."""
     number = 0
     with open_unpacked(path, lambda: f"{path.name} line {number + 1}") as source:
         while line := source.readline(MAX_LINE):
@@ -54,7 +56,8 @@ def lines(path: pathlib.Path) -> Iterator[Numbered]:
 
 
 def head(path: pathlib.Path) -> list[bytes]:
-    """Return the first non-blank lines, stripped; the last line may be incomplete. For a folder, return no lines."""
+    """Return the first non-blank lines of a file, stripped. The last of them may be incomplete. For a folder, return an
+    empty list."""
     if path.is_dir():
         return []
     with open_unpacked(path) as source:
@@ -65,7 +68,7 @@ def head(path: pathlib.Path) -> list[bytes]:
 
 @contextmanager
 def open_unpacked(path: pathlib.Path, place: Callable[[], str] | None = None) -> Iterator[IO[bytes]]:
-    """Open a file for reading and decompress it. Read errors become a HeadwayError that names the `place`."""
+    """Open a file for reading, and decompress it. A read error raises a HeadwayError that begins with `place()`."""
     check_ordinary(path)
     where = place or (lambda: f"{path.name} line 1")
     try:

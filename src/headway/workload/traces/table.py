@@ -1,4 +1,4 @@
-"""A trace in memory, as columns: one row per request in file order, with the prompt's blocks as runs of ids."""
+"""A trace in memory, stored as columns. It has one row per request, in file order. Block ids are stored as runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NONE: Final = -1  # an unknown value in a column
 
 
 class Labels(Struct, frozen=True):
-    """Attributes of a request other than times, lengths and content; many requests have the same labels."""
+    """Attributes of a request other than times, lengths and content. Many requests share one object."""
 
     model: str | None = None
     tenant: str | None = None
@@ -36,11 +36,11 @@ label_values: Final = attrgetter(*Labels.__struct_fields__)  # returns the label
 
 
 class Trace:
-    """The requests of a trace, one column per attribute."""
+    """The requests of a trace, with one column per attribute."""
 
     def __init__(self, info: Info) -> None:
         self.info = info
-        self.arrival_ps = array("q")  # counted from the start that info.clock names
+        self.arrival_ps = array("q")  # info.clock says from which start it counts
         self.prompt_tokens = array("q")
         self.output_tokens = array("q")
         self.blocks = RunTable()
@@ -49,8 +49,8 @@ class Trace:
         self.system = array("q")  # index into `systems`
         self.systems: list[tuple[int, int]] = []  # lengths of the tool and system prompts that begin a prompt
         self.delay_ps = array("q")
-        self.think_ps = array("q")  # think time as in the file; may differ from the delay of a replay
-        self.after: dict[int, tuple[int, ...]] = {}  # by row: the rows that it waits for, if the format records them
+        self.think_ps = array("q")  # think time as in the file; it may differ from the delay of a replay
+        self.after: dict[int, tuple[int, ...]] = {}  # row -> rows that it waits for, if the format records them
         self.label = array("q")  # index into `labels`
         self.labels: list[Labels] = []
         self._label_of: dict[Labels, int] = {}
@@ -60,7 +60,7 @@ class Trace:
 
     @classmethod
     def load(cls, reader: Reader, whole: bool = True) -> Trace:
-        """Load all records. With `whole`, no request was removed, so every request named in `after` must exist."""
+        """Load all records. If `whole` is set, no request was removed, so every request named in `after` must exist."""
         trace = cls(reader.info)
         for record in reader.records:
             trace.append(record, whole)
@@ -86,7 +86,7 @@ class Trace:
             self._row_of[record.id] = row
 
     def _number(self, value: V | None, number_of: dict[V, int], values: list[V]) -> int:
-        """Return the index of a value in its list; append it if it is new."""
+        """Return the index of a value in `values`. If the value is new, append it. For None, return NONE."""
         if value is None:
             return NONE
         number = number_of.setdefault(value, len(values))
@@ -106,8 +106,8 @@ class Trace:
         return len(self.arrival_ps)
 
     def runs(self, row: int) -> list[tuple[int, int]]:
-        """Return the ids of a row's blocks as runs (first id, count). If ids are local to a session, the number of the
-        session is part of the returned ids."""
+        """Return the block ids of a row as runs (first id, count). If ids are local to a session, the returned ids
+        include the number of the session, so that they are unique."""
         if self.info.scope != LOCAL:
             return self.blocks.row(row)
         session = self.session[row]
@@ -115,21 +115,22 @@ class Trace:
         return self.blocks.row(row, space * IDS)
 
     def paths(self, share_system: bool = False) -> Callable[[int], Path]:
-        """Return a function that maps a row to the path of its prompt. Without block ids, prompts share no content."""
+        """Return a function that maps a row to the path of its prompt. If the trace has no block ids, prompts share no
+        content."""
         size, prompts = self.info.block_tokens, self.prompt_tokens
         if size is None:
             kind, key = hashing.PROMPT, hashing.key
             return lambda row: Path((key(kind, row),), (prompts[row],))
         runs = self._share_system(size) if share_system else self.runs
-        # If the last block may be partly filled, the end of a prompt ends a run. Otherwise the rest of a prompt is
-        # unique content, which ends the run anyway.
+        # If the last block may be partly filled, a run must end at the end of a prompt. Otherwise the tokens after the
+        # last full block are unique content, which ends the run anyway.
         tree = Tree(cut_at_ends=not self.info.whole_blocks)
         for row in range(len(self)):
             tree.add(runs(row))
         return lambda row: tree.path(runs(row), size, prompts[row], row)
 
     def _share_system(self, size: int) -> Callable[[int], list[tuple[int, int]]]:
-        """Return a function that maps a row to its runs, with tool and system prompts shared between sessions.
+        """Return a function that maps a row to its runs of block ids, with tool and system prompts shared by sessions.
 
         Sessions with equally long tool and system prompts share the blocks of these prompts, although ids are local.
         """
@@ -150,7 +151,7 @@ class Trace:
 
 
 def number_sessions() -> Callable[[Hashable | None], int]:
-    """Return a function that numbers sessions in order of first appearance; each None is a new session."""
+    """Return a function that numbers sessions in order of first appearance. Each None counts as a new session."""
     numbers: dict[Hashable, int] = {}
     alone = 0
 

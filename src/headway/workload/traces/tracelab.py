@@ -2,13 +2,13 @@
 CSV, `input_len` is the appended part of the prompt.
 
 Neither format has block ids, but a round records how many tokens of its prompt the provider had cached. The reader
-derives ids from this prefix: a round shares its full blocks with the previous round of its session, up to the length of
-the previous prompt. A cache miss of the provider looks like new content, and content shared between sessions is
-unknown.
+derives block ids from this cached prefix: a round shares the full blocks of the prefix with the previous round of its
+session, at most up to the length of the previous prompt. So a cache miss of the provider looks like new content, and
+content that sessions share is unknown.
 
 In JSONL, a round begins with the last message or tool result of its input and ends with its last output. Sessions are
-months apart, so times count from the start of the session. In the CSV, the delay is the previous round's
-`tool_wait_after_ms`, and `arrival_time` is the start of the session.
+months apart, so times count from the start of each session. In the CSV, the delay of a round is `tool_wait_after_ms` of
+the previous round, and `arrival_time` is the start of the session.
 """
 
 import pathlib
@@ -48,7 +48,7 @@ class Tool(Struct, gc=False):
 
 
 class Round(Struct):
-    """A line of the JSONL, or a row of the CSV with the first five fields."""
+    """A round: a line of the JSONL, or a row of the CSV, which has only the first five fields."""
 
     session_id: str
     round_index: int
@@ -66,7 +66,7 @@ class Round(Struct):
 
 
 class Context(Struct):
-    """The state of a session after its latest round: the blocks of its prompt, and its times."""
+    """The state of a session after its latest round: the blocks of that round's prompt, and its times."""
 
     blocks: list[tuple[int, int]] = field(default_factory=list)
     tokens: int = 0  # length of the latest prompt
@@ -79,7 +79,8 @@ class Context(Struct):
     wait_ps: int = 0  # run time of the tools after the latest round
 
     def prompt(self, prefix: int, tokens: int, size: int) -> list[tuple[int, int]]:
-        """Return the ids of a prompt that shares its first `prefix` tokens with the latest prompt."""
+        """Return the block ids of the next prompt, as runs. It shares its first `prefix` tokens with the latest
+        prompt."""
         shared = min(prefix, self.tokens) // size
         fresh = -(-tokens // size) - shared
         blocks = beginning(self.blocks, shared)
@@ -174,7 +175,7 @@ def _time(record: Record, round: Round, context: Context, place: str) -> None:
     began, ended = _ran(round, place)
     if began is not None:
         context.first_ps = began if context.first_ps is None else context.first_ps
-        # Time stamps come from several clocks. Never let a round begin before the previous round.
+        # Timestamps come from several clocks, so they may be out of order. No round may begin before the previous one.
         context.at_ps = max(context.at_ps, began - context.first_ps)
         if context.at_ps > LAST_PS:
             raise HeadwayError(f"{place}: timing_events are too late in the session: {too_late(context.at_ps)}.")
@@ -187,14 +188,15 @@ def _time(record: Record, round: Round, context: Context, place: str) -> None:
         record.delay_ps = context.wait_ps
     context.end_ps = ended
     context.wait_ps = 0
-    for tool in round.tools or ():  # tools run in parallel, so only the longest run counts
+    for tool in round.tools or ():  # tools run in parallel, so only the longest latency counts
         latency = tool.tool_wall_latency_ms
         if latency is not None and 0 <= latency <= MAX_WAIT_MS:
             context.wait_ps = max(context.wait_ps, exact(latency, PS_PER_MS))
 
 
 def _ran(round: Round, place: str) -> tuple[int | None, int | None]:
-    """Return the start and the end of a round by its events, in picoseconds since 1970; None if unknown."""
+    """Return the start and the end of a round, computed from its events, in picoseconds since 1970. If the round has no
+    timestamps, both are None."""
     began: int | None = None
     ended: int | None = None
     for index, event in enumerate(round.timing_events or ()):
@@ -233,7 +235,8 @@ def _rows(path: pathlib.Path, source: Iterator[Numbered], columns: list[str], si
         record.delay_ps = context.wait_ps
         context.wait_ps = _ms(row, "tool_wait_after_ms", place) or 0
         came_ps = _ms(row, "arrival_time", place)
-        # Every row repeats the arrival of its session. Only a value that differs from it is the row's own time.
+        # Every row repeats the arrival of its session. If the value differs from it, it is the arrival of the row
+        # itself.
         if came_ps is not None and came_ps != context.first_ps:
             check_order(came_ps, latest_ps, "arrival_time", row["arrival_time"], place)
             record.at_ps = latest_ps = came_ps
@@ -242,7 +245,7 @@ def _rows(path: pathlib.Path, source: Iterator[Numbered], columns: list[str], si
 
 
 def _ms(row: Row, name: str, place: str) -> int | None:
-    """Parse a time in ms as picoseconds; return None if the file lacks the column or the row has no value."""
+    """Convert a time of the row from ms to picoseconds. If the column or the value is missing, return None."""
     text = row.get(name, "")
     if not text:
         return None

@@ -1,8 +1,8 @@
-"""Request log of a vLLM server: `--enable-log-requests --enable-log-outputs`, with token ids.
+"""Request log of a vLLM server that runs with `--enable-log-requests --enable-log-outputs` and logs token ids.
 
 A request needs two lines: `Received request ID: …` (or, at debug level, `Request ID details: …`) with its time and
-`prompt_token_ids`, and `Generated response ID: …` with `output_token_ids`. Times have whole seconds and no year.
-Requests that lack one of the two lengths are skipped, and a note counts them. Prompts with equal leading token ids
+`prompt_token_ids`, and `Generated response ID: …` with `output_token_ids`. Times are in whole seconds and have no year.
+If one of the two lengths is missing, the request is skipped, and a note counts it. Prompts with equal leading token ids
 share content.
 """
 
@@ -29,7 +29,7 @@ GENERATED: Final = re.compile(rb"\bGenerated response ([^\s:(]+)( \(streaming de
 PROMPT_IDS: Final = re.compile(rb"prompt_token_ids: \[([\d, ]*)\]")
 OUTPUT_IDS: Final = re.compile(rb"output_token_ids: \[([\d, ]*)\]")
 MAX_TOKENS: Final = re.compile(rb"\bmax_tokens=(\d+)")
-YEAR: Final = 2000  # a leap year, for dates without a year
+YEAR: Final = 2000  # year of dates without a year; it is a leap year, so that every date is valid
 
 
 class Open(Struct):
@@ -83,7 +83,7 @@ def _records(path: pathlib.Path, info: Info) -> Iterator[Record]:
 
 
 def _requests(path: pathlib.Path) -> Iterator[tuple[int, str, Open]]:
-    """Yield each request with its position in the log, when its answer is complete or the log ends."""
+    """Yield each request with its position in the log, as soon as its answer is complete or the log ends."""
     waiting: dict[str, tuple[int, Open]] = {}
     years = 0
     last_s = 0
@@ -122,7 +122,7 @@ def _ids(pattern: re.Pattern[bytes], line: bytes) -> list[int] | None:
 
 
 def _block_ids(tokens: list[int], size: int) -> list[int]:
-    """Return an id for each full block, which identifies the block and everything before it."""
+    """Return an id for each full block of a prompt. The id identifies the block and all tokens before it."""
     ids, before = [], 0
     for start in range(0, len(tokens) - size + 1, size):
         before = stable(before, *tokens[start : start + size])

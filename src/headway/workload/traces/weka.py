@@ -1,11 +1,13 @@
-"""WEKA's agentic coding sessions (kv-cache-tester): one JSON object per session, as a file, in a folder of such files,
-or as a line of a file. Block ids are in `hash_ids` or, in the compact form, in `hash_runs` as [first id, count].
+"""WEKA's agentic coding sessions (kv-cache-tester): one JSON object per session. A trace is one such file, a folder of
+such files, or a file with one session per line. Block ids are in `hash_ids` or, in the compact form, in `hash_runs` as
+[first id, count].
 
-Times are seconds since the session's start; sessions have no common clock. If `think_time` is missing, the delay is the
-difference of `t` minus the previous `api_time`. An entry of type `subagent` has its own requests, whose `t` counts from
-the spawn of the sub-agent. The entry's own `t` is the spawn, or the end if it has a `duration_ms`. The parent's first
-request after a sub-agent's end waits for the sub-agent. The delay of that request comes from the time stamps, since its
-`think_time` includes the sub-agent's run.
+Times are seconds since the start of the session; sessions have no common clock. If `think_time` is missing, the delay
+is the difference between the `t` of two requests minus the `api_time` of the first. An entry of type `subagent` has its
+own requests, whose `t` counts from the spawn of the sub-agent. The `t` of the entry itself is the spawn or, if the
+entry has a `duration_ms`, the end of the sub-agent. The parent's first request after the end of a sub-agent waits for
+the sub-agent. The delay of that request comes from the timestamps, because its `think_time` includes the run time of
+the sub-agent.
 """
 
 from __future__ import annotations
@@ -101,7 +103,8 @@ def tell(path: pathlib.Path, head: list[bytes]) -> bool:
 
 
 def _sessions(path: pathlib.Path) -> Iterator[tuple[str, Session]]:
-    """Yield the sessions with their locations. Check that ids differ, and that block size and scope are equal."""
+    """Yield each session with its location for errors. Check that session ids differ, and that all sessions have the
+    same block size and scope."""
     decode = msgspec.json.Decoder(Session).decode
     places: dict[str, str] = {}
     first: Session | None = None
@@ -141,7 +144,7 @@ def _check(session: Session, first: Session, place: str) -> None:
 
 
 class _Step(Struct):
-    """A request of a session, with its times since the session's start."""
+    """A request of a session. Its times count from the start of the session."""
 
     start_ps: int
     end_ps: int
@@ -215,14 +218,15 @@ def _add(
 
 
 def _think(step: _Step) -> int:
-    """Return the time from the end of the lane's previous request to this request."""
+    """Return the time from the end of the lane's previous request to the start of this request."""
     if step.before is None:
         return step.start_ps
     gap_ps = max(0, step.start_ps - step.before.end_ps)
     if step.request.think_time is None:
         return gap_ps
     think_ps = _seconds(step.request.think_time, "think_time", step.place)
-    # If the previous request has no api_time, think_time counts from an earlier request and includes the previous one.
+    # If the previous request has no api_time, think_time counts from an earlier request and includes the run time of
+    # the previous request.
     return min(think_ps, gap_ps) if step.before.request.api_time is None else think_ps
 
 
@@ -231,7 +235,7 @@ def _seconds(value: float, name: str, place: str) -> int:
 
 
 def _blocks(request: Request, size: int, place: str) -> Sequence[tuple[int, int]]:
-    """Return the full blocks of the prompt as runs; raise if their number does not match the prompt's length."""
+    """Return the ids of the prompt's full blocks as runs. Raise if their number does not match the prompt's length."""
     name, blocks = "hash_runs", request.hash_runs
     if request.hash_ids is not None and blocks is None:
         name, blocks = "hash_ids", id_runs(request.hash_ids)

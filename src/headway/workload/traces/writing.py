@@ -1,4 +1,5 @@
-"""Helpers that the writers of trace formats share: opening the file, and listing what a format cannot express."""
+"""Helpers that the writers of trace formats share: they open the file, and list the fields that a format cannot
+express."""
 
 import gzip
 import io
@@ -29,7 +30,7 @@ FIELDS: Final = {
 
 @contextmanager
 def open_text(path: pathlib.Path) -> Iterator[TextIO]:
-    """Open a new text file, in gzip if its name ends in .gz; the same content gives the same bytes."""
+    """Open a new text file. If its name ends in .gz, compress it with gzip; the same content gives the same bytes."""
     try:
         with path.open("wb") as raw:
             packed = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if path.suffix == ".gz" else raw
@@ -40,7 +41,8 @@ def open_text(path: pathlib.Path) -> Iterator[TextIO]:
 
 
 class Losses:
-    """The fields of the records so far that a format cannot express; `keeps` are the fields that it can express."""
+    """Collects the fields of the records so far that a format cannot express. `keeps` are the fields that it can
+    express."""
 
     def __init__(self, *keeps: str) -> None:
         self._watched = {name: phrase for name, phrase in FIELDS.items() if name not in keeps}
@@ -56,9 +58,9 @@ class Losses:
         self._phrases[phrase] = None
 
     def stamp(self, info: Info, record: Record, path: pathlib.Path, from_first: bool = False) -> int:
-        """Return the arrival time of the latest record, or raise if it has none.
+        """Return the arrival time of the latest record. Raise if the record has no arrival time.
 
-        `from_first` is for formats in which the first request is at time 0.
+        Set `from_first` for formats in which the first request has time 0.
         """
         if record.at_ps is None or info.clock != "trace":
             wrong = f"request {self._records} of the source has no arrival time, only one within its session"
@@ -68,7 +70,7 @@ class Losses:
         return record.at_ps
 
     def round_time(self, time_ps: int, unit_ps: int, unit: str) -> int:
-        """Convert a time to whole units; halves are rounded up."""
+        """Convert a time to whole units. Halves are rounded up."""
         units = (2 * time_ps + unit_ps) // (2 * unit_ps)
         if units * unit_ps != time_ps:
             self.add(f"times finer than {unit}")

@@ -1,7 +1,7 @@
-"""Transforms of traces, applied in order and one record at a time if possible.
+"""Transforms of traces. They are applied in order and, if possible, to one record at a time.
 
-In a scenario they are a list, `transforms: [{cap: {max_turns: 8}}, {scale: {rate: 2}}]`. On the command line each is a
-command, `headway trace cap IN OUT --max-turns 8`.
+In a scenario, transforms are a list: `transforms: [{cap: {max_turns: 8}}, {scale: {rate: 2}}]`. On the command line,
+each transform is a command: `headway trace cap IN OUT --max-turns 8`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["TRANSFORMS", "Transform", "apply", "make", "parse"]
 MODULES: Final = (cap, scale, slice, merge, filter, dequantise, anonymise, starts, assign)
 TRANSFORMS: Final = {module.__name__.rpartition(".")[2]: module for module in MODULES}
 NESTED: Final = ".merge.transforms"
-DEEPEST: Final = 4  # maximum depth of nested merges; each transform reads from the previous one, which uses stack
+DEEPEST: Final = 4  # maximum depth of nested merges, because each transform calls the previous one and uses stack
 MOST: Final = 30
 
 
@@ -50,21 +50,21 @@ def _parse_step(item: Any, where: str) -> Transform:
 
 
 def make(name: str, parameters: object, where: str) -> Transform:
-    """Return a transform by its name; `where` is its location for errors."""
+    """Return the transform with this name. `where` is its path in the scenario for errors."""
     module = TRANSFORMS[name]
     step = module.transform(read(module.Spec, {} if parameters is None else parameters, where), where)
     return lambda reader: _check_filled(step(reader), where)
 
 
 def apply(reader: Reader, transforms: Sequence[Transform]) -> Reader:
-    """Apply transforms in order."""
+    """Apply the transforms in order, and return a reader of the resulting trace."""
     for transform in transforms:
         reader = transform(reader)
     return reader
 
 
 def _check_filled(reader: Reader, where: str) -> Reader:
-    """Return the same trace; reading it raises an error if it has no requests."""
+    """Return a reader of the same trace that raises an error if the trace has no requests."""
 
     def records() -> Iterator[Record]:
         record = None

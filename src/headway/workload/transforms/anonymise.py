@@ -15,7 +15,7 @@ from headway.workload.transforms.numbering import Numbers
 
 LENGTHS: Final = ("tool_tokens", "system_tokens")  # the fields of `extra` that a replay needs
 
-Name = Callable[[str, str], str]  # (kind of name, name) -> new name
+Name = Callable[[str, str], str]  # (type of name, name) -> new name
 
 
 class Spec(Struct, frozen=True):
@@ -26,9 +26,9 @@ class Spec(Struct, frozen=True):
 def transform(spec: Spec, where: str) -> Transform:
     """Rename sessions, requests, tenants, models and adapters, renumber blocks, and drop other fields of `extra`.
 
-    New names are numbers in order of appearance. With a `seed`, they are pseudonyms that are the same in every file
-    anonymised with that seed. Keep the seed secret: with it, anyone can test a guessed name. Memory grows with the runs
-    of block ids and, without a seed, with the names.
+    New names are numbers in order of appearance. With a `seed`, new names are pseudonyms that are the same in every
+    file anonymised with that seed. Keep the seed secret: with it, anyone can test whether a guessed name is in the
+    file. Memory grows with the number of runs of block ids and, without a seed, with the number of names.
     """
 
     def anonymise(reader: Reader) -> Reader:

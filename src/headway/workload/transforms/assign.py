@@ -15,7 +15,7 @@ from headway.hashing import stable
 from headway.workload.traces.record import Reader, Record
 from headway.workload.transforms.base import Transform, factor, with_records
 
-RANGE: Final = 1 << 64  # number of values of a stable hash
+RANGE: Final = 1 << 64  # number of possible values of a stable hash
 
 
 class Spec(Struct, frozen=True):
@@ -32,8 +32,9 @@ def transform(spec: Spec, where: str) -> Transform:
     """Assign each session, and each request without a session, to one of the `tenants` at random, by weight: {search:
     3, crawler: {weight: 1, slo_class: batch}}.
 
-    This replaces the tenant of a request, and its SLO class if the tenant has one. The choice depends only on the seed
-    and on the session's name or, without a session, on the position of the request. No requests are kept in memory.
+    This replaces the tenant of a request and, if the tenant has an SLO class, also the SLO class. The choice depends
+    only on the seed and on the session's name or, without a session, on the position of the request. No requests are
+    kept in memory.
     """
     tenants = {name: _tenant(entry, f"{where}.tenants.{name}") for name, entry in spec.tenants.items()}
     if not tenants:

@@ -1,4 +1,4 @@
-"""Helpers that the transforms share: their type, and keeping waits valid when requests are removed."""
+"""Helpers that the transforms share: their type, and a class that keeps waits valid when requests are removed."""
 
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
@@ -16,18 +16,18 @@ from headway.workload.traces.record import Info, Reader, Record
 
 Transform = Callable[[Reader], Reader]
 
-# Records are kept in memory as JSON, a few hundred bytes each.
+# Records are kept in memory as JSON, with a few hundred bytes per record.
 pack: Final = msgspec.json.Encoder().encode
 unpack: Final = msgspec.json.Decoder(Record).decode
 
 
 def with_records(reader: Reader, records: Iterator[Record], **facts: object) -> Reader:
-    """Return a reader of other `records`, with these fields of its info changed."""
+    """Return a reader of these records. Its info is that of `reader`, with the fields in `facts` changed."""
     return Reader(replace(reader.info, **facts), records)
 
 
 def factor(value: object, where: str) -> Fraction:
-    """Read a number above zero, exactly as it is written."""
+    """Read a positive number with exactly the decimal digits that are written."""
     number = None if isinstance(value, bool) else units.exact(units.to_text(value))
     if number is None or not Fraction(1, 10**6) <= number <= 10**6:
         raise HeadwayError(f"{where}: {shown(value)} is not a factor; write a number from 0.000001 to 1000000.")
@@ -35,7 +35,7 @@ def factor(value: object, where: str) -> Fraction:
 
 
 def multiply(value: int, by: Fraction) -> int:
-    """Return the product rounded to a whole number, halves up."""
+    """Return the product, rounded to the nearest whole number. Halves are rounded up."""
     return (2 * value * by.numerator + by.denominator) // (2 * by.denominator)
 
 
@@ -47,13 +47,13 @@ def need_clock(info: Info, where: str) -> None:
         )
 
 
-Place = tuple[tuple[str, ...], bool]  # the ids that a request waits for, and whether it is the first of its session
+Place = tuple[tuple[str, ...], bool]  # the ids that a request waits for, and whether it begins its session
 
 
 class Waits:
-    """Keeps waits valid when requests are removed. A request that waited for a removed request now waits for the
-    requests that the removed one waited for. The first remaining request of a session has no delay. Memory holds the
-    names of sessions and the ids of removed requests."""
+    """Keeps waits valid when requests are removed. If a request waited for a removed request, it now waits for the
+    requests that the removed request waited for. The first remaining request of a session has no delay. Memory holds
+    the names of sessions and the ids of removed requests."""
 
     def __init__(self) -> None:
         self._last: dict[str, str | None] = {}  # id of the latest request by session
@@ -61,7 +61,7 @@ class Waits:
         self._beheaded: dict[str, None] = {}  # sessions whose first requests were removed
 
     def see(self, record: Record) -> Place:
-        """Return the `Place` of a request; call this for every request, in order."""
+        """Return the `Place` of a request. Callers must call this for every request, in order."""
         session = record.session
         if session is None:
             return record.after, False
@@ -91,7 +91,7 @@ class Waits:
 
     def _follow(self, ids: Iterable[str]) -> tuple[str, ...]:
         """Replace each removed request by the requests that it waited for, until all ids remain in the trace."""
-        visited: dict[str, bool] = {}  # whether the request remains
+        visited: dict[str, bool] = {}  # id -> whether the request remains
         todo = list(ids)
         while todo:
             id = todo.pop(0)
@@ -113,8 +113,8 @@ def keep_where(records: Iterable[Record], keeps: Callable[[Record], bool]) -> It
 
 
 def with_sessions(reader: Reader, where: str) -> Iterator[tuple[str | None, Record]]:
-    """Yield each record with its session. If the trace records no sessions, they are derived from its blocks, which
-    reads the whole trace into memory.
+    """Yield each record with its session. If the trace records no sessions, derive the sessions from the blocks of the
+    trace; this reads the whole trace into memory.
 
     The records do not change, so that derived sessions are not mistaken for recorded sessions.
     """

@@ -9,7 +9,9 @@ from msgspec import Meta, Struct
 from headway.workload.traces.record import Reader, Record
 from headway.workload.transforms.base import Place, Transform, Waits, pack, unpack, with_records, with_sessions
 
-Entry = tuple[int, int, int, bytes, Place]  # turn, time and position, negated: the heap's first is the next to remove
+# Turn, time and position of a request, its record and its place. The first three are negated, so that the heap yields
+# the last request first.
+Entry = tuple[int, int, int, bytes, Place]
 
 
 class Spec(Struct, frozen=True):
@@ -17,10 +19,10 @@ class Spec(Struct, frozen=True):
 
 
 def transform(spec: Spec, where: str) -> Transform:
-    """Keep the first `max_turns` requests of each session, by turn and then time, in the order of the trace.
+    """Keep the first `max_turns` requests of each session, by turn and then by time. Keep the order of the trace.
 
-    A request without a turn number counts by its position in the session. If the trace records no sessions, they are
-    derived from its blocks. Memory holds the kept requests, or the whole trace if sessions are derived.
+    If a request has no turn number, its position in the session is its turn. If the trace records no sessions, they are
+    derived from its blocks. Memory holds the kept requests or, if sessions are derived, the whole trace.
     """
     return lambda reader: with_records(reader, _cap(reader, spec.max_turns, where))
 

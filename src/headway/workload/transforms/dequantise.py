@@ -1,6 +1,6 @@
-"""`dequantise`: spread arrivals whose time stamps were rounded down to a grid.
+"""`dequantise`: spread arrivals whose timestamps were rounded down to a grid.
 
-Rounded time stamps turn every tick of the grid into a burst, which distorts the gaps and all latencies.
+Because of the rounding, every tick of the grid becomes a burst, which distorts the gaps and all latencies.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from headway.workload.traces.record import Reader, Record
 from headway.workload.transforms.base import Transform, need_clock, with_records
 
 SAMPLE: Final = 20_000  # number of requests from which the grid is detected
-SHARED: Final = 0.1  # minimum share of requests with the same time stamp as another; a finer grid does no harm
-ASTRAY: Final = 0.05  # maximum mean deviation of time stamps from the grid, as a share of a tick
+SHARED: Final = 0.1  # minimum fraction of requests that share a timestamp; a finer grid does no harm
+ASTRAY: Final = 0.05  # maximum mean deviation of timestamps from the grid, as a fraction of a tick
 
 
 class Spec(Struct, frozen=True):
@@ -32,11 +32,11 @@ class Spec(Struct, frozen=True):
 
 
 def transform(spec: Spec, where: str) -> Transform:
-    """Spread the requests of each tick uniformly over it, in file order and to whole microseconds.
+    """Spread the requests of each tick uniformly over the tick, in file order. Round their times to whole microseconds.
 
-    `grid` is the length of a tick; auto detects it from the time stamps, and fails if they are not on a grid. A tick
-    ends early if the next tick begins earlier, so the order does not change. Memory holds the requests of one tick and,
-    during detection, the first 20,000 requests.
+    `grid` is the length of a tick. `auto` detects the length from the timestamps, and fails if they are not on a grid.
+    If the next tick begins before the end of a tick, the tick is shortened, so that the order does not change. Memory
+    holds the requests of one tick and, during detection, the first 20,000 requests.
     """
     grid_ps = None if spec.grid == "auto" else units.duration_ps(spec.grid, f"{where}.grid")
     if grid_ps is not None and grid_ps < PS_PER_US:
@@ -85,7 +85,8 @@ def _tick(tick: Sequence[Record], start: int, length: int, random: Random) -> It
 
 
 def find_grid(stamps: Sequence[int]) -> int | None:
-    """Return the length of a tick in picoseconds, or None if few time stamps lie on a grid or share a tick."""
+    """Return the length of a tick in picoseconds. If the timestamps are not on a grid, or too few of them share a tick,
+    return None."""
     gaps = sorted(later - earlier for earlier, later in pairwise(stamps) if later != earlier)
     if len(gaps) < 2 or len(gaps) + 1 > (1 - SHARED) * len(stamps):
         return None

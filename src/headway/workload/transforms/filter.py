@@ -33,11 +33,11 @@ class Spec(Struct, frozen=True):
 
 
 def transform(spec: Spec, where: str) -> Transform:
-    """Keep the requests that match all keys. A field must have the value, or one of a list of values; a length or a
-    turn must be between its bounds, inclusive.
+    """Keep the requests that match all keys. A field must have the value of its key, or one of the values if the key
+    has a list. A length or a turn must be between its bounds, inclusive.
 
-    A request without the field does not match. Times do not change. Memory holds the names of sessions and the ids of
-    removed requests.
+    A request that lacks the field does not match. Times do not change. Memory holds the names of sessions and the ids
+    of removed requests.
     """
     values = []
     for name in VALUES:

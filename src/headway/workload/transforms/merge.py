@@ -37,13 +37,13 @@ class Spec(Struct, frozen=True):
 
 
 def transform(spec: Spec, where: str) -> Transform:
-    """Apply `transforms` to another trace, shift it by `offset`, and merge it into this one by time.
+    """Apply `transforms` to another trace, shift it by `offset`, and merge it into this trace by time.
 
-    If times are equal, requests of this trace precede requests of the other. Traces whose sessions have no common clock
-    are concatenated. The two traces share no content: sessions and ids of the other trace get the prefix `b:` (those of
-    this trace get `a:` if they already begin with `a:` or `b:`), and blocks are renumbered. Set `apart: false` for two
-    parts of one trace, which share names and ids. Blocks of different sizes are split into blocks of their greatest
-    common divisor. Memory grows with the runs of block ids.
+    If times are equal, requests of this trace precede requests of the other trace. Traces whose sessions have no common
+    clock are concatenated. The two traces share no content: sessions and request ids of the other trace get the prefix
+    `b:`, and blocks are renumbered. A name in this trace that already begins with `a:` or `b:` gets the prefix `a:`. If
+    both files are parts of one trace, which share names and ids, set `apart: false`. Blocks of different sizes are
+    split into blocks of their greatest common divisor. Memory grows with the number of runs of block ids.
     """
     from headway.workload.transforms import apply, parse
 
@@ -94,7 +94,7 @@ def _mender(old: Info, new: Info, counter: Counter | None, apart: bool, which: i
     """Return a function that adapts a record of one trace to the merged trace."""
     size, new_size = old.block_tokens, new.block_tokens
     recut = size != new_size or old.whole_blocks != new.whole_blocks
-    unnamed = old.whole_blocks and size != new_size  # the tokens after the last full block may fill smaller blocks
+    unnamed = old.whole_blocks and size != new_size  # tokens after the last full block may fill smaller blocks
     numbers = None if not apart or (new.scope == LOCAL and not unnamed) else Numbers(old.scope, counter)
 
     def name(text: str) -> str:
@@ -103,7 +103,7 @@ def _mender(old: Info, new: Info, counter: Counter | None, apart: bool, which: i
     def mend(record: Record) -> Record:
         blocks = record.blocks
         if recut and blocks is not None and size is not None and new_size is not None:
-            parts = size // new_size  # number of parts of each block; parts beyond the prompt are removed
+            parts = size // new_size  # number of new blocks per old block; new blocks beyond the prompt are removed
             finer = [(first * parts, length * parts) for first, length in blocks]
             blocks = beginning(finer, block_count(record.prompt_tokens, new_size, new.whole_blocks))
         if not apart:
@@ -127,7 +127,7 @@ def _mender(old: Info, new: Info, counter: Counter | None, apart: bool, which: i
 
 
 def _with_times(records: Iterator[Record], which: int, offset_ps: int, where: str) -> Iterator[Timed]:
-    """Yield records with their times; a record without a time has the time of the previous record."""
+    """Yield records with their times. If a record has no time, use the time of the previous record."""
     last_ps = offset_ps
     for record in records:
         if record.at_ps is not None:

@@ -1,4 +1,4 @@
-"""Renumbers block ids from 0 in order of first appearance; equal ids stay equal."""
+"""Renumber block ids from 0 in order of first appearance. Equal ids stay equal."""
 
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ BUCKET_BITS: Final = 12  # one list of runs covers 2^BUCKET_BITS ids, so that no
 
 
 class Counter(Struct):
-    """The next unused id."""
+    """A counter of new ids. `next` is the next unused id."""
 
     next: int = 0
 
@@ -24,13 +24,14 @@ class Counter(Struct):
 
 
 class Numbering:
-    """Maps the ids of one name space to new ids. Memory holds runs of ids, not single ids."""
+    """Maps the ids of one namespace to new ids. Memory holds runs of ids, not single ids."""
 
     __slots__ = ("_buckets", "counter")
 
     def __init__(self, counter: Counter) -> None:
         self.counter = counter
-        self._buckets: dict[int, tuple[list[int], list[int], list[int]]] = {}  # starts, ends, first new ids
+        # bucket -> (starts, ends and first new ids of its runs)
+        self._buckets: dict[int, tuple[list[int], list[int], list[int]]] = {}
 
     def runs(self, blocks: Iterable[Run]) -> list[Run]:
         runs: list[Run] = []
@@ -63,7 +64,7 @@ class Numbering:
 
 
 class Numbers:
-    """The name spaces of a trace: a single one or one per session. With `counter`, new ids share one name space."""
+    """The namespaces of a trace: a single one, or one per session. With `counter`, new ids share one namespace."""
 
     def __init__(self, scope: str, counter: Counter | None = None) -> None:
         self._local = scope == LOCAL

@@ -1,4 +1,4 @@
-"""Reads a trace file, transforms it, and writes it in the same or another format."""
+"""Read a trace file, transform it, and write it in the same or another format."""
 
 import os
 import pathlib
@@ -41,7 +41,7 @@ def rewrite(
     options: Options | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Rewritten:
-    """Rewrite a trace; `target` is created only if everything succeeds."""
+    """Read the trace `source`, transform it, and write it to `target`. If anything fails, `target` is not created."""
     check_target(target, source)
     reader = open_trace(source, read_format, options or Options(), "--from")
     return write_trace(reader, target, transforms, source=source.name, format=format, progress=progress)
@@ -56,7 +56,7 @@ def write_trace(
     format: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Rewritten:
-    """Write a trace that is open for reading; `target` is created only if everything succeeds."""
+    """Transform the trace of a reader, and write it to `target`. If anything fails, `target` is not created."""
     writer = find_format(format, "--to") if format is not None else find_format(target_format(target), "--to")
     if writer.write is None:
         able = [name for name, known in FORMATS.items() if known.write is not None]
@@ -96,7 +96,7 @@ class Count(Struct):
 
 
 def check_target(target: pathlib.Path, *sources: pathlib.Path) -> None:
-    """Raise unless the target can be written without overwriting a source."""
+    """Raise an error if the target cannot be written, or if writing it would overwrite a source."""
     for source in sources:
         if target.exists() and source.exists() and target.samefile(source):
             raise HeadwayError(f"{target}: is the source file. Name another file to write.")
@@ -107,7 +107,8 @@ def check_target(target: pathlib.Path, *sources: pathlib.Path) -> None:
 
 
 def target_format(target: pathlib.Path) -> str:
-    """Return the format that a file name contains, as in trace.mooncake.jsonl; by default, Headway's own format."""
+    """Return the format that a file name contains, as in trace.mooncake.jsonl. If it contains none, return Headway's
+    own format."""
     parts = target.name.lower().split(".")
     named = [name for name in FORMATS if name in parts[1:]]
     if len(named) == 1:

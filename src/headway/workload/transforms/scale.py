@@ -26,9 +26,9 @@ class Spec(Struct, frozen=True):
 def transform(spec: Spec, where: str) -> Transform:
     """Divide all times by `rate` (2 is twice as fast), and multiply lengths by their factors.
 
-    `output_tokens` also scales `max_tokens`. A length of 1 or more never becomes 0. A shorter prompt keeps the blocks
-    that it still fills. A longer prompt continues with unique content after its last full block, so shared content
-    stays shared; blocks are then renumbered.
+    `output_tokens` also scales `max_tokens`. A length of 1 or more never becomes 0. If a prompt becomes shorter, it
+    keeps the blocks that it still fills. If a prompt becomes longer, unique content follows its last full block, so
+    that shared content stays shared; blocks are then renumbered.
     """
     rate, prompts, outputs = (
         Fraction(1) if value is None or value is UNSET else factor(value, f"{where}.{name}")

@@ -15,7 +15,7 @@ from headway.workload.traces.record import Reader, Record
 from headway.workload.traces.table import number_sessions
 from headway.workload.transforms.base import Transform, Waits, need_clock, with_records, with_sessions
 
-Bounds = tuple[int, int | None]  # the first, and one after the last
+Bounds = tuple[int, int | None]  # the first position that is kept, and the position after the last; None: no end
 
 
 class Spec(Struct, frozen=True):
@@ -27,11 +27,13 @@ class Spec(Struct, frozen=True):
 
 
 def transform(spec: Spec, where: str) -> Transform:
-    """Keep the requests from `start` until before `end`, or the `requests` or `sessions` [from, to), counted from 0.
+    """Keep the requests from time `start` until before `end`, or the requests with the numbers `requests` [from, to),
+    or the sessions with the numbers `sessions` [from, to). Numbers count from 0.
 
-    Times then count from `start`, or from the first remaining request. Sessions are cut at the bounds;
-    `whole_sessions` instead keeps exactly the sessions that begin within the bounds, with all their turns. With
-    `whole_sessions` or `sessions`, memory holds the names of sessions, or the whole trace if sessions are derived.
+    With `start` or `end`, new times count from `start` (default 0); otherwise they count from the first remaining
+    request. Sessions are cut at the bounds. If `whole_sessions` is set, exactly the sessions that begin within the
+    bounds remain, with all their turns. With `whole_sessions` or `sessions`, memory holds the names of sessions or, if
+    sessions are derived, the whole trace.
     """
     timed = spec.start is not None or spec.end is not None
     if [timed, spec.requests is not None, spec.sessions is not None].count(True) != 1:
@@ -111,7 +113,7 @@ def _sessions(reader: Reader, bounds: Bounds, where: str) -> Iterator[Record]:
 
 
 def _rebase(records: Iterator[Record], start_ps: int | None) -> Iterator[Record]:
-    """Subtract the start, or the time of the first request, from all times."""
+    """Subtract `start_ps` from all times. If `start_ps` is None, subtract the time of the first request."""
     for record in records:
         if record.at_ps is not None:
             start_ps = record.at_ps if start_ps is None else start_ps

@@ -1,4 +1,4 @@
-"""`starts`: give the sessions of a trace a common clock, by drawing the start of each session."""
+"""`starts`: give the sessions of a trace a common clock, by drawing a random start time for each session."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Spec(Struct, frozen=True):
 
 
 def transform(spec: Spec, where: str) -> Transform:
-    """Begin the sessions as a Poisson process of this rate, in file order and the first at 0, and sort all requests by
-    time. Memory holds the whole trace."""
+    """Let the sessions begin as a Poisson process of this rate, in file order and with the first at 0. Then sort all
+    requests by time. Memory holds the whole trace."""
     rate = units.rate(spec.rate, f"{where}.rate")
 
     def start(reader: Reader) -> Reader:
