@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 from cyclopts import Parameter
 
+from headway.display.displayed import encodable, printable
 from headway.errors import HeadwayError
 from headway.types import Json
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-
-# Replacements for terminals without Unicode.
-SIGNS = {"▸": ">", "×": "x", "–": "-", "·": "|", "≤": "<=", "±": "+-", "✓": "+", "✗": "x"}
-PLAIN = str.maketrans({**SIGNS, **dict.fromkeys("▏▎▍▌▋▊▉█▁▂▃▄▅▆▇", "#")})
 
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON document instead of a table.")]
 
@@ -44,7 +41,7 @@ def text_of(page: Page | Json, console: Console) -> str:
 
         document = clean(page)
         text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
-        return (text if _prints(text) else json.dumps(document, indent=2)) + "\n"
+        return (text if encodable(text) else json.dumps(document, indent=2)) + "\n"
     with console.capture() as captured:
         for part in page.parts:
             console.print(part, soft_wrap=bool(getattr(part, "no_wrap", False)))  # source code is not wrapped
@@ -53,16 +50,7 @@ def text_of(page: Page | Json, console: Console) -> str:
     text = text if console.is_terminal else "".join(f"{row.rstrip()}\n" for row in text.splitlines())
     if page.line is not None:
         text += f"{page.line}\n"
-    return text if _prints(text) else text.translate(PLAIN)
-
-
-def _prints(text: str) -> bool:
-    """Return whether stdout can encode the text."""
-    try:
-        text.encode(sys.stdout.encoding or "utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+    return printable(text)
 
 
 def say(*messages: str | None) -> None:

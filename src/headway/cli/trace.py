@@ -71,7 +71,7 @@ def inspect(
         )
     mapping = None if columns is None else write_columns(columns)
     example = snippet(figures, str(file), block_tokens, limit, mapping)
-    return figures if as_json else Page([report(figures, file.name)], example)
+    return figures if as_json else Page([report(figures, file.name), "", "To replay it, in a scenario:"], example)
 
 
 def _blocks(text: str) -> int | None:

@@ -1,12 +1,13 @@
 """A case of a suite, the run of a candidate on a case, and the evaluation of a candidate over all cases."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from msgspec import Struct
-from msgspec.structs import force_setattr
+from msgspec.structs import asdict, force_setattr
 
 from headway.config.wording import one_line
+from headway.display.displayed import Displayed, cells, columns_of
 from headway.errors import HeadwayError, InvariantError
 from headway.evolve.objectives import figures_of
 from headway.experiment.run import simulate
@@ -64,9 +65,11 @@ class CaseResult(Struct, frozen=True):
     error: str | None = None
 
 
-class Evaluation(Struct, frozen=True):
+class Evaluation(Displayed, Struct, frozen=True):
     """The result of a candidate. `fitness` has `primary`, every objective and `complexity`. All values are finite, even
     if the candidate failed."""
+
+    _view: ClassVar[str] = "headway.evolve.search_tables:evaluation_view"
 
     ok: bool
     error: str | None  # one sentence with the reason why the candidate failed
@@ -76,6 +79,10 @@ class Evaluation(Struct, frozen=True):
     bundle_id: str
     part: str = "train"
     stopped: str | None = None  # the reason why the cascade skipped the other cases
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return a row for each case: its gains over the baseline, as shares, and its figures."""
+        return columns_of(cells(asdict(case)) for case in self.cases)
 
     def workloads(self) -> dict[str, list[CaseResult]]:
         return by_workload(self.cases)

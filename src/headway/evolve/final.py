@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 from msgspec import Struct
 
+from headway.display.displayed import Displayed, columns_of
 from headway.evolve.cache import Cache
 from headway.evolve.evaluate import evaluate_many
 from headway.evolve.evaluation import Evaluation
@@ -56,15 +57,18 @@ class Contestant(Struct, frozen=True):
         }
 
 
-class Conclusion(Struct, frozen=True):
+class Conclusion(Displayed, Struct, frozen=True):
     """The result of a search. `contestants` is sorted from best to worst. If the suite has no held-out part, it is
-    empty."""
+    empty. `judged` has the candidates in the order of the search."""
+
+    _view: ClassVar[str] = "headway.evolve.search_tables:conclusion_view"
 
     suite: Suite
     candidates: int
     selection: Selection
     contestants: list[Contestant]
     stage: str = "routing"
+    judged: Sequence[Judged] = ()
 
     @property
     def winner(self) -> Bundle:
@@ -100,6 +104,28 @@ class Conclusion(Struct, frozen=True):
         start = " The search started from this policy." if known else ""
         return f"On the held-out part the winner {lead} ({interval}). {outcome}. {worst}{start}"
 
+    def columns(self) -> dict[str, list[Any]]:
+        """Return a row for each candidate in the order of the search: its fitness on train, and on validation if it was
+        evaluated there. `document()["held_out"]` has the rows of the held-out part."""
+        chosen = self.selection
+        front = {judged.bundle.id for judged in chosen.front}
+        rows = []
+        for bundle, evaluation in self.judged:
+            validated = chosen.validated.get(bundle.id)
+            rows.append(
+                {
+                    "id": bundle.id,
+                    "name": bundle.name,
+                    "generation": bundle.generation,
+                    "ok": evaluation.ok,
+                    **evaluation.fitness,
+                    "validation": None if validated is None else validated.fitness[PRIMARY],
+                    "front": bundle.id in front,
+                    "winner": bundle.id == self.winner.id,
+                }
+            )
+        return columns_of(rows)
+
     def document(self) -> Json:
         chosen = self.selection
         return {
@@ -129,7 +155,7 @@ def conclude(
     with all built-in policies of the stage."""
     chosen = select(judged, suite.for_search(), cache=cache, runner=runner)
     if not suite.parts.get(HELD_OUT):
-        return Conclusion(suite, len(judged), chosen, [], stage)
+        return Conclusion(suite, len(judged), chosen, [], stage, judged)
     winner = chosen.winner.bundle
     rows = [("winner", winner.name, winner), *rivals(suite, stage, builtins)]
     runs, total = 0, len(rows) * len(suite.cases(HELD_OUT))
@@ -149,7 +175,7 @@ def conclude(
         ahead = None if kind == "winner" else over(evaluations[0], evaluation, suite.objectives)
         contestants.append(Contestant(name, kind, bundle, evaluation, over_baseline(evaluation), ahead))
     contestants.sort(key=lambda contestant: contestant.evaluation.fitness[PRIMARY], reverse=True)
-    return Conclusion(suite, len(judged), chosen, contestants, stage)
+    return Conclusion(suite, len(judged), chosen, contestants, stage, judged)
 
 
 def rivals(suite: Suite, stage: str, builtins: Sequence[str] | None = None) -> list[tuple[str, str, Bundle]]:

@@ -1,20 +1,26 @@
-"""The report of a search in the terminal: the Pareto front, the winner's code, and the held-out comparison."""
+"""The report of a search for people: the Pareto front, the winner's code, and the held-out comparison."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from headway.evolve.evaluation import Evaluation
 from headway.evolve.final import Conclusion, Contestant, points
-from headway.evolve.fitness import Gain, share
+from headway.evolve.fitness import FAILED, Gain, over_baseline, share
 from headway.evolve.objectives import COMPLEXITY, PRIMARY
 from headway.evolve.selection import SHOWN
 from headway.evolve.texts import readable
-from headway.report.number_format import GAP
+from headway.report.charts import COLOURS, GREY, axis, chart, hints, pareto, ranked_bars
+from headway.report.number_format import GAP, brief
 from headway.report.progress import Bar
+from headway.report.result_view import Figure, View
+from headway.report.sections.sweep_lines import front
 from headway.report.terminal import label_column, table, wrap
+from headway.types import Json
 
 CHOSEN = "▸"
 NAME_AT_MOST = 34
@@ -115,3 +121,98 @@ def _cells(contestant: Contestant) -> list[str]:
 
 def _half(gain: Gain) -> str:
     return "" if gain.low is None or gain.high is None else f" ± {100 * (gain.high - gain.low) / 2:.1f}"
+
+
+# --- in a notebook ----------------------------------------------------------------------------------------------------
+
+GAIN = "gain over the baseline"
+
+
+def conclusion_view(conclusion: Conclusion) -> View:
+    charts = {"search": _search_chart, "front": _front_chart, "held-out": _held_out_chart}
+    return View(Group(*report(conclusion)), {name: partial(draw, conclusion) for name, draw in charts.items()})
+
+
+def _search_chart(conclusion: Conclusion) -> list[Figure]:
+    """Return the gain of each candidate on train, and the best so far."""
+    rows: list[Json] = []
+    best: float | None = None
+    for number, judged in enumerate(conclusion.judged, 1):
+        gain = judged.evaluation.fitness[PRIMARY]
+        best = gain if best is None else max(best, gain)
+        rows.append({"number": number, "name": judged.bundle.name, "gain": brief(gain), "best": brief(best)})
+    across = axis("number", "candidate")
+    # Failed candidates have a gain of -1000 %: the axis shows the range of the others.
+    low = min((row["gain"] for row in rows if row["gain"] > FAILED), default=-1.0)
+    scale = {"domain": [min(low, 0.0), max(row["best"] for row in rows) + 0.01], "clamp": True} if rows else {}
+    up = axis("gain", GAIN, axis={"format": ".0%"}, scale=scale)
+    hint = hints(("name", "candidate"), ("number", "number"), ("gain", GAIN))
+    points = {"mark": {"type": "point", "filled": True, "color": GREY}}
+    line = {"mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 2, "color": COLOURS[0]}}
+    layers = [
+        {**points, "encoding": {"x": across, "y": up, "tooltip": hint}},
+        {**line, "encoding": {"x": across, "y": {**up, "field": "best"}}},
+    ]
+    drawn = chart("Gain of each candidate on the train part, and the best so far.", rows, layer=layers)
+    return [("Candidates on train; the line is the best so far", drawn)] if rows else []
+
+
+def _front_chart(conclusion: Conclusion) -> list[Figure]:
+    """Return gain against complexity, with the Pareto front and the winner."""
+    working = {each.bundle.id: each for each in conclusion.judged if each.evaluation.fitness[PRIMARY] > FAILED}
+    points = [(each.evaluation.fitness[COMPLEXITY], each.evaluation.fitness[PRIMARY]) for each in working.values()]
+    rows = [
+        {
+            "policy": "winner" if each.bundle.id == conclusion.winner.id else "candidate",
+            "label": each.bundle.name,
+            "x": brief(x),
+            "y": brief(y),
+            "front": best,
+        }
+        for each, (x, y), best in zip(working.values(), points, front(points), strict=True)
+    ]
+    colours = {"winner": COLOURS[1], "candidate": COLOURS[0]}
+    return [("Gain against complexity", pareto("complexity", GAIN, rows, colours))] if rows else []
+
+
+def _held_out_chart(conclusion: Conclusion) -> list[Figure]:
+    """Return the gain of the winner and of every built-in policy on the held-out part, with 95 % intervals."""
+    roles = {"winner": "best", "baseline": "baseline"}
+    rows = [
+        {
+            "name": contestant.name,
+            "value": contestant.gain.mean,
+            "low": contestant.gain.low,
+            "high": contestant.gain.high,
+            "role": roles.get(contestant.kind, "other"),
+        }
+        for contestant in conclusion.contestants
+        if contestant.evaluation.ok
+    ]
+    return [("On held-out cases", ranked_bars(GAIN, rows, share=True))] if rows else []
+
+
+def evaluation_view(evaluation: Evaluation) -> View:
+    """Describe the evaluation of one candidate: its fitness, its gain in each workload, and its feedback."""
+    state = "" if evaluation.ok else ", failed"
+    title = Text(f"{evaluation.bundle_id} on {evaluation.part}{state}", style="bold")
+    parts: list[RenderableType] = [title, *(Text(note) for note in (evaluation.error, evaluation.stopped) if note)]
+    rows = [
+        (name, f"{value:.0f}" if name == COMPLEXITY else share(value)) for name, value in evaluation.fitness.items()
+    ]
+    parts += ["", table("fitness", "gain", rows=rows)]
+    gain = over_baseline(evaluation) if evaluation.cases else None
+    if gain is not None:
+        parts += ["", table("workload", "gain", rows=[(name, share(mean)) for name, mean in gain.workloads.items()])]
+    if evaluation.summary:
+        parts += ["", Text(evaluation.summary)]
+
+    def workloads() -> list[Figure]:
+        bars = (
+            []
+            if gain is None
+            else [{"name": name, "value": brief(mean), "role": "best"} for name, mean in gain.workloads.items()]
+        )
+        return [("Gain in each workload", ranked_bars(GAIN, bars, share=True))] if bars else []
+
+    return View(Group(*parts), {"workloads": workloads})

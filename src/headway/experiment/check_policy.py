@@ -1,11 +1,12 @@
 """Checks a policy file without running it: its errors, or its parameters, signals and complexity."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import headway.policies  # noqa: F401  (declares the policies)
 from headway.config.documents import read_text, read_yaml
 from headway.config.wording import shown, suggest
+from headway.display.displayed import Document, columns_of
 from headway.errors import HeadwayError
 from headway.policies import registry
 from headway.policies.bundle import STAGES, WRITTEN, Bundle, complexity, is_bundle, source_of
@@ -17,7 +18,23 @@ from headway.types import Json
 DOCUMENTS = (".yaml", ".yml")
 
 
-def check_policy(file: str | Path, stage: str | None = None) -> Json:
+class PolicyCheck(Document):
+    """The errors of a policy file, or its policies."""
+
+    _view: ClassVar[str] = "headway.report.notebook:policy_check_view"
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return a row for each error; without errors, a row for each parameter."""
+        if self["rejections"]:
+            return columns_of(self["rejections"])
+        return columns_of(
+            {"stage": policy["stage"], "policy": policy["name"], **parameter}
+            for policy in self["policies"]
+            for parameter in policy["parameters"]
+        )
+
+
+def check_policy(file: str | Path, stage: str | None = None) -> PolicyCheck:
     """Check a source in the policy language, a bundle, or a file with a routing policy.
 
     In the result, `ok` tells whether the policy can run, `rejections` lists the errors with their locations, and
@@ -40,18 +57,18 @@ def check_policy(file: str | Path, stage: str | None = None) -> Json:
     return _document(str(file), about, policies)
 
 
-def _document(file: str, bundle: Json | None, policies: list[tuple[Json | None, list[Json]]]) -> Json:
+def _document(file: str, bundle: Json | None, policies: list[tuple[Json | None, list[Json]]]) -> PolicyCheck:
     rejections = [rejection for _, rejections in policies for rejection in rejections]
-    return {
-        "file": file,
-        "ok": not rejections,
-        "bundle": bundle,
-        "policies": [policy for policy, _ in policies if policy is not None],
-        "rejections": rejections,
-    }
+    return PolicyCheck(
+        file=file,
+        ok=not rejections,
+        bundle=bundle,
+        policies=[policy for policy, _ in policies if policy is not None],
+        rejections=rejections,
+    )
 
 
-def _source(file: str, source: str, stage: str | None) -> Json:
+def _source(file: str, source: str, stage: str | None) -> PolicyCheck:
     stage = stage or stage_of(source)
     if stage is None:
         wrong = check(source, "routing")  # report errors that do not depend on the stage first

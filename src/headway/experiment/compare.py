@@ -3,34 +3,38 @@
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from headway.config.wording import shown, suggest
+from headway.display.displayed import Displayed, columns_of
 from headway.errors import HeadwayError
 from headway.experiment.contenders import WHERE, Contender, contenders, copy_for_seed, place_of
 from headway.experiment.jobs import Job, strange
 from headway.experiment.notes import COPIES, moves_prefixes, pairs_by_prefix
-from headway.experiment.paired import Noise, check_seeds, mean_summary, paired_rows, with_seed
+from headway.experiment.paired import HEADLINE, Noise, check_seeds, mean_summary, paired_rows, with_seed
 from headway.experiment.run import check_trace, simulate
 from headway.experiment.runner import Progress, Runner, run_jobs, runner_of
 from headway.experiment.verdict import saving, verdict
 from headway.policies import registry
 from headway.policies.registry import DEFAULT_POLICIES
 from headway.results import study
-from headway.results.ranking import figure, rank
+from headway.results.ranking import figure, rank, value
 from headway.scenario.scenario import DEFAULT, Scenario, Source
 from headway.types import Json
 
 PLAIN: Final = {**DEFAULT_POLICIES, "routing": "round-robin"}  # the usual baseline of each stage
+COUNTS: Final = ("requests.completed", "requests.rejected", "requests.timed_out", "requests.failed")
 PER: Final = {"tenant": "tenants", "class": "classes"}  # type of group -> section of a summary
 
 
-class Comparison(Struct, frozen=True):
+class Comparison(Displayed, Struct, frozen=True):
     """The summary of each policy, best first. With several seeds, summaries are means, `runs` has the summaries of each
     seed, and `paired` has the difference of each figure from the baseline."""
+
+    _view: ClassVar[str] = "headway.report.notebook:comparison_view"
 
     scenario: Json
     ranked: list[tuple[str, Json]]
@@ -77,6 +81,28 @@ class Comparison(Struct, frozen=True):
             **rows,
             **({} if self.paired is None else {"seeds": self.seeds, "baseline": self.baseline, "paired": self.paired}),
         }
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """The paths of the figures in `rows`."""
+        return tuple(dict.fromkeys((*([] if self.by is None else [self.by]), *HEADLINE, "balance.jain", *COUNTS)))
+
+    @property
+    def rows(self) -> list[Json]:
+        """A flat row for each policy, best first: its kind, and its figures, as means over the seeds."""
+        return [
+            {
+                "policy": name,
+                "kind": self.aside.get(name, "policy"),
+                "oracle": name in self.oracles,
+                "best": name == self.best,
+                **{path: value(summary, path) for path in self.figures},
+            }
+            for name, summary in self.ranked
+        ]
+
+    def columns(self) -> dict[str, list[Any]]:
+        return columns_of(self.rows)
 
     def __getitem__(self, name: str) -> Json:
         """Return the summary of a policy by its label, or by its name if only one policy has that name."""

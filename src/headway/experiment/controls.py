@@ -2,13 +2,15 @@
 
 import pathlib
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, ClassVar, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headway.display.displayed import Displayed, columns_of
 from headway.experiment.compare import run_all
 from headway.experiment.contenders import contenders
+from headway.experiment.paired import HEADLINE
 from headway.experiment.runner import Progress, runner_of
 from headway.results.ranking import value
 from headway.scenario.scenario import DEFAULT, Scenario, Source
@@ -82,8 +84,10 @@ CONTROLS: Final = (
 )
 
 
-class Controls(Struct, frozen=True):
+class Controls(Displayed, Struct, frozen=True):
     """The summaries of the controls that ran, by name, LMetric first."""
+
+    _view: ClassVar[str] = "headway.report.notebook:controls_view"
 
     scenario: Json
     summaries: dict[str, Json]
@@ -93,6 +97,17 @@ class Controls(Struct, frozen=True):
         """Return a figure of a control minus the same figure of LMetric."""
         its, base = value(self.summaries[name], path), value(self.summaries[BASE], path)
         return None if its is None or base is None else its - base
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return a row for each control, with its figures and their differences from LMetric."""
+        return columns_of(
+            {
+                "control": name,
+                **{path: value(summary, path) for path in dict.fromkeys((*FIGURES, *HEADLINE))},
+                **{f"{path} - {BASE}": self.difference(name, path) for path in FIGURES},
+            }
+            for name, summary in self.summaries.items()
+        )
 
     def summary(self) -> Json:
         """Return the document that `headway controls --json` prints."""

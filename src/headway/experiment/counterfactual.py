@@ -6,10 +6,12 @@ alternative.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, ClassVar, Final
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
+from headway.display.displayed import Displayed, columns_of
 from headway.errors import HeadwayError
 from headway.experiment.jobs import Job
 from headway.experiment.run import prepare, run_prepared
@@ -19,11 +21,28 @@ from headway.results.decisions import Decision
 from headway.results.ranking import figure, value
 from headway.results.records import Counterfactual
 from headway.results.result import Result
+from headway.results.statistics import PS_PER_MS
 from headway.scenario.scenario import Scenario
 from headway.streams import stream
 from headway.types import Json
 
 WHERE: Final = "counterfactuals"
+
+
+class Counterfactuals(Displayed, list[Counterfactual]):
+    """The outcomes of other choices, in order of time."""
+
+    _view: ClassVar[str] = "headway.report.notebook:counterfactuals_view"
+
+    __repr__ = Displayed.__repr__
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return a row for each alternative. `regret_ms` is how much earlier it gives the first token."""
+        return columns_of({**asdict(each), "regret_ms": _ms(each.regret_ps)} for each in self)
+
+
+def _ms(ps: int | None) -> float | None:
+    return None if ps is None else ps / PS_PER_MS
 
 
 class Pair(Struct, frozen=True):
@@ -51,7 +70,7 @@ def counterfactuals(
     objective: str | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
-) -> list[Counterfactual]:
+) -> Counterfactuals:
     """Repeat a run with one decision forced at a time, and return the outcomes in order of time.
 
     The decisions are those on `requests`, or on `count` random requests. For each decision, try the best
@@ -78,7 +97,7 @@ def counterfactuals(
     with runner_of(workers) as runner:
         outcomes: list[Outcome] = run_jobs(runner, jobs, WHERE, progress)
     was = value(result.summary(), by)
-    return [
+    return Counterfactuals(
         Counterfactual(
             request=decision.request,
             at_ps=decision.at_ps,
@@ -97,7 +116,7 @@ def counterfactuals(
             alternative_cached_tokens=outcome.cached_tokens,
         )
         for (decision, pair), outcome in zip(tried, outcomes, strict=True)
-    ]
+    )
 
 
 def forced_run(scenario: Json, request: int, to: tuple[str, str | None], by: str) -> Outcome:

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable
 from math import exp, fsum, log
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import yaml
 from msgspec import Struct
@@ -17,11 +17,12 @@ from msgspec.structs import asdict, replace
 
 from headway.config.documents import write_text
 from headway.config.units import duration_ps
+from headway.display.displayed import Displayed
 from headway.errors import HeadwayError
 from headway.experiment.calibrate import NOT_TOLD, check
 from headway.experiment.engine_run import EngineRun, log_error
 from headway.experiment.linear_fit import LinearFit, fit_linear
-from headway.experiment.validate import Validation
+from headway.experiment.validate import Validation, before_and_after
 from headway.latency.gpus import Gpu, read_gpu
 from headway.latency.profiles import Profile, read_profile
 from headway.latency.step_cost import Constants
@@ -39,13 +40,21 @@ LEAST_HOST_PS: Final = 10**7
 Point = tuple[float, float]  # logarithm of the host time in picoseconds, and logarithm of the factor
 
 
-class EngineFit(Struct):
+class EngineFit(Displayed, Struct):
+    """A fit to a recorded run, and its errors on held-out requests."""
+
+    _view: ClassVar[str] = "headway.report.notebook:fit_view"
+
     profile: str  # content of the profile's file
     host_ms: float
     scale: float
     runs: int  # number of simulated runs
     before: Validation  # errors on the held-out requests with the scenario's profile
     after: Validation
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the errors before and after the fit: a row for each latency and statistic."""
+        return before_and_after(self.before, self.after)
 
     def summary(self) -> Json:
         return {

@@ -1,7 +1,9 @@
 """Explains the routing of a request: what the router saw and believed, the true values, and the alternatives."""
 
 from pathlib import Path
+from typing import Any, ClassVar
 
+from headway.display.displayed import Document, cells, columns_of
 from headway.errors import HeadwayError
 from headway.experiment.counterfactual import counterfactuals
 from headway.experiment.run import prepare, run_prepared
@@ -14,9 +16,20 @@ from headway.scenario.scenario import Scenario
 from headway.types import PS_PER_SECOND, Json
 
 
+class Explanation(Document):
+    """Why a request went to an instance: the candidates, what the router saw of them, and their true outcomes."""
+
+    _view: ClassVar[str] = "headway.report.notebook:explanation_view"
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return a row for each candidate; none if the request was not routed."""
+        decision = self["decision"]
+        return columns_of([] if decision is None else map(cells, decision["candidates"]))
+
+
 def explain(
     run: str | Path | Result, request: int, *, workers: int | None = None, progress: Progress | None = None
-) -> Json:
+) -> Explanation:
     """Return the document that `headway explain` prints. If the run has no traced decisions, Headway simulates it
     again, which gives the same decisions. Then it simulates the run once for every other instance that could serve the
     request."""
@@ -37,7 +50,7 @@ def explain(
         for verdict in result.decisions.verdicts
         if verdict.request == request
     ]
-    document: Json = {"request": _request(facts), "admission": verdicts, "decision": None}
+    document = Explanation({"request": _request(facts), "admission": verdicts, "decision": None})
     if "shadow" not in result.summary():
         document["request"]["believed_tokens"] = None  # no policy of the run predicts cached tokens
     live = bool(result.scenario.get("live"))

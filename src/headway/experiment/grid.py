@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from decimal import Decimal
 from itertools import product
@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from headway.config.units import bandwidth, duration_ps, rate, size_bytes
 from headway.config.wording import cut, join_words, shown
 from headway.errors import HeadwayError
 from headway.experiment.contenders import label as policy_label
@@ -19,13 +20,20 @@ from headway.policies import registry
 from headway.scenario import overrides
 from headway.scenario.references import absolute
 from headway.scenario.scenario import STAGES, Scenario, validate
-from headway.types import Json
+from headway.types import PS_PER_SECOND, Json
 
 WHERE: Final = "vary"
 MOST: Final = 100_000  # maximum number of points of a grid
 NUMBER: Final = r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 QUANTITY: Final = re.compile(rf"({NUMBER})\s*([A-Za-zµ%]{{0,3}}(?:\s*/\s*[a-z]{{1,3}})?)")
 RANGE: Final = re.compile(r"(.+?)\.\.(.+?)(?::([^:]+))?")
+# Ways to read a quantity with a unit as a number: per second, in seconds, in bytes, and in bytes per second.
+READERS: Final[tuple[Callable[[Any], float], ...]] = (
+    lambda text: float(rate(text, "")),
+    lambda text: duration_ps(text, "") / PS_PER_SECOND,
+    lambda text: size_bytes(text, ""),
+    lambda text: bandwidth(text, ""),
+)
 Vary = str | Iterable[str] | Mapping[str, Any]
 
 
@@ -50,6 +58,18 @@ class Axis(Struct, frozen=True):
         if self.stage is not None and isinstance(value, str | Mapping):
             return policy_label(*registry.split(dict(value) if isinstance(value, Mapping) else value, self.path))
         return flat(value)
+
+    def numbers(self) -> dict[str, Any]:
+        """Return each value for a table, by its text: a number if all values are quantities of one kind, else itself if
+        it is plain, else its short string."""
+        if all(isinstance(value, str) for value in self.values):
+            for read in READERS:
+                try:
+                    return {flat(value): read(value) for value in self.values}
+                except HeadwayError:
+                    continue
+        plain = (value if isinstance(value, str | int | float | None) else self.text(value) for value in self.values)
+        return dict(zip(map(flat, self.values), plain, strict=True))
 
 
 class Point(Struct, frozen=True):

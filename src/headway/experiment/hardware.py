@@ -1,8 +1,9 @@
 """Describes hardware profiles: source, valid range, and examples of step times."""
 
-from typing import Final
+from typing import Any, ClassVar, Final
 
 from headway.config.keys import keys_of
+from headway.display.displayed import Document, cells, columns_of
 from headway.latency.base import Chunk
 from headway.latency.gpus import Gpu, gpus
 from headway.latency.profiles import Profile, read_profile
@@ -25,11 +26,31 @@ EXAMPLES: Final[tuple[tuple[int, tuple[Chunk, ...]], ...]] = (
 )
 
 
-def hardware(name: str | None = None, model: str = MODEL, tp: int = 1) -> Json:
+class Profiles(Document):
+    """All hardware profiles."""
+
+    _view: ClassVar[str] = "headway.report.notebook:profiles_view"
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return a row for each profile."""
+        return columns_of(cells(profile | {"error": []}) for profile in self["profiles"])
+
+
+class ProfileDetails(Document):
+    """One hardware profile, with its constants and examples of step times."""
+
+    _view: ClassVar[str] = "headway.report.notebook:profile_view"
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return a row for each constant."""
+        return columns_of({"constant": name, **constant} for name, constant in self["constants"].items())
+
+
+def hardware(name: str | None = None, model: str = MODEL, tp: int = 1) -> Profiles | ProfileDetails:
     """Return all profiles; with a name or file, return that profile with its constants and examples of step times."""
     if name is None:
         entries = gpus().entries
-        return {"profiles": [_about(read_profile(each, gpu, "gpu"), gpu) for each, gpu in entries.items()]}
+        return Profiles(profiles=[_about(read_profile(each, gpu, "gpu"), gpu) for each, gpu in entries.items()])
     table, is_file = gpus(), name.endswith((".yaml", ".yml"))
     gpu = None if is_file else table.find(name, "hardware profile", "hardware", "a .yaml file will do")
     times = step_times(name, model, tp)
@@ -52,7 +73,7 @@ def hardware(name: str | None = None, model: str = MODEL, tp: int = 1) -> Json:
     ]
     doubts = times.hardware.doubts(max(decodes + sum(new for new, _ in chunks) for decodes, chunks in EXAMPLES))
     examples = {"model": times.model.name, "tp": tp, "note": doubts, "steps": steps}
-    return {**_about(profile, gpu), "constants": constants, "examples": examples}
+    return ProfileDetails({**_about(profile, gpu), "constants": constants, "examples": examples})
 
 
 def _about(profile: Profile, gpu: Gpu | None) -> Json:

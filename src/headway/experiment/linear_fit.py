@@ -10,7 +10,7 @@ from collections.abc import Callable
 from itertools import combinations
 from math import exp, fsum, log, sqrt
 from pathlib import Path
-from typing import Final
+from typing import Any, ClassVar, Final
 
 import yaml
 from msgspec import Struct
@@ -18,9 +18,10 @@ from msgspec.structs import replace
 
 from headway.config.documents import write_text
 from headway.config.units import fine_duration
+from headway.display.displayed import Displayed
 from headway.errors import HeadwayError
 from headway.experiment.engine_run import EngineRun, residuals
-from headway.experiment.validate import Validation
+from headway.experiment.validate import Validation, before_and_after
 from headway.latency.fit import damped_step
 from headway.results.recorded import Served
 from headway.scenario.scenario import Scenario
@@ -44,12 +45,20 @@ Point = dict[str, float]  # key -> logarithm of its duration in picoseconds
 Residuals = list[tuple[float, float]]  # log errors and their weights
 
 
-class LinearFit(Struct):
+class LinearFit(Displayed, Struct):
+    """A fit to a recorded run, and its errors on held-out requests."""
+
+    _view: ClassVar[str] = "headway.report.notebook:fit_view"
+
     latency: Json  # the section `cluster.latency` of a scenario
     document: str  # content of a file with that section and its errors
     runs: int  # number of simulated runs
     before: Validation  # errors on the held-out requests with the scenario's durations
     after: Validation
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the errors before and after the fit: a row for each latency and statistic."""
+        return before_and_after(self.before, self.after)
 
     def summary(self) -> Json:
         return {

@@ -3,14 +3,14 @@
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from msgspec import to_builtins
 
 from headway.config.wording import shown, suggest
+from headway.display.displayed import Document, cells, columns_of
 from headway.errors import HeadwayError
 from headway.scenario.scenario import DEFAULT, Scenario, Source
-from headway.types import Json
 from headway.workload import inspect as traces
 from headway.workload.planned_trace import planned_trace
 from headway.workload.preview import REQUESTS
@@ -27,16 +27,53 @@ Progress = Callable[[int], None]  # argument: number of requests read so far
 
 CAPACITIES: Final = (1_000, 10_000, None)
 INSTANCES: Final = (1, 8)
+GROUPS: Final = ("tenants", "kinds", "models")
 
 
-def preview(scenario: Source = DEFAULT, *, requests: int = REQUESTS, overrides: str | Iterable[str] = ()) -> Json:
+class WorkloadFigures(Document):
+    """Figures of requests that were not simulated: lengths, rates, sessions and reuse."""
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return a row for all requests, and for each tenant, kind and model. Tokens are statistics of lengths."""
+        rows: list[tuple[str, Any]] = [("all", self)]
+        rows += [(group.removesuffix("s"), each) for group in GROUPS for each in self.get(group, ())]
+        names = ("requests", "share", "rate_per_s", "prompt_tokens", "output_tokens")
+        return columns_of(
+            {"group": group, "name": row.get("name"), **cells({name: row[name] for name in names if name in row})}
+            for group, row in rows
+        )
+
+
+class Preview(WorkloadFigures):
+    """Figures of a scenario's first requests."""
+
+    _view: ClassVar[str] = "headway.report.notebook:preview_view"
+
+
+class TraceFigures(WorkloadFigures):
+    """Figures of a trace file."""
+
+    _view: ClassVar[str] = "headway.report.notebook:trace_view"
+
+
+class WrittenTrace(Document):
+    """What was written to a trace, and what its format cannot express."""
+
+    _view: ClassVar[str] = "headway.report.notebook:written_view"
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return one row."""
+        return columns_of([cells(self)])
+
+
+def preview(scenario: Source = DEFAULT, *, requests: int = REQUESTS, overrides: str | Iterable[str] = ()) -> Preview:
     """Return the figures of a scenario's first `requests`: rate over time, lengths, sessions, reusable prefixes.
     Nothing is simulated: a request that follows an answer arrives as if answers took no time."""
     if requests < 1:
         raise HeadwayError(f"requests: must be at least 1, got {requests}.")
     loaded = Scenario.load(scenario, overrides)
     figures = look(loaded.workload, loaded.seed.workload, loaded.cluster.default_model(), requests)
-    return {"scenario": loaded.name, **figures}
+    return Preview({"scenario": loaded.name, **figures})
 
 
 def inspect_trace(
@@ -54,7 +91,7 @@ def inspect_trace(
     columns: Any = None,
     skip_bad: bool = False,
     progress: Progress | None = None,
-) -> Json:
+) -> TraceFigures:
     """Return the figures of a trace file: its shape, its sessions, and its reuse in LRU caches of these `capacities`
     (in blocks of the trace; None means unlimited) with each number of `instances`. A cache uses a prompt's blocks in
     the `order` first-to-last, or tail-first, as an engine releases them. `seed`, `start` and `duration` are for a
@@ -74,7 +111,7 @@ def inspect_trace(
     trace = Trace.load(reader)
     if not len(trace):
         raise HeadwayError(f"{source.name}: the file has no requests.")
-    return traces.describe(trace, capacities, instances, order)
+    return TraceFigures(traces.describe(trace, capacities, instances, order))
 
 
 def convert_trace(
@@ -92,7 +129,7 @@ def convert_trace(
     columns: Any = None,
     skip_bad: bool = False,
     progress: Progress | None = None,
-) -> Json:
+) -> WrittenTrace:
     """Rewrite a trace with `transforms` (as in a scenario: `[{"cap": {"max_turns": 8}}]`) in the format `to`, and
     return the number of requests and what was lost. By default, the target's name determines the format. `columns` and
     `skip_bad` are for a table of your own, as in `inspect_trace`."""
@@ -105,7 +142,7 @@ def convert_trace(
         options=_options(block_tokens, limit, seed, start, duration, columns, skip_bad),
         progress=progress,
     )
-    return {"in": str(source), "out": str(target), **to_builtins(counts)}
+    return WrittenTrace({"in": str(source), "out": str(target), **to_builtins(counts)})
 
 
 def write_workload(
@@ -116,7 +153,7 @@ def write_workload(
     to: str | None = None,
     requests: int | None = None,
     progress: Progress | None = None,
-) -> Json:
+) -> WrittenTrace:
     """Write the requests that a scenario's workload plans as a trace: all requests, or the first `requests`.
 
     `to` is the format; by default, the target's name determines it. The scenario may be a run folder: its workload is
@@ -129,7 +166,7 @@ def write_workload(
     if requests is not None:
         reader.records = islice(reader.records, requests)
     counts = write_trace(reader, pathlib.Path(target), source=loaded.name, format=to, progress=progress)
-    return {"scenario": loaded.name, "out": str(target), **to_builtins(counts)}
+    return WrittenTrace({"scenario": loaded.name, "out": str(target), **to_builtins(counts)})
 
 
 def _options(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from math import ceil, log10
-from typing import Any, Final, Literal, get_args
+from typing import Any, ClassVar, Final, Literal, get_args
 
 from msgspec import Struct, to_builtins
 
 from headway.config.wording import join_words, shown, suggest
+from headway.display.displayed import Displayed, cells, columns_of
 from headway.errors import HeadwayError
 from headway.experiment.bracket import Mixes, highest
 from headway.experiment.load_levels import Load, load_of
@@ -42,8 +43,10 @@ class Judged(Struct, frozen=True):
         return self.seeds_met == self.seeds_run
 
 
-class Plan(Struct, frozen=True):
+class Plan(Displayed, Struct, frozen=True):
     """The result of a plan. `counts` has the replicas of the chosen cluster, a number for each pool of `space`."""
+
+    _view: ClassVar[str] = "headway.report.notebook:plan_view"
 
     scenario: Json
     find: Find
@@ -94,6 +97,19 @@ class Plan(Struct, frozen=True):
         low, high = (target.describe_value(estimate[name]) for name in ("low", "high"))
         doubt = "" if estimate["clear"] else ", across the limit"
         return f"{text} (95 % interval {low.rpartition(' ')[0]} to {high}{doubt})"
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return a row for each cluster and load that the search tried. `curve` has the rows of the curve."""
+        rows = []
+        for judged in self.tried:
+            document = self.describe(judged)
+            figures = {
+                f"{figure}{suffix}": estimate[name]
+                for figure, estimate in document.pop("figures").items()
+                for suffix, name in (("", "mean"), ("_low", "low"), ("_high", "high"))
+            }
+            rows.append({"chosen": judged == self.answer, **cells(document), **figures})
+        return columns_of(rows)
 
     def summary(self) -> Json:
         """Return the document that `headway plan --json` prints."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from headway.display.displayed import Displayed, columns_of
 from headway.errors import HeadwayError
-from headway.experiment.grid import Axis, Point, Vary, axes, points
+from headway.experiment.grid import Axis, Point, Vary, axes, flat, points
 from headway.experiment.jobs import Job, strange
 from headway.experiment.paired import HEADLINE, check_seeds, with_seed
 from headway.experiment.run import check_trace, simulate
@@ -19,7 +20,6 @@ from headway.experiment.swept import Swept, verdict
 from headway.experiment.verdict import has_slo
 from headway.results import study
 from headway.results.ranking import figure, value
-from headway.results.table import library
 from headway.scenario.scenario import DEFAULT, Scenario, Source, load_data, validate
 from headway.types import Json
 
@@ -27,8 +27,10 @@ Progress = Callable[[int, int, int], None]  # arguments: numbers of finished, of
 WHERE: Final = "sweep"
 
 
-class Sweep(Struct, frozen=True):
+class Sweep(Displayed, Struct, frozen=True):
     """The points of a sweep in the order of the grid. `reused` is the number of runs that were read from the folder."""
+
+    _view: ClassVar[str] = "headway.report.notebook:sweep_view"
 
     scenario: Json
     axes: list[Axis]
@@ -48,10 +50,12 @@ class Sweep(Struct, frozen=True):
 
     @property
     def rows(self) -> list[Json]:
-        """Return a flat row for each point: the varied values, whether the SLO holds, and the means of the figures."""
+        """Return a flat row for each point: the varied values, whether the SLO holds, and the means of the figures.
+        Quantities are numbers: rates per second, durations in seconds, sizes in bytes."""
+        numbers = {axis.path: axis.numbers() for axis in self.axes}
         return [
             {
-                **{axis.path: _plain(axis, point.vary[axis.path]) for axis in self.axes},
+                **{path: of[flat(point.vary[path])] for path, of in numbers.items()},
                 "policy": point.policy,
                 "slo_holds": point.holds(),
                 **{path: value(point.summary, path) for path in self.show},
@@ -81,19 +85,7 @@ class Sweep(Struct, frozen=True):
         }
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return the rows as columns of equal length, for a data frame."""
-        rows = self.rows
-        return {name: [row[name] for row in rows] for name in rows[0]}
-
-    def to_pandas(self) -> Any:
-        return library("pandas").DataFrame(self.columns())
-
-    def to_polars(self) -> Any:
-        return library("polars").DataFrame(self.columns())
-
-
-def _plain(axis: Axis, value: Any) -> Any:
-    return value if isinstance(value, str | int | float | None) else axis.text(value)
+        return columns_of(self.rows)
 
 
 def sweep(

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, ClassVar, Final
 
 from msgspec import Struct
 
+from headway.display.displayed import Displayed, columns_of
 from headway.errors import HeadwayError
 from headway.results.recorded import Served, read_recorded, served_requests
 from headway.results.result import Result
@@ -20,7 +21,11 @@ RECORDED: Final = "recorded"
 Times = dict[str, list[float]]  # kind of latency -> values in picoseconds
 
 
-class Validation(Struct):
+class Validation(Displayed, Struct):
+    """The errors of a run's latencies relative to a recording."""
+
+    _view: ClassVar[str] = "headway.report.notebook:validation_view"
+
     run: str
     against: str
     requests: dict[str, tuple[int, int]]  # for each side: number of answered requests, number of all requests
@@ -38,6 +43,14 @@ class Validation(Struct):
             if row["error"] is not None
         ]
         return max(errors, key=lambda error: abs(error[2]), default=None)
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return a row for each latency and statistic. `error` is a share of the recorded value."""
+        return columns_of(
+            {"latency": kind, "statistic": name, **row}
+            for kind, rows in self.latency.items()
+            for name, row in rows.items()
+        )
 
     def summary(self) -> Json:
         counts = {side: {"answered": some, "requests": every} for side, (some, every) in self.requests.items()}
@@ -72,6 +85,13 @@ def compare_requests(ours: list[Served], theirs: list[Served], run: str, against
         latency[kind] = {name: _error(mine, other, name) for name in STATISTICS}
     answered = {side: (len(times[side]["e2e"]), len(requests)) for side, requests in sides.items()}
     return Validation(run, against, answered, times, latency, _notes(sides, times))
+
+
+def before_and_after(before: Validation, after: Validation) -> dict[str, list[Any]]:
+    """Return the errors before and after a fit as one table."""
+    sides = {"before": before.columns(), "after": after.columns()}
+    names = {"fit": [side for side, table in sides.items() for _ in table["latency"]]}
+    return names | {name: [each for table in sides.values() for each in table[name]] for name in before.columns()}
 
 
 def _name(run: str | Path | Result) -> str:

@@ -8,13 +8,14 @@ If the caller names the model, the file does not need the column `shape`. An opt
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import yaml
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from headway.config.wording import shown
+from headway.display.displayed import Displayed, columns_of
 from headway.errors import HeadwayError
 from headway.latency.base import Chunk
 from headway.latency.exact_numbers import not_negative, positive
@@ -42,7 +43,11 @@ class PhaseError(Struct, frozen=True):
     worst: float
 
 
-class Calibration(Struct, frozen=True):
+class Calibration(Displayed, Struct, frozen=True):
+    """A profile fitted to measured steps, with its errors on held-out steps."""
+
+    _view: ClassVar[str] = "headway.report.notebook:calibration_view"
+
     gpu: str
     constants: Constants
     errors: tuple[PhaseError, ...]
@@ -50,6 +55,10 @@ class Calibration(Struct, frozen=True):
     tokens: tuple[int, int]
     context: tuple[int, int]
     shapes: tuple[str, ...]
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return a row for each phase: its errors on held-out steps, as shares of the measured time."""
+        return columns_of(map(asdict, self.errors))
 
     def summary(self) -> Json:
         """Return the constants and the held-out errors as JSON. Errors are fractions of the measured time."""

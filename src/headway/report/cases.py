@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from headway.display.displayed import flat
 from headway.errors import HeadwayError
 from headway.experiment.contenders import place_of, stage_label
 from headway.experiment.verdict import verdict
@@ -165,17 +166,6 @@ def differing(scenarios: Sequence[Json], but: Sequence[str] = ()) -> list[str]:
         if not any(key == name or key.startswith(f"{name}.") for name in but)
         and any(table.get(key) != tables[0].get(key) for table in tables)
     ]
-
-
-def flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Flatten a nested mapping to dotted keys. Lists are kept as values."""
-    values: dict[str, Any] = {}
-    for key, inner in value.items():
-        if isinstance(inner, Mapping) and inner:
-            values.update(flat(inner, f"{before}{key}."))
-        else:
-            values[f"{before}{key}"] = inner
-    return values
 
 
 def again(

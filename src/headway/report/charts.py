@@ -106,6 +106,27 @@ def grouped_bars(
     return chart(description, rows, mark={"type": "bar", "cornerRadiusEnd": 2}, encoding=encoding, **rest)
 
 
+ROLES: Final = {"best": COLOURS[0], "other": COLOURS[5], "baseline": GREY}
+
+
+def ranked_bars(title: str, rows: Sequence[Json], *, share: bool = False, colours: Palette = ROLES) -> Json:
+    """Return a bar for each row, in the given order. A row has `name`, `value`, `role`, which sets its colour, and
+    maybe `low` and `high`, the ends of an interval."""
+    names = [row["name"] for row in rows]
+    across = axis("value", title, axis={"format": ".0%"} if share else {})
+    along_y = categories("name", names, labelLimit=240, ticks=False)
+    used = [role for role in colours if any(row["role"] == role for row in rows)]
+    scale = {"domain": used, "range": [colours[role] for role in used]}
+    colour = {"field": "role", "type": "nominal", "scale": scale, "legend": None}
+    hint = hints(("name", "name"), ("value", title), ("low", "interval from"), ("high", "to"))
+    bars: Json = {"mark": {"type": "bar", "cornerRadiusEnd": 2}}
+    bars["encoding"] = {"x": across, "y": along_y, "color": colour, "tooltip": hint}
+    ends = {"x": {**across, "field": "low"}, "x2": {"field": "high"}, "y": along_y}
+    known = {"filter": "isValid(datum.low) && isValid(datum.high)"}
+    interval = {"transform": [known], "mark": {"type": "rule", "strokeWidth": 1.5}, "encoding": ends}
+    return chart(f"{title}, by name.", rows, height=max(40, 22 * len(rows)), layer=[bars, interval])
+
+
 def hints(*fields: tuple[str, str]) -> list[Json]:
     """Return the tooltip of a mark from fields and their titles."""
     return [{"field": field, "title": title} for field, title in fields]

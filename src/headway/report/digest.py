@@ -128,15 +128,15 @@ class Book:
         self.note = note  # shown if the charts contain fewer runs than the tables
         self.baseline = cases.baseline
         self.colours = palette((run.label for run in drawn), self.baseline)
-        self._charts = 0
+        self.figures: list[tuple[str, Json]] = []  # titles and charts so far
 
     def legend(self) -> str:
         return legend(self.colours, self.baseline)
 
     def figure(self, title: str, chart: Json) -> str:
         """Return a chart with its title."""
-        self._charts += 1
-        return figure(f"chart-{self._charts}", title, chart)
+        self.figures.append((title, chart))
+        return figure(f"chart-{len(self.figures)}", title, chart)
 
     def key(self, label: str) -> html.Markup:
         """Return a policy's name, preceded by its colour if charts show the policy."""

@@ -18,6 +18,7 @@ from headway.report.charts import against_load, figure, legend, palette
 from headway.report.number_format import GAP, brief, number, percent
 from headway.report.terminal import BEST, bar, table
 from headway.results import store
+from headway.types import Json
 
 WIDTH: Final = 9  # width of a bar, in characters
 AXES: Final = {"rate": "requests/s", "users": "users", "speed": "speed", "load": "load"}
@@ -130,7 +131,7 @@ def _page(plan: Plan) -> str:
     parts = [html.heading(title, plan.verdict, *plan.notes), html.facts(_facts(plan))]
     if plan.curve:
         curve = html.section("The curve", _points(plan), note="Means over the seeds.")
-        parts += [html.SCRIPTLESS, *_charts(plan), curve]
+        parts += [html.SCRIPTLESS, *(_section(*drawn) for drawn in charts(plan)), curve]
     targets = [f"{target.figure}, {target.describe_limit()}" for target in plan.targets]
     rows = [
         [
@@ -167,19 +168,21 @@ def _points(plan: Plan) -> str:
     return html.table(heads, rows)
 
 
-def _charts(plan: Plan) -> list[str]:
-    """Return a chart of each latency that has a target, and a chart of the goodput."""
+def charts(plan: Plan) -> list[tuple[str, Json]]:
+    """Return titles and charts: each latency with a target against the load, and the goodput; none without a curve."""
+    if not plan.curve:
+        return []
     bounded = [name for name in DRAWN if any(target.figure.startswith(f"{name}_p") for target in plan.targets)]
-    charts = []
+    drawn = []
     for name in bounded or ["ttft"]:
         lines = {f"{name.upper()} {at}": f"{name}_{at}" for at in ("p50", "p99")}
         limits = [(target.figure, target.limit) for target in plan.targets if target.figure in lines.values()]
-        charts.append(_chart(plan, name.upper(), lines, "ms", limits))
+        drawn.append((name.upper(), _chart(plan, lines, "ms", limits)))
     rates = {"arrivals": "arrivals_per_s", "goodput": "goodput_per_s"}
-    return [*charts, _chart(plan, "Goodput", rates, "requests/s")]
+    return [*drawn, ("Goodput", _chart(plan, rates, "requests/s"))]
 
 
-def _chart(plan: Plan, name: str, lines: Mapping[str, str], unit: str, limits: Sequence[tuple[str, float]] = ()) -> str:
+def _chart(plan: Plan, lines: Mapping[str, str], unit: str, limits: Sequence[tuple[str, float]] = ()) -> Json:
     colours = palette(lines, None)
     rows = [
         {"figure": line, "at": brief(point["load"]), "value": brief(point[key])}
@@ -188,8 +191,13 @@ def _chart(plan: Plan, name: str, lines: Mapping[str, str], unit: str, limits: S
         if point[key] is not None
     ]
     knee = None if plan.holds is None else float(plan.holds)
-    drawn = against_load(unit, AXES[plan.load.unit], rows, colours, limits, knee)
-    return html.section(f"{name} against the load", figure(f"{name.lower()}-chart", "", drawn), legend(colours))
+    return against_load(unit, AXES[plan.load.unit], rows, colours, limits, knee)
+
+
+def _section(name: str, chart: Json) -> str:
+    scale = chart["layer"][0]["encoding"]["color"]["scale"]
+    colours = dict(zip(scale["domain"], scale["range"], strict=True))
+    return html.section(f"{name} against the load", figure(f"{name.lower()}-chart", "", chart), legend(colours))
 
 
 WRITERS: Final[dict[str, Callable[[Plan], str]]] = {

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -21,16 +22,19 @@ PATHS = (
 )  # fmt: skip
 
 
-def report(sweep: Sweep, show: Sequence[str] = ()) -> RenderableType:
-    """Return the grid with one row per point, and the verdict. `show` replaces the usual figures."""
+def report(sweep: Sweep, show: Sequence[str] = (), most: int | None = None) -> RenderableType:
+    """Return the grid with one row per point, at most `most`, and the verdict. `show` replaces the usual figures."""
     stages = [axis.stage for axis in sweep.axes if axis.stage is not None]
     seeds = f", means over {sweep.seeds} seeds each" if sweep.seeds > 1 else ""
     count = len(sweep.points)
     head = f"{count:,} point{'s' * (count != 1)}{seeds}; {BEST} marks the best of a column."
     usual = [share_column(any(point.slo for point in sweep.points)), *figure_columns(*PATHS)]
     figures = [any_column(path) for path in show] or usual
-    grid = Fitted((), figures, lambda columns, _: _grid(sweep, columns), fixed=figures if show else figures[:FEWEST])
-    return Group(_title(sweep, stages), Text(head), "", grid, "", Text(sweep.verdict))
+    part = replace(sweep, points=sweep.points[:most])
+    grid = Fitted((), figures, lambda columns, _: _grid(part, columns), fixed=figures if show else figures[:FEWEST])
+    left = count - len(part.points)
+    more = [Text(f" and {left:,} more points; to_pandas() has all")] if left else []
+    return Group(_title(sweep, stages), Text(head), "", grid, *more, "", Text(sweep.verdict))
 
 
 def _title(sweep: Sweep, stages: Sequence[str]) -> RenderableType:

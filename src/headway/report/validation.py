@@ -13,8 +13,10 @@ from headway.report.digest import curve
 from headway.report.number_format import GAP, number, percent
 from headway.report.sections.latency_curves import LONG, NAMES, cdf
 from headway.report.terminal import table
+from headway.types import Json
 
 HEADERS = ("", "statistic", "simulated ms", "recorded ms", "error")
+COLOURS = palette((SIMULATED, RECORDED), RECORDED)
 NOTE = "Share of answered requests at or below a time; the dashed line is the recorded run."
 
 
@@ -25,18 +27,22 @@ def report(validation: Validation) -> RenderableType:
     return Group(*parts, *map(Text, validation.notes), Text(_verdict(validation)))
 
 
-def page(validation: Validation) -> str:
-    """Return the distributions and errors as an HTML page."""
-    colours = palette((SIMULATED, RECORDED), RECORDED)
-    figures = []
+def charts(validation: Validation) -> dict[str, tuple[str, Json]]:
+    """Return the title and the chart of each latency: the distributions of the two sides."""
+    drawn = {}
     for kind, short in NAMES.items():
         curves = {side: points for side in (SIMULATED, RECORDED) if (points := curve(validation.times[side][kind]))}
         if curves:
-            drawn = cdf(short, curves, colours, RECORDED, None)
-            figures.append(figure(f"chart-{kind}", f"{LONG[kind]} ({short})", drawn))
+            drawn[kind] = f"{LONG[kind]} ({short})", cdf(short, curves, COLOURS, RECORDED, None)
+    return drawn
+
+
+def page(validation: Validation) -> str:
+    """Return the distributions and errors as an HTML page."""
+    figures = [figure(f"chart-{kind}", *drawn) for kind, drawn in charts(validation).items()]
     parts = [
         html.heading(_title(validation), _counts(validation), *validation.notes, _verdict(validation)),
-        html.section("Distributions", legend(colours), side_by_side(figures), note=NOTE),
+        html.section("Distributions", legend(COLOURS), side_by_side(figures), note=NOTE),
         html.section("Errors", html.table(("", *HEADERS[2:]), _named_rows(validation), "short")),
     ]
     return html.page(_title(validation), parts)

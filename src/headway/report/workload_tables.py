@@ -13,6 +13,7 @@ from headway.report import html
 from headway.report.charts import COLOURS, bins, figure, legend, lines, palette, side_by_side
 from headway.report.number_format import GAP, count, number, percent, time_text
 from headway.report.terminal import bar, columns, facts, table
+from headway.types import Json
 
 WINDOWS = 10  # minimum number of windows for which the variance of counts is printed
 GROUPS = (("tenant", "tenants"), ("kind", "kinds"), ("model", "models"))
@@ -31,7 +32,7 @@ def report(trace: Mapping[str, Any], name: str) -> RenderableType:
         parts += ["", *reuse(trace)]
     for note in trace["notes"]:
         parts += ["", Text(note)]
-    return Group(*parts, "", Text("To replay it, in a scenario:"))
+    return Group(*parts)
 
 
 def lengths(trace: Mapping[str, Any]) -> RenderableType:
@@ -182,6 +183,7 @@ def snippet(
 AS_IF = "Requests that wait for an answer are shown as if the answer came at once; in a run they arrive later."
 TENANTS = len(COLOURS)  # maximum number of tenants with their own line in a chart; the others share one line
 
+KINDS = (("Prompt tokens", "prompt_tokens"), ("Output tokens", "output_tokens"))
 SECONDS = ("mean", "p50", "p90", "p99", "max")
 
 Preview = Mapping[str, Any]
@@ -249,13 +251,9 @@ def _sections(preview: Preview) -> Iterator[str]:
     yield html.facts(_figures(preview))
     if preview["span_s"]:
         yield html.section("Requests per second", *_rates(preview))
-    kinds = (("Prompt tokens", "prompt_tokens"), ("Output tokens", "output_tokens"))
-    charts = [
-        figure(key, name, bins(name, _bins(preview[key]), "requests", colour))
-        for (name, key), colour in zip(kinds, COLOURS, strict=False)
-    ]
-    rows = [[name, *(count(preview[key][at]) for at in SPREAD)] for name, key in kinds]
-    yield html.section("Lengths", side_by_side(charts), html.table(["", *SPREAD], rows), *_histograms(preview, kinds))
+    charts = [figure(key, *drawn) for (_, key), drawn in zip(KINDS, length_charts(preview), strict=True)]
+    rows = [[name, *(count(preview[key][at]) for at in SPREAD)] for name, key in KINDS]
+    yield html.section("Lengths", side_by_side(charts), html.table(["", *SPREAD], rows), *_histograms(preview, KINDS))
     for label, key in GROUPS:
         if len(preview[key]) > 1:
             heads = [label, "requests", "share", "prompt mean", "prompt p99", "output mean", "output p99"]
@@ -266,6 +264,14 @@ def _sections(preview: Preview) -> Iterator[str]:
     ideal = preview["ideal_reuse"]
     shares = [[percent(ideal["token_hit_ratio"]), percent(ideal["request_hit_ratio"])]]
     yield html.section("Ideal reuse", html.table(["of prompt tokens", "of requests"], shares), note=note)
+
+
+def length_charts(workload: Preview) -> list[tuple[str, Json]]:
+    """Return titles and histograms of the lengths of prompts and outputs."""
+    return [
+        (name, bins(name, _bins(workload[key]), "requests", colour))
+        for (name, key), colour in zip(KINDS, COLOURS, strict=False)
+    ]
 
 
 def _figures(preview: Preview) -> list[tuple[str, str]]:
@@ -285,25 +291,39 @@ def _figures(preview: Preview) -> list[tuple[str, str]]:
 
 
 def _rates(preview: Preview) -> list[str]:
+    series = _rate_series(preview)
+    chart = rate_chart(preview)
+    peaks = html.table(["tenant", "peak/s"], [[name, number(max(rates), 2)] for name, rates in series.items()])
+    return [legend(_tenant_colours(series)), figure("rates", "", chart), html.details("Peak rates", peaks)]
+
+
+def rate_chart(workload: Preview) -> Json:
     """Return a chart of the rate over time: a line for each tenant, and one line for all smaller tenants together."""
-    tenants = preview["tenants"]
-    series = {tenant["name"]: tenant["rate_over_time_per_s"] for tenant in tenants[:TENANTS]}
+    series = _rate_series(workload)
+    start, span = workload.get("first_s", 0.0), workload["span_s"]
+    steps = {
+        name: [(start + span * place / len(rates), rate) for place, rate in enumerate([*rates, 0.0])]
+        for name, rates in series.items()
+    }
+    return lines("requests/s", steps, (start, start + span), _tenant_colours(series), None, "tenant")
+
+
+def _tenant_colours(series: Mapping[str, Sequence[float]]) -> dict[str, str]:
+    """Return a colour for each tenant; the smaller tenants together are grey."""
+    return palette(series, list(series)[-1] if len(series) > TENANTS else None)
+
+
+def _rate_series(workload: Preview) -> dict[str, list[float]]:
+    """Return the rates over time by tenant. A trace without tenants has one series."""
+    tenants = workload["tenants"] or [{"name": "all", **workload["arrivals"]}]
+    series = {tenant["name"] or "(unknown)": tenant["rate_over_time_per_s"] for tenant in tenants[:TENANTS]}
     rest = [tenant["rate_over_time_per_s"] for tenant in tenants[TENANTS:]]
     if rest:
         together = [0.0] * max(map(len, rest))
         for rates in rest:
             together = [sofar + rate for sofar, rate in zip(together, rates, strict=True)]
         series[f"{len(rest):,} more"] = together
-    start, span = preview["first_s"], preview["span_s"]
-    steps = {
-        name: [(start + span * place / len(rates), rate) for place, rate in enumerate([*rates, 0.0])]
-        for name, rates in series.items()
-    }
-    grey = list(series)[-1] if rest else None
-    colours = palette(series, grey)
-    chart = lines("requests/s", steps, (start, start + span), colours, None, "tenant")
-    peaks = html.table(["tenant", "peak/s"], [[name, number(max(rates), 2)] for name, rates in series.items()])
-    return [legend(colours), figure("rates", "", chart), html.details("Peak rates", peaks)]
+    return series
 
 
 def _histograms(preview: Preview, kinds: Sequence[tuple[str, str]]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol, overload
 import msgspec
 from msgspec import Struct
 
-from headway.results.table import library
+from headway.display.displayed import pandas_frame, polars_frame
 from headway.views.instance import SIGNALS
 from headway.views.signals import UNITS
 
@@ -163,10 +163,10 @@ class Decisions(Sequence[Decision]):
         return columns
 
     def to_pandas(self) -> Any:
-        return library("pandas").DataFrame(self.columns())
+        return pandas_frame(self.columns())
 
     def to_polars(self) -> Any:
-        return library("polars").DataFrame(self.columns())
+        return polars_frame(self.columns())
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Decisions) or self.verdicts != other.verdicts:

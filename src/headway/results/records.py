@@ -1,11 +1,13 @@
 """The records of a run other than requests and decisions: one struct per line of a file."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
-from headway.types import Json
+from headway.display.displayed import Displayed, cells, columns_of
+from headway.types import PS_PER_SECOND, Json
 
 Record = TypeVar("Record")
 Key = TypeVar("Key", bound=Hashable)
@@ -134,6 +136,23 @@ class Finding(Struct, frozen=True):
 
 
 EXAMPLES = 20
+
+
+class Findings(Displayed, list[Finding]):
+    """The problems of a run, most severe first."""
+
+    _view: ClassVar[str] = "headway.report.notebook:findings_view"
+
+    __repr__ = Displayed.__repr__
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return a row for each finding, with its time in seconds."""
+        rows = []
+        for finding in self:
+            row = cells({name: value for name, value in asdict(finding).items() if name != "evidence"})
+            begin, end = row.pop("at_ps") / PS_PER_SECOND, row.pop("until_ps") / PS_PER_SECOND
+            rows.append({"kind": row.pop("kind"), "at_s": begin, "until_s": end, **row})
+        return columns_of(rows)
 
 
 def group_by(records: Iterable[Record], key: Callable[[Record], Key]) -> dict[Key, list[Record]]:

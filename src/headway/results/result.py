@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
+from headway.display.displayed import Displayed
 from headway.results import store
 from headway.results.checks import verify
 from headway.results.decisions import Decisions
 from headway.results.findings import find
 from headway.results.metrics import summarise
 from headway.results.recorder import InstanceStats, Recorder, RunFacts, ScaleRecord, StateChange
-from headway.results.records import Batch, Counterfactual, Finding, KvMove, Preemption, Prompt, Series, Thrash
+from headway.results.records import Batch, Counterfactual, Findings, KvMove, Preemption, Prompt, Series, Thrash
+from headway.results.statistics import PS_PER_MS
 from headway.results.table import Table
 from headway.types import PS_PER_SECOND, Json
 
 
-class Result:
+class Result(Displayed):
     """The result of one run. `requests` has the columns of the requests, `summary()` returns the figures, and
     `scenario` reproduces the run.
 
@@ -33,6 +35,8 @@ class Result:
         "_findings", "_key", "_summary", "counterfactuals", "decisions", "events", "preemptions", "prompts", "requests",
         "scaling_events", "scenario", "series", "states", "thrashes", "trace",
     )  # fmt: skip
+
+    _view: ClassVar[str] = "headway.report.notebook:run_view"
 
     def __init__(
         self,
@@ -64,7 +68,7 @@ class Result:
         self.counterfactuals = counterfactuals or []
         self.events = events or []
         self.prompts = prompts or []
-        self._findings: list[Finding] | None = None
+        self._findings: Findings | None = None
         self._key: Callable[[], str] = str
 
     @classmethod
@@ -105,7 +109,7 @@ class Result:
         lists: dict[str, Any] = dict(run.lists)
         findings = lists.pop("findings")
         result = cls(run.scenario, run.requests, run.summary, trace=run.trace, decisions=run.decisions, **lists)
-        result._findings = list(findings)
+        result._findings = Findings(findings)
         result._key = lambda: run.key
         return result
 
@@ -114,10 +118,10 @@ class Result:
         Python object of the caller."""
         return self._key()
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> Findings:
         """Return the problems of the run, most severe first."""
         if self._findings is None:
-            self._findings = find(self)
+            self._findings = Findings(find(self))
         return self._findings
 
     def summary(self) -> Json:
@@ -135,6 +139,24 @@ class Result:
         store.write(folder, run)
         return run.files()
 
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the columns of the requests, with the latencies of each in milliseconds, None if it has none."""
+        requests = self.requests
+        arrived, first, ended = (requests.column(f"{name}_ps") for name in ("arrival", "first_token", "finished"))
+        steps = [tokens - 1 for tokens in requests.column("output_tokens")]
+        done = [outcome == "completed" for outcome in requests.column("outcome")]
+        ends = [at if completed else -1 for at, completed in zip(ended, done, strict=True)]
+        return {
+            **dict(requests),
+            "queue_wait_ms": _between(arrived, requests.column("started_ps")),
+            "ttft_ms": _between(arrived, first),
+            "tpot_ms": [
+                None if gap is None or many < 1 else gap / many
+                for gap, many in zip(_between(first, ends), steps, strict=True)
+            ],
+            "e2e_ms": _between(arrived, ends),
+        }
+
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Result)
@@ -147,6 +169,8 @@ class Result:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __repr__(self) -> str:
-        requests = self._summary["requests"]
-        return f"Result({requests['completed']} of {requests['arrived']} requests completed)"
+
+def _between(begin_ps: Sequence[int], end_ps: Sequence[int]) -> list[float | None]:
+    """Return the times between two events in milliseconds, None where one of them never happened."""
+    pairs = zip(begin_ps, end_ps, strict=True)
+    return [(end - begin) / PS_PER_MS if min(begin, end) >= 0 else None for begin, end in pairs]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from array import array
 from collections.abc import Iterator, KeysView, Sequence
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from headway.config.wording import suggest
-from headway.errors import missing_extra
+from headway.display.displayed import pandas_frame, polars_frame
 from headway.policies.prefix_index import TIERS
 from headway.results.recorder import COLUMNS as NUMBERED
 from headway.results.recorder import Numbers, Recorder, RequestColumns
@@ -144,10 +143,10 @@ class Table:
             yield dict(zip(COLUMNS, row, strict=True))
 
     def to_pandas(self) -> Any:
-        return library("pandas").DataFrame(dict(self))
+        return pandas_frame(dict(self))
 
     def to_polars(self) -> Any:
-        return library("polars").DataFrame(dict(self))
+        return polars_frame(dict(self))
 
     def __repr__(self) -> str:
         return f"Table({len(self)} requests: {', '.join(COLUMNS)})"
@@ -177,10 +176,3 @@ def encode(column: Any, words: Sequence[str] = ()) -> tuple[Numbers, dict[str, i
         return column.codes, {word: code for code, word in enumerate(own)}
     known: dict[str, int] = {word: code for code, word in enumerate(words)}
     return [known.setdefault(word, len(known)) for word in column], known
-
-
-def library(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise missing_extra("data frames", name, "data") from None

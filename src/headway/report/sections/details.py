@@ -6,9 +6,10 @@ from typing import Any, Final
 
 import msgspec
 
+from headway.display.displayed import flat
 from headway.experiment.verdict import format_figure
 from headway.report import html
-from headway.report.cases import Case, differing, flat
+from headway.report.cases import Case, differing
 from headway.report.digest import Book, Digest
 from headway.report.number_format import GAP, time_text
 from headway.results.ranking import paths, value

@@ -15,7 +15,12 @@ WIDE: Final = 20  # if the maximum exceeds the median by this factor, the axis i
 
 
 def cdf(
-    name: str, curves: Mapping[str, Curve], colours: Palette, baseline: str | None, target_ms: float | None
+    name: str,
+    curves: Mapping[str, Curve],
+    colours: Palette,
+    baseline: str | None,
+    target_ms: float | None,
+    interpolate: str = "step-after",
 ) -> Json:
     """Return a chart with one line per policy, and a target as a dashed line."""
     values = [{"policy": policy, "ms": ms, "share": share} for policy, points in curves.items() for ms, share in points]
@@ -25,7 +30,7 @@ def cdf(
     up = axis("share", "share of requests", axis={"format": ".0%"}, scale={"domain": [0, 1]})
     hint = hints(("policy", "policy"), ("ms", f"{name}, ms"), ("share", "share of requests"))
     layers = [
-        line_layer(across, up, colours, baseline, interpolate="step-after", strokeWidth=2, clip=True),
+        line_layer(across, up, colours, baseline, interpolate=interpolate, strokeWidth=2, clip=True),
         hint_layer(across, up, hint, size=60, filled=True),
     ]
     if target_ms is not None:

@@ -115,14 +115,18 @@ GOODPUT, TTFT, COST = "slo.goodput_requests_per_s", "latency.ttft.p99", "cost.us
 
 
 def sweep(book: Book, swept: Sweep) -> str:
-    chart = _pareto(book, swept) if swept.path is None else _along(book, swept)
+    chart = _pareto(book, swept) if swept.path is None else along_axis(book, swept)
     return html.section("Sweep", book.legend(), chart, _table(book, swept), name="sweep")
 
 
-def _along(book: Book, swept: Sweep) -> str:
+LINES = (("Goodput", "goodput, requests/s", GOODPUT), ("TTFT p99", "TTFT p99, ms", TTFT))
+
+
+def along_axis(book: Book, swept: Sweep, drawn: Sequence[tuple[str, str, str]] = LINES) -> str:
+    """Return charts of figures (title, unit and path) against the varied key."""
     axis = f"{swept.path} ({swept.unit})" if swept.unit else f"{swept.path}"
     figures = []
-    for title, unit, path in (("Goodput", "goodput, requests/s", GOODPUT), ("TTFT p99", "TTFT p99, ms", TTFT)):
+    for title, unit, path in drawn:
         rows = [
             {"policy": name, "at": where, "value": brief(figure)}
             for name, runs in swept.lines.items()

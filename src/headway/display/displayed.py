@@ -1,0 +1,118 @@
+"""How a result shows itself: as text, as HTML in a notebook, as a data frame and as charts.
+
+A result names the function that describes it for people. That function is in `headway.report` or in a layer above it,
+so it is imported when a result is first shown. This also keeps `import headway` fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Final
+
+from headway.errors import missing_extra
+
+# Replacements for terminals without Unicode.
+SIGNS: Final = {"▸": ">", "×": "x", "–": "-", "·": "|", "≤": "<=", "±": "+-", "✓": "+", "✗": "x", "…": "..."}
+PLAIN: Final = str.maketrans({**SIGNS, **dict.fromkeys("▏▎▍▌▋▊▉█▁▂▃▄▅▆▇", "#")})
+
+
+class Displayed:
+    """What every result has: a short text, HTML, data frames and charts."""
+
+    __slots__ = ()
+
+    _view: ClassVar[str]  # module:function that returns the `report.result_view.View` of the result
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the table of the result: columns of equal length by name. Numbers are numbers, in base units."""
+        raise NotImplementedError
+
+    def to_pandas(self) -> Any:
+        """Return the table of the result as a data frame of pandas."""
+        return pandas_frame(self.columns())
+
+    def to_polars(self) -> Any:
+        """Return the table of the result as a data frame of Polars."""
+        return polars_frame(self.columns())
+
+    def plot(self, name: str | None = None) -> Any:
+        """Return charts of the result as one Altair chart. `name` selects other charts than the first; an unknown name
+        raises an error that lists them."""
+        return view_of(self).plot(name)
+
+    def __repr__(self) -> str:
+        text: str = view_of(self).text()
+        return text
+
+    def _repr_html_(self) -> str:
+        html: str = view_of(self).html()
+        return html
+
+
+class Document(Displayed, dict[str, Any]):
+    """A document of a command as a mapping, which shows itself like a result."""
+
+    __slots__ = ()
+
+    __repr__ = Displayed.__repr__
+
+
+def view_of(result: Displayed) -> Any:
+    """Return the `View` that describes a result."""
+    module, _, name = result._view.partition(":")
+    return getattr(importlib.import_module(module), name)(result)
+
+
+def columns_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return rows as columns. A value that a row does not have is None."""
+    table = list(rows)
+    names = dict.fromkeys(name for row in table for name in row)
+    return {name: [row.get(name) for row in table] for name in names}
+
+
+def flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Flatten a nested mapping to dotted keys; lists are values."""
+    values: dict[str, Any] = {}
+    for key, inner in value.items():
+        if isinstance(inner, Mapping) and inner:
+            values.update(flat(inner, f"{before}{key}."))
+        else:
+            values[f"{before}{key}"] = inner
+    return values
+
+
+def cells(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the strings and numbers of a nested mapping by dotted key, as a row of a table."""
+    return {key: inner for key, inner in flat(value).items() if not isinstance(inner, list | tuple | Mapping)}
+
+
+def pandas_frame(columns: Any) -> Any:
+    return library("pandas", extra="data", purpose="data frames").DataFrame(columns)
+
+
+def polars_frame(columns: Any) -> Any:
+    return library("polars", extra="data", purpose="data frames").DataFrame(columns, infer_schema_length=None)
+
+
+def library(name: str, *, extra: str, purpose: str) -> Any:
+    """Import a package of an extra; if it is missing, name the extra."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise missing_extra(purpose, name, extra) from None
+
+
+def encodable(text: str) -> bool:
+    """Return whether stdout can encode a text."""
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def printable(text: str) -> str:
+    """Return a text without signs that stdout cannot encode."""
+    return text if encodable(text) else text.translate(PLAIN)

@@ -1,0 +1,177 @@
+"""A result as its user sees it: the terminal's report as text or HTML, and a page's charts as Altair charts."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from io import StringIO
+from typing import Any, Final
+
+from msgspec import Struct
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from headway.config.wording import suggest
+from headway.display.displayed import library, printable
+from headway.errors import HeadwayError
+from headway.report.charts import GREY
+from headway.report.terminal import Fitted
+from headway.types import Json
+
+LINES: Final = 39  # maximum number of lines of a text
+LAST: Final = 7  # lines at the end, such as the verdict, that a cut leaves
+NARROW, WIDE = 80, 120  # limits of the width of a text
+ROWS: Final = 100  # maximum number of rows of an HTML table
+UNBROKEN: Final = 10_000  # width at which no label breaks
+
+Figure = tuple[str, Json]  # a title, and a chart as a Vega-Lite specification
+Charts = Callable[[], Sequence[Figure]]
+
+
+class View(Struct, frozen=True):
+    """What people see of a result. `draw` returns the charts of a name that `charts` does not have, such as the path of
+    a figure."""
+
+    page: RenderableType
+    charts: Mapping[str, Charts] = {}  # by name, the usual ones first
+    draw: Callable[[str], Sequence[Figure]] | None = None
+
+    def text(self) -> str:
+        """Return the page in at most `LINES` lines. A cut leaves out lines before the end."""
+        columns = shutil.get_terminal_size((100, 40)).columns
+        console = Console(
+            file=StringIO(), width=min(WIDE, max(NARROW, columns)), color_system=None, force_jupyter=False
+        )
+        with console.capture() as captured:
+            console.print(self.page)
+        lines = [line.rstrip() for line in captured.get().rstrip().split("\n")]
+        if len(lines) > LINES:
+            first = LINES - LAST - 1
+            lines = [*lines[:first], f" … {len(lines) - first - LAST} lines left out", *lines[-LAST:]]
+        return printable("\n".join(lines))
+
+    def html(self) -> str:
+        return f'<div class="headway">{_html(self.page)}</div>'
+
+    def plot(self, name: str | None = None) -> Any:
+        """Return the charts of a name, by default the first, as one Altair chart."""
+        if not self.charts:
+            raise HeadwayError("plot: this result has no charts; to_pandas() returns its table.")
+        chosen = next(iter(self.charts)) if name is None else name
+        if chosen in self.charts:
+            figures = self.charts[chosen]()
+        elif self.draw is not None and "." in chosen:
+            figures = self.draw(chosen)
+        else:
+            more = " The path of a figure, such as 'latency.ttft.p99', will do as well." if self.draw else ""
+            raise HeadwayError(f"plot: there are no charts {chosen!r}.{suggest(chosen, self.charts)}{more}")
+        if not figures:
+            rest = ", ".join(other for other in self.charts if other != chosen)
+            raise HeadwayError(f"plot: this result has no data for {chosen}." + (f" Try {rest}." if rest else ""))
+        return altair_chart(figures)
+
+
+def _html(part: RenderableType) -> str:
+    """Return a part of a terminal's report as HTML."""
+    if isinstance(part, Group):
+        return "".join(map(_html, part.renderables))
+    if isinstance(part, Fitted):
+        return _html(part.build(part.figures, UNBROKEN))
+    if isinstance(part, Table):
+        return _table(part)
+    text = part if isinstance(part, Text) else Text(str(part))
+    if not text.plain.strip():
+        return ""
+    body = _lines(text)
+    if text.no_wrap:
+        return f"<pre>{escape(text.plain)}</pre>"
+    return f"<p><b>{body}</b></p>" if text.style == "bold" else f"<p>{body}</p>"
+
+
+def _table(table: Table) -> str:
+    head = ""
+    if table.show_header:
+        cells = [_cell("th", column.header, column.justify) for column in table.columns]
+        head = f"<thead><tr>{''.join(cells)}</tr></thead>"
+    bold = [row.style == "bold" for row in table.rows]
+    columns = [
+        [_cell("td", cell, column.justify, heavy) for cell, heavy in zip(column._cells[:ROWS], bold, strict=False)]
+        for column in table.columns
+    ]
+    rows = "".join(f"<tr>{''.join(row)}</tr>" for row in zip(*columns, strict=True))
+    left = len(table.rows) - ROWS
+    more = f"<p>and {left:,} more rows</p>" if left > 0 else ""
+    return f"<table>{head}<tbody>{rows}</tbody></table>{more}"
+
+
+def _cell(tag: str, cell: RenderableType, justify: str, bold: bool = False) -> str:
+    text = _lines(cell if isinstance(cell, Text) else Text(str(cell)))
+    side = "right" if justify == "right" else "left"
+    return f'<{tag} style="text-align:{side}">{f"<b>{text}</b>" if bold and text else text}</{tag}>'
+
+
+def _lines(text: Text) -> str:
+    return escape(text.plain.strip()).replace("\n", "<br>")
+
+
+# --- Altair -----------------------------------------------------------------------------------------------------------
+
+PLAIN: Final = re.compile(r"<[^>]*>")
+SIZE: Final = (480, 300)  # widths of a chart alone, and of charts side by side
+ABREAST: Final = 3
+CONFIG: Final[Json] = {
+    "axis": {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": 400, "labelOverlap": True},
+    "legend": {"labelFontSize": 11, "titleFontSize": 11},
+    "title": {"fontSize": 12, "anchor": "start"},
+    "view": {"stroke": None},
+    "style": {"target": {"stroke": GREY, "color": GREY}},
+}
+
+
+def altair_chart(figures: Sequence[Figure]) -> Any:
+    """Return specifications as one Altair chart: a chart, or several side by side."""
+    altair = library("altair", extra="notebook", purpose="charts")
+    if len({title for title, _ in figures}) < len(figures):  # the charts of one run have its name as their title
+        figures = [(spec["description"], spec) for _, spec in figures]
+    width = SIZE[len(figures) > 1]
+    last = {_names(spec): place for place, (_, spec) in enumerate(figures)}  # the last chart of each set of names
+    specs = [_own(title, spec, width, place in last.values()) for place, (title, spec) in enumerate(figures)]
+    if len(specs) == 1:
+        kind = altair.LayerChart if "layer" in specs[0] else altair.Chart
+        return kind.from_dict({**specs[0], "config": CONFIG})
+    independent = {"scale": {"color": "independent"}}
+    concat = {"concat": specs, "columns": min(ABREAST, len(specs)), "resolve": independent, "config": CONFIG}
+    return altair.ConcatChart.from_dict(concat)
+
+
+def _own(title: str, spec: Json, width: int, legend: bool) -> Json:
+    """Return a specification with a title and a width of its own, and with a legend, which a page has outside."""
+    own = {key: value for key, value in spec.items() if key != "$schema"}
+    text = PLAIN.sub("", title)
+    own |= {"width": width, **({"title": text} if text else {})}
+    if not legend or len(_names(spec)) < 2:
+        return own
+    if "layer" not in own:
+        return _with_legend(own)
+    place = next(place for place, layer in enumerate(own["layer"]) if _names(layer))
+    layers = list(own["layer"])
+    layers[place] = _with_legend(layers[place])
+    return {**own, "layer": layers}
+
+
+def _names(spec: Json) -> tuple[str, ...]:
+    """Return the names that have a colour in a chart without a legend; empty if it has none."""
+    for part in (spec, *spec.get("layer", ())):
+        colour = part.get("encoding", {}).get("color", {})
+        if "legend" in colour and colour["legend"] is None:
+            return tuple(colour["scale"]["domain"])
+    return ()
+
+
+def _with_legend(spec: Json) -> Json:
+    encoding = spec["encoding"]
+    legend = {"title": None, "orient": "right", "labelLimit": 240}
+    return {**spec, "encoding": {**encoding, "color": {**encoding["color"], "legend": legend}}}
