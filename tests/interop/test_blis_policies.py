@@ -41,7 +41,7 @@ WEIGHTED = {
     "priority": {"policy": "constant"},
     "scheduler": "fcfs",
 }
-AUTOSCALED = {
+AUTOSCALED: dict[str, Any] = {
     "node_pools": [
         {
             "name": "cards",
@@ -87,7 +87,7 @@ def test_a_weighted_policy_without_scorers_has_those_of_blis() -> None:
     assert scorers == {"prefix-affinity": {"weight": 2, "lru_blocks": 10_000}, "queue-depth": 1, "kv-utilization": 1}
 
 
-@pytest.mark.parametrize("name", ["round-robin", "least-loaded", "always-busiest"])
+@pytest.mark.parametrize("name", ["round-robin", "least-loaded", "always-busiest", "prefix-affinity"])
 def test_other_routing_policies_keep_their_names(name: str) -> None:
     assert policies(routing={"policy": name})["routing"] == name
     scorers = [{"name": "queue-depth", "weight": 1}]
@@ -195,6 +195,20 @@ def test_an_autoscaler_becomes_bounds_delays_and_a_policy() -> None:
     assert (scaling["kv_threshold"], scaling["scale_up"], scaling["scale_down_delay_s"]) == (0.7, 0.8, 120)
     for word in ("avg_input_tokens is ignored", "cluster.instances is 1", "initial_nodes is ignored"):
         assert word in " ".join(result.notes)
+
+
+def test_the_earlier_names_of_an_autoscaler_are_read() -> None:
+    pool = AUTOSCALED["node_pools"][0] | {"gpu_type": "A100-80"}
+    keys = {
+        "interval_us": 5e6,
+        "scale_up_cooldown_us": 5e6,
+        "scale_down_cooldown_us": 6e7,
+        "actuation_delay": {"mean": 2},
+    }
+    result = import_policies({"node_pools": [pool], "autoscaler": keys}, "x")
+    assert result.document["cluster"]["gpu"] == "a100-80gb"
+    assert result.document["policies"]["scaling"]["scale_down_delay_s"] == 60
+    assert {note.split()[0] for note in result.notes} >= {"scale_up_cooldown_us", "actuation_delay"}
 
 
 def test_an_autoscaler_without_node_pools_asks_for_bounds() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from headway.cli.page import say
 from headway.errors import HeadwayError, missing_extra
 from headway.types import Json
 
@@ -30,7 +31,10 @@ def output_to(help: str) -> Parameter:
 
 Trace = Literal["minimal", "decisions", "full"]
 ScenarioFile = Annotated[
-    str | None, Parameter(help="A YAML file, a preset's name, or a trace. Default: the embedded scenario.")
+    str | None,
+    Parameter(
+        help="A YAML file, a preset's name, a trace, or a file of BLIS or RouteSim. Default: the embedded scenario."
+    ),
 ]
 RunFolder = Annotated[Path, Parameter(help="A run folder, written by `headway run -o`.")]
 RunOutput = Annotated[Path | None, output_to("Write the run to this folder.")]
@@ -62,7 +66,7 @@ class Choice:
         Path | None,
         Parameter(
             name=("--policy", "--policy-config"),
-            help="A YAML file of policies: a bundle of all stages, or routing-policy and routing-scorers.",
+            help="A YAML file of policies: a bundle (also of BLIS), or routing-policy and routing-scorers.",
         ),
     ] = None
 
@@ -75,14 +79,24 @@ class Choice:
 
     def data(self, scenario: str | None) -> Json:
         """Return the scenario as a plain mapping, with the changes applied but not yet validated."""
+        from headway.interop.foreign import foreign_scenario, with_foreign_policies
         from headway.scenario import overrides
         from headway.scenario.scenario import DEFAULT, load_data
 
         allow_policies(self.policy_timeout)
-        data = load_data(DEFAULT if scenario is None or is_trace(scenario) else scenario)
-        if scenario is not None and is_trace(scenario):
-            data |= {"name": Path(scenario).name, "workload": {"trace": {"path": str(Path(scenario).absolute())}}}
-        data = overrides.choose_policies(data, self.routing_policy, self.routing_scorers, self.policy_file)
+        policy_file = self.policy_file
+        if scenario is not None and (translation := foreign_scenario(Path(scenario))) is not None:
+            say(*translation.notes)
+            data = load_data({"name": Path(scenario).stem, **translation.document})
+        elif scenario is not None and is_trace(scenario):
+            trace = {"path": str(Path(scenario).absolute())}
+            data = load_data(DEFAULT) | {"name": Path(scenario).name, "workload": {"trace": trace}}
+        else:
+            data = load_data(DEFAULT if scenario is None else scenario)
+        if policy_file is not None and (translation := with_foreign_policies(data, policy_file)) is not None:
+            say(*translation.notes)
+            data, policy_file = translation.document, None
+        data = overrides.choose_policies(data, self.routing_policy, self.routing_scorers, policy_file)
         return overrides.apply(data, self.changes or ())
 
     def routing(self) -> dict[str, str]:

@@ -24,7 +24,7 @@ LRU_BLOCKS: Final = 10_000  # size of BLIS's router-side prefix index, in blocks
 CAPACITY: Final = 10_000  # BLIS's defaults of a token bucket: capacity in tokens, refill in tokens per second
 REFILL: Final = 1_000
 DEFAULT_SCORERS: Final = {"precise-prefix-cache": 2.0, "queue-depth": 1.0, "kv-utilization": 1.0}
-ROUTING: Final = ("round-robin", "least-loaded", "weighted", "always-busiest")
+ROUTING: Final = ("round-robin", "least-loaded", "weighted", "always-busiest", "prefix-affinity")
 SCHEDULERS: Final = ("fcfs", "priority-fcfs", "sjf", "reverse-priority")
 USES: Final[dict[str, tuple[str, ...]]] = {  # keys that each admission policy of BLIS uses
     "always-admit": (),

@@ -12,6 +12,7 @@ from headway.interop import plain
 from headway.types import PS_PER_SECOND, PS_PER_US, Json
 
 AUTOSCALING: Final = ("node_pools", "autoscaler", "instance_lifecycle")
+GPUS: Final = {"a100-80": "a100-80gb"}  # names that differ, other than in case
 NEVER: Final = 10_000  # queue length above which Headway would measure the compute capacity; BLIS does not
 
 
@@ -45,6 +46,9 @@ class _Autoscaler(Struct):
     scale_down_stabilization_window_us: float = 0.0
     hpa_scrape_delay: Any = None
     analyzer: Any = None
+    scale_up_cooldown_us: float = 0.0  # names in earlier versions of BLIS
+    scale_down_cooldown_us: float = 0.0
+    actuation_delay: Any = None
 
 
 class _Lifecycle(Struct):
@@ -91,9 +95,10 @@ def _cluster(pools: Any, where: str, notes: list[str]) -> tuple[Json, Json]:
         notes.append("min_nodes is ignored: the lowest number of instances is 1.")
     if pool.cost_per_hour:
         notes.append("cost_per_hour is ignored: cluster.gpu has its own price.")
-    notes.append(f"gpu_memory_gib is ignored: cluster.gpu {pool.gpu_type} has its own memory.")
+    notes.append("gpu_memory_gib is ignored: cluster.gpu has its own memory.")
     delay = _duration(pool.provisioning_delay, f"{where}[0].provisioning_delay")
-    cluster = {"instances": 1, "gpu": pool.gpu_type.lower(), "min_replicas": 1, "max_replicas": most}
+    gpu = pool.gpu_type.lower()
+    cluster = {"instances": 1, "gpu": GPUS.get(gpu, gpu), "min_replicas": 1, "max_replicas": most}
     return cluster, {} if delay is None else {"provisioning": delay}
 
 
@@ -103,10 +108,12 @@ def _autoscaler(section: Any, where: str, notes: list[str]) -> tuple[Json | None
         notes.append("autoscaler is ignored: an interval_us of 0 disables it.")
         return None, {}
     analyzer = read(_Analyzer, keys.analyzer or {}, f"{where}.analyzer")
-    if keys.scale_up_stabilization_window_us:
-        notes.append("scale_up_stabilization_window_us is ignored: the pool grows at the first check that needs it.")
-    if _duration(keys.hpa_scrape_delay, f"{where}.hpa_scrape_delay") is not None:
-        notes.append("hpa_scrape_delay is ignored: set signals.poll_interval and signals.poll_delay.")
+    for name in ("scale_up_stabilization_window_us", "scale_up_cooldown_us"):
+        if getattr(keys, name):
+            notes.append(f"{name} is ignored: the pool grows at the first check that needs it.")
+    for name in ("hpa_scrape_delay", "actuation_delay"):
+        if _duration(getattr(keys, name), f"{where}.{name}") is not None:
+            notes.append(f"{name} is ignored: set signals.poll_interval and signals.poll_delay.")
     if analyzer.avg_input_tokens:
         notes.append("avg_input_tokens is ignored: a waiting request counts as the mean prompt in flight.")
     policy = {
@@ -115,7 +122,7 @@ def _autoscaler(section: Any, where: str, notes: list[str]) -> tuple[Json | None
         "queue_threshold": NEVER,
         "scale_up": analyzer.scale_up_threshold or 0.8,
         "scale_down": analyzer.scale_down_boundary or 0.4,
-        "scale_down_delay_s": plain(keys.scale_down_stabilization_window_us / 1e6),
+        "scale_down_delay_s": plain((keys.scale_down_stabilization_window_us or keys.scale_down_cooldown_us) / 1e6),
     }
     return policy, {"interval": duration_text(int(keys.interval_us * PS_PER_US))}
 
