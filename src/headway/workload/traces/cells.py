@@ -48,7 +48,7 @@ def cell_text(value: Any) -> str | None:
     if value is None:
         return None
     text = value.strip() if isinstance(value, str) else str(value)
-    return None if text.lower() in EMPTY else text
+    return None if len(text) < 5 and text.lower() in EMPTY else text
 
 
 def read_number(text: str) -> Decimal | None:
@@ -59,7 +59,7 @@ def read_number(text: str) -> Decimal | None:
         number = Decimal(text)
     except InvalidOperation:
         return None
-    return number if number.is_finite() and abs(number) < MOST else None
+    return number if number.is_finite() and -MOST < number < MOST else None
 
 
 def _without_groups(text: str) -> str:
@@ -109,13 +109,14 @@ def read_time(value: Any, unit: str | None, decimal_comma: bool) -> int:
     text = cell_text(value)
     if text is None:
         raise BadRow("is empty")
+    if ":" in text and (stamp := stamp_ps(text.replace(",", "."))) is not None:
+        return stamp  # the usual form, tried first because it is fast
     if not decimal_comma and "," in text and ONE_GROUP.fullmatch(text):
         raise BadRow(f"{shown(text)} may mean {text.replace(',', '.')} or {text.replace(',', '')}; write one of these")
     number = None if isinstance(value, bool) else read_number(text)
     if number is not None:
         return _scaled(number, unit)
-    stamp = _read_stamp(text)
-    if stamp is None:
+    if (stamp := _read_stamp(text)) is None:
         forms = "neither a number nor a date and time such as 2026-01-31T12:00:00Z"
         raise BadRow(f"{shown(cut(text, 40))} is {forms}")
     return stamp

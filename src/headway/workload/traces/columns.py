@@ -62,6 +62,8 @@ FIELDS: Final = {  # field -> usual names of its column, in lower case without s
     "id": ("id", "requestid", "reqid"),
 }  # fmt: skip
 REQUIRED: Final = ("arrival", "prompt", "output")
+TEXTS: Final = ("session", "tenant", "class", "model", "prefix", "id")
+NUMBERS: Final = {"turn": 0, "prefix_tokens": 0, "max_tokens": 1}  # optional numbers, with their minimum
 EXAMPLE: Final = "arrival=ts_ms:ms,prompt=in_tokens,output=out_tokens"
 BLOCK_TOKENS: Final = 16
 SHOWN: Final = 5  # maximum number of bad rows that an error lists
@@ -248,6 +250,8 @@ class _Table:
             if known.count(column.name) > 1:
                 raise HeadwayError(f"{path.name}: two columns are called {shown(column.name)}. Rename one of them.")
         self.decimal_comma = _has_decimal_commas(path)
+        self.texts = [(field, columns[field].name) for field in TEXTS if field in columns]
+        self.numbers = [(field, columns[field], least) for field, least in NUMBERS.items() if field in columns]
         self.survey = Survey()
 
     def reader(self) -> Reader:
@@ -288,7 +292,6 @@ class _Table:
         """Check every row. Find the first arrival, the shortest prompt of each prefix, and whether rows are in
         order."""
         survey = self.survey = Survey(examples=[], shortest={})
-        shares = "prefix" in self.columns and "prefix_tokens" not in self.columns
         for place, row in _rows(self.path, self._names()):
             survey.rows += 1
             try:
@@ -302,7 +305,7 @@ class _Table:
             survey.ordered = survey.ordered and (survey.first_ps is None or at_ps >= survey.last_ps)
             survey.last_ps = max(survey.last_ps, at_ps)
             survey.first_ps = at_ps if survey.first_ps is None else min(survey.first_ps, at_ps)
-            if shares and prefix is not None:
+            if prefix is not None:
                 survey.shortest[prefix] = min(record.prompt_tokens, survey.shortest.get(prefix, MAX_LENGTH))
                 self._check_prefixes(len(survey.shortest))
         self._check_times()
@@ -345,9 +348,9 @@ class _Table:
         if isinstance(row, str):
             raise BadRow(row)
         columns = self.columns
-        missing = next((field for field in REQUIRED if columns[field].name not in row), None)
-        if missing is not None:
-            raise BadRow(f"{missing} ({columns[missing].name}) is missing")
+        for field in REQUIRED:
+            if columns[field].name not in row:
+                raise BadRow(f"{field} ({columns[field].name}) is missing")
         arrival = columns["arrival"]
         try:
             at_ps = read_time(row[arrival.name], arrival.unit, self.decimal_comma)
@@ -355,27 +358,24 @@ class _Table:
             raise BadRow(f"arrival ({arrival.name}) {problem}") from None
         if at_ps < 0:
             raise BadRow(f"arrival ({arrival.name}) is negative")
-        texts = {
-            field: cell_text(row.get(columns[field].name)) if field in columns else None
-            for field in ("session", "tenant", "class", "model", "prefix", "id")
-        }
+        texts = {field: cell_text(row.get(name)) for field, name in self.texts}
         numbers = {
-            field: _tokens(row, columns[field], field, least)
-            for field, least in (("turn", 0), ("prefix_tokens", 0), ("max_tokens", 1))
-            if field in columns and cell_text(row.get(columns[field].name)) is not None
+            field: _tokens(row, column, field, least)
+            for field, column, least in self.numbers
+            if cell_text(row.get(column.name)) is not None
         }
         record = Record(
             _tokens(row, columns["prompt"], "prompt", 1),
             _tokens(row, columns["output"], "output", 1),
-            session=texts["session"],
+            session=texts.get("session"),
             turn=numbers.get("turn"),
-            id=texts["id"],
-            model=texts["model"],
-            tenant=texts["tenant"],
-            slo_class=texts["class"],
+            id=texts.get("id"),
+            model=texts.get("model"),
+            tenant=texts.get("tenant"),
+            slo_class=texts.get("class"),
             max_tokens=numbers.get("max_tokens"),
         )
-        return at_ps, record, texts["prefix"], numbers.get("prefix_tokens")
+        return at_ps, record, texts.get("prefix"), numbers.get("prefix_tokens")
 
     def _parsed(self, survey: Survey) -> Iterator[tuple[int, int, Record, str | None, int | None]]:
         """Yield the valid rows. Their arrivals count from the first arrival."""
@@ -392,10 +392,11 @@ class _Table:
         self, rows: Iterable[tuple[int, int, Record, str | None, int | None]], content: bool
     ) -> Iterator[Record]:
         contents = _Contents(self.size)
+        shortest = {} if "prefix_tokens" in self.columns else self.survey.shortest
         for at_ps, _, record, prefix, length in rows:
             record.at_ps = at_ps
             if content:
-                shared = self.survey.shortest.get(prefix or "", 0) if length is None else length
+                shared = shortest.get(prefix or "", 0) if length is None else length
                 contents.add(record, prefix, min(shared, record.prompt_tokens))
             yield record
 

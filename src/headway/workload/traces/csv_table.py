@@ -74,7 +74,7 @@ def _split(line: str, delimiter: str) -> list[str]:
 def open_table(path: pathlib.Path) -> Iterator[Header]:
     """Open a table below its header. Errors in encoding and quotes become a HeadwayError that names the file."""
     header: Header | None = None
-    with open_unpacked(path) as source:
+    with open_unpacked(path, lambda: f"{path.name} line {1 if header is None else header.rows.line_num + 1}") as source:
         try:
             header = Header(source, path)
             yield header
