@@ -84,7 +84,10 @@ def test_a_command_names_the_extra_that_it_needs(extra: str, module: str, comman
 
 def test_each_extra_for_users_has_a_case() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert {extra for extra, _, _ in CASES} | {"data"} == project["optional-dependencies"].keys() - {"docs", "dev"}
+    assert {extra for extra, _, _ in CASES} | {"data", "notebook"} == project["optional-dependencies"].keys() - {
+        "docs",
+        "dev",
+    }
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
@@ -93,6 +96,12 @@ def test_frames_name_the_extra_data(library: str, monkeypatch: pytest.MonkeyPatc
     columns = package.simulate(TINY).requests
     with pytest.raises(HeadwayError, match=rf"{library} is not installed\. Run: pip install 'headway\[data\]'"):
         getattr(columns, f"to_{library}")()
+
+
+def test_charts_name_the_extra_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "altair", None)
+    with pytest.raises(HeadwayError, match=r"altair is not installed\. Run: pip install 'headway\[notebook\]'"):
+        package.simulate(TINY).plot()
 
 
 @pytest.mark.parametrize(
