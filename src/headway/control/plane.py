@@ -141,6 +141,8 @@ class ControlPlane:
             if self.audience.state is not None:
                 self.audience.state.on_queued(request)
             return QUEUED
+        if self.guard is None:
+            return self._choose(now_ps, request, priority, stages)
         return self._route(now_ps, request, priority, stages)
 
     def _refuse(self, now_ps: int, request: Request, verdict: Reject | Delay, stages: Stages) -> Reject | None:

@@ -59,11 +59,12 @@ ALMOST = 1.0 - 1e-12
 
 def highest(totals: list[float]) -> int:
     """Return the index of the highest total; of equal ones, the first. Totals are not negative."""
-    floor = max(totals) * ALMOST
-    for at, total in enumerate(totals):
-        if total >= floor:
-            return at
-    return 0
+    most = max(totals)
+    first = totals.index(most)
+    floor = most * ALMOST
+    if first and max(totals[:first]) >= floor:
+        return next(at for at, total in enumerate(totals) if total >= floor)
+    return first
 
 
 @policy("picker", "max-score", reported=())

@@ -133,11 +133,11 @@ class Dispatcher:
         self.put(now, job, flight)
 
     def put(self, now: int, job: Job, flight: Flight) -> None:
-        request, recorder = job.request, self.recorder
+        request, recorder, losses = job.request, self.recorder, self.losses
         row = request.id
         index = flight.view.index
         recorder.instance[row] = index
-        first = self.losses is None or recorder.routed_ps[row] < 0  # False after a redirect
+        first = losses is None or recorder.routed_ps[row] < 0  # False after a redirect
         if first:
             recorder.routed_ps[row] = now
             recorder.predicted_tokens[row] = flight.cached
@@ -146,29 +146,29 @@ class Dispatcher:
         size = self.block_tokens
         instance = target = self.instances[index]
         tokens = request.prompt_tokens + job.output_tokens - 1
-        if self.losses is not None:
-            self.losses.on_sent(now, job, flight)
-        if flight.prefill is not None:
-            job, instance = self.handovers.split(job, flight.prefill.index, index)
-            recorder.prefill_instance[row] = flight.prefill.index
-            if self.losses is not None:
-                self.losses.split(job)
+        if losses is not None:
+            losses.on_sent(now, job, flight)
+        prefill = flight.prefill  # `on_sent` hands the request over at once if its prompt needs no computation
+        if prefill is not None:
+            job, instance = self.handovers.split(job, prefill.index, index)
+            index = recorder.prefill_instance[row] = prefill.index
+            if losses is not None:
+                losses.split(job)
         if request.deadline_ps is not None:
-            self.deadlines.jobs[row] = (instance.view.index, job)
+            self.deadlines.jobs[row] = (index, job)
         instance.stats.requests += 1
         if tokens > target.cache.total * size:
             self.never_fits(now, job, tokens, target)
             return
-        if instance is not target and request.prompt_tokens > instance.cache.total * size:
+        if prefill is not None and request.prompt_tokens > instance.cache.total * size:
             self.never_fits(now, job, request.prompt_tokens, instance)
             return
-        index = instance.view.index
         if first:
             recorder.enqueued_ps[row] = now
         if self.signals.polled:
             self.signals.on_routed(now, flight.view)
-            if flight.prefill is not None:
-                self.signals.on_routed(now, flight.prefill)
+            if prefill is not None:
+                self.signals.on_routed(now, prefill)
         before = instance.run.end
         self.clock.note_change(index, before, instance.enqueue(job, now, flight.priority, flight.hints))
 
@@ -266,15 +266,17 @@ class Dispatcher:
                 handover.end()
             if self.losses is not None and not self.losses.on_ended(job):
                 continue
-            if recorder.outcome[row] != REJECTED:
-                recorder.outcome[row] = FAILED if job.lost else TIMED_OUT if job.expired else COMPLETED
+            outcome = recorder.outcome[row]
+            if outcome != REJECTED:
+                outcome = FAILED if job.lost else TIMED_OUT if job.expired else COMPLETED
+                recorder.outcome[row] = outcome
                 recorder.finished_ps[row] = now
                 recorder.output_tokens[row] = job.generated
             if deadlined:
                 deadlined.pop(row, None)
-            control.on_finished(now, row, OUTCOMES[recorder.outcome[row]], job.generated)
+            control.on_finished(now, row, OUTCOMES[outcome], job.generated)
             if listener is not None:
-                listener.on_ended(job.request, now, recorder.outcome[row] == COMPLETED)
+                listener.on_ended(job.request, now, outcome == COMPLETED)
         ended.clear()
         if self.deadlines.heap:
             self.set_timer()

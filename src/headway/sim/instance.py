@@ -109,12 +109,17 @@ class Instance:
         if now >= self.tick:
             self.history.record(self, now)
         self.cache.now = now
-        if self.tiers is None:
-            once = self.scheduler.form_step(now)
+        scheduler, tiers = self.scheduler, self.tiers
+        if tiers is None:
+            once = scheduler.form_step(now)
         else:
-            self.settle_stores(now)
-            once = self.scheduler.form_step(now)
-            self.settle_stores(now)
+            if scheduler.stirred:
+                scheduler.stirred = False
+                tiers.settle(now)
+            once = scheduler.form_step(now)
+            if scheduler.stirred:
+                scheduler.stirred = False
+                tiers.settle(now)
         if not self.batch.running:
             self.rest(now)
             if self.blocks.reports:
@@ -130,13 +135,12 @@ class Instance:
         """End the run: count its tokens, report first tokens, release finished requests."""
         if now > self.tick:  # a tick at this instant sees the state after the step
             self.history.record(self, now - 1)
-        run, batch, blocks = self.run, self.batch, self.blocks
-        length, held = run.length, self.cache.held
+        run, batch, blocks, cache = self.run, self.batch, self.blocks, self.cache
+        length = run.length
         if length > blocks.taken_steps:
             blocks.take_to(length)
-            held = self.cache.held
-        if held > blocks.peak:
-            blocks.peak = held
+        if cache.held > blocks.peak:
+            blocks.peak = cache.held
         run.end = -1
         steps = batch.steps = batch.steps + length
         if decodes := batch.decodes:
@@ -156,7 +160,7 @@ class Instance:
         for job, want in run.chunks:
             self.advance(job, want * length, now)
         if blocks.reports:
-            self.view.kv_used = self.cache.held
+            self.view.kv_used = cache.held
             blocks.reported_to = NEVER
 
     def log_resumed(self) -> None:

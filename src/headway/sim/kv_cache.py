@@ -170,10 +170,9 @@ class KvCache:
 
     def take(self, count: int) -> None:
         """Allocate private blocks for a request: first empty blocks, then idle blocks, which are evicted."""
-        self.held += count
-        over = self.held + self.idle - self.total
-        if over > 0:
-            self.evict(over)
+        held = self.held = self.held + count
+        if held + self.idle > self.total:
+            self.evict(held + self.idle - self.total)
 
     def evict(self, count: int) -> None:
         """Evict `count` idle blocks in eviction order."""
@@ -214,7 +213,7 @@ class KvCache:
         """Release all blocks of a request, tail first; `blocks` is their number. Cached content without another holder
         becomes idle, private blocks become empty. If `removed` is a list, content without another holder is removed and
         appended to the list."""
-        pieces = self.pieces
+        pieces, lru = self.pieces, self.lru
         if self.stored is not None:
             self.note(holds)
         private = blocks
@@ -228,7 +227,7 @@ class KvCache:
                     piece.holders -= 1
                 elif removed is None:
                     piece.holders = 0
-                    self.lru[piece] = self.releases = self.releases + 1
+                    lru[piece] = self.releases = self.releases + 1
                     idle += size
                 else:
                     del pieces[key]

@@ -19,41 +19,47 @@ if TYPE_CHECKING:
     from headway.sim.instance import Instance
 
 
-class Moment:
-    """The recorded state of an instance, valid for the ticks up to `last`: until then, only its run advances."""
+class KvUse:
+    """The KV use of an instance over time, from its allocated blocks and the formula of its run."""
 
-    def __init__(self, instance: Instance, last: int, kv: bool) -> None:
-        self.last = last
-        self.queued = instance.view.queued
-        self.running = instance.view.running
-        self.adapters = instance.view.adapters
-        self.busy_from = instance.busy_from
-        self.busy_ps = instance.stats.busy_ps  # total duration of the busy periods that had ended
+    __slots__ = (
+        "chunk",
+        "computed",
+        "decodes",
+        "first",
+        "held",
+        "increment",
+        "length",
+        "own",
+        "phases",
+        "size",
+        "start",
+        "steps",
+        "taken_steps",
+    )
+
+    def __init__(self, instance: Instance) -> None:
+        run = instance.run
         self.held = instance.cache.held
-        self.hit_rate = 0.0 if (hits := instance.scheduler.hits) is None else hits.share()
-        self.length = 0  # number of steps of the run; 0 between runs
-        if kv and instance.run.end >= 0:
-            self.copy_run(instance)
+        self.length = 0 if run.end < 0 else run.length  # number of steps of the run; 0 between runs
+        if self.length:
+            batch, blocks = instance.batch, instance.blocks
+            self.start = run.start
+            self.first = run.first
+            self.increment = run.increment
+            self.steps = batch.steps
+            self.taken_steps = blocks.taken_steps  # number of steps whose blocks are included in `held`
+            self.decodes = batch.decodes
+            self.size = batch.block_tokens
+            self.phases = batch.phases
+            self.chunk = 0
+            if batch.partial is not None and run.length > 1 and not blocks.reserves:
+                job, self.chunk = run.chunks[0]
+                self.computed = job.computed
+                self.own = job.blocks
 
-    def copy_run(self, instance: Instance) -> None:
-        run, batch, blocks = instance.run, instance.batch, instance.blocks
-        self.length = run.length
-        self.start = run.start
-        self.first = run.first
-        self.increment = run.increment
-        self.steps = batch.steps
-        self.taken_steps = blocks.taken_steps  # number of steps whose blocks are included in `held`
-        self.decodes = batch.decodes
-        self.size = batch.block_tokens
-        self.phases = batch.phases[:]
-        self.chunk = 0
-        if batch.partial is not None and run.length > 1 and not blocks.reserves:
-            job, self.chunk = run.chunks[0]
-            self.computed = job.computed
-            self.own = job.blocks
-
-    def kv_used(self, tick: int) -> int:
-        """Return the number of blocks allocated at the tick, not counting steps that begin at the tick."""
+    def at(self, tick: int) -> int:
+        """Return the number of blocks allocated at the tick, without steps that begin at the tick."""
         if not self.length:
             return self.held
         begun, counted = steps_begun(self.first, self.increment, tick - self.start), self.taken_steps
@@ -69,6 +75,24 @@ class Moment:
         if self.chunk:
             used += -(-(self.computed + self.chunk * begun) // size) - self.own
         return used
+
+
+class Moment:
+    """The recorded state of an instance, valid for the ticks up to `last`: until then, only its run advances."""
+
+    def __init__(self, instance: Instance, last: int, kv: bool) -> None:
+        self.last = last
+        self.queued = instance.view.queued
+        self.running = instance.view.running
+        self.adapters = instance.view.adapters
+        self.busy_from = instance.busy_from
+        self.busy_ps = instance.stats.busy_ps  # total duration of the busy periods that had ended
+        self.hit_rate = 0.0 if (hits := instance.scheduler.hits) is None else hits.share()
+        self.kv: KvUse | None = None  # set if KV use is polled
+        if kv:
+            self.kv = KvUse(instance)
+            if self.kv.length:
+                self.kv.phases = self.kv.phases[:]  # the instance changes its own list
 
 
 class History:
@@ -119,5 +143,5 @@ class Gauge(History):
         if self.polled is not None and to >= self.polled_tick:
             self.polled.record(instance, to)
             self.polled_tick = instance.tick
-        at = self.samples.through(to, Moment(instance, to, True).kv_used)
+        at = self.samples.through(to, KvUse(instance).at)
         instance.tick = at if at < self.polled_tick else self.polled_tick

@@ -155,8 +155,8 @@ class PolledSignals(Signals):
             view.queued = was.queued
             view.running = was.running
             view.adapters = was.adapters
-            if self.kv:
-                view.kv_used = was.kv_used(tick)
+            if was.kv is not None:
+                view.kv_used = was.kv.at(tick)
             if self.hits:
                 view.hit_rate = was.hit_rate
             if self.power:

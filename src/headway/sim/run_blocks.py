@@ -31,8 +31,10 @@ class RunBlocks:
         # state of the last report of KV use
         self.reports = True  # whether KV use is reported
         self.looked = 0  # number of steps begun at the last report, including those of earlier runs
-        self.reported_to = NEVER  # end of the report's validity: the start of the next step, or NEVER between runs
+        self.reported_to = NEVER  # the report is valid until then: the start of the run's next step, or NEVER
         self.next_step = 0  # duration of the next step
+        self.increment = 0  # by which each step is longer than the one before it
+        self.prefills = False  # whether the run's steps compute chunks of an unfinished prefill
 
     def chunk_blocks(self, steps: int) -> int:
         """Return how many blocks the unfinished prefill has after `steps` steps of the run have begun."""
@@ -152,16 +154,16 @@ def report_kv(each: Sequence[RunBlocks], at: int) -> None:
         since = blocks.reported_to
         if since >= at:
             continue
-        looked, step, increment = blocks.looked, blocks.next_step, blocks.run.increment
-        if at - since <= step:
+        looked, step, increment = blocks.looked, blocks.next_step, blocks.increment
+        elapsed, size = at - since, blocks.size
+        if elapsed <= step:
             count = 1
-            used = blocks.phases[looked % blocks.size]
+            used = blocks.phases[looked % size]
         else:
-            size = blocks.size
-            further = (at - since - 1) // step  # steps begun after the first; too high if steps get longer
+            further = (elapsed - 1) // step  # steps begun after the first; too high if steps get longer
             passed = further * step + increment * (further * (further - 1) // 2)
-            if since + passed >= at:
-                further = steps_begun(step, increment, at - since) - 1
+            if passed >= elapsed:
+                further = steps_begun(step, increment, elapsed) - 1
                 passed = duration(step, increment, further)
             since += passed
             step += increment * further
@@ -171,9 +173,8 @@ def report_kv(each: Sequence[RunBlocks], at: int) -> None:
                 used = sum(blocks.phases[phase : phase + count])
             else:
                 used = blocks.batch.decode_blocks(looked, count)
-        batch = blocks.batch
-        if batch.partial is not None:
-            steps = looked - batch.steps
+        if blocks.prefills:
+            steps = looked - blocks.batch.steps
             used += blocks.chunk_blocks(steps + count) - blocks.chunk_blocks(steps)
         if used:
             blocks.view.kv_used += used

@@ -36,8 +36,9 @@ class Samples:
 
     def until(self, now: int, value: int) -> None:
         """Record the value that was valid since the last call. Call this before the value changes."""
-        values = self.values
-        while self.origin + len(values) * self.interval_ps < now:
+        values, origin, interval_ps = self.values, self.origin, self.interval_ps
+        while origin + len(values) * interval_ps < now:
             values.append(value)
             if len(values) == MOST:
                 self.thin()
+                interval_ps = self.interval_ps

@@ -148,7 +148,7 @@ class Simulation:
                 links.make_sure(now)
                 if links.next_ps < now:
                     now = links.next_ps
-            if now > horizon or (arrival == NEVER and capacity is not None and capacity.is_deserted()):
+            if now > horizon or (capacity is not None and arrival == NEVER and capacity.is_deserted()):
                 break
             # (a) step ends
             while end == now:

@@ -45,6 +45,8 @@ class StepScheduler:
         self.cache = blocks.cache
         self.size = blocks.size
         self.loader = loader
+        self.waiting = queue.waiting
+        self.ready = loader.ready
         self.adapters = adapters
         self.recorder = recorder
         self.stats = stats
@@ -72,16 +74,16 @@ class StepScheduler:
                 once = True
                 self.make_room(0)
         # After a preemption no request enters, unless the batch is empty: then ready requests may own all the blocks.
-        if (self.queue.waiting or self.loader.ready) and not (shut or (once and batch.running)):
+        if (self.waiting or self.ready) and not (shut or (once and batch.running)):
             once = self.admit(now)
             view = self.view
-            view.queued = self.count_queued() if self.loader.active else len(self.queue.waiting)
+            view.queued = self.count_queued() if self.loader.active else len(self.waiting)
             view.running = len(batch.running)
         return once
 
     def count_queued(self) -> int:
         """Return the number of requests that are not in the batch."""
-        return len(self.queue.waiting) + len(self.loader.loading) + len(self.loader.ready)
+        return len(self.waiting) + len(self.loader.loading) + len(self.ready)
 
     def stir(self) -> None:
         """Note a change that may let a refused request enter."""
