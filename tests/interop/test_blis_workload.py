@@ -240,6 +240,16 @@ def test_what_changes_no_request_is_told() -> None:
         assert word in notes
 
 
+def test_a_specification_without_a_limit_asks_for_one(headway: Run, tmp_path: Path) -> None:
+    document = spec(client())
+    del document["num_requests"]
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(document))
+    done = headway("run", "spec.yaml", "--json", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "set workload.requests or workload.duration" in done.stderr
+    assert headway("run", "spec.yaml", "--json", "--set", "workload.requests=5", cwd=tmp_path).returncode == 0
+
+
 def test_an_old_specification_has_its_classes_renamed() -> None:
     result = import_workload(spec(client(slo_class="realtime"), version="1"), "x")
     assert result.document["workload"]["tenants"]["a"]["priority"] == "critical"

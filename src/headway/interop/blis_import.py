@@ -127,7 +127,8 @@ def import_workload(document: Any, where: str) -> Translation:
         workload = _limits(spec, import_stages(spec.inference_perf, f"{where}.inference_perf", notes))
     else:
         workload = _clients(spec, where, notes)
-    WorkloadSpec(**workload)  # raises an error if the workload is invalid
+    limited = "requests" in workload or "duration" in workload
+    WorkloadSpec(**workload if limited else {"requests": 1, **workload})  # raises an error if the workload is invalid
     seed: Json = {"seed": {"workload": spec.seed}} if spec.seed else {}
     return Translation(seed | {"workload": workload}, list(dict.fromkeys(notes)))
 
@@ -156,7 +157,7 @@ def _clients(spec: Spec, where: str, notes: list[str]) -> Json:
     }
     workload = _limits(spec, {})
     if not workload:
-        raise HeadwayError(f"{where}: num_requests and horizon are missing. Add the one that you pass to BLIS.")
+        notes.append("num_requests and horizon are missing: set workload.requests or workload.duration.")
     if any("closed_loop" not in tenant for tenant in tenants.values()):
         if spec.aggregate_rate <= 0:
             raise HeadwayError(f"{where}.aggregate_rate: must be above 0 for clients with a rate_fraction.")
