@@ -148,7 +148,7 @@ class Dispatcher:
         tokens = request.prompt_tokens + job.output_tokens - 1
         if losses is not None:
             losses.on_sent(now, job, flight)
-        prefill = flight.prefill  # `on_sent` hands the request over at once if its prompt needs no computation
+        prefill = flight.prefill  # None now if the decode instance computes the prefill itself
         if prefill is not None:
             job, instance = self.handovers.split(job, prefill.index, index)
             index = recorder.prefill_instance[row] = prefill.index
