@@ -472,7 +472,7 @@ def test_an_slo_that_cannot_be_meant_is_refused(slo: str, told: str) -> None:
         ({"points": -1}, "points: must lie between 0"),
         ({"vary": "chat"}, "vary: this cluster has no pool 'chat'. Known: default."),
         ({"overrides": "workload.rate=0/s"}, "workload.rate: '0/s' is not a rate"),
-        ({"overrides": "slo=null"}, "slo: the scenario has none to plan for"),
+        ({"overrides": "slo=null"}, "slo: the scenario has no target to plan for"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], told: str) -> None:

@@ -25,7 +25,7 @@ Out = Annotated[Path | None, output_to("Write to this file instead of printing."
 @export.command(name="llm-d")
 def export_llmd(
     source: Annotated[
-        str, Parameter(help="A scenario, a bundle, a gateway's file or policies; or scorers, such as queue-depth:2.")
+        str, Parameter(help="A scenario, bundle, gateway file or policy file, or scorers such as queue-depth:2.")
     ],
     /,
     *,

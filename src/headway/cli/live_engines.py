@@ -162,7 +162,7 @@ def twin(
     speed: Annotated[
         float | None, Parameter(help="Simulated seconds per second. Default: such that a step lasts --step.")
     ] = None,
-    step: Annotated[float, Parameter(help="Duration of the shortest step by the wall clock, in milliseconds.")] = 20.0,
+    step: Annotated[float, Parameter(help="Minimum wall-clock duration of a step, in milliseconds.")] = 20.0,
     output: Annotated[Path | None, output_to("Write both runs of every policy to this folder.")] = None,
     choice: Choice = AS_IT_IS,
     as_json: AsJson = False,

@@ -233,7 +233,9 @@ def dequantise(
     target: Out,
     /,
     *,
-    grid: Annotated[str, Parameter(help="Length of a tick, such as 3s; auto detects it from the timestamps.")] = "auto",
+    grid: Annotated[
+        str, Parameter(help="Length of a tick, such as 3s; by default, detected from the timestamps.")
+    ] = "auto",
     seed: Annotated[int, Parameter(help="Random seed.")] = 0,
     files: Files = AS_THEY_ARE,
 ) -> Page | Json:

@@ -27,9 +27,9 @@ Out = Annotated[Path, Parameter(name="OUT", help="The file to write.")]
 class Drawn:
     """What to draw from a format that describes distributions instead of requests."""
 
-    seed: Annotated[int, Parameter(help="For formats whose requests are drawn (servegen): random seed.")] = 0
-    start: Annotated[str | None, Parameter(help="For these formats: offset at which to start, such as 10h.")] = None
-    duration: Annotated[str | None, Parameter(help="For these formats: duration to draw, such as 5m.")] = None
+    seed: Annotated[int, Parameter(help="Random seed, for formats whose requests are generated (servegen).")] = 0
+    start: Annotated[str | None, Parameter(help="Offset at which these formats start, such as 10h.")] = None
+    duration: Annotated[str | None, Parameter(help="Duration of the traffic from these formats, such as 5m.")] = None
 
 
 AS_IT_COMES = Drawn()

@@ -37,7 +37,7 @@ from headway.control.journal import UNFORCED, Forced, Journal
 from headway.control.model_groups import ModelGroups
 from headway.control.stages import Guard, Stages
 from headway.control.waiting_room import DELAYED, RESCUED, WaitingRoom
-from headway.policies.answers import check_priority, wrong_answer
+from headway.policies.answers import check_priority, is_number, wrong_answer
 from headway.policies.context import Context
 from headway.policies.disaggregation import make_pairing
 from headway.policies.flow import NoFlow, Waiting
@@ -47,6 +47,7 @@ from headway.types import ADMIT, NEVER, NO_PRIORITY, SERVING, Admit, Delay, Prio
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
 
+MOST_TOKENS: Final = 1 << 62  # maximum value of `cached_tokens` in a route
 MOST_DELAYS: Final = 100_000  # maximum number of delays per request; with more, the policy would never admit it
 
 
@@ -177,11 +178,16 @@ class ControlPlane:
                     return refusal
             for journal in self.journals:
                 journal.on_routed(now_ps, request, decision, priority)
-            stages.check_route(decision, view, prefill, request)
             cached, score = decision.cached_tokens, decision.priority
-            pending = request.prompt_tokens - cached if request.prompt_tokens > cached else 0
+            if type(cached) is not int or not 0 <= cached <= MOST_TOKENS:
+                raise stages.wrong_route("cached_tokens as a whole number that is not negative", cached, request)
             if score is None:
                 score = priority.score
+            elif not is_number(score):
+                raise stages.wrong_route("priority as a finite number", score, request)
+            if prefill is not None or view.role != "both":
+                stages.check_roles(decision, view, prefill, request)
+            pending = request.prompt_tokens - cached if request.prompt_tokens > cached else 0
             flight = Flight(request, view, cached, pending, score, priority.hints, decision.reason, prefill)
             self.flights.send(flight)
             self.audience.on_routed(now_ps, flight)

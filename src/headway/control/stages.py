@@ -1,17 +1,15 @@
 """Sets of policies that decide on a request, and the guard that chooses between them."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from headway.config.wording import shown
 from headway.control.audience import Observe
 from headway.control.flights import Answer, Flight
 from headway.errors import HeadwayError
-from headway.policies.answers import VERDICT, is_number, refuses, wrong_answer
+from headway.policies.answers import VERDICT, refuses, wrong_answer
 from headway.types import SERVING, Reject, Request, Route
 from headway.views.instance import InstanceView
-
-MOST_TOKENS: Final = 1 << 62  # maximum value of `cached_tokens` in a route
 
 Permit = Callable[[Request, Sequence[InstanceView]], Reject | None]
 
@@ -43,12 +41,7 @@ class Stages:
         policy = f"policies.routing: {type(self.routing).__name__}"
         return HeadwayError(f"{policy} routed to {shown(target)}, which {why}, at request {request.id}.")
 
-    def check_route(self, route: Route, view: InstanceView, prefill: InstanceView | None, request: Request) -> None:
-        cached, priority = route.cached_tokens, route.priority
-        if type(cached) is not int or not 0 <= cached <= MOST_TOKENS:
-            raise self.wrong_route("cached_tokens as a whole number that is not negative", cached, request)
-        if priority is not None and not is_number(priority):
-            raise self.wrong_route("priority as a finite number", priority, request)
+    def check_roles(self, route: Route, view: InstanceView, prefill: InstanceView | None, request: Request) -> None:
         if prefill is None:
             if view.role == "prefill":
                 right = "a decode instance as target, and this prefill instance as 'prefill'"

@@ -74,7 +74,7 @@ def _source(file: str, source: str, stage: str | None) -> PolicyCheck:
         wrong = check(source, "routing")  # report errors that do not depend on the stage first
         if wrong and wrong[0].construct != "routing":
             return _document(file, None, [(None, [_rejection(file, "routing", None, fault) for fault in wrong])])
-        raise HeadwayError(f"{file}: none of its functions belongs to exactly one stage. Name the stage with --stage.")
+        raise HeadwayError(f"{file}: the stage cannot be determined from its functions. Name the stage with --stage.")
     return _document(file, None, [_policy(stage, {"name": "code", "source": source}, file)])
 
 

@@ -39,7 +39,7 @@ class Comparison(Displayed, Struct, frozen=True):
     scenario: Json
     ranked: list[tuple[str, Json]]
     verdict: str
-    oracles: tuple[str, ...] = ()  # policies that read the true state: never the best, unless all are oracles
+    oracles: tuple[str, ...] = ()  # policies that read the true state; ranked best only if all do
     by: str | None = None  # the figure to rank by, if the caller named one
     stage: str = "routing"
     seeds: int = 1

@@ -59,7 +59,7 @@ class Space(Struct, frozen=True):
         return {pool.name: count for pool, count in zip(self.pools, counts, strict=True)}
 
     def serves(self, counts: Counts) -> bool:
-        """Return whether every model still has an instance with these counts."""
+        """Return whether these counts leave at least one instance for every model."""
         there = [pool for pool, count in self._all(counts) if count]
         left = {name for pool in there for name in pool.names}
         return bool(there) and all(name in left for pool in self.pools for name in pool.names)

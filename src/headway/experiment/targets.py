@@ -100,7 +100,7 @@ def targets(slo: str | Sequence[str] | None, scenario: Scenario) -> tuple[Target
     promised = [name for name in PROMISED if any(getattr(each, f"{name}_ps") is not None for each in slos)]
     if slo is None:
         if not promised:
-            raise HeadwayError(f"{WHERE}: the scenario has none to plan for. Give one, as in {EXAMPLE}.")
+            raise HeadwayError(f"{WHERE}: the scenario has no target to plan for. Give a target, as in {EXAMPLE}.")
         return (Target("attainment", ">=", ENOUGH),)
     by_figure: dict[str, Target] = {}
     texts = [slo] if isinstance(slo, str) else slo

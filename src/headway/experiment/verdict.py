@@ -153,6 +153,6 @@ def _span(numbers: list[float], write: Callable[[float], str]) -> str:
 
 
 def format_figure(number: float) -> str:
-    """Return a figure with four significant digits, or all digits before the decimal point."""
+    """Return a figure with four significant digits. If its integer part is longer, keep all digits of that part."""
     decimals = 0 if number == int(number) else max(0, 3 - floor(log10(abs(number))))
     return f"{number:,.{decimals}f}"

@@ -31,7 +31,7 @@ class Plane:
         self.views = self.places.views
         self.beliefs = Beliefs(settings.places, (), settings.ttl_ps, settings.speculative_ps)
         self.versions = PolicyVersions(settings, self.places, self.beliefs, journals)
-        self.on_sent: Callable[[int, Path], None] | None = None  # called with the place and path of each sent prompt
+        self.on_sent: Callable[[int, Path], None] | None = None  # called with engine index and path of a sent prompt
 
     @property
     def control(self) -> ControlPlane:

@@ -290,7 +290,7 @@ def _check_models(scenario: Scenario) -> None:
         place = tenant.places["models"]
         for model in tenant.models:
             if not (model.name or default):
-                wrong = "is missing; the cluster serves several models; name one of them, as in"
+                wrong = "is missing, but the cluster serves several models. Give each model a weight, as in"
                 raise HeadwayError(f"{place}: {wrong} {{{served[0]}: 1}}. Known: {', '.join(served)}.")
             if model.name and model.name not in served:
                 raise HeadwayError(f"{place}: no deployment serves {shown(model.name)}.{suggest(model.name, served)}")

@@ -70,7 +70,7 @@ class KvEvents:
                 moves.clear()
 
     def apply(self, index: int, log: list[Eviction], before: int) -> None:
-        ends: dict[int, int] = {}  # for each key, the end of its remaining content
+        ends: dict[int, int] = {}  # key -> end of the blocks that stay cached
         for _, key, end in take_before(log, before):
             if end < ends.get(key, end + 1):
                 ends[key] = end

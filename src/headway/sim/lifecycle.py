@@ -118,5 +118,5 @@ class Lifecycle:
         return sum(place.state in REPLICAS for place in self.of(pool))
 
     def free(self, pool: PoolSetup) -> Place | None:
-        """Return the first place of a pool without an instance, if any."""
+        """Return the first place in a pool that has no instance, or None if all places have one."""
         return next((place for place in self.of(pool) if place.state == "stopped"), None)

@@ -52,7 +52,7 @@ class Routers:
         # For each signal name, router and instance: the sum of the other routers' counts at the last exchange.
         self.foreign: dict[str, list[list[int]]] = {name: [[0] * len(views) for views in self.views] for name in SHARED}
         self.changed: dict[int, None] = {}  # instances whose counts have changed since the last exchange
-        self.touches: list[tuple[int, int, Path]] = []  # (router, instance, prompt) of requests since the exchange
+        self.touches: list[tuple[int, int, Path]] = []  # (router, instance, prompt) since the last exchange
         self.sync_at = NEVER if self.sync_ps is None else self.sync_ps
 
     def choose(self, request: Request) -> int:

@@ -108,12 +108,13 @@ class RunBlocks:
         if end <= start or not self.caching:
             return
         job.cached_to = end
+        add, holds, priority = self.cache.add, job.holds, job.ticket.priority
         for run, stop in job.runs:
+            if stop >= end:
+                add(run, start, end, holds, priority)
+                return
             if stop > start:
-                if stop >= end:
-                    self.cache.add(run, start, end, job.holds, job.ticket.priority)
-                    return
-                self.cache.add(run, start, stop, job.holds, job.ticket.priority)
+                add(run, start, stop, holds, priority)
                 start = stop
 
     def repeats(self, job: Job, want: int) -> bool:

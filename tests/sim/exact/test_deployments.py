@@ -285,7 +285,7 @@ MISTAKES = {
     "cluster.deployments.idle.instances=100000": "cluster.deployments: the deployments may have at most 100,000",
     "cluster.model=nosuch": "cluster.model: no model in the table is called 'nosuch'",
     "cluster.serves=[a]": "cluster.serves: there is no such key.",
-    "workload.models=null": "workload.models: is missing; the cluster serves several models; name one of them, as in",
+    "workload.models=null": "workload.models: is missing, but the cluster serves several models. Give each",
     "workload.models={wy: 1}": "workload.models: no deployment serves 'wy'. Did you mean 'why'?",
     "workload.tenants={a: {models: {q: 1}}}": "tenants.a.models: no deployment serves 'q'. Known: why, x, y, z.",
 }

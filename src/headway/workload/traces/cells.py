@@ -23,7 +23,7 @@ UNITS: Final = {"s": PS_PER_SECOND, "ms": 10**9, "us": 10**6, "ns": 10**3, "ps":
 EPOCHS: Final = ((10**17, "ns"), (10**14, "us"), (10**11, "ms"), (10**8, "s"))  # minimum of a date in each unit
 DATED_PS: Final = 10**8 * PS_PER_SECOND  # a time from here on counts from 1970
 EMPTY: Final = ("", "null", "none", "nan", "na", "n/a", "-")
-MOST: Final = Decimal(10) ** 30  # a larger number is no length and no time, and its digits could fill the memory
+MOST: Final = Decimal(10) ** 30  # no valid value is larger, and its digits could fill the memory
 DIGITS: Final = 18  # maximum number of digits that `int` converts directly
 SEPARATOR: Final = r"[.,' \u00a0\u202f]"
 # Groups of thousands: two or more of them, or one before decimal places with another separator.
