@@ -64,3 +64,7 @@ def at_machine(folder: str, number: int) -> int:
 
 def where_it_is(number: int) -> Any:
     return [number, str(Path.cwd())]
+
+
+def policy_timeout(number: int) -> str | None:
+    return os.environ.get("HEADWAY_POLICY_TIMEOUT")

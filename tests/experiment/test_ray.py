@@ -63,6 +63,14 @@ def test_jobs_are_where_the_caller_is(runner: Any, tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.full
+def test_jobs_have_the_policy_timeout_of_the_caller(runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWAY_POLICY_TIMEOUT", "7s")
+    assert results(runner, jobs(runner_jobs.policy_timeout, 1)) == {0: "7s"}
+    monkeypatch.delenv("HEADWAY_POLICY_TIMEOUT")
+    assert results(runner, jobs(runner_jobs.policy_timeout, 1)) == {0: "30s"}
+
+
+@pytest.mark.full
 def test_errors_are_raised_as_they_are_and_nothing_is_printed(runner: Any, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(HeadwayError, match=r"^job 0: not like that\.$"):
         results(runner, jobs(runner_jobs.wrong, 2))

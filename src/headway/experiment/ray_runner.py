@@ -17,6 +17,8 @@ from headway import __version__
 from headway.config.wording import one_line, shown
 from headway.errors import HeadwayError, missing_extra
 from headway.experiment.jobs import RETRIES, Batch, Finished, Job, Lost, available
+from headway.experiment.policy_guard import DEFAULT as DEFAULT_TIMEOUT
+from headway.experiment.policy_guard import TIMEOUT
 from headway.results import study
 
 CLIENT: Final = "ray://"
@@ -36,11 +38,12 @@ QUIET: Final = {  # environment variables that silence Ray
 
 
 class Origin(NamedTuple):
-    """The version, working folder and module path of the caller."""
+    """The version, working folder, module path and policy timeout of the caller."""
 
     version: str
     folder: str
     path: list[str]
+    policy_timeout: str
 
 
 class Reply(NamedTuple):
@@ -96,7 +99,8 @@ class RayRunner:
         """Send a job to a free core of the cluster."""
         self._connect()
         call = f"{job.call.__module__}:{job.call.__qualname__}"
-        return self._call.remote(Origin(__version__, str(Path.cwd()), sys.path), call, job.arguments, job.folder)
+        origin = Origin(__version__, str(Path.cwd()), sys.path, os.environ.get(TIMEOUT, DEFAULT_TIMEOUT))
+        return self._call.remote(origin, call, job.arguments, job.folder)
 
     def _connect(self) -> None:
         if self._call is not None:
@@ -166,6 +170,7 @@ def carry_out(origin: Origin, call: str, arguments: tuple[Any, ...], folder: int
     if Path(origin.folder).is_dir():  # relative paths among the arguments resolve against this folder
         os.chdir(origin.folder)
     sys.path += [place for place in origin.path if place not in sys.path]
+    os.environ[TIMEOUT] = origin.policy_timeout
     module, _, name = call.partition(":")
     function = getattr(import_module(module), name)
     if folder is None or arguments[folder] is None:
