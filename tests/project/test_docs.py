@@ -184,6 +184,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         package.simulate(TINY, trace="decisions").save(folder / "runs" / name)
     package.compare(TINY, "round-robin,random", output=folder / "runs" / "policies", workers=1)
     (folder / "steps.csv").write_text(_steps())
+    (folder / "my.csv").write_bytes((ROOT / "examples" / "08_own_table.csv").read_bytes())
+    table = {"arrival": "ts_ms:ms", "prompt": "in_tok", "output": "out_tok"}
+    package.convert_trace(folder / "my.csv", folder / "mine.headway.jsonl.gz", columns=table)
     (folder / "engine.csv").write_text(
         f"{','.join(RECORDED)}\n" + "".join(f"{at},{at + 1},{at + 2},64,8\n" for at in range(5))
     )

@@ -309,6 +309,11 @@ def test_many_pieces_are_merged_in_steps(tmp_path: Path, monkeypatch: pytest.Mon
     assert read(file) == [(at, at + 1, 1) for at in range(100)]
 
 
+def test_a_table_whose_columns_cannot_be_guessed_is_told_what_they_are(tmp_path: Path) -> None:
+    with pytest.raises(HeadwayError, match=r"a table of your own \(its columns are Zeit, ein, aus\), convert it with"):
+        open_trace(write(tmp_path, "Zeit;ein;aus\n0;1;1\n"))
+
+
 def test_commands_print_the_sentence_and_nothing_else(tmp_path: Path, headway: Run) -> None:
     file = write(tmp_path, HEAD + "0,5,-5\n")
     for command in (("convert", str(file), "x.jsonl"), ("inspect", str(file))):

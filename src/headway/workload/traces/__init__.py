@@ -11,7 +11,7 @@ from typing import Final
 
 from headway.config.wording import shown, suggest
 from headway.errors import HeadwayError
-from headway.workload.traces.columns import EXAMPLE, guess_columns, write_columns
+from headway.workload.traces.columns import EXAMPLE, column_names, guess_columns, write_columns
 from headway.workload.traces.columns import NAME as TABLE
 from headway.workload.traces.record import Format, Options, Reader
 from headway.workload.traces.source import check_ordinary, check_text, head
@@ -22,6 +22,7 @@ FIRST: Final = (  # modules whose formats are listed first, in this order
     *("blis", "otel", "records", "vllm_log", "columns"),
 )
 DEFAULTS: Final = Options()
+SHOWN: Final = 12  # maximum number of columns of a table that an error lists
 
 
 _NAMES: Final = dict.fromkeys((*FIRST, *(module.name for module in iter_modules(__path__))))
@@ -51,10 +52,11 @@ def detect(path: pathlib.Path, ask: str = "--format") -> str:
     if first:
         check_text(first[0], path)
     what = "folder" if path.is_dir() else "file"
-    guess = None if path.is_dir() else guess_columns(path)
+    guess, table = guess_columns(path), column_names(path)
     mapping = EXAMPLE if guess is None else write_columns(guess)
-    remedy = f"Set {ask} to one of {', '.join(names or FORMATS)}; or, if it is a table of your own, convert it with "
-    remedy += f"headway trace convert --map {mapping}"
+    remedy = f"Set {ask} to one of {', '.join(names or FORMATS)}; or, if it is a table of your own"
+    remedy += f" (its columns are {', '.join(table[:SHOWN])})" if guess is None and len(table) > 2 else ""
+    remedy += f", convert it with headway trace convert --map {mapping}"
     raise HeadwayError(f"{path.name or path}: cannot detect the format of this {what}. {remedy}.")
 
 

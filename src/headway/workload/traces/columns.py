@@ -125,11 +125,7 @@ def _column_text(column: object) -> str:
 def guess_columns(path: pathlib.Path) -> Columns | None:
     """Guess the column of each field from the names of a table's columns. If a required field has no column, return
     None."""
-    try:
-        names = _names(path)
-    except HeadwayError:
-        return None
-    plain = {re.sub(r"[\W_]+", "", name.lower()): name for name in reversed(names)}
+    plain = {re.sub(r"[\W_]+", "", name.lower()): name for name in reversed(column_names(path))}
     columns: Columns = {}
     for field, usual in FIELDS.items():
         match = next((plain[name] for name in usual if name in plain), None)
@@ -141,6 +137,14 @@ def guess_columns(path: pathlib.Path) -> Columns | None:
             if match is not None:
                 columns[field] = Column(plain[match], with_unit[match])
     return columns if all(field in columns for field in REQUIRED) else None
+
+
+def column_names(path: pathlib.Path) -> list[str]:
+    """Return the names of a table's columns. If the file is not a table, return no names."""
+    try:
+        return [] if path.is_dir() else _names(path)
+    except HeadwayError:
+        return []
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
