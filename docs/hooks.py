@@ -20,8 +20,8 @@ import headway
 from headway.cli.verbs import app
 from headway.config.tables import BLOCK, find_section, key_table
 from headway.report.catalogue import HEADINGS, document, find
+from headway.results.figure_table import FIGURES
 from headway.results.findings import DETECTORS
-from headway.results.ranking import direction, every_figure
 from headway.views.instance import SIGNALS
 
 ROOT = Path(__file__).parent.parent
@@ -155,14 +155,18 @@ def findings() -> str:
 
 
 def metrics() -> str:
-    """Every figure of a summary, and which direction is better."""
+    """Every figure of a summary: its unit, its meaning, and whether low or high is better."""
     parts = [
         "# Figures",
         "This page lists every figure of a summary by its path. `--by`, `--show` and `Comparison` take these paths. "
-        "[Metrics](../metrics.md) defines each of them.",
+        "[Metrics](../metrics.md) has the formula of each. A path ends in a statistic, such as `.p99`, if the figure is "
+        "a distribution.",
     ]
-    rows = ["| Path | Better |", "|---|---|"]
-    rows += [f"| `{path}` | {direction(path) or ''} |" for path in every_figure()]
+    rows = ["| Path | Unit | Better | Meaning |", "|---|---|---|---|"]
+    rows += [
+        f"| `{path.replace('*', 'TIER')}` | {figure.unit} | {figure.better or ''} | {figure.meaning} |"
+        for path, figure in FIGURES.items()
+    ]
     return "\n\n".join([*parts, "\n".join(rows)]) + "\n"
 
 

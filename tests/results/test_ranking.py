@@ -7,7 +7,8 @@ from recorders import MS, facts, fleet, record
 
 from headway.errors import HeadwayError
 from headway.results.metrics import summarise
-from headway.results.ranking import direction, figure, paths, rank
+from headway.results.figure_table import FIGURES, declared
+from headway.results.ranking import direction, every_figure, figure, paths, rank
 from headway.results.recorder import Targets
 
 Named = tuple[str, dict[str, Any]]
@@ -102,3 +103,10 @@ def test_every_path_of_a_summary_but_the_policies_own_and_arrivals_can_rank() ->
     for path in paths(run("a", 1, 2)[1]):
         if not path.startswith(("policy_metrics", "requests.arrived")):
             assert figure(path) == figure(f" {path.replace('_', '-')} ") == path
+
+
+def test_every_figure_of_a_summary_is_declared_and_every_declared_figure_exists() -> None:
+    paths = every_figure()
+    assert [path for path in paths if declared(path) is None] == []
+    used = [declared(path) for path in paths]
+    assert [path for path, figure in FIGURES.items() if not any(figure is other for other in used)] == []

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from headway.config.wording import shown, suggest
 from headway.errors import HeadwayError
+from headway.results.figure_table import Best, declared
 from headway.results.groups import fairness, sessions
 from headway.results.metrics import summarise
 from headway.results.recorder import InstanceStats, Recorder, RunFacts, TierStats
@@ -13,21 +14,8 @@ from headway.results.sample import completed_sample
 from headway.results.scaling import scaling
 from headway.types import Json
 
-Best = Literal["low", "high"]
 Named = tuple[str, Json]
 
-# Prefixes of the paths of figures for which a low or a high value is better. The longest matching prefix decides. A
-# path that matches `NEITHER` or no prefix cannot rank runs.
-LOW: Final = (
-    "duration_s", "preemptions", "rates", "pathology", "requests", "latency", "balance.cv", "cost", "energy", "scaling",
-    "sessions.duration", "tiers.cpu.thrashed_blocks", "tiers.storage.thrashed_blocks", "loads.wait", "transfer.bytes",
-    "transfer.wait", "transfer.time",
-)  # fmt: skip
-HIGH: Final = (
-    "rates.admission", "requests.completed", "throughput", "cache", "balance.jain", "slo", "scaling.slo_per_replica",
-    "fairness", "sessions.completed", "tiers.gpu.hit_ratio", "tiers.cpu.hit_ratio", "tiers.storage.hit_ratio",
-)  # fmt: skip
-NEITHER: Final = ("requests.arrived", "scaling.mean_serving", "scaling.faults")
 MANY: Final = 12  # maximum number of names that an error lists
 # The facts of an empty run, whose summary has every path.
 NOTHING: Final = RunFacts(started_ps=0, ended_ps=0, block_tokens=1, warmup=0, policy_metrics={})
@@ -73,9 +61,8 @@ def every_figure() -> list[str]:
 
 def direction(path: str) -> Best | None:
     """Return whether a low or a high value of this figure is better; None if neither is."""
-    while path and path not in (*LOW, *HIGH, *NEITHER):
-        path = path.rpartition(".")[0]
-    return "low" if path in LOW else "high" if path in HIGH else None
+    figure = declared(path)
+    return None if figure is None else figure.better
 
 
 def value(summary: Json, path: str) -> float | None:
