@@ -23,7 +23,7 @@ class Loader:
         self.links = links
         self.tiers = tiers
         self.active = active  # whether requests may load blocks
-        self.places: list[Place] = []  # where to find the blocks that the first request in the queue can load
+        self.places: list[Place] = []  # stores of the blocks that the first request in the queue can load
         self.loading: dict[Job, Load] = {}
         self.ready: list[Job] = []  # requests whose blocks have arrived, in order of arrival
 

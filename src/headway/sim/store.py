@@ -15,9 +15,9 @@ from headway.errors import InvariantError
 from headway.sim.kv_cache import Stretch
 from headway.types import NEVER
 
-SPARE = 64  # number of stale entries that the order may have in addition to three per valid entry
+SPARE = 64  # number of stale entries that `order` or `levels` may have in addition to three per valid entry
 
-# Fields: first block, end block, number, time of the put, level, key. The type has no length, because mypyc copies
+# Fields: first block, end block, number, time of the put, level, key. The type states no length, because mypyc copies
 # tuples of known length at each read, but spans are compared by identity. The code declares the types of the fields
 # that it reads.
 Span = tuple[Any, ...]
@@ -29,7 +29,7 @@ class Store:
     def __init__(self, blocks: int, ranked: bool = False) -> None:
         self.blocks = blocks
         self.used = 0
-        self.came = 0  # the last number that a span received
+        self.came = 0  # the last number that was assigned to a span
         self.spans: dict[int, list[Span]] = {}  # the spans of each key, in order of blocks
         self.ranked = ranked  # whether the store evicts the lowest level first
         self.order: deque[Span] = deque()  # spans in order of puts, some of them stale
@@ -209,7 +209,7 @@ class Store:
             if spans[-1] is not span:
                 if (len(spans) == 1 and spans[0][2] != number) or (place := _last(spans, span)) < 0:
                     continue
-                order.appendleft(span)  # other spans of the same put may still be stored
+                order.appendleft(span)  # keep the entry, because other spans of the same put may still be stored
                 start, end = spans[place][:2]
             over -= end - start
             if over < 0:  # only the tail is evicted; the head of the span remains

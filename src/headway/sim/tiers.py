@@ -23,7 +23,8 @@ from headway.types import PS_PER_SECOND
 
 THRASH_PS = PS_PER_SECOND  # if content is loaded again within this time after its offload, it counts as thrashed
 Place = tuple[Tier, int, int]  # (fastest store that has the blocks, first block, end block)
-Move = tuple[int, int, int, int, int]  # (time, key, first block, source, target); the end block for a move to the GPU
+# (time, key, block, source, target). The block is the first block of the content; for a move to the GPU, its end block.
+Move = tuple[int, int, int, int, int]
 
 
 class Tiers:
@@ -48,7 +49,7 @@ class Tiers:
         self.counts = engine.kv.eviction == "lfu"
         for tier in tiers:
             tier.users.append(self)
-        self.lent: dict[Job, list[tuple[Tier, int]]] = {}  # extra capacity of stores while blocks move up
+        self.lent: dict[Job, list[tuple[Tier, int]]] = {}  # extra blocks of each store while a job loads
         self.began: dict[Job, int] = {}  # time at which each loading request began to wait
         self.waits: list[int] = []  # durations of waits that have ended
         self.log: list[Move] | None = None  # log of moves; None if they are not reported
@@ -90,7 +91,7 @@ class Tiers:
                     if covered > at:
                         to = min(covered, to)
                         break
-                    to = tier.store.first_in(key, at, to)  # from block `to` on, this store may have the content
+                    to = tier.store.first_in(key, at, to)  # this store has no block between `at` and the new `to`
                 else:
                     if last is not None:
                         lying.append((last, since, at))
@@ -174,7 +175,7 @@ class Tiers:
         cache = self.cache
         assert isinstance(cache, RankedCache)
         for tier in reversed(self.tiers):
-            own = 0 if self.eager or tier.shared else 1  # a copy that the store keeps has already counted this use
+            own = 0 if self.eager or tier.shared else 1  # a copy that stays in the store has counted this use already
             for key, first, last, _ in content:
                 for left, right, _, _, count, _ in tier.store.within(key, first, last):
                     cache.lift(key, left, right, count + own)
