@@ -51,7 +51,7 @@ class Waiting(Struct, eq=False):
     band: Band
     lane: Lane
     left: bool = False  # whether the request has left the queue
-    reason: str = ""  # reason of a timeout or rejection
+    reason: str = ""  # reason of its timeout or rejection, if any
 
 
 class Lane(Struct, eq=False):
@@ -88,7 +88,7 @@ class Band(Struct, eq=False):
     name: str
     lanes: defaultdict[str, Lane] = field(default_factory=lambda: defaultdict(Lane))  # tenant -> lane
     members: OrderedDict[int, Waiting] = field(default_factory=OrderedDict)  # request id -> entry, the newest last
-    turns: list[tuple[int, int, Lane]] = []  # heap of the lanes that wait for a turn
+    turns: list[tuple[int, int, Lane]] = []  # heap: (rank, number of its first request, lane) of each waiting lane
     clock: int = 0  # with weighted fairness: rank of the last turn; otherwise: highest rank assigned so far
 
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 class SharedStore(Struct, eq=False):
     level: int
-    stretches: dict[int, tuple[int, int]] = {}  # key of a run -> first block, end block
+    stretches: dict[int, tuple[int, int]] = {}  # key of a run -> (first block, end block)
 
     def put(self, key: int, start: int, end: int) -> None:
         if start >= end:
