@@ -31,7 +31,7 @@ US: Final = 1_000_000  # microseconds in a second
 UNIT: Final = 1 << 20
 MEDIA: Final = (("image_tokens", "image_count"), ("audio_tokens", "audio_count"), ("video_tokens", "video_count"))
 
-Arrival = tuple[int, int, Record]  # time in microseconds, index of the client, request
+Arrival = tuple[int, int, Record]  # (time in microseconds, index of the client, request)
 
 
 def tell(path: pathlib.Path, first: list[bytes]) -> bool:

@@ -69,8 +69,8 @@ class Context(Struct):
     """The state of a session after its latest round: the blocks of that round's prompt, and its times."""
 
     blocks: list[tuple[int, int]] = field(default_factory=list)
-    tokens: int = 0  # length of the latest prompt
-    ids: int = 0  # number of ids used so far
+    tokens: int = 0  # number of tokens in the latest prompt
+    ids: int = 0  # number of block ids used so far
     turn: int = 0
     round_index: int = 0
     first_ps: int | None = None
