@@ -21,7 +21,8 @@ class Clock:
         self.begins: list[int] = []  # indices of the instances that are at a step boundary now
 
     def note_change(self, index: int, before: int, begins: bool) -> None:
-        """Schedule an instance that can begin a step now, or whose run was cut; `before` is the run's previous end."""
+        """Schedule an instance that can begin a step now (`begins`) or whose run was cut. `before` is the previous end
+        of the run."""
         if begins:
             self.begins.append(index)
         elif (end := self.instances[index].run.end) != before:

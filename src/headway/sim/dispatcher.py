@@ -180,8 +180,8 @@ class Dispatcher:
         self.cluster.ended.append(job)
 
     def pass_on(self, now: int) -> None:
-        """Pass requests whose prompt, or its first chunk, has been computed on to their decode instances, in order of
-        request."""
+        """Continue the handover of each request whose prompt, or a chunk of the prompt, has just been computed. Process
+        the requests in order."""
         handed = self.cluster.handed
         if len(handed) > 1:
             handed.sort(key=by_row)

@@ -197,7 +197,7 @@ class Instance:
             return
         if job is batch.partial:
             batch.partial = None
-        self.queue.refused = None  # if the refused request shares blocks of this prompt, it now needs fewer new blocks
+        self.queue.refused = None  # a refused request that shares blocks of this prompt may now need fewer new blocks
         if self.cache.stored is not None:
             self.cache.note(job.holds)
             self.scheduler.stirred = True

@@ -37,7 +37,7 @@ class Store:
         self.most = SPARE  # maximum number of entries in `order` or `levels`; above it, stale entries are dropped
 
     def covered_to(self, key: int, at: int) -> int:
-        """Return the end of the blocks of a key that are stored without a gap from `at` on."""
+        """Return the first block of a key at or after block `at` that is not stored."""
         spans = self.spans.get(key)
         if spans is None:
             return at
@@ -64,7 +64,7 @@ class Store:
         return inside
 
     def first_in(self, key: int, start: int, end: int) -> int:
-        """Return the first stored block of a key between `start` and `end`; if there is none, return `end`."""
+        """Return the first stored block of a key between `start` and `end`. If there is none, return `end`."""
         inside = self.within(key, start, end)
         return inside[0][0] if inside else end
 
@@ -81,8 +81,8 @@ class Store:
         return count
 
     def put(self, content: list[Stretch], at: int) -> int:
-        """Store the blocks as the most recent ones, each stretch more recent than the one before. Return how many of
-        them were not stored yet."""
+        """Store the blocks as the most recent blocks, each stretch more recent than the stretch before it. Return how
+        many of the blocks were not stored yet."""
         fresh = 0
         known, order, number = self.spans, self.order, self.came
         for key, start, end, level in content:
@@ -263,7 +263,7 @@ def _end(spans: list[Span], end: int) -> int:
 
 
 def _last(spans: list[Span], came: Span) -> int:
-    """Return the position of the last remaining span of a put; if none remains, return -1."""
+    """Return the position of the last remaining span of a put. If no span of the put remains, return -1."""
     place = _end(spans, came[1]) - 1
     while place >= 0 and spans[place][2] != came[2]:
         place = place - 1 if spans[place][0] > came[0] else -1

@@ -49,7 +49,7 @@ class Tiers:
         self.counts = engine.kv.eviction == "lfu"
         for tier in tiers:
             tier.users.append(self)
-        self.lent: dict[Job, list[tuple[Tier, int]]] = {}  # extra blocks of each store while a job loads
+        self.lent: dict[Job, list[tuple[Tier, int]]] = {}  # job -> (store, number of its extra blocks)
         self.began: dict[Job, int] = {}  # time at which each loading request began to wait
         self.waits: list[int] = []  # durations of waits that have ended
         self.log: list[Move] | None = None  # log of moves; None if they are not reported
@@ -64,7 +64,7 @@ class Tiers:
         return self.log
 
     def match(self, runs: Runs, start: int, limit: int) -> int:
-        """Return the end of the blocks from `start` on that the stores have without a gap, at most `limit`."""
+        """Return the first block at or after block `start` that no store has, but at most `limit`."""
         places = self.places(runs, start, limit)
         return places[-1][2] if places else start
 

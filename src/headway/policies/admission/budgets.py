@@ -46,7 +46,7 @@ class MaxConcurrency:
         return ADMIT
 
     def permit(self, request: Request, targets: Sequence[InstanceView]) -> Reject | None:
-        """Return a rejection if one of the request's chosen targets has no free permit; otherwise None."""
+        """If one of the request's chosen targets has no free permit, return a rejection. Otherwise return None."""
         for view in targets:
             if self.in_use.get(permit_of(view), 0) >= self.max_queue:
                 return FULL

@@ -281,7 +281,7 @@ def estimated_ttft(view: Any, tokens: Any) -> float:
 
 
 def attainment(pool: Any) -> float | None:
-    """Return the lowest attainment of all classes; None if no class has one."""
+    """Return the lowest SLO attainment of all classes. If no class has an attainment, return None."""
     shares: dict[str, float] = pool.attainment
     return min(shares.values(), default=None)
 
