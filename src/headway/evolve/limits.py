@@ -41,7 +41,7 @@ ALLOWED: Final = """
     getrandom getrusage getrlimit ugetrlimit sysinfo uname exit exit_group
 """
 WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-# Allowed ioctls: they read the state and the size of a terminal and the number of readable bytes, or set close-on-exec.
+# Allowed ioctls: read the state and size of a terminal, read the number of readable bytes, and change close-on-exec.
 IOCTLS: Final = (0x5401, 0x5413, 0x541B, 0x5450, 0x5451)
 UNKNOWN: Final = ("clone3", "openat2", "faccessat2")  # calls that get ENOSYS, so that the C library uses older calls
 

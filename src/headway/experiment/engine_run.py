@@ -13,7 +13,7 @@ from headway.results.recorded import Served, read_recorded, served_requests
 from headway.results.result import Result
 from headway.scenario.scenario import Scenario
 
-HELD_OUT: Final = 4  # one in this many requests is held out of the fit
+HELD_OUT: Final = 4  # every HELD_OUT-th request is held out of the fit
 FEWEST: Final = 40  # minimum number of requests for a fit
 SIMULATION: Final = "held-out requests"
 Pairs = list[tuple[Served, Served]]  # (simulated, recorded) pair of each request

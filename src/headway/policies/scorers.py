@@ -174,7 +174,7 @@ class NoHitLru(Prefixed):
 
     def bind(self, context: Context) -> None:
         super().bind(context)
-        self._used = [0] * len(context.instances)  # by instance: number of its last cold request; 0 if there was none
+        self._used = [0] * len(context.instances)  # by instance: sequence number of its last cold request; 0 if none
         self._cold: int | None = None  # id of the last scored request, if it was cold
         self._count = 0
 

@@ -45,7 +45,7 @@ class Handover:
         self.begun = False  # whether the request has been queued at the decode instance
         self.begun_ps = -1  # when the transfer began, because the decode instance had room; -1 before that
         self.computed = False  # whether the whole prompt has been computed
-        self.load: Load | None = None  # the load of the prompt's blocks at the decode instance; None until it has room
+        self.load: Load | None = None  # the load of the prompt's blocks; None until the decode instance has room
         self.goal = 0  # value of the link's `progress` at which the last chunk sent so far leaves the link
         self.sent = 0  # number of prompt tokens that are at the decode instance or in transfer to it
 

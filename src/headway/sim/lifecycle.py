@@ -38,7 +38,7 @@ class Lifecycle:
         self.places = [
             Place(pool.first + number, pool, setup) for pool in setup.pools for number in range(pool.maximum)
         ]
-        self.heap: list[tuple[int, int, int, str]] = []  # timetable: (time, index, sequence number, next state)
+        self.heap: list[tuple[int, int, int, str]] = []  # timetable: (time, place index, entry number, next state)
         self.numbered = 0
         self.faults = sorted(setup.faults, key=lambda fault: fault.at_ps)
         self.fault = 0  # position of the next fault in `faults`

@@ -26,7 +26,7 @@ class Load:
         self.instance = instance
         self.job = job
         self.start = start  # first block of the load
-        self.end = end  # the block after the last one
+        self.end = end  # block after the last block of the load
         self.left = 0  # number of the load's transfers that have not arrived
         self.links: list[int] = []  # numbers of the links that carry the transfers
         self.awaited = True  # False after the request's client has given up
@@ -37,7 +37,8 @@ class Link:
         self.bandwidth = bandwidth  # bytes per second
         self.latency_ps = latency_ps
         self.leaving: list[int] = []  # for each transfer, the `progress` at which it leaves the link; sorted
-        self.awaited: list[tuple[int, int, Load]] = []  # heap of awaited transfers: (final `progress`, number, load)
+        # Heap of the transfers that requests wait for: (`progress` at which it leaves the link, number, load).
+        self.awaited: list[tuple[int, int, Load]] = []
         self.under_way: deque[tuple[int, Load]] = deque()  # transfers that have left the link: (arrival, load)
         self.progress = 0
         self.since = 0  # time of the last update of `progress`

@@ -86,7 +86,7 @@ class Losses:
                 continue
             where = index
             handover = job.handover or job.awaits
-            if handover is not None:  # only the decode job continues; it keeps the prefill done so far
+            if handover is not None:  # only the decode job continues, with the progress of the prefill job
                 self.leave_other(now, index, job, handover)
                 source, job, where = handover.source, handover.target, handover.decode
                 job.started, job.prefilled = source.started, source.prefilled

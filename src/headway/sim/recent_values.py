@@ -4,7 +4,7 @@ from collections import deque
 
 from headway.types import PS_PER_SECOND
 
-HIT_REQUESTS = 100  # number of requests that the hit rate covers, the most recently started ones
+HIT_REQUESTS = 100  # the hit rate covers this number of the most recently started requests
 MOVES_WINDOW_PS = 10 * PS_PER_SECOND
 
 

@@ -31,7 +31,8 @@ class SimulatedCluster:
         self.handed: list[Job] = []  # requests whose prompt, or its first chunk, became ready for handover now
         self.links = Links()
         self.outgoing: dict[int, int] = {}  # index of a prefill instance -> number of its outgoing link
-        self.gauges: dict[int, Gauge] = {}  # KV use of instances with stores; of all instances if the run is traced
+        # Index of an instance -> its KV use over time. Without tracing, only instances with stores have an entry.
+        self.gauges: dict[int, Gauge] = {}
         self.shared: dict[tuple[str, str], Tier] = {}  # (pool, name of the store) -> shared store
         self.instances = [self.build_instance(engine, scheduler) for engine in setup.engines]
 

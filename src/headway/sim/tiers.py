@@ -50,8 +50,8 @@ class Tiers:
         for tier in tiers:
             tier.users.append(self)
         self.lent: dict[Job, list[tuple[Tier, int]]] = {}  # job -> (store, number of its extra blocks)
-        self.began: dict[Job, int] = {}  # time at which each loading request began to wait
-        self.waits: list[int] = []  # durations of waits that have ended
+        self.began: dict[Job, int] = {}  # request -> time at which it began to wait for its blocks
+        self.waits: list[int] = []  # durations of the waits for blocks that have ended
         self.log: list[Move] | None = None  # log of moves; None if they are not reported
         self.down: MoveRate | None = None  # rate of moves from the GPU; None if no policy reads it
         self.up: MoveRate | None = None  # rate of moves to the GPU; None if no policy reads it
@@ -85,7 +85,7 @@ class Tiers:
                     if spans is None:
                         continue
                     first = spans[0]
-                    if first[0] <= at and to <= first[1]:  # the most frequent case
+                    if first[0] <= at and to <= first[1]:  # the most frequent case: the first span has all these blocks
                         break
                     covered = tier.store.covered_to(key, at)
                     if covered > at:

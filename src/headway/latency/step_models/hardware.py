@@ -59,7 +59,7 @@ class Hardware:
         ]
         # For steps without chunks: (time without context, increase per step). The index is the number of decodes.
         self._decode: list[tuple[int, int]] = []
-        self._decodes: list[int] = []  # attention time without context; the index is the number of decodes
+        self._decodes: list[int] = []  # by number of decodes: attention time that does not depend on context
         self._sequences: list[int] = []
         self._tokens: dict[int, int] = {}
         # Length of a chunk -> (time without past, time per past token, increase per step).

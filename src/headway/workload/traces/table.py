@@ -40,7 +40,7 @@ class Trace:
 
     def __init__(self, info: Info) -> None:
         self.info = info
-        self.arrival_ps = array("q")  # info.clock says from which start it counts
+        self.arrival_ps = array("q")  # arrival times; `info.clock` says from which start they count
         self.prompt_tokens = array("q")
         self.output_tokens = array("q")
         self.blocks = RunTable()
