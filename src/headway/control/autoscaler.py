@@ -19,7 +19,7 @@ from headway.types import NEVER, PS_PER_SECOND, REDIRECTED, RETRIED, SERVING, Re
 from headway.views.events import Event, Finished, FirstToken, Handed, InstanceChanged, Routed
 from headway.views.pool import NOTHING, PoolView
 
-KEPT_PS: Final = 600 * PS_PER_SECOND  # longest window that a policy without `windows_s` may read
+KEPT_PS: Final = 600 * PS_PER_SECOND  # maximum window that a policy without `windows_s` may read
 MOST_MOVING: Final = 10_000  # maximum number of redirected requests that are remembered until they are sent again
 EMPTY: Final = ("stopped", "provisioning", "loading", "unreachable")  # states in which an instance has no requests
 AtLeast0 = Annotated[float, Meta(ge=0)]
@@ -56,7 +56,7 @@ class Triggers(Struct, frozen=True):
 class Decision(Struct, frozen=True):
     """A change of the number of replicas of a pool."""
 
-    pool: int  # index of the pool
+    pool: int  # index of the pool in `Autoscaler.pools`
     before: int
     after: int
     reason: str
@@ -69,7 +69,7 @@ class Stay(Struct, eq=False):
     tokens: int  # number of prompt tokens
     index: int  # index of the instance that generates the answer
     pool: PoolView
-    prefill: PoolView | None = None  # the pool that computes the prompt; None if `pool` does
+    prefill: PoolView | None = None  # the pool that computes the prompt; None if `pool` computes it
     prefill_index: int = NOTHING
     waits: bool = False  # whether the prefill pool has not yet computed the prompt
     first_ps: int = NOTHING
@@ -90,15 +90,15 @@ class Autoscaler:
     ) -> None:
         self.pools = tuple(pools)
         self.policies = tuple(policies)
-        # Static pools are never checked, so they do not replace a crashed replica.
+        # Indices of the pools that are checked. Static pools are not, so they do not replace a crashed replica.
         self.scalable = [number for number, policy in enumerate(self.policies) if not isinstance(policy, Static)]
         self.interval_ps = interval_ps
         self.triggers = triggers
         self.window_ps = window_ps
         self.met = met
         self.places = {view.index: pool for pool in self.pools for view in pool.views}
-        self.stays: dict[int, Stay] = {}  # stays by request id
-        self.moving: dict[int, int] = {}  # times of the first tokens of redirected requests, by request id
+        self.stays: dict[int, Stay] = {}  # request id -> stay
+        self.moving: dict[int, int] = {}  # id of a redirected request -> time of its first token
         self.start_ps = self.checked_ps = 0
         self.next_ps = NEVER
         if triggers is not None:

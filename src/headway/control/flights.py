@@ -18,12 +18,12 @@ class Flight(Struct, eq=False, gc=False):
     request: Request
     view: InstanceView
     cached: int  # number of prompt tokens that are expected in the instance's cache
-    pending: int  # number of prompt tokens that are expected to be computed; 0 after the first token
+    pending: int  # number of prompt tokens that the instance is expected to compute; 0 after the first token
     priority: float
     hints: Hints
-    reason: str = ""  # the reason that the policy gave
+    reason: str = ""  # the reason that the policy gave for the route
     prefill: InstanceView | None = None  # the instance that computes the prompt, if it is not `view`; None afterwards
-    first_ps: int = -1  # time of the first token; -1 before it
+    first_ps: int = -1  # time of the first token; -1 if there is none yet
 
 
 class Queued:
@@ -43,8 +43,8 @@ class Unserved(Reject, frozen=True, gc=False):
     """The answer for a request that waited too long for an instance to start."""
 
 
-Answer = Flight | Reject | TimedOut | Queued | None  # None if the request waits and `ControlPlane.wake` answers later
-Decision = tuple[Request, Answer]  # the answer to a request that has waited
+Answer = Flight | Reject | TimedOut | Queued | None  # None: the request waits, and `ControlPlane.wake` answers later
+Decision = tuple[Request, Answer]  # a request that has waited, and the answer to it
 
 
 class Flights(Struct, eq=False):

@@ -7,7 +7,7 @@ from headway.policies.context import Context
 from headway.types import Delay, Priority, Reject, Request, Route
 from headway.views.cluster import ClusterView
 
-Forced = Mapping[int, tuple[str, str | None]]  # request id -> (target, prefill instance) that replace its first route
+Forced = Mapping[int, tuple[str, str | None]]  # request id -> forced (target, prefill instance) of its first route
 UNFORCED: Final[Forced] = {}
 
 

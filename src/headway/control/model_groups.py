@@ -23,8 +23,8 @@ class Group:
         self.instances = reachable(members)  # the members that can serve now
         self.empty_ps = NEVER  # time since which no member can serve; NEVER if a member can serve
         self.flow: Any = None
-        # Requests that wait for an instance, oldest first. An OrderedDict, because repeatedly removing the first entry
-        # of a plain dict takes quadratic time.
+        # Requests that wait for an instance, by request id and oldest first. This is an OrderedDict, because repeatedly
+        # removing the first entry of a plain dict takes quadratic time.
         self.stranded: OrderedDict[int, Stranded] = OrderedDict()
 
     def refresh(self, now_ps: int) -> None:
@@ -75,7 +75,7 @@ class ModelGroups:
 
     def __init__(self, views: Sequence[InstanceView]) -> None:
         self._groups = _group(views)
-        # Empty if no instance names its models: then the only group serves every model.
+        # The dict is empty if no instance names its models: then the only group serves every model.
         self.by_name = {name: group for group in self._groups for name in group.names}
 
     def of(self, model: str) -> Group | None:

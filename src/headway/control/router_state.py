@@ -53,7 +53,7 @@ class RouterState:
         self.instances = cluster.instances if instances is None else instances
         self.tenants = Tenants(cluster)
         self.totals = Totals(cluster)
-        self.served: dict[int, Recent] = {}  # recent values by instance index; empty while the views do not show them
+        self.served: dict[int, Recent] = {}  # instance index -> recent values; empty while the views do not show them
         self.show(signals)
 
     def show(self, names: Collection[str]) -> None:

@@ -32,7 +32,7 @@ class WaitingRoom:
         self.on_dequeued = on_dequeued
         self.next_ps = NEVER
         self.delayed: list[tuple[int, int, int, Request]] = []  # heap: (end of delay, id, number of delays, request)
-        self.delayed_until: dict[int, int] = {}  # end of the delay by request id; removed if the client gives up
+        self.delayed_until: dict[int, int] = {}  # request id -> end of its delay; removed if the client gives up
         self._asked_again = (-1, 0)  # (id, number of delays) of the request whose delay ended last
         self._add_queues()
 
@@ -49,7 +49,7 @@ class WaitingRoom:
 
     def set_next(self) -> None:
         delayed = self.delayed
-        while delayed and self.delayed_until.get(delayed[0][1]) != delayed[0][0]:  # the client gave up
+        while delayed and self.delayed_until.get(delayed[0][1]) != delayed[0][0]:  # stale: the client gave up
             heappop(delayed)
         self.next_ps = delayed[0][0] if delayed else NEVER
         for group in self.groups:

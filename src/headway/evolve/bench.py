@@ -71,7 +71,7 @@ class Bench:
         answers = self._run(list(missing.values()), left_s)
         for (key, explain), answer in zip(missing, answers, strict=True):
             record = self._record(answer)
-            if record is None:  # do not cache this: at another time the run may stay within limits
+            if record is None:  # do not cache the failure, because a later run may stay within limits
                 record = Record(error=answer.why if isinstance(answer, Failure) else "the run returned no figures.")
             else:
                 self.cache.keep(key, record)

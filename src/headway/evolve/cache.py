@@ -39,7 +39,7 @@ class Record(Struct, frozen=True, omit_defaults=True):
 
     figures: dict[str, float | None] = {}
     error: str | None = None
-    told: str | None = None  # the summary in words
+    told: str | None = None  # summary of the run in words, if it was requested
 
     def has(self, figures: tuple[str, ...], words: bool) -> bool:
         """Return whether the record has these figures and, if `words` is true, the summary in words. For a record with

@@ -81,7 +81,7 @@ class Evaluation(Displayed, Struct, frozen=True):
     stopped: str | None = None  # the reason why the cascade skipped the other cases
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return a row for each case: its gains over the baseline, as shares, and its figures."""
+        """Return a row for each case: its gains over the baseline, as fractions, and its figures."""
         return columns_of(cells(asdict(case)) for case in self.cases)
 
     def workloads(self) -> dict[str, list[CaseResult]]:

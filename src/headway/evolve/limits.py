@@ -41,16 +41,17 @@ ALLOWED: Final = """
     getrandom getrusage getrlimit ugetrlimit sysinfo uname exit exit_group
 """
 WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-IOCTLS: Final = (0x5401, 0x5413, 0x541B, 0x5450, 0x5451)  # terminal state and size, readable bytes, close-on-exec
-UNKNOWN: Final = ("clone3", "openat2", "faccessat2")  # they get ENOSYS, so that the C library falls back to older calls
+# Allowed ioctls: read the state and size of a terminal, read the number of readable bytes, and change close-on-exec.
+IOCTLS: Final = (0x5401, 0x5413, 0x541B, 0x5450, 0x5451)
+UNKNOWN: Final = ("clone3", "openat2", "faccessat2")  # calls that get ENOSYS, so that the C library uses older calls
 
 
 class Limits(Struct, frozen=True):
     """Limits of one call in a disposable process."""
 
-    memory_mb: int = 2048  # limit in addition to the memory of the parent process
-    cpu_s: float = 60.0  # rounded up to whole seconds
-    deadline_s: float = 60.0  # limit on wall-clock time
+    memory_mb: int = 2048  # maximum memory in MB, in addition to the memory of the parent process
+    cpu_s: float = 60.0  # maximum CPU time, rounded up to whole seconds
+    deadline_s: float = 60.0  # maximum wall-clock time
     result_mb: int = 64
 
     def __post_init__(self) -> None:
@@ -71,7 +72,7 @@ def confine(limits: Limits) -> None:
         ("RLIMIT_NPROC", 0, 0),
         ("RLIMIT_CORE", 0, 0),
     ):
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # the operating system lacks this limit
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # some systems lack this limit
             resource.setrlimit(getattr(resource, name), (soft, hard))
     signal.alarm(ceil(limits.deadline_s) + 1)  # this ends the process even if the zygote has ended
     control(PR_SET_NO_NEW_PRIVS, 1)

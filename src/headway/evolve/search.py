@@ -16,7 +16,8 @@ from headway.evolve.suite import Suite
 from headway.experiment.runner import Runner
 from headway.policies.bundle import Bundle
 
-Progress = Callable[[int, int, float | None], None]  # called with evaluated candidates, total, best fitness
+# Called with the number of evaluated candidates, the number of all candidates, and the best fitness so far.
+Progress = Callable[[int, int, float | None], None]
 
 
 class Searcher(Protocol):

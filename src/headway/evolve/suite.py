@@ -51,7 +51,7 @@ class Suite(Struct, frozen=True):
 
     name: str
     objectives: tuple[Objective, ...]
-    baseline: Json  # policies by stage
+    baseline: Json  # stage -> policy of the baseline
     parts: dict[str, tuple[Case, ...]]
     cascade: Cascade | None = None
     deadline_s: float = 60.0  # wall-clock limit of one simulation

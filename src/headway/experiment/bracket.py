@@ -21,7 +21,7 @@ FURTHEST: Final = 1024  # maximum factor by which a search multiplies or divides
 
 
 def fewest(ask: Ask[int], low: int, high: int, guess: int) -> int | None:
-    """Return the smallest number from `low` to `high` for which `ask` says yes; None if it says no to `high`."""
+    """Return the smallest number from `low` to `high` to which `ask` says yes. If it says no to `high`, return None."""
     no, yes = low - 1, high + 1
     number = min(max(guess, low), high)
     while no + 1 < yes:
@@ -155,7 +155,7 @@ class Mixes:
             yield from self._cheaper(best, places[1:], mix)
 
     def _top(self, counts: Counts, best: Counts) -> Counts | None:
-        """Return the largest mix of a column that is better than `best`; None if no mix of the column is better."""
+        """Return the largest mix of a column that is better than `best`. If no mix of it is better, return None."""
         last, key = self._order[-1], self._space.key(best)
         low, high = self._pools[last].low, self._pools[last].high
         if self._space.key(counts) >= key:
@@ -178,7 +178,7 @@ class Mixes:
             best = better
 
     def _of_all(self, best: Counts | None) -> Counts | None:
-        """Return the best of all cheaper mixes to which `ask` says yes; if there is no such mix, return `best`."""
+        """Return the best of all cheaper mixes to which `ask` says yes. If there is no such mix, return `best`."""
         bound = tuple(pool.high for pool in self._pools) if best is None else best
         cheaper = sorted(filter(self._space.serves, self._cheaper(bound, self._order)), key=self._space.key)
         good = (mix for place, mix in enumerate(cheaper) if self._ask(mix, cheaper[place + 1 : place + 1 + AHEAD]))

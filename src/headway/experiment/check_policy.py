@@ -24,7 +24,7 @@ class PolicyCheck(Document):
     _view: ClassVar[str] = "headway.report.notebook:policy_check_view"
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return a row for each error; without errors, a row for each parameter."""
+        """Return a row for each error. If there are no errors, return a row for each parameter."""
         if self["rejections"]:
             return columns_of(self["rejections"])
         return columns_of(
@@ -71,7 +71,7 @@ def _document(file: str, bundle: Json | None, policies: list[tuple[Json | None, 
 def _source(file: str, source: str, stage: str | None) -> PolicyCheck:
     stage = stage or stage_of(source)
     if stage is None:
-        wrong = check(source, "routing")  # report errors that do not depend on the stage first
+        wrong = check(source, "routing")  # first report errors that do not depend on the stage
         if wrong and wrong[0].construct != "routing":
             return _document(file, None, [(None, [_rejection(file, "routing", None, fault) for fault in wrong])])
         raise HeadwayError(f"{file}: the stage cannot be determined from its functions. Name the stage with --stage.")
@@ -79,7 +79,7 @@ def _source(file: str, source: str, stage: str | None) -> PolicyCheck:
 
 
 def _policy(stage: str, spec: Any, where: str) -> tuple[Json | None, list[Json]]:
-    """Return the description of a policy; if it has errors, return None and the errors."""
+    """Return the description of a policy. If the policy has errors, return None and the errors."""
     name, parameters = registry.split(spec, f"policies.{stage}")
     written = name in WRITTEN
     try:

@@ -39,14 +39,15 @@ class Comparison(Displayed, Struct, frozen=True):
     scenario: Json
     ranked: list[tuple[str, Json]]
     verdict: str
-    oracles: tuple[str, ...] = ()  # policies that read the true state; ranked best only if all do
+    oracles: tuple[str, ...] = ()  # policies that read the true state; `best` is one of them only if all policies do so
     by: str | None = None  # the figure to rank by, if the caller named one
     stage: str = "routing"
     seeds: int = 1
     baseline: str | None = None
     paired: list[Json] | None = None
     runs: dict[str, list[Json]] = {}
-    aside: dict[str, str] = {}  # kinds of templates and controls, if all policies run: ranked last, never the best
+    # Label of a template or control -> its kind, if all policies run. These policies rank last and are never the best.
+    aside: dict[str, str] = {}
 
     @property
     def best(self) -> str:

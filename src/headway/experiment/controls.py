@@ -175,7 +175,7 @@ def _cap_turns(resolved: Json) -> Json:
 
 
 def _uncappable(workload: Json) -> str | None:
-    """Say why a workload has no sessions to shorten; None if it has sessions."""
+    """Return a sentence that says why a workload has no sessions to shorten. If it has sessions, return None."""
     trace = workload.get("trace")
     if trace is None:
         return f"{CAPPED} did not run: it needs a trace with sessions (workload.trace), and this workload is generated."

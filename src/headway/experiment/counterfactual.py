@@ -46,7 +46,7 @@ def _ms(ps: int | None) -> float | None:
 
 
 class Pair(Struct, frozen=True):
-    """A possible target of a request, and its prefill instance; -1 if the target computes the prompt itself."""
+    """A possible target of a request, and its prefill instance. `prefill` is -1 if the target computes the prompt."""
 
     target: int
     prefill: int = -1

@@ -13,10 +13,10 @@ from headway.results.recorded import Served, read_recorded, served_requests
 from headway.results.result import Result
 from headway.scenario.scenario import Scenario
 
-HELD_OUT: Final = 4  # one in this many requests is held out of the fit
+HELD_OUT: Final = 4  # every HELD_OUT-th request is held out of the fit
 FEWEST: Final = 40  # minimum number of requests for a fit
 SIMULATION: Final = "held-out requests"
-Pairs = list[tuple[Served, Served]]  # pairs of the same request, simulated and recorded
+Pairs = list[tuple[Served, Served]]  # (simulated, recorded) pair of each request
 
 
 class EngineRun:
@@ -24,7 +24,7 @@ class EngineRun:
 
     def __init__(self, path: str | Path, scenario: Scenario, progress: Callable[[int], None] | None) -> None:
         requests = read_recorded(path)
-        is_folder = Path(path).is_dir()  # of a run folder of live traffic, only completed requests are replayed
+        is_folder = Path(path).is_dir()  # a run folder of live traffic, of which only completed requests are replayed
         self.requests = [each for each in requests if each.e2e_ps is not None] if is_folder else requests
         self.path, self.progress = path, progress
         self.forced = placement(path, scenario)

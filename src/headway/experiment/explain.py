@@ -22,7 +22,7 @@ class Explanation(Document):
     _view: ClassVar[str] = "headway.report.notebook:explanation_view"
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return a row for each candidate; none if the request was not routed."""
+        """Return a row for each candidate. If the request was not routed, return no rows."""
         decision = self["decision"]
         return columns_of([] if decision is None else map(cells, decision["candidates"]))
 
@@ -54,7 +54,7 @@ def explain(
     if "shadow" not in result.summary():
         document["request"]["believed_tokens"] = None  # no policy of the run predicts cached tokens
     live = bool(result.scenario.get("live"))
-    if live and "shadow" not in result.summary():  # engines report no hits, so the column has the router's belief
+    if live and "shadow" not in result.summary():  # engines report no hits, so the column has the router's estimate
         document["request"] |= {"believed_tokens": facts["cached_tokens"], "cached_tokens": None}
     if not decisions:
         return document
@@ -69,7 +69,7 @@ def explain(
     document["taken_again"] = [
         {"at_s": each.at_ps / PS_PER_SECOND, "target": ids[each.target], "reason": each.reason} for each in later
     ]
-    if later or document["request"]["cached_tokens"] is None:  # the column describes the last target
+    if later or document["request"]["cached_tokens"] is None:  # the column describes only the last target
         own = next(each for each in document["decision"]["candidates"] if each["id"] == ids[first.judged])
         own["true"]["cached_tokens"] = None
     return document

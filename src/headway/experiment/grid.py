@@ -154,7 +154,7 @@ def _expand(item: Any, unit: str, where: str) -> list[Any]:
 
 
 def _quantity(text: Any) -> tuple[Decimal, str] | None:
-    """Split a string into a number and its unit, which may be empty; None if the string is not a quantity."""
+    """Split a string into a number and its unit, which may be empty. If it is not a quantity, return None."""
     match = QUANTITY.fullmatch(str(text).strip())
     return None if match is None else (Decimal(match[1].replace("_", "")), match[2].strip())
 
@@ -173,7 +173,7 @@ def _with_unit(value: Any, unit: str) -> Any:
 
 
 def _at(data: Any, keys: Sequence[str]) -> Any:
-    """Return the value at a path of a resolved scenario; None if the path does not exist."""
+    """Return the value at a path of a resolved scenario. If the path does not exist, return None."""
     for key in keys:
         if isinstance(data, list):
             data = data[int(key)] if key.isdecimal() and int(key) < len(data) else None

@@ -47,7 +47,7 @@ class ProfileDetails(Document):
 
 
 def hardware(name: str | None = None, model: str = MODEL, tp: int = 1) -> Profiles | ProfileDetails:
-    """Return all profiles; with a name or file, return that profile with its constants and examples of step times."""
+    """Return all profiles. If a name or file is set, return that profile with its constants and example step times."""
     if name is None:
         entries = gpus().entries
         return Profiles(profiles=[_about(read_profile(each, gpu, "gpu"), gpu) for each, gpu in entries.items()])

@@ -25,7 +25,7 @@ NOTHING = Targets()
 
 
 def life_setup(scenario: Scenario, setup: ClusterSetup, build: Callable[[Any, str], Any]) -> LifeSetup | None:
-    """Return the scaling and faults of a run; None if all instances run from start to end."""
+    """Return the scaling and faults of a run. If all instances run from start to end, return None."""
     scaled = pools(scenario.cluster, build)
     named = scenario.scaling is not None or bool(scenario.faults)
     if not named and static(scaled) and not any(pool.scales() for pool in scenario.cluster.scaling_pools().values()):
@@ -63,7 +63,7 @@ def draws(spec: Any, where: str) -> Callable[[Random], Callable[[], int]]:
 
 
 def autoscaler(scenario: Scenario, setup: ClusterSetup, life: LifeSetup) -> Autoscaler | None:
-    """Return the autoscaler of a run; None if all pools keep their size."""
+    """Return the autoscaler of a run. If all pools keep their size, return None."""
     if static(life.pools):
         return None
     watches = []

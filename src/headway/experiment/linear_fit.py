@@ -29,7 +29,7 @@ from headway.types import Json
 
 HOLD: Final = 3e-3  # weight of the penalty on each logarithm, relative to the errors
 MEANS: Final = 0.5  # weight of the error of a mean, relative to the errors of all requests together
-USUAL: Final = 0.1  # errors above this value count linearly, smaller ones as squares
+USUAL: Final = 0.1  # errors above this value count linearly; smaller errors count quadratically
 CYCLES: Final = 6
 ROUNDS: Final = 8
 ENOUGH: Final = 1e-3  # the search continues while it reduces the loss by at least this fraction

@@ -93,7 +93,7 @@ def load_of(scenario: Scenario) -> Load:
             return Load("load", Fraction(1), [], f"{tenant.places['arrival']}: {wrong}.")
         elif tenant.arrival.interval is not None:
             parts.append(("rate", tenant.rate, Change((*at, "arrival", "interval"), _scale_interval)))
-        else:  # the tenant's own rate, or its share of the workload's rate
+        else:  # the tenant's own rate, or its fraction of the workload's rate
             path = ("rate",) if tenant.given_rate is None else (*at, "rate")
             parts.append(("rate", tenant.rate, Change(path, _scale_rate)))
     units = {unit for unit, _, _ in parts}

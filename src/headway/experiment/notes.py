@@ -12,7 +12,7 @@ COPIES = "keep_prefill_copy"
 
 
 def note_no_figures(summary: Mapping[str, Any], warmup: int) -> str | None:
-    """Say why a run has no figures; None if it has some."""
+    """Return a note that says why a run has no figures. If the run has figures, return None."""
     requests = summary["requests"]
     arrived = requests["arrived"]
     if not arrived:
@@ -28,8 +28,8 @@ def note_no_figures(summary: Mapping[str, Any], warmup: int) -> str | None:
 
 
 def note_idle_autoscaler(scenario: Scenario, compared: bool = False) -> str | None:
-    """Say why the autoscaler cannot act or, if `compared` is set, why none of the compared autoscalers can act. Return
-    None if one can act, or if there is no autoscaler."""
+    """Return a note that says why the autoscaler cannot act or, if `compared` is set, why none of the compared
+    autoscalers can act. If one can act, or if there is no autoscaler, return None."""
     pools = scenario.cluster.scaling_pools().values()
     specs = [scenario.policies.scaling if pool.scaling is None else pool.scaling for pool in pools]
     if not compared and all(_is_static(spec) for spec in specs):
@@ -51,7 +51,8 @@ def note_idle_autoscaler(scenario: Scenario, compared: bool = False) -> str | No
 
 
 def note_unmeasured(scenario: Scenario) -> str | None:
-    """Name the step times that were never measured; None if all were measured, or if the user specified them."""
+    """Return a note that names step times that were never measured. If the times were measured or come from the user,
+    return None."""
     notes: dict[str, None] = {}
     for pool in scenario.cluster.scaling_pools().values():
         doubts = getattr(pool.latency_model(), "doubts", None)
@@ -67,7 +68,7 @@ def _is_static(spec: Any) -> bool:
 
 
 def note_missed_faults(scenario: Scenario, summaries: Iterable[Mapping[str, Any]]) -> str | None:
-    """Say how many faults had no effect in any run; None if all had an effect."""
+    """Return a note that says how many faults had no effect in any run. If all faults had an effect, return None."""
     faults = len(scenario.faults)
     if not faults:
         return None
@@ -95,7 +96,8 @@ def _build_routing(spec: Any) -> Any:
 
 
 def note_lost_prefixes(cluster: Cluster, routing: Mapping[str, Any]) -> str | None:
-    """Name the policies that route by prefixes which the prefill instances do not keep; None if no policy does."""
+    """Return a note that names the policies that route by prefixes although prefill instances do not keep them. If
+    there are no such policies, return None."""
     moved = moves_prefixes(cluster)
     names = [name for name, spec in routing.items() if moved and _seeks_prefixes(spec)]
     if not names:

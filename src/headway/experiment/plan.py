@@ -268,7 +268,7 @@ class _Planner:
         )
 
     def _knee(self, counts: Counts) -> tuple[Fraction | None, Fraction | None]:
-        """Return the highest load that meets the SLO and the lowest load that misses it; None if not found."""
+        """Return the highest load that meets the SLO and the lowest load that misses it. Each is None if not found."""
 
         def ask(value: Fraction, ahead: Sequence[Fraction]) -> bool:
             return self.trials.meets(Candidate(counts, value), [Candidate(counts, next_) for next_ in ahead])

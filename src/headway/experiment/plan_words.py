@@ -19,7 +19,8 @@ LONG: Final = 10  # arrivals should last this many times as long as the longest 
 
 
 def too_few(trials: Trials) -> HeadwayError:
-    """Say why no cluster meets the SLO: it needs more replicas than `max`, or more replicas do not help."""
+    """Return an error that says why no cluster meets the SLO: it needs more replicas than `max`, or replicas do not
+    help."""
     space, load = trials.space, trials.load
     top = Candidate(tuple(pool.high for pool in space.pools), load.base)
     run = trials.of(top)[-1]

@@ -39,7 +39,7 @@ from headway.workload.traffic import Traffic
 #   decisions   also every decision with its inputs, and GPU utilisation over time
 #   full        also the changes of each batch, and the transfers between tiers of KV blocks
 
-Explain = Callable[[Request, Route], None]  # called with every routing decision and its scorecard
+Explain = Callable[[Request, Route], None]  # called with each routed request and its route
 
 
 class Explainer:
@@ -67,7 +67,7 @@ def check_trace(trace: str) -> None:
 
 
 def read_run(folder: Path, key: str, trace: str) -> Result | None:
-    """Read a run that this version wrote with this key and at least this trace; None if there is no such run."""
+    """Read a run that this version wrote with this key and at least this trace. If there is none, return None."""
     try:
         return Result.load(folder) if store.has(folder, key, trace) else None
     except HeadwayError:  # the files of the run were changed
@@ -75,7 +75,7 @@ def read_run(folder: Path, key: str, trace: str) -> Result | None:
 
 
 ROUTER_STAGES = ("admission", "priority", "routing", "flow")
-Progress = Callable[[int, int], None]  # arguments: arrived requests, simulated picoseconds
+Progress = Callable[[int, int], None]  # arguments: id of the last arrived request, simulated picoseconds
 
 
 def simulate(
@@ -141,7 +141,7 @@ class Prepared(Struct, frozen=True):
 
     scenario: Scenario
     resolved: Json
-    policies: dict[str, Any]  # policies by stage
+    policies: dict[str, Any]  # stage -> policy
     setup: ClusterSetup
     further: list[list[Any]] = []  # the policies of each router after the first, in the order of `ROUTER_STAGES`
     own: bool = False  # whether a policy is an object of the caller's program; then the run has no key
@@ -197,7 +197,7 @@ def router_policies(scenario: Scenario, own: Mapping[str, Any]) -> list[Any]:
     """Build the policies of a further router, in the order of `ROUTER_STAGES`. The caller's objects are copied."""
     objects = {stage: spec for stage, spec in own.items() if stage in ROUTER_STAGES and not isinstance(spec, type)}
     try:
-        policies = deepcopy(objects)  # copied together, so that the copies share what the objects share
+        policies = deepcopy(objects)  # copied together, so that copies share the parts that the objects share
     except Exception as error:
         text = f"cannot copy the object for each router: {one_line(error)}. Give a class, or use one router."
         raise HeadwayError(f"{', '.join(objects)}: {text}") from error

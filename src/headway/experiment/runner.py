@@ -96,7 +96,7 @@ class Processes:
         return future
 
     def on_loss(self) -> None:
-        """End the pool, which broke when a process died; if Ctrl-C ended the process, raise `KeyboardInterrupt`."""
+        """End the pool, which broke when a process died. If Ctrl-C ended the process, raise `KeyboardInterrupt`."""
         for process in self._crew:
             process.join(1)
         if any(process.exitcode == -signal.SIGINT for process in self._crew):

@@ -41,7 +41,7 @@ class Swept(Struct, frozen=True, dict=True):
         return mean_summary(self.summaries)
 
     def holds(self) -> bool | None:
-        """Return whether 99 % of the planned requests meet the SLO with every seed; None without an SLO."""
+        """Return whether 99 % of the planned requests meet the SLO with every seed. Without an SLO, return None."""
         if not self.slo:
             return None
         return all((value(summary, SHARE) or 0.0) >= KEPT for summary in self.summaries)
@@ -93,7 +93,7 @@ def _decisive(axes: Sequence[Axis]) -> Axis | None:
 
 
 def _amount(value: Any) -> Fraction | None:
-    """Return a number for a value with any unit, to sort by; None if the value is not a quantity."""
+    """Return a number for a value with any unit, to sort by. If the value is not a quantity, return None."""
     if isinstance(value, int | float):
         return exact(str(value))
     for read in (rate, duration_ps):

@@ -51,7 +51,7 @@ class Target(Struct, frozen=True):
 
     @property
     def share(self) -> bool:
-        """Whether the figure is a fraction, with a lower bound; if not, it is a latency in ms, with an upper bound."""
+        """Whether the figure is a fraction with a lower bound. Otherwise it is a latency in ms with an upper bound."""
         return is_share(self.figure)
 
     def value(self, figures: Json) -> float | None:

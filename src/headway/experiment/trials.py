@@ -31,7 +31,7 @@ class Candidate(NamedTuple):
     load: Fraction
 
 
-Run = tuple[Candidate, int]  # a candidate, and the number of the seed
+Run = tuple[Candidate, int]  # (candidate, number of the seed)
 
 
 def figures(resolved: Json) -> Json:

@@ -28,14 +28,14 @@ class Validation(Displayed, Struct):
 
     run: str
     against: str
-    requests: dict[str, tuple[int, int]]  # for each side: number of answered requests, number of all requests
+    requests: dict[str, tuple[int, int]]  # by side: (number of answered requests, number of all requests)
     times: dict[str, Times]
     latency: dict[str, dict[str, Json]]
     notes: list[str]
 
     @property
     def worst(self) -> tuple[str, str, float] | None:
-        """The latency and the statistic with the largest error, and this error; None if no error is known."""
+        """The latency and the statistic with the largest error, and this error. None if no error is known."""
         errors = [
             (kind, name, row["error"])
             for kind, rows in self.latency.items()
@@ -45,7 +45,7 @@ class Validation(Displayed, Struct):
         return max(errors, key=lambda error: abs(error[2]), default=None)
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return a row for each latency and statistic. `error` is a share of the recorded value."""
+        """Return a row for each latency and statistic. `error` is a fraction of the recorded value."""
         return columns_of(
             {"latency": kind, "statistic": name, **row}
             for kind, rows in self.latency.items()

@@ -78,7 +78,7 @@ class Estimator:
     __slots__ = ("_runs",)
 
     def __init__(self, models: Iterable[LatencyModel]) -> None:
-        self._runs = [model.run for model in models]  # by instance index
+        self._runs = [model.run for model in models]  # `run` method of each instance's model, by instance index
 
     def step_seconds(self, view: InstanceView, prefill_tokens: int, decodes: int, context: int) -> float:
         """Return the duration of one step in seconds. If the step has no tokens, return 0. `context` is the sum of the

@@ -30,7 +30,7 @@ from headway.types import Json
 PHASES: Final = ("decode", "prefill", "mixed")
 FEWEST: Final = 40  # minimum number of steps in a file
 FEWEST_OF_A_KIND: Final = 8  # minimum number of steps that only decode, and minimum number of steps with prompts
-HELD_OUT: Final = 4  # one of HELD_OUT steps is held out
+HELD_OUT: Final = 4  # every HELD_OUT-th step is held out of the fit
 
 
 class PhaseError(Struct, frozen=True):
@@ -57,7 +57,7 @@ class Calibration(Displayed, Struct, frozen=True):
     shapes: tuple[str, ...]
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return a row for each phase: its errors on held-out steps, as shares of the measured time."""
+        """Return a row for each phase: its errors on held-out steps, as fractions of the measured time."""
         return columns_of(map(asdict, self.errors))
 
     def summary(self) -> Json:
@@ -146,7 +146,7 @@ def _step(row: dict[str, Any], where: str, gpu: Gpu, model: str | None, parts: d
     if not tokens:
         raise HeadwayError(f"{where}: batch and new_tokens are both 0, but a step computes at least one token.")
     read = context * part.kv_bytes * part.layers
-    if not any(matmul.experts > 1 for matmul in part.matmuls):  # with experts, a step reads an unknown part of them
+    if not any(matmul.experts > 1 for matmul in part.matmuls):  # with experts, a step reads an unknown fraction
         read += part.weight_bytes - part.head.weights * part.head.bytes_a_weight
     least = read / gpu.bandwidth * 1e6
     if us < least:

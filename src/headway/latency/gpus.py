@@ -29,7 +29,8 @@ class Gpu(Struct, frozen=True):
 
     memory: Annotated[int, bytes_of_at_least(1)]
     bandwidth: Annotated[int, Unit("bandwidth", read_speed, show_speed)]  # bytes per second
-    flops: Annotated[Fraction, Unit("number above 0", _read_teraflops, float)] = field(name="tflops")  # dense BF16
+    # Peak rate of dense BF16 matrix multiplication, in FLOP/s. The key in the file is in TFLOP/s.
+    flops: Annotated[Fraction, Unit("number above 0", _read_teraflops, float)] = field(name="tflops")
     usd_per_hour: Amount
     idle_watts: Amount = 0.0
     busy_watts: Amount = 0.0

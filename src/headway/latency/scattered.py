@@ -7,7 +7,7 @@ from headway.latency.exact_numbers import round_ratio
 from headway.latency.surface import Surface
 
 Points = Mapping[int, Mapping[int, int]]
-Slope = tuple[int, int]  # rise of the value, and the distance over which it rises
+Slope = tuple[int, int]  # (rise of the value, distance over which it rises)
 
 
 def through(points: Points, grows: bool) -> Surface:

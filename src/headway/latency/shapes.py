@@ -25,7 +25,7 @@ class ModelShape(Struct, frozen=True):
     active_params: int  # number of parameters that one token uses; in a mixture of experts, fewer than all
     weight_bytes: int
     kv_bytes_per_token: int
-    hidden: int = 0  # 0: this dimension and those below are unknown
+    hidden: int = 0  # 0 if this dimension and the dimensions below are unknown
     kv_heads: int = 0
     intermediate: int = 0  # width of a feed-forward layer
     vocab: int = 0

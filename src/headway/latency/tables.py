@@ -47,7 +47,8 @@ class Table(Generic[T]):
 def document_of(file: str) -> dict[str, Any]:
     """Return the content of a YAML file in `presets/`."""
     text = files("headway").joinpath("presets").joinpath(file).read_text(encoding="utf-8")
-    document: dict[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # the C loader if built
+    # The C loader is faster, but some builds of PyYAML lack it.
+    document: dict[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return document
 
 

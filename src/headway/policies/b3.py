@@ -22,7 +22,7 @@ from headway.types import Request, Route
 from headway.views.cluster import ClusterView
 from headway.views.instance import InstanceView
 
-LRU_BLOCKS = 976  # 500,000 tokens // 512; 31,250 blocks of 16 tokens hold about as many tokens
+LRU_BLOCKS = 976  # about 500,000 tokens in blocks of 512, as many as 31,250 blocks of 16 tokens
 COUNTERS = ("inflight", "pending_prefill_tokens", "prefix_index")
 
 
@@ -30,7 +30,7 @@ class Rotation(Struct, eq=False):
     """Finds the lowest key. If several keys are equally low, they win in turn. Each group of instances has its own
     counter of turns, which advances only on ties."""
 
-    turns: dict[int, int] = {}  # group -> number of ties so far
+    turns: dict[int, int] = {}  # number of a group of instances -> number of ties so far
 
     @property
     def ties(self) -> int:

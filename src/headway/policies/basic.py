@@ -10,7 +10,7 @@ from headway.views.instance import InstanceView
 
 
 def least_loaded(instances: Sequence[InstanceView]) -> InstanceView:
-    """Return the instance with the fewest requests in flight; of equal ones, the one with the lowest index."""
+    """Return the instance with the fewest requests in flight. On a tie, return the instance with the lowest index."""
     loads = [view.inflight for view in instances]
     return instances[loads.index(min(loads))]
 

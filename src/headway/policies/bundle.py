@@ -35,8 +35,9 @@ from headway.types import Json
 
 FORMAT: Final = 1
 STAGES: Final = ("admission", "priority", "routing", "scheduler", "scaling")
-TYPES: Final = {"parameters": ("template",), "tree": ("tree",), "code": ("source", "path")}  # type -> required key
-WRITTEN: Final = ("code", "tree")  # types of policies whose source is in the bundle
+# Type of a policy -> keys, of which the policy must have exactly one.
+TYPES: Final = {"parameters": ("template",), "tree": ("tree",), "code": ("source", "path")}
+WRITTEN: Final = ("code", "tree")  # types of policies whose source code is in the bundle
 
 
 class _File(Protocol):

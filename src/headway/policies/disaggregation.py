@@ -127,14 +127,14 @@ class Pairing:
         self.entry = combine_entries(whole, self.parts)
         self.split = 0  # number of requests with a prefill instance and a decode instance
         self.whole = 0  # number of requests on one instance
-        self.halves: dict[int, Halves] = {}  # group of instances -> its views
+        self.halves: dict[int, Halves] = {}  # number of a group of instances -> views of its halves
         self.numbers: dict[tuple[int, str], int] = {}  # (group, pool) -> group number that the prefill half sees
-        self.sent: dict[int, InstanceView] = {}  # request -> prefill instance, if the prefill half gets events
+        self.sent: dict[int, InstanceView] = {}  # request id -> prefill instance, if the prefill half gets events
         if any(hasattr(part, "observe") for part in self.parts):
             self.observe = self._observe
 
     def bind(self, context: Context) -> None:
-        renamed = context.with_streams("prefill.{}")  # the decode half keeps its own random streams
+        renamed = context.with_streams("prefill.{}")  # other random streams than those of the decode half
         for part, part_context in zip(self.parts, (renamed, context, context), strict=True):
             if hasattr(part, "bind"):
                 part.bind(part_context)

@@ -58,7 +58,7 @@ ALMOST = 1.0 - 1e-12
 
 
 def highest(totals: list[float]) -> int:
-    """Return the index of the highest total; of equal ones, the first. Totals are not negative."""
+    """Return the index of the highest total. Of equal totals, return the first. Totals are not negative."""
     most = max(totals)
     first = totals.index(most)
     floor = most * ALMOST

@@ -51,7 +51,7 @@ class Waiting(Struct, eq=False):
     band: Band
     lane: Lane
     left: bool = False  # whether the request has left the queue
-    reason: str = ""  # reason of a timeout or rejection
+    reason: str = ""  # reason of its timeout or rejection, if any
 
 
 class Lane(Struct, eq=False):
@@ -88,7 +88,7 @@ class Band(Struct, eq=False):
     name: str
     lanes: defaultdict[str, Lane] = field(default_factory=lambda: defaultdict(Lane))  # tenant -> lane
     members: OrderedDict[int, Waiting] = field(default_factory=OrderedDict)  # request id -> entry, the newest last
-    turns: list[tuple[int, int, Lane]] = []  # heap of the lanes that wait for a turn
+    turns: list[tuple[int, int, Lane]] = []  # heap: (rank, number of its first request, lane) of each waiting lane
     clock: int = 0  # with weighted fairness: rank of the last turn; otherwise: highest rank assigned so far
 
 
@@ -244,13 +244,13 @@ class Bands:
 
     @property
     def next_ps(self) -> int:
-        """The time at which the next request times out, in picoseconds; NEVER if no request can time out."""
+        """The time at which the next request times out, in picoseconds. NEVER if no request can time out."""
         if self.ttl_ps is None or not self.waiting:
             return NEVER
         return next(iter(self.waiting.values())).since_ps + self.ttl_ps
 
     def pop_expired(self, now_ps: int) -> Waiting | None:
-        """Remove and return the oldest request if it has timed out by now; otherwise return None."""
+        """If the oldest request has timed out by now, remove and return it. Otherwise return None."""
         if self.next_ps > now_ps:
             return None
         entry = next(iter(self.waiting.values()))
@@ -260,11 +260,12 @@ class Bands:
         return entry
 
     def oldest(self) -> Waiting | None:
-        """Remove and return the request that has waited longest; None if the queue is empty."""
+        """Remove and return the request that has waited longest. If the queue is empty, return None."""
         return self.remove(next(iter(self.waiting))) if self.waiting else None
 
     def excess(self) -> Waiting | None:
-        """If a band or the whole queue exceeds its capacity, remove and return its newest request; otherwise None."""
+        """If a band or the whole queue exceeds its capacity, remove and return its newest request. Otherwise return
+        None."""
         bands = [] if self.band_capacity is None else [(self.band_capacity, band.members, band) for band in self.bands]
         for limit, members, band in (*bands, (self.capacity, self.waiting, None)):
             if limit is not None and len(members) > limit:

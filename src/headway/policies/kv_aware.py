@@ -17,7 +17,7 @@ from headway.views.instance import InstanceView
 Weight = Annotated[float, Bounds(0, 1000)]
 
 ROUNDING = 1e-9  # larger than the rounding error of any score
-MAX_PREFIXES: Final = 1024  # maximum number of prefixes whose bids are cached
+MAX_PREFIXES: Final = 1024  # maximum number of prefixes whose hashes are cached
 FEW: Final = 8  # with at most this number of instances, all of them are scored
 _watts: Final = attrgetter("watts")
 
@@ -61,7 +61,7 @@ class KvAware(Believer):
         super().bind(context)
         self.highest_uncached = self.load + self.power + self.capacity  # maximum score without a cached block
         self.hashers: dict[str, Any] = {}
-        self.bids: dict[int, dict[str, bytes]] = {}  # prefix -> instance -> bid, for recent prefixes
+        self.bids: dict[int, dict[str, bytes]] = {}  # key of a recent prefix -> instance id -> hash that breaks ties
 
     def route(self, request: Request, cluster: ClusterView) -> Route:
         instances, path = cluster.instances, request.path
@@ -124,7 +124,7 @@ class KvAware(Believer):
         for name in names:
             if name not in hashers:
                 hashers[name] = blake2b(f"{name}\x1f".encode(), digest_size=8)
-            hasher = hashers[name].copy()  # reuses the hash of the id
+            hasher = hashers[name].copy()  # reuses the hash of the instance id
             hasher.update(text)
             known[name] = hasher.digest()[::-1]
 

@@ -11,7 +11,7 @@ from headway.errors import HeadwayError
 from headway.hashing import stable
 
 FROM_FILE = "headway_user_"  # prefix of the module names of users' files
-_FILES: dict[Path, tuple[bytes, ModuleType]] = {}  # executed file -> (its content when executed, its module)
+_FILES: dict[Path, tuple[bytes, ModuleType]] = {}  # executed file -> (its content at that time, its module)
 
 
 def load_class(reference: str, where: str) -> type:

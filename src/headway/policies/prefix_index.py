@@ -30,7 +30,7 @@ from headway.types import Path
 TIERS: Final = ("gpu", "cpu", "storage")  # from the fastest to the slowest
 GPU: Final = 0
 GONE: Final = 3  # pseudo-tier of blocks that are in no tier, such as evicted ones
-MANY: Final = 8  # if a prompt has more runs than this, the search starts at its end
+MANY: Final = 8  # if a prompt has more runs than this, the search starts at the end of the prompt
 
 # Maps the name of a piece to its first block. The name of the last piece of a run is the run's key; the name of any
 # other piece is (key, end of the piece).
@@ -49,13 +49,13 @@ class PrefixIndex:
         self.capacity = capacity
         self.block_tokens = block_tokens
         self._none = [0] * instances
-        self._holders: dict[int, dict[int, int]] = {}  # key -> instance -> end of the blocks that it holds
+        self._holders: dict[int, dict[int, int]] = {}  # key of a run -> instance -> end of the blocks that it holds
         self._pieces: list[Pieces] = [OrderedDict() for _ in range(instances)]  # least recently used first
-        # key -> the ends of all pieces with the name (key, end); the piece at the front of the run is last
+        # For each instance: key of a run -> ends of all pieces named (key, end). The piece at the run's front is last.
         self._fronts: list[dict[int, list[int]]] = [{} for _ in range(instances)]
         self._sizes = [0] * instances
         self._holes = False  # whether an instance may hold a run without all runs before it
-        # key -> the end of the run's blocks on the GPU, and the end of its blocks on the GPU or in CPU memory
+        # For each instance: key of a run -> (end of the blocks on the GPU, end of those on the GPU or in CPU memory).
         self._moved: list[dict[int, tuple[int, int]]] = [{} for _ in range(instances)]
         self._shared: list[list[SharedStore]] = []  # shared stores of each instance; empty if there are none
 
@@ -170,7 +170,7 @@ class PrefixIndex:
     def _reach(self, path: Path, level: int) -> list[int]:
         """Do the same as `matches_within` with shared stores."""
         matched = self._none[:]
-        going, start = list(range(self.instances)), 0  # instances that hold all runs before `start`
+        going, start = list(range(self.instances)), 0  # `going`: the instances that hold all blocks before `start`
         for key, end in path.blocks(self.block_tokens):
             holders = self._holders.get(key, {})
             for instance in going:
@@ -353,7 +353,7 @@ class PrefixIndex:
             fronts[key] = ends
             pieces[(key, end)] = start
         else:
-            for old in ends:  # such pieces exist only after a removal
+            for old in ends:  # pieces that end after `end` remain only after a removal
                 del pieces[(key, old)]
             pieces[key] = start
             pieces.move_to_end(key)

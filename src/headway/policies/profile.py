@@ -63,7 +63,7 @@ def read_scorers(scorers: object) -> list[tuple[Any, int]]:
         entry = registry.find("scorer", name, place)
         ratio = read_weight(weight, place)
         weighted[key] = registry.make(entry, item, place), ratio
-    order = sorted(weighted, key=lambda key: (key.rpartition("/")[2], key))  # sorts by file name without its folder
+    order = sorted(weighted, key=lambda key: (key.rpartition("/")[2], key))  # sort by the file name without its folder
     pairs = [weighted[key] for key in order if weighted[key][1]]  # scorers with weight 0 are omitted
     if not pairs:
         raise HeadwayError(f"{PLACE}: at least one scorer needs a weight above 0, as in {DEFAULT!r}.")

@@ -23,9 +23,9 @@ class Ticket(Struct, eq=False, gc=False):
     enqueued_ps: int
     number: int  # sequence number of arrival at the instance
     hints: Hints = NO_PRIORITY.hints  # hints of the priority stage
-    generated: int = 0  # output tokens that the request had when it was last preempted
+    generated: int = 0  # number of output tokens that the request had when it was last preempted
     preemptions: int = 0
-    rank: Any = None  # sort key, for the queue to use
+    rank: Any = None  # sort key; the queue may set and read it
 
     @property
     def enqueued(self) -> float:
@@ -63,7 +63,8 @@ class Queue(Protocol):
 
 
 SLACK: Final = 16  # number of removed entries that a queue may keep even if it is short
-METHODS: Final = {"add": 1, "put_back": 1, "first": 0, "take": 0, "remove": 1, "order": 1}  # argument counts
+# The methods of a queue, required and optional, with the number of arguments of each method.
+METHODS: Final = {"add": 1, "put_back": 1, "first": 0, "take": 0, "remove": 1, "order": 1}
 OPTIONAL: Final = {"chunk": 1, "ended": 3}
 
 
@@ -161,7 +162,7 @@ class RankedByLength(Ranked):
         super().__init__(self.expected_tokens, chunk_tokens)
         self.unknown_tokens = unknown_tokens
         self.aging = aging
-        # (tenant, kind) -> number of completed requests and sum of their output tokens
+        # (tenant, kind) -> (number of completed requests, sum of their output tokens)
         self.history: dict[tuple[str, str], tuple[int, int]] = {}
 
     def expected_tokens(self, ticket: Ticket) -> float:
@@ -196,7 +197,7 @@ class DeficitRoundRobin:
         self.returned: deque[Ticket] = deque()
         self.queues: dict[str, deque[Ticket]] = {}  # waiting requests of each tenant in the ring
         self.ring: deque[str] = deque()
-        self.deficits: dict[str, int] = {}  # tokens that a tenant may still spend
+        self.deficits: dict[str, int] = {}  # tenant -> number of tokens that it may still spend; a debt is negative
 
     def add(self, ticket: Ticket) -> None:
         tenant = ticket.request.tenant

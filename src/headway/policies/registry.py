@@ -38,7 +38,7 @@ CALLS = {
     "scaling": ("scale", 1),
 }
 METHODS = {stage: method for stage, (method, _) in CALLS.items()}
-OPTIONAL = {"bind": 1, "observe": 1, "metrics": 0, "believed_tokens": 1}  # optional methods and their argument counts
+OPTIONAL = {"bind": 1, "observe": 1, "metrics": 0, "believed_tokens": 1}  # optional method -> number of arguments
 
 # The default policy of each stage. The stages are in the order in which a request passes through them.
 DEFAULT_POLICIES: Final = {
@@ -321,7 +321,7 @@ def make(entry: Entry, parameters: dict[str, Any], where: str) -> Any:
         policy = entry.make(**values)
         if own_entry(policy) is None:
             _label(policy, entry)
-    except HeadwayError as error:  # the policy may not know where its parameters come from
+    except HeadwayError as error:  # the message may not name the location of the parameters
         raise error if str(error).startswith("policies.") else HeadwayError(f"{where}: {error}") from None
     except (TypeError, AttributeError) as error:
         raise HeadwayError(f"{where}: {entry.name!r} could not be made: {one_line(error, kind=False)}.") from error

@@ -22,7 +22,7 @@ LOAD = ("queued", "running")
 
 
 def least_outstanding(instances: Sequence[InstanceView]) -> InstanceView:
-    """Return the instance with the lowest effective load; of equal ones, the one with the lowest index."""
+    """Return the instance with the lowest effective load. On a tie, return the instance with the lowest index."""
     loads = [view.effective_load for view in instances]
     return instances[loads.index(min(loads))]
 

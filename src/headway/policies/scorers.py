@@ -27,7 +27,7 @@ class AdapterAffinity:
     free: Annotated[float, Bounds(0.0, 1.0)] = 0.5
 
     def bind(self, context: Context) -> None:
-        self._sent: list[dict[str, int]] = [{} for _ in context.instances]  # adapter -> number of requests in flight
+        self._sent: list[dict[str, int]] = [{} for _ in context.instances]  # by instance: adapter -> requests in flight
 
     def score(self, request: Request, candidates: Candidates, cluster: ClusterView) -> list[float]:
         adapter = request.adapter
@@ -174,7 +174,7 @@ class NoHitLru(Prefixed):
 
     def bind(self, context: Context) -> None:
         super().bind(context)
-        self._used = [0] * len(context.instances)  # sequence number of the last cold request; 0 if there was none
+        self._used = [0] * len(context.instances)  # by instance: sequence number of its last cold request; 0 if none
         self._cold: int | None = None  # id of the last scored request, if it was cold
         self._count = 0
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 class SharedStore(Struct, eq=False):
     level: int
-    stretches: dict[int, tuple[int, int]] = {}  # key of a run -> first block, end block
+    stretches: dict[int, tuple[int, int]] = {}  # key of a run -> (first block, end block)
 
     def put(self, key: int, start: int, end: int) -> None:
         if start >= end:
@@ -31,6 +31,6 @@ class SharedStore(Struct, eq=False):
             self.stretches.pop(key, None)
 
     def reach(self, key: int, at: int) -> int:
-        """Return the end of the stored blocks of a run that follow `at` without a gap; `at` if there are none."""
+        """Return the first block of a run at or after block `at` that is not believed to be stored."""
         first, last = self.stretches.get(key, (0, 0))
         return last if first <= at < last else at

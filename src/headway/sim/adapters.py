@@ -13,17 +13,17 @@ class Adapters:
     def __init__(self, slots: int, load_ps: int) -> None:
         self.slots = slots
         self.load_ps = load_ps  # time to load one adapter
-        self.users: dict[str, int] = {}  # number of running requests by loaded adapter, in order of last entry
+        self.users: dict[str, int] = {}  # loaded adapter -> number of its running requests; last used is last
         self.used = 0  # number of adapters with running requests
-        self.loaded = 0  # number of loads so far
-        self.loading_ps = 0  # time that loads add to the next step
+        self.loaded = 0  # number of adapter loads so far
+        self.loading_ps = 0  # time that adapter loads add to the next step
 
     def has_room(self, name: str | None) -> bool:
         """Whether a request with this adapter can enter the batch. `name` is None if the request uses no adapter."""
         return name is None or name in self.users or self.used < self.slots
 
     def enter(self, name: str | None) -> bool:
-        """Count a request that enters the batch. Return whether its adapter had to be loaded."""
+        """Count a request with this adapter that enters the batch. Return whether the adapter had to be loaded."""
         if name is None:
             return False
         users = self.users
@@ -44,7 +44,7 @@ class Adapters:
         return count < 0
 
     def leave(self, name: str | None) -> None:
-        """Count a request that leaves the batch."""
+        """Count a request with this adapter that leaves the batch."""
         if name is None:
             return
         self.users[name] -= 1
@@ -55,7 +55,7 @@ class Adapters:
         return tuple(sorted(self.users))
 
     def take_loading(self) -> int:
-        """Return the time that loads add to the next step, and reset it."""
+        """Return the time that adapter loads add to the next step, and reset it to 0."""
         loading_ps, self.loading_ps = self.loading_ps, 0
         return loading_ps
 

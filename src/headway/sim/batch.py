@@ -10,16 +10,16 @@ class Batch:
         self.block_tokens = block_tokens
         self.running: dict[Job, Job] = {}  # running requests in order of entry
         self.entered = 0  # number of entries into the batch so far
-        self.partial: Job | None = None  # the request whose prefill is unfinished
+        self.partial: Job | None = None  # the request whose prefill is unfinished, if there is one
         self.steps = 0  # number of steps that have ended
-        # the decoding set
-        self.decodes = 0
+        # The next fields describe the decoding set. Its requests are called decodes.
+        self.decodes = 0  # number of decodes
         self.counted = 0  # number of decodes that count in the statistics
-        self.context = 0  # sum of the known tokens of all decodes
+        self.context = 0  # sum of the context lengths of all decodes, in tokens
         # Number of decodes that need a new block at a step, by step modulo the block size. The list has two copies of
         # these numbers, so that consecutive steps are always one slice.
         self.phases = [0] * (2 * block_tokens)
-        self.ending: list[tuple[int, int, Job]] = []  # heap of decodes: (last step, order of entry, request)
+        self.ending: list[tuple[int, int, Job]] = []  # heap: (step of the last token, order of entry, decode)
 
     def enter(self, job: Job) -> None:
         job.order = self.entered = self.entered + 1

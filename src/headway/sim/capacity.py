@@ -32,7 +32,7 @@ class Capacity:
         self.autoscaler = autoscaler  # None if no pool changes its size
         self.next_ps = NEVER
         self.waiting = False  # whether requests waited at the router when they were last counted
-        # Whether triggers or requests at the router may require a check at any instant.
+        # True if the autoscaler may have to check at any instant, because of a trigger or of the router's queue.
         self.watchful = autoscaler is not None and (autoscaler.triggers is not None or queues)
 
     def start(self, now: int) -> None:
@@ -135,7 +135,7 @@ class Capacity:
 
     def change(self, now: int, place: Place, state: str) -> None:
         dispatcher = self.dispatcher
-        if dispatcher.signals.vary:  # policies that observe this change may read signals
+        if dispatcher.signals.vary:  # policies that observe this change may read the signals
             dispatcher.signals.refresh(now)
         self.lifecycle.change(now, place, state)
         dispatcher.control.instance_changed(now, place.index, state)
@@ -164,7 +164,7 @@ class Capacity:
             self.lifecycle.plan(place.warm_at, place, "ready")
         else:
             self.change(now, place, "ready")
-        if self.dispatcher.held:  # held requests may wait for an instance
+        if self.dispatcher.held:  # some of the held requests may wait for an instance to start
             self.dispatcher.follow(now, self.dispatcher.control.wake)
 
     def drain(self, now: int, place: Place) -> None:

@@ -16,11 +16,13 @@ class Clock:
     def __init__(self, instances: list[Instance]) -> None:
         self.instances = instances
         self.now = 0
-        self.ends = [NEVER << INDEX_BITS]  # heap of run ends, never empty; the entries of cut or lost runs are stale
-        self.begins: list[int] = []  # instances that are at a step boundary now
+        # Heap of the ends of runs. It is never empty. The entries of runs that were cut or lost are stale.
+        self.ends = [NEVER << INDEX_BITS]
+        self.begins: list[int] = []  # indices of the instances that are at a step boundary now
 
     def note_change(self, index: int, before: int, begins: bool) -> None:
-        """Schedule an instance that can begin a step now, or whose run was cut; `before` is the run's previous end."""
+        """Schedule an instance that can begin a step now (`begins`) or whose run was cut. `before` is the previous end
+        of the run."""
         if begins:
             self.begins.append(index)
         elif (end := self.instances[index].run.end) != before:

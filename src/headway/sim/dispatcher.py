@@ -31,8 +31,8 @@ class Deadlines:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self.heap: list[tuple[int, int]] = []  # (deadline, request id)
-        self.jobs: dict[int, tuple[int, Job]] = {}  # (instance index, job) by request id, for requests at an instance
+        self.heap: list[tuple[int, int]] = []  # heap of (deadline, request id)
+        self.jobs: dict[int, tuple[int, Job]] = {}  # request id -> (instance index, job), for requests at an instance
 
     def next_ps(self) -> int:
         """Return the first deadline of a request in flight. Drop the deadlines of ended requests, so that the run does
@@ -64,7 +64,8 @@ class Dispatcher:
         self.deadlines = Deadlines(self.recorder)
         self.capacity: Capacity | None = None  # set if instances start and stop during the run
         self.losses: Losses | None = None
-        self.held: dict[int, Planned] = {}  # requests that wait at the router: delayed, queued, or without an instance
+        # request id -> request, for requests that wait at the router: delayed, queued, or without an instance
+        self.held: dict[int, Planned] = {}
         self.timer = NEVER  # next time at which a held request needs a decision, a client gives up, or `capacity` acts
         self.listener: Traffic | None = None  # set if the traffic depends on how its requests end
         self.refused: list[Request] = []  # requests that ended at the router and were not yet reported to the listener
@@ -137,7 +138,7 @@ class Dispatcher:
         row = request.id
         index = flight.view.index
         recorder.instance[row] = index
-        first = losses is None or recorder.routed_ps[row] < 0  # False after a redirect
+        first = losses is None or recorder.routed_ps[row] < 0  # False if the request was redirected
         if first:
             recorder.routed_ps[row] = now
             recorder.predicted_tokens[row] = flight.cached
@@ -148,7 +149,7 @@ class Dispatcher:
         tokens = request.prompt_tokens + job.output_tokens - 1
         if losses is not None:
             losses.on_sent(now, job, flight)
-        prefill = flight.prefill  # None now if the decode instance computes the prefill itself
+        prefill = flight.prefill  # read after `on_sent`: None if the decode instance computes the prefill itself
         if prefill is not None:
             job, instance = self.handovers.split(job, prefill.index, index)
             index = recorder.prefill_instance[row] = prefill.index
@@ -179,8 +180,8 @@ class Dispatcher:
         self.cluster.ended.append(job)
 
     def pass_on(self, now: int) -> None:
-        """Pass requests whose prompt, or its first chunk, has been computed on to their decode instances, in order of
-        request."""
+        """Continue the handover of each request whose prompt, or a chunk of the prompt, has just been computed. Process
+        the requests in order."""
         handed = self.cluster.handed
         if len(handed) > 1:
             handed.sort(key=by_row)
@@ -213,7 +214,7 @@ class Dispatcher:
             self.follow(now, self.control.wake)
         while self.deadlines.next_ps() == now:
             row = heappop(self.deadlines.heap)[1]
-            if self.signals.vary:  # policies that observe the end may read signals
+            if self.signals.vary:  # policies that observe the end of the request may read signals
                 self.signals.refresh(now)
             self.give_up(now, row)
         self.set_timer()

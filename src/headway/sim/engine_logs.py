@@ -11,7 +11,7 @@ from headway.sim.leap import Run
 from headway.views.instance import InstanceView
 
 GAP_FIELDS = 4  # number of fields of an entry in a gap log
-ENTRY = Struct("4q").pack  # packs an entry; several times faster than extending an array by four numbers
+ENTRY = Struct("4q").pack  # packs an entry as bytes; several times faster than extending an array by four numbers
 
 
 class GapLog:
@@ -35,7 +35,7 @@ class GapLog:
         job.gaps.append((resumed, place, place + GAP_FIELDS))
 
     def close(self, job: Job, last_token_ps: int) -> None:
-        """End a request's part of the log because the request stops decoding before its last token."""
+        """Note the range of the log that has the request's gaps, because it stops decoding before its last token."""
         job.last_token_ps = last_token_ps
         job.gaps.append((self.runs, job.log_from, len(self.runs)))
 

@@ -18,7 +18,7 @@ class Incoming:
     def __init__(self, limit: int | None) -> None:
         self.limit = limit
         self.count = 0
-        self.blocked: dict[int, None] = {}  # prefill instances whose next request waits because of the limit
+        self.blocked: dict[int, None] = {}  # indices of prefill instances whose next request waits because of the limit
 
     def full(self) -> bool:
         return self.limit is not None and self.count >= self.limit
@@ -43,11 +43,11 @@ class Handover:
         self.transfer = transfer
         self.incoming = incoming
         self.begun = False  # whether the request has been queued at the decode instance
-        self.begun_ps = -1  # time at which the decode instance had room and the transfer began; -1 before
+        self.begun_ps = -1  # when the transfer began, because the decode instance had room; -1 before that
         self.computed = False  # whether the whole prompt has been computed
-        self.load: Load | None = None  # the load of the prompt's blocks; set once the decode instance has room
-        self.goal = 0  # the link's progress at which the last chunk sent so far leaves the link
-        self.sent = 0  # number of prompt tokens that the decode instance has or that are in transfer
+        self.load: Load | None = None  # the load of the prompt's blocks; None until the decode instance has room
+        self.goal = 0  # value of the link's `progress` at which the last chunk sent so far leaves the link
+        self.sent = 0  # number of prompt tokens that are at the decode instance or in transfer to it
 
     def end(self) -> None:
         """Break the reference cycle between the two jobs, so that memory is freed without the garbage collector."""

@@ -14,7 +14,7 @@ class Handovers:
         self.cluster = cluster
         self.clock = clock
         self.incoming: dict[int, Incoming] = {}  # number and limit of handovers to each decode instance, by its index
-        self.bound: list[dict[int, Job]] | None = None  # jobs by instance and request; set if instances can stop
+        self.bound: list[dict[int, Job]] | None = None  # per instance: request id -> job; set if instances can stop
 
     def split(self, job: Job, prefill: int, decode: int) -> tuple[Job, Instance]:
         """Create the job that computes a request's prompt. Return that job and the prefill instance."""
@@ -83,7 +83,7 @@ class Handovers:
         if job.awaits is not None:
             self.let_go(now, job.awaits)
             self.on_received(now, job.awaits.incoming)
-        elif job.handover is not None and job.handover.begun:  # a pipelined transfer
+        elif job.handover is not None and job.handover.begun:  # pipelined, so both instances have the request
             handover = job.handover
             instance = self.cluster.instances[handover.decode]
             before = instance.run.end

@@ -86,9 +86,9 @@ class Instance:
             gated=slots is not None or (engine.transfer is not None and engine.transfer.spec.max_incoming is not None),
         )
         self.planner = RunPlanner(self.run, self.batch, self.blocks, self.adapters, engine.latency, walks, cuts)
-        self.expiring: list[Job] = []  # running requests whose clients have given up during the run
-        self.handing: dict[Job, None] = {}  # requests in handover whose prompts were computed here
-        # The requests to which something happens at this instant. All instances append to the same three lists.
+        self.expiring: list[Job] = []  # running requests whose clients have given up during the current run of steps
+        self.handing: dict[Job, None] = {}  # requests in handover whose prompts this instance has computed
+        # Requests with a first token, an end or a handover at this instant. All instances share the three lists.
         self.first_tokens = first_tokens
         self.ended = ended
         self.handed = handed  # requests whose prompt, or its first chunk, has been computed for another instance
@@ -98,7 +98,7 @@ class Instance:
         self.windows: tuple[BusyWindow, ...] = ()  # set if a policy reads `busy` or `watts`
         self.idle_watts = engine.idle_watts
         self.span_watts = engine.busy_watts - engine.idle_watts
-        self.tick = NEVER  # the first tick that `history` has not recorded; NEVER if there is no history
+        self.tick = NEVER  # time of the first tick that `history` has not recorded; NEVER if there is no history
         self.history: History
 
     def begin(self, now: int) -> int:
@@ -133,7 +133,7 @@ class Instance:
 
     def finish_run(self, now: int) -> None:
         """End the run: count its tokens, report first tokens, release finished requests."""
-        if now > self.tick:  # a tick at this instant sees the state after the step
+        if now > self.tick:  # record only earlier ticks: a tick at this instant sees the state after the step
             self.history.record(self, now - 1)
         run, batch, blocks, cache = self.run, self.batch, self.blocks, self.cache
         length = run.length
@@ -170,7 +170,7 @@ class Instance:
         first, increment, later, others = run.first, run.increment, run.length - 1, self.batch.counted
         for job in resuming:
             others -= job.counted
-            if later or job not in self.expiring:  # otherwise its client gave up, and its token is wasted
+            if later or job not in self.expiring:  # otherwise the client gave up, so its only token is wasted
                 self.gaps.resume(job, run.start + first)
         self.log(ENTRY(first, increment, 1, others))
         if later:
@@ -197,7 +197,7 @@ class Instance:
             return
         if job is batch.partial:
             batch.partial = None
-        self.queue.refused = None  # if the refused request shares blocks of this prompt, it now needs fewer new blocks
+        self.queue.refused = None  # a refused request that shares blocks of this prompt may now need fewer new blocks
         if self.cache.stored is not None:
             self.cache.note(job.holds)
             self.scheduler.stirred = True

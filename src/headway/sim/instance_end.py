@@ -52,7 +52,7 @@ def halt(instance: Instance, now: int) -> int:
     run, batch = instance.run, instance.batch
     if run.end < 0 or instance.cut(now):
         return now
-    ended = run.length - 1  # `cut` leaves the current step as the last one
+    ended = run.length - 1  # the current step is the last step of the cut run, and it has not ended
     instance.blocks.take_to(run.length)
     instance.blocks.note_peak()
     instance.cache.release([], batch.decode_blocks(batch.steps + ended, 1))
@@ -96,7 +96,7 @@ def stop_instance(instance: Instance, now: int) -> None:
     """Stop an instance at the horizon: count the tokens of ended steps, and remove the gaps of requests in flight."""
     run, batch, loader = instance.run, instance.batch, instance.loader
     if run.end >= 0:
-        begun = run.count_begun(now + 1)  # includes a step that begins at the horizon; all steps but the last ended
+        begun = run.count_begun(now + 1)  # also counts a step that begins at the horizon; all but the last have ended
         instance.blocks.take_to(begun)
         instance.blocks.note_peak()
         instance.blocks.taken_steps = 1
@@ -117,7 +117,7 @@ def check_instance(instance: Instance) -> None:
     """Check that the blocks of the requests add up to the blocks that the cache counts as held."""
     private = 0
     batch, loader = instance.batch, instance.loader
-    begun = instance.blocks.taken_steps if instance.run.end >= 0 else 0  # steps whose tokens are not yet counted
+    begun = instance.blocks.taken_steps if instance.run.end >= 0 else 0  # number of steps with uncounted tokens
     for job in batch.running:
         blocks = job.blocks
         if job.ends_at_step >= 0:

@@ -51,14 +51,14 @@ class Job:
 
     ticket: Ticket  # the scheduler's view of the request, set when the request arrives at the instance
 
-    # set when the request enters the batch
+    # The next three fields are set when the request enters the batch.
     blocks: int  # number of allocated blocks
     cached_to: int  # number of full blocks offered to the cache so far
     computed: int  # number of tokens in the KV cache, as of the last scheduling change
-    # set when the request begins to decode
-    decoding_from: int  # the instance's step count minus the generated tokens
+    # The next two fields are set when the request begins to decode.
+    decoding_from: int  # step count of the instance minus the number of tokens that the request has generated
     log_from: int  # position in the instance's gap log at which the request's gaps begin
-    # set if the request stops decoding before its last token, or if its prompt has been computed elsewhere
+    # Time of the latest token. Set if the request stops decoding early, or if another instance has computed its prompt.
     last_token_ps: int
 
     def __init__(self, request: Request, output_tokens: int, output_key: int, block_tokens: int, counted: bool) -> None:
@@ -67,7 +67,7 @@ class Job:
         self.known = request.prompt_tokens  # number of tokens that the KV cache must have before the next token
         self.runs: Runs = request.path.blocks(block_tokens)  # the blocks of the known tokens
         self.output_tokens = output_tokens
-        self.output_key = output_key  # key of the generated tokens
+        self.output_key = output_key  # content key of the generated tokens
         self.counted = counted  # whether the request counts in the statistics; warm-up requests do not
         self.chunk = WHOLE  # maximum number of prompt tokens in one step, set by the scheduler
         self.expired = False  # whether the client has given up
@@ -75,15 +75,15 @@ class Job:
         self.withdrawn = False  # whether the request continues at another instance, so that this job has no outcome
         self.started = False  # whether the request's turn at the instance has come at least once
         self.resumes = False  # whether the request continues to decode after its blocks have arrived
-        self.handover: Handover | None = None  # set if the prompt is computed here for another instance
+        self.handover: Handover | None = None  # set if this job computes the prompt for another instance
         self.pipelined = False  # whether each chunk may be sent to the other instance as soon as it is computed
-        self.awaits: Handover | None = None  # set until the blocks have arrived from another instance
+        self.awaits: Handover | None = None  # set while the job waits for its blocks from another instance
         self.swapped = 0  # number of blocks that are swapped out to a store below the GPU
         self.prefilled = 0  # number of prompt tokens that were computed or cached at least once
         self.generated = 0  # number of generated tokens, as of the last scheduling change
-        self.gaps: list[tuple[array[int], int, int]] = []  # (log, start, end) of its closed parts of gap logs
+        self.gaps: list[tuple[array[int], int, int]] = []  # (log, start, end) of each range with its gaps
         self.holds: list[Hold] = []  # ranges of the request's blocks whose content is in the prefix cache
-        self.order = 0  # number of the request's last entry into the batch; 0 before the first entry
+        self.order = 0  # sequence number of the request's last entry into the batch; 0 before the first entry
         self.ends_at_step = -1  # step count of the instance at the request's last token; -1 if it does not decode
 
     def suspend(self, block_tokens: int) -> None:

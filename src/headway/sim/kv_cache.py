@@ -18,7 +18,7 @@ from headway.sim.piece import Piece
 
 Runs = tuple[tuple[int, int], ...]  # (key, end block) pairs, as `Path.blocks` returns them
 Hold = tuple[int, int, int]  # (key, first block, end block)
-Stretch = tuple[int, int, int, float]  # (key, first block, end block, level)
+Stretch = tuple[int, int, int, float]  # (key, first block, end block, eviction level)
 Eviction = tuple[int, int, int]  # (time, key, first block)
 
 
@@ -33,10 +33,12 @@ class KvCache:
         self.releases = 0
         self.log: list[Eviction] | None = None  # log of evictions; None if they are not reported
         self.now = 0  # time of the next entries in the log
-        self.spilt: list[Stretch] | None = None  # evicted content; None if it does not move to another store
-        self.stored: list[Stretch] | None = None  # computed or used content; None if it is not copied to another store
+        # Content that was evicted (`spilt`), or computed or used (`stored`), since the last update of the stores below
+        # the GPU. Each list is None if the stores do not need it.
+        self.spilt: list[Stretch] | None = None
+        self.stored: list[Stretch] | None = None
         self.pieces: dict[int, Piece] = {}  # first piece of each key; `Piece.next` links the others
-        self.lru: OrderedDict[Piece, int] = OrderedDict()  # idle pieces with the number of their release
+        self.lru: OrderedDict[Piece, int] = OrderedDict()  # idle piece -> sequence number of its release; oldest first
 
     def match(self, runs: Runs, limit: int) -> int:
         """Return how many leading blocks of a sequence are cached, at most `limit`."""

@@ -29,7 +29,7 @@ class KvEvents:
         self.block_tokens = block_tokens  # block size of the engines
         self.delay = delay
         self.logs: list[list[Eviction]] = []
-        self.moves: list[tuple[int, list[Move]]] = []  # (index, log) of each instance with stores
+        self.moves: list[tuple[int, list[Move]]] = []  # (index of the instance, log) of each instance with stores
         users: dict[Tier, list[int]] = {}  # indices of the instances that use each shared store
         for instance in instances:
             log: list[Eviction] = []
@@ -41,7 +41,7 @@ class KvEvents:
                     if tier.shared:
                         users.setdefault(tier, []).append(instance.view.index)
             self.logs.append(log)
-        self.shared: list[tuple[list[Change], list[SharedStore]]] = []  # (log, copies) of each shared store
+        self.shared: list[tuple[list[Change], list[SharedStore]]] = []  # (log, copy in each index) per shared store
         for tier, owners in users.items():
             tier.log = []
             self.shared.append((tier.log, [index.share(owners, tier.name) for index in indexes]))
@@ -70,7 +70,7 @@ class KvEvents:
                 moves.clear()
 
     def apply(self, index: int, log: list[Eviction], before: int) -> None:
-        ends: dict[int, int] = {}  # key -> end of the blocks that stay cached
+        ends: dict[int, int] = {}  # key -> first block that is no longer cached
         for _, key, end in take_before(log, before):
             if end < ends.get(key, end + 1):
                 ends[key] = end

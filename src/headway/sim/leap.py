@@ -34,7 +34,7 @@ class Run:
         self.first = 0
         self.increment = 0
         self.length = 0  # number of steps of the run
-        self.chunks: list[tuple[Job, int]] = []  # prefill in each step: (request, number of prompt tokens)
+        self.chunks: list[tuple[Job, int]] = []  # chunks of each step: (request, number of prompt tokens)
 
     def boundary(self, steps: int) -> int:
         """Return the time at which the first `steps` steps have ended."""

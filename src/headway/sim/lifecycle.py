@@ -23,7 +23,7 @@ class Place:
         self.index = index
         self.pool = pool
         self.state = "stopped"
-        self.drawn = 0  # number of the place's valid entry in the timetable; 0 if there is no valid entry
+        self.drawn = 0  # sequence number of the place's valid entry in the timetable; 0 if there is no valid entry
         self.warm_at = 0  # when the warm-up of the instance ends
         self.held_from = -1  # start of the current billed period; -1 while the place is stopped
         self.held_ps = 0  # total duration of earlier billed periods
@@ -38,11 +38,11 @@ class Lifecycle:
         self.places = [
             Place(pool.first + number, pool, setup) for pool in setup.pools for number in range(pool.maximum)
         ]
-        self.heap: list[tuple[int, int, int, str]] = []  # timetable: (time, place, number of the entry, next state)
+        self.heap: list[tuple[int, int, int, str]] = []  # timetable: (time, place index, entry number, next state)
         self.numbered = 0
         self.faults = sorted(setup.faults, key=lambda fault: fault.at_ps)
-        self.fault = 0  # index of the next fault
-        self.draining: list[int] = []  # instances that wait for their requests to end
+        self.fault = 0  # position of the next fault in `faults`
+        self.draining: list[int] = []  # indices of the instances that wait for their requests to end
         self.next_ps = NEVER
 
     def start(self, now: int) -> None:

@@ -26,9 +26,9 @@ class Load:
         self.instance = instance
         self.job = job
         self.start = start  # first block of the load
-        self.end = end  # the block after the last one
-        self.left = 0  # number of transfers that have not arrived
-        self.links: list[int] = []  # the links of the transfers
+        self.end = end  # block after the last block of the load
+        self.left = 0  # number of the load's transfers that have not arrived
+        self.links: list[int] = []  # numbers of the links that carry the transfers
         self.awaited = True  # False after the request's client has given up
 
 
@@ -37,10 +37,11 @@ class Link:
         self.bandwidth = bandwidth  # bytes per second
         self.latency_ps = latency_ps
         self.leaving: list[int] = []  # for each transfer, the `progress` at which it leaves the link; sorted
-        self.awaited: list[tuple[int, int, Load]] = []  # heap of the transfers that requests wait for
+        # Heap of the transfers that requests wait for: (`progress` at which it leaves the link, number, load).
+        self.awaited: list[tuple[int, int, Load]] = []
         self.under_way: deque[tuple[int, Load]] = deque()  # transfers that have left the link: (arrival, load)
         self.progress = 0
-        self.since = 0  # time of the last update
+        self.since = 0  # time of the last update of `progress`
         self.clear_ps = 0  # time at which the link becomes idle, if it has only one transfer
         self.numbered = 0  # number of awaited transfers so far; it orders transfers that leave together
         self.next_ps = NEVER  # time of the next awaited arrival if `sure`, otherwise a lower bound of that time
@@ -138,7 +139,7 @@ class Links:
 
     def __init__(self) -> None:
         self.links: list[Link] = []
-        self.heap: list[tuple[int, int]] = []  # (arrival, link); stale if the arrival is not the link's `next_ps`
+        self.heap: list[tuple[int, int]] = []  # heap of (arrival, link); stale if it differs from the link's `next_ps`
         self.next_ps = NEVER
 
     def add(self, bandwidth: int, latency_ps: int) -> int:

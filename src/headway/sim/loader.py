@@ -23,13 +23,13 @@ class Loader:
         self.links = links
         self.tiers = tiers
         self.active = active  # whether requests may load blocks
-        self.places: list[Place] = []  # where to find the blocks that the first request in the queue can load
+        self.places: list[Place] = []  # stores of the blocks that the first request in the queue can load
         self.loading: dict[Job, Load] = {}
         self.ready: list[Job] = []  # requests whose blocks have arrived, in order of arrival
 
     def reach(self, job: Job, hits: int) -> int:
-        """Return the end of the blocks that a request, whose turn has come, can load. If it can load no blocks, return
-        `hits`."""
+        """Return the position after the last block that a request can load, because its turn has come. If it can load
+        no blocks, return `hits`."""
         if job.awaits is not None:
             return -(-job.known // self.size)
         if job.swapped:

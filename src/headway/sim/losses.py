@@ -31,10 +31,10 @@ class Losses:
     def __init__(self, dispatcher: Dispatcher, retries: int) -> None:
         self.dispatcher = dispatcher
         self.retries = retries
-        # Jobs by instance and request; a request in handover is at two instances.
+        # For each instance: request id -> job. A request in handover is at two instances.
         self.bound: list[dict[int, Job]] = [{} for _ in dispatcher.instances]
         dispatcher.handovers.bound = self.bound
-        self.moving: dict[int, Job] = {}  # requests that have left an instance and wait for another
+        self.moving: dict[int, Job] = {}  # request id -> job, for requests that left an instance and wait for another
 
     def on_sent(self, now: int, job: Job, flight: Flight) -> None:
         """Note the instance of a request. If a redirected request has generated tokens before, its decode instance also
@@ -58,7 +58,7 @@ class Losses:
         row, recorder = job.row, self.dispatcher.recorder
         self.bound[recorder.instance[row]].pop(row, None)
         self.bound[recorder.prefill_instance[row]].pop(row, None)
-        if recorder.outcome[row] == REJECTED:  # the last instance rejected it before it generated a token there
+        if recorder.outcome[row] == REJECTED:  # the last instance rejected the request before it generated a token
             recorder.output_tokens[row] = job.generated
             self.dispatcher.instances[recorder.instance[row]].stats.output_tokens += job.generated
             take_back(job)
@@ -81,12 +81,12 @@ class Losses:
         bound, self.bound[index] = self.bound[index], {}
         for row in sorted(bound):
             job = bound[row]
-            # If the client has given up, the request ends with the current step, here or at its prefill instance.
+            # The client has given up: the request ends anyway with the current step of this or of its prefill instance.
             if job.expired or (job.awaits is not None and job.awaits.source.expired):
                 continue
             where = index
             handover = job.handover or job.awaits
-            if handover is not None:  # only the decode job continues; it keeps the prefill done so far
+            if handover is not None:  # only the decode job continues, with the progress of the prefill job
                 self.leave_other(now, index, job, handover)
                 source, job, where = handover.source, handover.target, handover.decode
                 job.started, job.prefilled = source.started, source.prefilled
@@ -170,7 +170,7 @@ class Losses:
             self.go_on(now, job, answer)
 
     def go_on(self, now: int, job: Job, flight: Flight) -> None:
-        if job.generated:  # other instances counted these already; the last instance counts all tokens at the end
+        if job.generated:  # earlier instances counted these tokens; the last instance will count all tokens again
             self.dispatcher.instances[flight.view.index].stats.output_tokens -= job.generated
         self.dispatcher.put(now, job, flight)
 

@@ -86,13 +86,13 @@ class Moment:
         self.running = instance.view.running
         self.adapters = instance.view.adapters
         self.busy_from = instance.busy_from
-        self.busy_ps = instance.stats.busy_ps  # total duration of the busy periods that had ended
+        self.busy_ps = instance.stats.busy_ps  # total duration of the busy periods that have ended
         self.hit_rate = 0.0 if (hits := instance.scheduler.hits) is None else hits.share()
         self.kv: KvUse | None = None  # set if KV use is polled
         if kv:
             self.kv = KvUse(instance)
             if self.kv.length:
-                self.kv.phases = self.kv.phases[:]  # the instance changes its own list
+                self.kv.phases = self.kv.phases[:]  # a copy, because the instance changes its own list
 
 
 class History:
@@ -102,7 +102,7 @@ class History:
 
     def __init__(self, polling: SignalSpec, kv: bool) -> None:
         self.interval = polling.poll_interval_ps
-        self.oldest = polling.poll_interval_ps + polling.poll_delay_ps  # maximum age of a tick that is read
+        self.oldest = polling.poll_interval_ps + polling.poll_delay_ps  # maximum age of a tick that is still read
         self.kv = kv
         self.moments: deque[Moment] = deque()
 

@@ -18,8 +18,8 @@ class RankedCache(KvCache):
     def __init__(self, total: int, counts: bool) -> None:
         super().__init__(total)
         self.counts = counts  # whether levels are use counts; otherwise they are priorities
-        self.levels: list[tuple[float, int, Piece]] = []  # heap of the pieces in the LRU, with stale entries
-        self.ranked_to = 0  # number of the last release whose pieces are in the heap
+        self.levels: list[tuple[float, int, Piece]] = []  # heap: (level, number of the release, piece)
+        self.ranked_to = 0  # sequence number of the last release whose pieces are in the heap
 
     def hold(self, runs: Runs, hits: int, priority: float = 0.0) -> list[Hold]:
         holds = super().hold(runs, hits, priority)

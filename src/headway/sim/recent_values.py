@@ -4,7 +4,7 @@ from collections import deque
 
 from headway.types import PS_PER_SECOND
 
-HIT_REQUESTS = 100  # number of requests that the hit rate covers, the most recently started ones
+HIT_REQUESTS = 100  # the hit rate covers this number of the most recently started requests
 MOVES_WINDOW_PS = 10 * PS_PER_SECOND
 
 
@@ -47,7 +47,7 @@ class HitRate:
     __slots__ = ("cached", "last", "tokens")
 
     def __init__(self) -> None:
-        self.last: deque[tuple[int, int]] = deque()  # (cached tokens, prompt tokens) of each request
+        self.last: deque[tuple[int, int]] = deque()  # (cached tokens, prompt tokens) of each covered request
         self.cached = 0
         self.tokens = 0
 
@@ -70,8 +70,8 @@ class MoveRate:
     __slots__ = ("inside", "later", "total")
 
     def __init__(self) -> None:
-        self.later: deque[tuple[int, int]] = deque()  # (time, blocks) of each move after the window
-        self.inside: deque[tuple[int, int]] = deque()  # (time, blocks) of each move in the window
+        self.later: deque[tuple[int, int]] = deque()  # (time, number of blocks) of each move after the window
+        self.inside: deque[tuple[int, int]] = deque()  # (time, number of blocks) of each move in the window
         self.total = 0  # sum of the blocks moved in the window
 
     def add(self, at: int, blocks: int) -> None:
@@ -96,7 +96,7 @@ class Ticks:
 
     def __init__(self, interval: int) -> None:
         self.interval = interval
-        self.tick = 0  # the first tick that is not recorded
+        self.tick = 0  # time of the first tick that is not recorded
         self.values: deque[tuple[int, int]] = deque()  # (last tick with this value, value)
 
     def until(self, now: int, value: int) -> None:

@@ -50,7 +50,7 @@ class Signals:
             tiers.down, tiers.up = MoveRate(), MoveRate()
         self.vary = "kv_used" in decides or self.power or bool(self.tiers)
         self.polled = False
-        self.kv_events: KvEvents | None = None  # set if the router's prefix indexes learn of evictions
+        self.kv_events: KvEvents | None = None  # set if instances report evictions to the router's prefix indexes
         self.origin = -1  # time of the first decision
         for instance in instances:
             instance.blocks.reports = self.kv
@@ -120,7 +120,8 @@ class PolledSignals(Signals):
         self.views = views
         self.polling = polling
         self.due = -1  # time at which the values of the next tick reach the router
-        self.recent: deque[tuple[int, InstanceView]] = deque()  # (time, view) of requests since the last shown tick
+        # (time, view of the instance) of each request that was sent since the tick that the views show
+        self.recent: deque[tuple[int, InstanceView]] = deque()
         self.histories: list[History] = []
         for tiers, _ in self.tiers:
             for tier in tiers.tiers:

@@ -37,13 +37,13 @@ class Routers:
         self.by_session = spec.spread == "sessions"
         self.seed = seed
         self.planes = planes
-        self.cluster = planes[0].cluster  # view of the router that was called last
+        self.cluster = planes[0].cluster  # cluster view of the router that was called last
         self.flow = planes[0].flow  # either all routers have flow control or none
         self.observers = planes[0].observers
         self.indexes: list[PrefixIndex] = [index for plane in planes for index in plane.indexes]
         self.views: list[list[InstanceView]] = [list(plane.views.values()) for plane in planes]
-        self.home: list[int] = []  # the router of each request, by request id
-        self.pumped = 0  # the router whose queue `pump` reads next
+        self.home: list[int] = []  # index of each request's router, by request id
+        self.pumped = 0  # index of the router whose queue `pump` reads next
         # The reported signals are written to the views of a shared board. A router copies them before it decides.
         self.signals = signals
         self.board = signals.views
@@ -51,8 +51,9 @@ class Routers:
         self.copied: list[int | None] = [-1] * len(planes)  # time of the report that each router has copied
         # For each signal name, router and instance: the sum of the other routers' counts at the last exchange.
         self.foreign: dict[str, list[list[int]]] = {name: [[0] * len(views) for views in self.views] for name in SHARED}
-        self.changed: dict[int, None] = {}  # instances whose counts have changed since the last exchange
-        self.touches: list[tuple[int, int, Path]] = []  # (router, instance, prompt) since the last exchange
+        self.changed: dict[int, None] = {}  # indices of instances whose counts changed since the last exchange
+        # (router, instance, prompt) of each request that a router has sent since the last exchange
+        self.touches: list[tuple[int, int, Path]] = []
         self.sync_at = NEVER if self.sync_ps is None else self.sync_ps
 
     def choose(self, request: Request) -> int:

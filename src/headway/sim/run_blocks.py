@@ -28,12 +28,12 @@ class RunBlocks:
         self.reserves = view.role == "prefill"
         self.taken_steps = 0  # number of steps of the run whose blocks are allocated
         self.peak = 0  # maximum number of allocated blocks so far
-        # state of the last report of KV use
         self.reports = True  # whether KV use is reported
+        # The next fields have the state at the last report of KV use.
         self.looked = 0  # number of steps begun at the last report, including those of earlier runs
-        self.reported_to = NEVER  # the report is valid until then: the start of the run's next step, or NEVER
+        self.reported_to = NEVER  # time until which the report is valid: the start of the run's next step, or NEVER
         self.next_step = 0  # duration of the next step
-        self.increment = 0  # by which each step is longer than the one before it
+        self.increment = 0  # picoseconds by which each step is longer than the previous step
         self.prefills = False  # whether the run's steps compute chunks of an unfinished prefill
 
     def chunk_blocks(self, steps: int) -> int:
@@ -161,7 +161,7 @@ def report_kv(each: Sequence[RunBlocks], at: int) -> None:
             count = 1
             used = blocks.phases[looked % size]
         else:
-            further = (elapsed - 1) // step  # steps begun after the first; too high if steps get longer
+            further = (elapsed - 1) // step  # number of steps begun after the first one; too high if steps get longer
             passed = further * step + increment * (further * (further - 1) // 2)
             if passed >= elapsed:
                 further = steps_begun(step, increment, elapsed) - 1

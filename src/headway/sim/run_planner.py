@@ -21,13 +21,13 @@ class Pace:
     def __init__(self, model: LatencyModel) -> None:
         self.model = model
         self.models: dict[Fraction, LatencyModel] = {}
-        self.warming: list[tuple[int, Fraction]] = []  # (start, factor), in order of start
+        self.warming: list[tuple[int, Fraction]] = []  # (start, factor) of each part of the warm-up, in order
         self.slowed: list[tuple[int, Fraction]] = []  # (end, factor) of each slow fault
 
     def at(self, now: int) -> tuple[LatencyModel, int]:
         """Return the latency model of a step that begins now, and the time until which this model is valid."""
         factor, until = Fraction(1), NEVER
-        for since, own in self.warming:  # the factor of the last entry is 1
+        for since, own in self.warming:  # the last entry has the factor 1, which ends the warm-up
             if since > now:
                 until = since
                 break
@@ -60,7 +60,7 @@ class RunPlanner:
         self.blocks = blocks
         self.adapters = adapters
         self.walks = walks  # whether each run is a single step
-        self.cuts = cuts  # set to cut runs at random steps, for tests that cuts do not change results
+        self.cuts = cuts  # cuts runs at random steps, for tests that cuts do not change results; otherwise None
         self.pace = Pace(latency)
         self.paced_until = NEVER  # time until which `step_times` is valid
         self.step_times = latency.run

@@ -20,7 +20,7 @@ class TransferSetup(Struct, frozen=True):
 
     spec: Transfer
     token_bytes: int
-    grain_tokens: int  # the number of tokens in a transfer is a multiple of this
+    grain_tokens: int  # the number of tokens in a transfer is a multiple of this number
 
     @property
     def first_token(self) -> bool:

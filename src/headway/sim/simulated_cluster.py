@@ -30,9 +30,10 @@ class SimulatedCluster:
         self.ended: list[Job] = []  # requests that ended at this instant
         self.handed: list[Job] = []  # requests whose prompt, or its first chunk, became ready for handover now
         self.links = Links()
-        self.outgoing: dict[int, int] = {}  # number of the outgoing link of each prefill instance
-        self.gauges: dict[int, Gauge] = {}  # KV use of instances with stores; of all instances if the run is traced
-        self.shared: dict[tuple[str, str], Tier] = {}  # shared stores by pool and name
+        self.outgoing: dict[int, int] = {}  # index of a prefill instance -> number of its outgoing link
+        # Index of an instance -> its KV use over time. Without tracing, only instances with stores have an entry.
+        self.gauges: dict[int, Gauge] = {}
+        self.shared: dict[tuple[str, str], Tier] = {}  # (pool, name of the store) -> shared store
         self.instances = [self.build_instance(engine, scheduler) for engine in setup.engines]
 
     def build_instance(self, engine: EngineSetup, scheduler: Any) -> Instance:

@@ -46,7 +46,8 @@ TOO_LONG = (
     "The run exceeds 106 days of simulated time, the range of the clock. "
     "Set 'horizon' to stop it earlier, or check the latency model and the bandwidths of the links."
 )
-COLLECT_AFTER = 200_000  # number of new objects between garbage collections, which find hardly any cycles in a run
+# Number of new objects between two garbage collections. It is high, because a run creates hardly any reference cycles.
+COLLECT_AFTER = 200_000
 
 Phase = Callable[[int], None]  # called with the current instant
 Progress = Callable[[int, int], None]  # called with the id of the last request that arrived, and the current instant
@@ -150,7 +151,7 @@ class Simulation:
                     now = links.next_ps
             if now > horizon or (capacity is not None and arrival == NEVER and capacity.is_deserted()):
                 break
-            # (a) step ends
+            # (a) Steps end.
             while end == now:
                 index = heappop(ends) & MASK
                 instance = instances[index]
@@ -161,7 +162,7 @@ class Simulation:
             if not begins and arrival != now and dispatcher.timer != now and links.next_ps != now:
                 continue  # the heap entry is stale, because its run was cut
             clock.now = now
-            # (b) all other events and their immediate consequences
+            # (b) All other events happen, with their immediate consequences.
             for prepare in preparations:
                 prepare(now)
             if first_tokens:
@@ -184,7 +185,7 @@ class Simulation:
                 if self.is_quiet(now):
                     break
                 arrival = traffic.next_ps
-            # (c) step begins
+            # (c) Steps begin.
             if begins:
                 clock.begin_steps(now)
 

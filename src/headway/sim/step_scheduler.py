@@ -54,7 +54,7 @@ class StepScheduler:
         self.max_batch_tokens = view.max_batch_tokens
         self.max_batch_size = view.max_batch_size
         self.whole_prompts = whole_prompts  # whether a request enters only if there is room for its whole prompt
-        self.gated = gated  # whether requests may also have to wait for adapter slots or the limit on handovers
+        self.gated = gated  # whether requests may have to wait because of adapter slots or the limit on handovers
         self.resuming: list[Job] = []  # requests that resume decoding in the first step of the run
         self.stirred = False  # whether a scheduling change happened since the last update of the stores
         self.hits: HitRate | None = None  # set if a policy reads the hit rate
@@ -73,7 +73,7 @@ class StepScheduler:
             else:
                 once = True
                 self.make_room(0)
-        # After a preemption no request enters, unless the batch is empty: then ready requests may own all the blocks.
+        # After a preemption, no request enters unless the batch is empty: then ready requests may own all the blocks.
         if (self.waiting or self.ready) and not (shut or (once and batch.running)):
             once = self.admit(now)
             view = self.view

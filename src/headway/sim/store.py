@@ -15,9 +15,9 @@ from headway.errors import InvariantError
 from headway.sim.kv_cache import Stretch
 from headway.types import NEVER
 
-SPARE = 64  # number of stale entries that the order may have in addition to three per valid entry
+SPARE = 64  # number of stale entries that `order` or `levels` may have in addition to three per valid entry
 
-# Fields: first block, end block, number, time of the put, level, key. The type has no length, because mypyc copies
+# Fields: first block, end block, number, time of the put, level, key. The type states no length, because mypyc copies
 # tuples of known length at each read, but spans are compared by identity. The code declares the types of the fields
 # that it reads.
 Span = tuple[Any, ...]
@@ -29,7 +29,7 @@ class Store:
     def __init__(self, blocks: int, ranked: bool = False) -> None:
         self.blocks = blocks
         self.used = 0
-        self.came = 0  # the last number that a span received
+        self.came = 0  # the last number that was assigned to a span
         self.spans: dict[int, list[Span]] = {}  # the spans of each key, in order of blocks
         self.ranked = ranked  # whether the store evicts the lowest level first
         self.order: deque[Span] = deque()  # spans in order of puts, some of them stale
@@ -37,7 +37,7 @@ class Store:
         self.most = SPARE  # maximum number of entries in `order` or `levels`; above it, stale entries are dropped
 
     def covered_to(self, key: int, at: int) -> int:
-        """Return the end of the blocks of a key that are stored without a gap from `at` on."""
+        """Return the first block of a key at or after block `at` that is not stored."""
         spans = self.spans.get(key)
         if spans is None:
             return at
@@ -64,7 +64,7 @@ class Store:
         return inside
 
     def first_in(self, key: int, start: int, end: int) -> int:
-        """Return the first stored block of a key between `start` and `end`; if there is none, return `end`."""
+        """Return the first stored block of a key between `start` and `end`. If there is none, return `end`."""
         inside = self.within(key, start, end)
         return inside[0][0] if inside else end
 
@@ -81,8 +81,8 @@ class Store:
         return count
 
     def put(self, content: list[Stretch], at: int) -> int:
-        """Store the blocks as the most recent ones, each stretch more recent than the one before. Return how many of
-        them were not stored yet."""
+        """Store the blocks as the most recent blocks, each stretch more recent than the stretch before it. Return how
+        many of the blocks were not stored yet."""
         fresh = 0
         known, order, number = self.spans, self.order, self.came
         for key, start, end, level in content:
@@ -209,7 +209,7 @@ class Store:
             if spans[-1] is not span:
                 if (len(spans) == 1 and spans[0][2] != number) or (place := _last(spans, span)) < 0:
                     continue
-                order.appendleft(span)  # other spans of the same put may still be stored
+                order.appendleft(span)  # keep the entry, because other spans of the same put may still be stored
                 start, end = spans[place][:2]
             over -= end - start
             if over < 0:  # only the tail is evicted; the head of the span remains
@@ -263,7 +263,7 @@ def _end(spans: list[Span], end: int) -> int:
 
 
 def _last(spans: list[Span], came: Span) -> int:
-    """Return the position of the last remaining span of a put; if none remains, return -1."""
+    """Return the position of the last remaining span of a put. If no span of the put remains, return -1."""
     place = _end(spans, came[1]) - 1
     while place >= 0 and spans[place][2] != came[2]:
         place = place - 1 if spans[place][0] > came[0] else -1

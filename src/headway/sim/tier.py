@@ -25,19 +25,19 @@ class Tier:
         self.store = Store(blocks, ranked)
         self.link = link
         self.shared = shared  # whether several instances use the store
-        # numbers of blocks
+        # The next seven fields are numbers of blocks.
         self.stored = 0  # blocks moved down to the store
         self.loaded = 0  # blocks moved up from the store
         self.thrashed = 0  # blocks moved up within THRASH_PS after they had moved down
         self.swapped = 0  # current blocks of swapped-out requests
         self.lent = 0  # blocks that are moving up: the GPU has allocated blocks for them, but the store still has them
         self.noted = 0  # blocks in use at the last call of `note`
-        self.peak = 0
+        self.peak = 0  # maximum of `noted`
         self.filled = 0  # integral of the used blocks over time, in blocks x ps
         self.since = 0  # time of the last update of `filled`
-        self.hits = 0  # blocks that requests loaded when their turn came for the first time
-        self.samples: Samples | None = None  # samples of the used blocks over the run
-        self.polled: Ticks | None = None  # the used blocks at ticks; set if signals are polled
+        self.hits = 0  # number of blocks that requests loaded when their turn came for the first time
+        self.samples: Samples | None = None  # samples of the number of used blocks over the run
+        self.polled: Ticks | None = None  # number of used blocks at each tick; set if signals are polled
         self.users: list[Tiers] = []
         self.log: list[Change] | None = None  # changes of the content; set if the store is shared and reports them
 

@@ -23,7 +23,8 @@ from headway.types import PS_PER_SECOND
 
 THRASH_PS = PS_PER_SECOND  # if content is loaded again within this time after its offload, it counts as thrashed
 Place = tuple[Tier, int, int]  # (fastest store that has the blocks, first block, end block)
-Move = tuple[int, int, int, int, int]  # (time, key, first block, source, target); the end block for a move to the GPU
+# (time, key, block, source, target). The block is the first block of the content; for a move to the GPU, its end block.
+Move = tuple[int, int, int, int, int]
 
 
 class Tiers:
@@ -48,9 +49,9 @@ class Tiers:
         self.counts = engine.kv.eviction == "lfu"
         for tier in tiers:
             tier.users.append(self)
-        self.lent: dict[Job, list[tuple[Tier, int]]] = {}  # extra capacity of stores while blocks move up
-        self.began: dict[Job, int] = {}  # time at which each loading request began to wait
-        self.waits: list[int] = []  # durations of waits that have ended
+        self.lent: dict[Job, list[tuple[Tier, int]]] = {}  # job -> (store, number of its extra blocks)
+        self.began: dict[Job, int] = {}  # request -> time at which it began to wait for its blocks
+        self.waits: list[int] = []  # durations of the waits for blocks that have ended
         self.log: list[Move] | None = None  # log of moves; None if they are not reported
         self.down: MoveRate | None = None  # rate of moves from the GPU; None if no policy reads it
         self.up: MoveRate | None = None  # rate of moves to the GPU; None if no policy reads it
@@ -63,7 +64,7 @@ class Tiers:
         return self.log
 
     def match(self, runs: Runs, start: int, limit: int) -> int:
-        """Return the end of the blocks from `start` on that the stores have without a gap, at most `limit`."""
+        """Return the first block at or after block `start` that no store has, but at most `limit`."""
         places = self.places(runs, start, limit)
         return places[-1][2] if places else start
 
@@ -84,13 +85,13 @@ class Tiers:
                     if spans is None:
                         continue
                     first = spans[0]
-                    if first[0] <= at and to <= first[1]:  # the most frequent case
+                    if first[0] <= at and to <= first[1]:  # the most frequent case: the first span has all these blocks
                         break
                     covered = tier.store.covered_to(key, at)
                     if covered > at:
                         to = min(covered, to)
                         break
-                    to = tier.store.first_in(key, at, to)  # from block `to` on, this store may have the content
+                    to = tier.store.first_in(key, at, to)  # this store has no block between `at` and the new `to`
                 else:
                     if last is not None:
                         lying.append((last, since, at))
@@ -174,7 +175,7 @@ class Tiers:
         cache = self.cache
         assert isinstance(cache, RankedCache)
         for tier in reversed(self.tiers):
-            own = 0 if self.eager or tier.shared else 1  # a copy that the store keeps has already counted this use
+            own = 0 if self.eager or tier.shared else 1  # a copy that stays in the store has counted this use already
             for key, first, last, _ in content:
                 for left, right, _, _, count, _ in tier.store.within(key, first, last):
                     cache.lift(key, left, right, count + own)

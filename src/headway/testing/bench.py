@@ -26,7 +26,7 @@ MS: Final = PS_PER_SECOND // 1000
 GROUPS: Final = 3  # number of shared prefixes
 PREFIX_TOKENS: Final = 1024
 CROWD: Final = 300  # number of requests in flight on a saturated instance
-# Plain answers: WAITS if a request is delayed or waits for an instance, and QUEUES if a request is queued.
+# Answers as strings: WAITS if a request is delayed or waits for an instance, and QUEUES if a request is queued.
 WAITS, QUEUES = "waits", "queues"
 FREE: Final = ("observed_at", "routed_since_report")  # signals that a policy may read without declaring them
 # Functions that read a field of a view; `Watch` does not record these reads.

@@ -48,8 +48,8 @@ FIGURES: Final[dict[str, tuple[float, float, float, str]]] = {  # key -> (defaul
     "size": (20, 1, 1_000_000, ""),
 }
 HELD: Final = 100_000  # if a repeated trace has more timestamps, its file is read again for each repetition
-# Gaps have mean 1 and are rounded to multiples of 2^-20. So their sum is exact, and the rounding hides the last bit of
-# a logarithm, which differs between machines.
+# Gaps have mean 1 and are rounded to multiples of 2^-20, so that their sum is exact. The rounding also hides the last
+# bit of a logarithm, which differs between machines.
 UNIT: Final = 1 << 20
 SECONDS: Final = re.compile(rb"[+-]?[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?")
 
@@ -61,10 +61,10 @@ class Arrival(Struct, frozen=True, omit_defaults=True):
     cv: float | None = None  # coefficient of variation of the gaps: a value above 1 is burstier than Poisson
     alpha: float | None = None  # shape of Pareto gaps: if it is at most 2, their variance is infinite
     jitter: float | None = None  # maximum delay of a request, as a fraction of the mean gap; delays are uniform
-    path: str | None = None  # a text file with one time in seconds per line, or any trace
+    path: str | None = None  # file with the times: plain text with one time in seconds per line, or any trace
     format: str | None = None  # format of that trace, if it cannot be detected
     size: int | None = None  # number of requests per burst, which all arrive at the same time
-    interval: Any = None  # time between bursts
+    interval: Any = None  # time between two bursts
 
 
 def parse(spec: object, where: str) -> Arrival:

@@ -148,7 +148,8 @@ def _merge_starts(
     base: Iterator[int], behaviour: Behaviour, mark: Callable[[int], Mark], seed: int, where: str
 ) -> Iterator[Start]:
     """Yield the starts of ordinary sessions, volleys and bursts in order of time."""
-    heap: list[tuple[int, int, int, int]] = []  # time, type, number, sessions in the burst or left in the volley
+    # Entries: (time, type, sequence number, number of sessions in the burst or remaining sessions of the volley).
+    heap: list[tuple[int, int, int, int]] = []
     numbers = count()
     bursts = _bursts(behaviour, seed, where)
     volley, gap = 1, None

@@ -43,8 +43,8 @@ class Context:
         self._limit = limit if growth == "bounded" else None
         self._keys: tuple[int, ...] = ()  # keys of the last prompt
         self._ends: tuple[int, ...] = ()
-        self._output = (0, 0, False)  # the last answer: its key, its tokens, and whether it directly follows the prompt
-        self._history = 0  # tokens that a linear context would repeat after the prefix
+        self._output = (0, 0, False)  # last answer: (key, number of tokens, True if it directly follows the prompt)
+        self._history = 0  # number of tokens that a linear context would repeat after the prefix
         self._turn = 0
 
     def prompt(self, new_tokens: int, key: int) -> Path:

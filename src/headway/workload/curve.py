@@ -38,7 +38,7 @@ class Curve:
         self.first = [int(piece.first * self.scale) for piece in pieces]
         self.last = [int(piece.last * self.scale) for piece in pieces]
         self.level = None if level is None else int(level * self.scale)
-        self.times, self.areas = [0], [0]  # start of each piece, and the area before it
+        self.times, self.areas = [0], [0]  # start of each piece, and the doubled area before it
         for piece, first, last in zip(pieces, self.first, self.last, strict=True):
             assert piece.start == self.times[-1] < piece.end
             self.times.append(piece.end)

@@ -103,7 +103,7 @@ class Model(Struct, frozen=True):
     name: str  # an empty string means the cluster's model
     weight: float
     kinds: tuple[AnyKind, ...]
-    own: bool = False  # whether the section of the model sets its kinds
+    own: bool = False  # whether the model has its own kinds, instead of those of the tenant
 
 
 class _ModelKeys(Struct, frozen=True):

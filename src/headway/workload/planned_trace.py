@@ -23,8 +23,8 @@ def planned_trace(traffic: Traffic, origin: str) -> Reader:
 
 
 def _records(traffic: Traffic) -> Iterator[Record]:
-    numbers: dict[int, int] = {}  # number of each prompt key, in order of appearance
-    last_ps: dict[str, int] = {}  # latest arrival by session
+    numbers: dict[int, int] = {}  # prompt key -> its number, in order of appearance
+    last_ps: dict[str, int] = {}  # session -> time of its latest arrival
     for planned in traffic:
         request = planned.request
         record = Record(

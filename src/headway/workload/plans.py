@@ -36,12 +36,12 @@ class Step(Struct, gc=False):
 
     new_tokens: int
     output_tokens: int
-    hidden_tokens: int = 0  # the first part of the output, which later turns do not repeat
+    hidden_tokens: int = 0  # number of tokens at the start of the output that later turns do not repeat
     delay_ps: int = 0
     max_tokens: int | None = None
-    branch: int = 0  # the context that this request continues: 0 is the session's context, others belong to sub-agents
+    branch: int = 0  # number of the context that the request continues: 0 for the session, others for sub-agents
     after: tuple[int, ...] = ()  # indices of the steps that this step waits for
-    by_user: bool = False  # sent by a person, not by an agent
+    by_user: bool = False  # True if a person sends the request, False if an agent does
 
 
 class Mark(Struct, frozen=True, gc=False):
@@ -216,7 +216,7 @@ class Script(Struct, frozen=True, gc=False):
     kind: kinds.AnyKind
     model: str
     steps: list[Step]
-    prefix: tuple[int, int]  # key of the group's prefix, and its length in tokens
+    prefix: tuple[int, int]  # (key of the group's prefix, length of the prefix in tokens)
     first: int  # content number of the first step
     stride: int = 1
     adapter: str | None = None
@@ -225,7 +225,7 @@ class Script(Struct, frozen=True, gc=False):
 
 class Turns(Sequence[Turn]):
     """The first `count` requests of a script, created on demand. Callers must read each request once, and the requests
-    of one branch in order. So memory holds one context per branch, not all prompts."""
+    of one branch in order. Therefore memory holds only one context per branch, not all prompts."""
 
     __slots__ = ("_contexts", "_count", "_script")
 

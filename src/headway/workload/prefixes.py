@@ -1,8 +1,8 @@
 """Shared-prefix groups: all prompts of a group begin with the same tokens, such as a common system prompt.
 
 The first `tokens` tokens of a prompt are the group's prefix. By default they are part of `prompt_tokens`; with `added`,
-they come in addition. If `tokens` is a distribution, each group draws its length
-once. `groups` is a number of groups or a list of named groups; all tenants that list a name share the same text.
+they come in addition to `prompt_tokens`. If `tokens` is a distribution, the length of each group's prefix is drawn
+once. `groups` is a number of groups or a list of named groups; all tenants that list a name share the same prefix.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Group(Struct, frozen=True):
     """An entry of the list `groups`: a named group."""
 
     name: str
-    tokens: int | None = None  # None: the `tokens` key of `prefix`
+    tokens: int | None = None  # None: the value of the `tokens` key of `prefix`
     popularity: float = 1.0
     reuse: float = 1.0
 
@@ -147,7 +147,7 @@ class Beginnings:
         if prefix.tokens is not None and not isinstance(prefix.tokens, int):
             self._tokens = shapes.maker(prefix.tokens, f"{where}.tokens")
         self._members = _members(prefix)
-        self._lengths: dict[int, tuple[int, int]] = {}  # group -> (key, length), only for groups drawn so far
+        self._lengths: dict[int, tuple[int, int]] = {}  # index of a drawn group -> (key, length) of its prefix
 
     def sampler(self, seed: int, correlation: float = 0.0) -> Callable[[], tuple[int, int]]:
         """Return a function that draws the prefix of each session as (key, tokens). (0, 0) means no prefix.

@@ -23,7 +23,7 @@ REQUESTS: Final = 10_000
 class Prefixes(Struct):
     """An unlimited cache of earlier prompts and outputs. It counts the tokens that later prompts find in the cache."""
 
-    known: dict[int, int] = field(default_factory=dict)  # key -> number of cached tokens
+    known: dict[int, int] = field(default_factory=dict)  # key of a run of tokens -> number of its cached tokens
     prompt_tokens: int = 0
     tokens_hit: int = 0
     requests_hit: int = 0
@@ -87,8 +87,8 @@ def _within(spec: WorkloadSpec, figures: Json) -> int | None:
 def look(traffic: Traffic, requests: int) -> Json:
     """Return statistics of the first `requests` requests of a `Traffic`."""
     columns, prefixes = Columns(), Prefixes()
-    tenants, kinds, models, sessions = (dict[str, int]() for _ in range(4))  # index of each name
-    last_ps: dict[int, int] = {}  # latest arrival by session
+    tenants, kinds, models, sessions = (dict[str, int]() for _ in range(4))  # name -> index
+    last_ps: dict[int, int] = {}  # session -> time of its latest arrival
     source = iter(traffic)
     for planned in islice(source, requests):
         request = planned.request

@@ -18,8 +18,8 @@ from typing import Final, Literal
 from msgspec import Struct
 
 Order = Literal["first-to-last", "tail-first"]  # the order in which the blocks of a prompt are touched
-Run = tuple[int, int]  # first id, number of consecutive ids
-Stretches = tuple[list[int], list[int], list[int]]  # starts, ends and shifts, in order of id
+Run = tuple[int, int]  # (first block id, number of consecutive ids)
+Stretches = tuple[list[int], list[int], list[int]]  # (starts, ends, shifts) of stretches, in order of id
 
 ORDERS: Final[tuple[Order, ...]] = ("first-to-last", "tail-first")
 BUCKET_BITS: Final = 14  # one list of stretches covers 2^BUCKET_BITS ids, so that no list grows long
@@ -46,7 +46,7 @@ class Caches:
         self._tail_first = order == "tail-first"  # if true, all ids below are negated
         self._limits = [capacity for capacity in capacities if capacity is not None]
         self._floors = [0] * len(capacities)
-        self._live = [0] * len(self._limits)  # number of blocks in each cache, at or above its floor
+        self._live = [0] * len(self._limits)  # number of blocks in each cache, which are those at or above its floor
         self._buckets: dict[int, Stretches] = {}
         self._stretches = 0
         self._now = 0
@@ -114,7 +114,7 @@ class Caches:
     def _walk_mirrored(self, runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
         """Do the same as `_walk`, but over negated ids in descending order."""
         for first, count in runs:
-            at = 1 - first  # one above the next id
+            at = 1 - first  # one above the next negated id
             end = at - count
             while at > end:
                 bucket = (at - 1) >> BUCKET_BITS

@@ -28,7 +28,7 @@ class Turn(Struct, gc=False):
     adapter: str | None = None
 
 
-Numbered = tuple[int, Turn]  # a turn and its number in the session
+Numbered = tuple[int, Turn]  # (number of the turn in its session, turn)
 
 
 class Session(Protocol):
@@ -58,7 +58,7 @@ class Chain(Struct, eq=False):
     tenant: str
     slo_class: str
     turns: Iterator[Turn]
-    count: int | None = None  # number of turns left; None if the turns never end
+    count: int | None = None  # number of turns that have not been sent yet; None if the turns never end
     number: int = 0  # number of the next turn
 
     def begin(self) -> Iterable[Numbered]:

@@ -74,7 +74,7 @@ class Pareto(Bounded, frozen=True):
 class Mixture(Bounded, frozen=True):
     """Draws from one of several distributions, chosen by weight. The bounds apply to the result."""
 
-    parts: list[dict[str, Any]]  # a distribution and its `weight` each
+    parts: list[dict[str, Any]]  # each part is a distribution with its `weight`
 
 
 Shape = Constant | Spread | Exponential | Uniform | Empirical | Pareto | Mixture
@@ -166,7 +166,7 @@ def _check_empirical(shape: Empirical, where: str) -> None:
 
 
 def split_parts(shape: Mixture, where: str) -> list[tuple[float, str, Json]]:
-    """Return weight, place and distribution of each part of a mixture, checked."""
+    """Check the parts of a mixture. Return the weight, the path in the scenario and the distribution of each part."""
     if not shape.parts:
         raise HeadwayError(f"{where}.parts: list at least one distribution.")
     parts: list[tuple[float, str, Json]] = []
@@ -228,7 +228,7 @@ def maker(spec: object, where: str) -> Maker:
 def continuous(kind: str, mean: float, std: float, low: int, high: int, rng: Random) -> Callable[[], float]:
     """Return a function that draws values, which the caller must round and clamp."""
     uniform, gauss = rng.random, rng.gauss
-    if kind == "uniform":  # uniform over whole numbers
+    if kind == "uniform":  # uniform over the whole numbers from `low` to `high`
         return lambda: low + int(uniform() * (high - low + 1))
     if kind == "exponential":
         return lambda: -mean * log(1.0 - uniform())

@@ -43,7 +43,7 @@ class Columns(Struct):
 
 
 def counts(values: Sequence[int]) -> Json:
-    """Return the distribution of whole numbers. `spread_of` converts picoseconds to ms; the factor cancels this."""
+    """Return the distribution of whole numbers. `spread_of` converts ps to ms; the factor cancels this conversion."""
     return dict(spread_of([value * PS_PER_MS for value in values]))
 
 

@@ -61,7 +61,7 @@ class Maker(Struct):
 
     model: str
     declare: Callable[[], int] | None
-    limits: array[int] = field(default_factory=lambda: array("q"))  # max_tokens drawn so far, by row
+    limits: array[int] = field(default_factory=lambda: array("q"))  # max_tokens of each row, as far as drawn
 
     def turn(
         self, row: int, prompt_tokens: int, output_tokens: int, path: Path, labels: Labels | Record, delay_ps: int = 0
@@ -135,7 +135,7 @@ def waits(trace: Trace, session: Sequence[int], rows: list[int]) -> Iterator[tup
     the start of the group.
     """
     stamps = trace.arrival_ps
-    latest: dict[int, int] = {}  # latest row of each session
+    latest: dict[int, int] = {}  # session -> its latest row
     for row in rows:
         number = _number(session, row)
         after = list(trace.after.get(row, ()))

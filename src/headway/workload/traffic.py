@@ -143,7 +143,7 @@ class Retry(Struct, frozen=True):
         return self
 
 
-SessionStart = tuple[int, Callable[[], Session]]  # the start time of a session, and a function that creates the session
+SessionStart = tuple[int, Callable[[], Session]]  # (start time of a session, function that creates the session)
 
 
 class Source(Struct):
@@ -182,10 +182,11 @@ class Sessions:
     def __init__(self, sources: Iterable[Source]) -> None:
         self._sources = list(sources)
         self._counts = [0] * len(self._sources)  # number of sessions begun by each source
-        self._heap: list[Entry] = []  # planned turns
-        self._starts: list[tuple[int, int, Callable[[], Session]]] = []  # next session of each source
-        self._flights: dict[int, Entry] = {}  # requests in flight, by request id
-        self._futile = (-1, 0)  # a time, and the number of closed-loop requests that were rejected on arrival at it
+        self._heap: list[Entry] = []  # heap of planned turns
+        # Heap with the next session of each source: (start time, index of the source, function that creates it).
+        self._starts: list[tuple[int, int, Callable[[], Session]]] = []
+        self._flights: dict[int, Entry] = {}  # request id -> turn, for requests in flight
+        self._futile = (-1, 0)  # (time, number of closed-loop requests that were rejected on arrival at that time)
         self._patience = FUTILE + FUTILE_EACH * sum(
             (source.users or 0) * (1 + source.retry.max) for source in self._sources
         )

@@ -60,11 +60,11 @@ class AiconfiguratorParameters(Struct):
 
 
 class KernelSurfaces(Struct, frozen=True):
-    tokens: Surface  # work that depends only on the number of tokens, in a step without chunks
-    mixed_tokens: Surface  # the same work in a step with chunks
-    logits: Surface  # logits, by number of sequences
-    decodes: Surface  # attention of decodes, by the number of decodes and the sum of their contexts
-    chunks: Surface  # attention of a chunk, by its number of tokens and of past tokens
+    tokens: Surface  # time of the work that depends only on the number of tokens, in a step without chunks
+    mixed_tokens: Surface  # time of the same work in a step with chunks
+    logits: Surface  # time of the logits, by number of sequences
+    decodes: Surface  # attention time of decodes, by number of decodes and sum of their contexts
+    chunks: Surface  # attention time of a chunk, by number of tokens and number of past tokens
 
     def scale(self, factor: Fraction) -> KernelSurfaces:
         return KernelSurfaces(*(getattr(self, name).scale(factor) for name in self.__struct_fields__))

@@ -48,17 +48,18 @@ class Hardware:
         self._host = times(host_ps, factor)
         self._kv = self._ps(step_cost.context_us(gpu, part))
         self._mixed_kv = self._ps(step_cost.mixed_context_us(gpu, part))
-        self._beside = self._ps(step_cost.beside_us(gpu, part, 0))  # time of a decode in a step with chunks
-        self._beside_row = self._ps(step_cost.beside_us(gpu, part, 1)) - self._beside  # per token of the longest chunk
+        # Time of a decode in a step with chunks, and its increase per token of the longest chunk.
+        self._beside = self._ps(step_cost.beside_us(gpu, part, 0))
+        self._beside_row = self._ps(step_cost.beside_us(gpu, part, 1)) - self._beside
         # Constants of a step with chunks. The first index is whether the step has decodes, and the second is whether
         # any chunk has a past.
         self._mixed = [
             [self._ps(step_cost.attention_us(gpu, part, decoding, past)) for past in (False, True)]
             for decoding in (False, True)
         ]
-        # For steps without chunks, the index is the number of decodes: (time without context, increase per step).
+        # For steps without chunks: (time without context, increase per step). The index is the number of decodes.
         self._decode: list[tuple[int, int]] = []
-        self._decodes: list[int] = []  # number of decodes -> attention time that does not grow with context
+        self._decodes: list[int] = []  # by number of decodes: attention time that does not depend on context
         self._sequences: list[int] = []
         self._tokens: dict[int, int] = {}
         # Length of a chunk -> (time without past, time per past token, increase per step).

@@ -38,7 +38,8 @@ class Piecewise(Struct, eq=False):
     saturated_tokens_per_s: Annotated[
         TokenRate, "decoded tokens per second of the whole batch, at that batch size and above"
     ] = Fraction(3200)
-    decode_steps_ps: Annotated[list[int], INTERNAL] = field(default_factory=lambda: [0])  # by batch size, on demand
+    # Duration of a decode step by batch size. Entries are computed on demand.
+    decode_steps_ps: Annotated[list[int], INTERNAL] = field(default_factory=lambda: [0])
 
     def scale(self, factor: Fraction) -> Piecewise:
         rates = self.decode_tokens_per_s / factor, self.saturation_batch, self.saturated_tokens_per_s / factor

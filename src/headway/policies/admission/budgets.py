@@ -27,14 +27,14 @@ class MaxConcurrency:
     control) holds no permit; if none is free when it is dispatched, it is rejected then. It reads no signal.
     """
 
-    max_queue: Annotated[int, Bounds(1, 1_000_000, log=True)] = 512  # maximum requests in flight per model and role
+    max_queue: Annotated[int, Bounds(1, 1_000_000, log=True)] = 512  # maximum number in flight per model and role
 
     def bind(self, context: Context) -> None:
         self.in_use: dict[tuple[str, str], int] = {}  # (model, role) -> number of permits in use
-        # The permits of each request. They are stored, because the model or role of its instance may change while the
-        # request is in flight.
+        # Request id -> permits of the request. They are stored, because the model or role of its instance may change
+        # while the request is in flight.
         self.held: dict[int, tuple[tuple[str, str], ...]] = {}
-        self.kinds: dict[int, list[tuple[str, str]]] = {}  # group of candidates -> its (model, role) pairs
+        self.kinds: dict[int, list[tuple[str, str]]] = {}  # number of a group of instances -> its (model, role) pairs
 
     def admit(self, request: Request, cluster: ClusterView) -> Admit | Reject:
         kinds = self.kinds.get(cluster.group)
@@ -46,7 +46,7 @@ class MaxConcurrency:
         return ADMIT
 
     def permit(self, request: Request, targets: Sequence[InstanceView]) -> Reject | None:
-        """Return a rejection if one of the request's chosen targets has no free permit; otherwise None."""
+        """If one of the request's chosen targets has no free permit, return a rejection. Otherwise return None."""
         for view in targets:
             if self.in_use.get(permit_of(view), 0) >= self.max_queue:
                 return FULL
@@ -96,14 +96,14 @@ class TenantFair:
     def __post_init__(self) -> None:
         weights = exact_weights(self.weights, "weights")
         whole = lcm(*[weight.denominator for weight in weights.values()])
-        self.shares = {tenant: int(weight * whole) for tenant, weight in weights.items()}  # weights as integers
+        self.shares = {tenant: int(weight * whole) for tenant, weight in weights.items()}  # weights, scaled to integers
         self.other = whole
 
     def bind(self, context: Context) -> None:
         self.context = context
         self.measure()
-        self.work: dict[str, int] = {}  # work in flight of each tenant that has any
-        self.requests: dict[str, int] = {}  # number of requests in flight of each tenant that has any
+        self.work: dict[str, int] = {}  # tenant -> its work in flight, if it has any
+        self.requests: dict[str, int] = {}  # tenant -> number of its requests in flight, if it has any
         self.used = 0  # work in flight of all tenants
         self.active = 0  # sum of the shares of all tenants with work in flight
 

@@ -36,7 +36,7 @@ class Deadline:
     """
 
     targets: dict[str, Any] = dataclasses.field(default_factory=lambda: dict(TTFT))  # TTFT target of each class
-    margin: Annotated[float, Bounds(0.01, 100, log=True)] = 1.0  # factor on the estimate
+    margin: Annotated[float, Bounds(0.01, 100, log=True)] = 1.0  # factor by which the estimate is multiplied
 
     def __post_init__(self) -> None:
         self.target_ps = class_targets(self.targets, "targets")
@@ -81,7 +81,7 @@ class TierShed:
 
     classes: list[str] = dataclasses.field(default_factory=lambda: list(CLASSES))
     keep: str = "standard"
-    max_load: Annotated[int, Bounds(0, 100_000)] = 128  # requests
+    max_load: Annotated[int, Bounds(0, 100_000)] = 128  # number of requests
 
     def __post_init__(self) -> None:
         if self.keep not in self.classes:

@@ -19,7 +19,7 @@ class Bucket(Struct, eq=False):
     refills a whole number of them."""
 
     at_ps: int
-    left: int  # negative if waiting requests have already paid from future refills
+    left: int  # number of parts left; negative if waiting requests have already paid from future refills
 
 
 @policy("admission", "token-bucket", reported=())
@@ -37,18 +37,18 @@ class TokenBucket:
 
     by: Literal["requests", "tokens"] = "requests"
     per: Literal["all", "tenant"] = "all"
-    rate: Annotated[float, Bounds(0.001, 1e9, log=True)] = 10.0  # units per second
-    burst: Annotated[int, Bounds(1, 1_000_000_000, log=True)] = 20  # units
+    rate: Annotated[float, Bounds(0.001, 1e9, log=True)] = 10.0  # requests or tokens per second
+    burst: Annotated[int, Bounds(1, 1_000_000_000, log=True)] = 20  # number of requests or tokens
     on_empty: Literal["reject", "delay"] = "reject"
-    max_wait_s: Annotated[float, Bounds(0, 1_000_000)] = 60.0  # maximum delay of a request
+    max_wait_s: Annotated[float, Bounds(0, 1_000_000)] = 60.0  # maximum delay of a request, in seconds
 
     def bind(self, context: Context) -> None:
-        self.flow, parts = Fraction(str(self.rate)).as_integer_ratio()  # `flow`: parts that refill per ps
+        self.flow, parts = Fraction(str(self.rate)).as_integer_ratio()  # `flow`: number of parts that refill per ps
         self.unit = parts * PS_PER_SECOND
         self.full = self.burst * self.unit
         self.longest_ps = int(Fraction(str(self.max_wait_s)) * PS_PER_SECOND)
         self.buckets: dict[str, Bucket] = {}
-        self.paid: dict[int, int] = {}  # request that has paid -> time at which it may enter
+        self.paid: dict[int, int] = {}  # id of a request that has paid -> time at which it may enter
         allowance = "the tenant's allowance" if self.per == "tenant" else "the allowance"
         self.spent = Reject(f"429: {allowance} of {self.by} is spent")
         self.too_large = Reject(f"429: the request costs more {self.by} than {allowance} can hold")
@@ -74,7 +74,7 @@ class TokenBucket:
         cost = (request.prompt_tokens if self.by == "tokens" else 1) * self.unit
         if cost > self.full:
             return self.too_large
-        wait_ps = max(0, -((left - cost) // self.flow))  # rounded up
+        wait_ps = max(0, -((left - cost) // self.flow))  # rounded up to whole picoseconds
         if wait_ps and (self.on_empty == "reject" or wait_ps > self.longest_ps):
             return self.spent
         bucket.left = left - cost

@@ -92,7 +92,7 @@ class Kinds:
         self.of: dict[ast.expr, int] = {}
         self.variables: dict[tuple[str, str], int] = {}
         self.returns = dict.fromkeys(names.functions, 0)
-        self.held = 0  # union of the kinds of all elements of containers
+        self.held = 0  # union of the kinds of all elements of all containers in the source
         self.exact: dict[str, None] = {}
         self.reported: dict[str, None] = {}
         self._changed = True

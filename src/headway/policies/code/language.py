@@ -18,13 +18,13 @@ from headway.views.signals import Signal
 MOST_CHARACTERS: Final = 20_000  # maximum length of a source
 MOST_NODES: Final = 4_000  # maximum number of nodes in the syntax tree of a source
 DEEPEST: Final = 40  # maximum number of levels of the syntax tree of a source
-MOST_FUNCTIONS: Final = 50  # this limit keeps chains of calls far below the interpreter's recursion limit
+MOST_FUNCTIONS: Final = 50  # maximum number of functions, so that chains of calls stay far below the recursion limit
 DEEPEST_LOOPS: Final = 8  # maximum number of nested loops
 LONGEST_NAME: Final = 60
 MOST_PASSES: Final = 60  # maximum number of passes over a source until all kinds are known
 STEPS: Final = 100_000  # step limit of a decision; an iteration, a call or an element in a library function is a step
 NODES_A_STEP: Final = 50  # number of syntax nodes of a body that cost one step
-MOST_BITS: Final = 256  # maximum size of the integer result of one expression without a guard
+MOST_BITS: Final = 256  # maximum number of bits of the integer result of one expression without a guard
 LARGEST: Final = 2**63  # limit of integers that could otherwise grow without bound
 LONGEST_TEXT: Final = 256
 MEMORY_KEYS: Final = 100_000
@@ -92,7 +92,7 @@ def _by_freshness(reads: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, .
     return exact, tuple(name for name in reads if name in REPORTED)
 
 
-FIELDS: Final[dict[int, dict[str, Field]]] = {  # kind of record -> name -> field
+FIELDS: Final[dict[int, dict[str, Field]]] = {  # kind of record -> name of the field -> field
     REQUEST: {
         **{name: Field(INT) for name in ("prompt_tokens", "shared_prefix_tokens", "turn")},
         **{name: Field(STR) for name in ("model", "tenant", "slo_class", "kind")},

@@ -14,10 +14,10 @@ from headway.policies.code import language as lang
 from headway.policies.code.rejection import Misuse
 
 Items = list[Any]
-Take = Callable[[int], None]  # charges a number of steps
-SIZED: Final = dict.fromkeys((list, tuple, range, dict, str), len)  # iterable types
+Take = Callable[[int], None]  # a function that charges a number of steps
+SIZED: Final = dict.fromkeys((list, tuple, range, dict, str), len)  # iterable type -> function that returns its length
 DIGITS: Final = 13  # significant digits of exp and log, because their last bits differ between machines
-VIEWS: Final = ("items", "keys", "values")  # methods of a dict
+VIEWS: Final = ("items", "keys", "values")  # methods of a dict that return views
 STORE: Final = 8  # steps to store an entry of a dict; this is high because a program may choose keys that collide
 
 
@@ -281,7 +281,7 @@ def estimated_ttft(view: Any, tokens: Any) -> float:
 
 
 def attainment(pool: Any) -> float | None:
-    """Return the lowest attainment of all classes; None if no class has one."""
+    """Return the lowest SLO attainment of all classes. If no class has an attainment, return None."""
     shares: dict[str, float] = pool.attainment
     return min(shares.values(), default=None)
 

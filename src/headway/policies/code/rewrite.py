@@ -196,7 +196,7 @@ class _Rewrite(ast.NodeTransformer):
         if not isinstance(node.slice, ast.Slice):
             place = self.visit(node.slice)
             if self.kinds[node.value] & DICT and self.kinds[node.slice] & CONTAINER:
-                place = _call("_flat", [place], node)  # the hash of a tuple recurses into nested tuples
+                place = _call("_flat", [place], node)  # charges nested tuples, because their hash recurses
             return ast.copy_location(ast.Subscript(self.visit(node.value), place, ast.Load()), node)
         bounds = [
             ast.Constant(None) if bound is None else self.visit(bound) for bound in (node.slice.lower, node.slice.upper)

@@ -78,7 +78,7 @@ def parse(source: str) -> ast.Module | Rejection:
             tree = ast.parse(source)
     except SyntaxError as error:
         return Rejection(error.lineno or 1, "syntax", f"{error.msg}")
-    except (ValueError, UnicodeError):  # a null byte, an incomplete character, a number of thousands of digits
+    except (ValueError, UnicodeError):  # null byte, incomplete character, or a number with thousands of digits
         return Rejection(1, "syntax", "the source cannot be parsed as Python")
     except (RecursionError, MemoryError, SystemError):
         return Rejection(1, "nesting", "the source is nested too deeply")

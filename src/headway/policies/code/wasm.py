@@ -20,7 +20,7 @@ from headway.types import Request, Route
 from headway.views.cluster import ClusterView
 from headway.views.instance import SIGNALS
 
-FUEL: Final = 1_000_000  # limit for one decision; about one unit per instruction
+FUEL: Final = 1_000_000  # maximum fuel of one decision; an instruction uses about one unit
 MEMORY: Final = 16 << 20  # maximum memory of a module, in bytes
 LARGEST: Final = 4 << 20  # maximum size of a module, in bytes
 REQUEST_FIELDS: Final = ("prompt_tokens", "shared_prefix_tokens", "max_tokens", "turn", "now")

@@ -11,8 +11,8 @@ from headway.policies.scaling.replicas import RecentTargets, Seconds, Share, at_
 from headway.types import Scale
 from headway.views.pool import PoolView
 
-SIGNALS: Final = {"kv": "kv_used", "batch": "running", "busy": "busy"}  # the reported signal of each utilisation
-OBSERVED: Final = 10  # number of latest saturated checks that are averaged
+SIGNALS: Final = {"kv": "kv_used", "batch": "running", "busy": "busy"}  # type of utilisation -> reported signal
+OBSERVED: Final = 10  # number of the latest saturated checks over which a mean is computed
 
 
 def utilization(pool: PoolView, signal: str) -> float:
@@ -76,7 +76,7 @@ class KvToken:
     """
 
     kv_threshold: Share = 0.8
-    queue_threshold: Annotated[float, Bounds(0.1, 10_000, log=True)] = 5.0  # requests
+    queue_threshold: Annotated[float, Bounds(0.1, 10_000, log=True)] = 5.0  # number of queued requests
     scale_up: Share = 0.85
     scale_down: Share = 0.7
     scale_down_delay_s: Seconds = 300.0

@@ -37,14 +37,14 @@ class Predictive:
     period_s: Span = 86_400.0
     blend: Annotated[float, Bounds(0.0, 1.0)] = 0.5
     rate_per_replica: Annotated[float | None, Bounds(0.001, 100_000, log=True)] = None  # requests per second
-    concurrency: Annotated[float | None, Bounds(0.1, 100_000, log=True)] = None  # requests
+    concurrency: Annotated[float | None, Bounds(0.1, 100_000, log=True)] = None  # number of requests per replica
     target: Share = 0.7
     scale_down_delay_s: Seconds = 300.0
     windows_s = ()
 
     def __post_init__(self) -> None:
         self.recent = RecentTargets(self.scale_down_delay_s)
-        self.stay: float | None = None  # latest estimate of the seconds that a request stays
+        self.stay: float | None = None  # latest estimate of the seconds that a request stays in the pool
 
     def scale(self, pool: PoolView) -> Scale | None:
         recent = since(pool.history, pool.now_ps - ps(self.trend_s))

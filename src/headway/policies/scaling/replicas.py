@@ -10,8 +10,8 @@ from headway.views.window import Window
 
 Seconds = Annotated[float, Bounds(0, 86_400)]
 Share = Annotated[float, Bounds(0.01, 1)]
-MOST: Final = 1e9  # more replicas than any pool has
-PLACES: Final = 9  # decimal places; a smaller excess over an integer is a rounding error
+MOST: Final = 1e9  # a number of replicas that is above the size of any pool
+PLACES: Final = 9  # number of decimal places; a smaller excess over an integer is a rounding error
 
 
 def whole(replicas: float) -> int:

@@ -43,10 +43,10 @@ def read(path: pathlib.Path, options: Options) -> Reader:
 
 
 def _records(path: pathlib.Path, size: int) -> Iterator[Record]:
-    """Yield the records. Memory holds two numbers per chat, because any later chat may continue a chat."""
+    """Yield the records. Memory holds two numbers per chat, because a later chat may continue any earlier chat."""
     fit = Fit(size, whole=True)
     roots: dict[int, int] = {}
-    latest: dict[int, int] = {}  # the latest chat of each root
+    latest: dict[int, int] = {}  # root chat -> its latest chat
     last_ps = 0
     for place, row in json_rows(path, Row, FORM):
         record = _record(row, fit, place)

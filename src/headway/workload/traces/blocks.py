@@ -9,7 +9,7 @@ from msgspec import Struct
 from headway.errors import HeadwayError
 from headway.workload.traces.limits import MAX_BLOCK
 
-Run = tuple[int, int]  # first id, number of consecutive ids
+Run = tuple[int, int]  # (first block id, number of consecutive ids)
 Runs = Sequence[Run]
 IDS: Final = 1 << 64  # number of different ids; longer hashes are folded into 64 bits
 

@@ -39,7 +39,7 @@ def read(path: pathlib.Path, options: Options) -> Reader:
 
 
 def _records(path: pathlib.Path, info: Info) -> Iterator[Record]:
-    ends: OrderedDict[str, int] = OrderedDict()  # session -> end of its last answer
+    ends: OrderedDict[str, int] = OrderedDict()  # session -> time at which its last answer ended
     for place, row, at_ps in stamped_rows(path, COLUMNS, _seconds):
         output = parse_length(row, "Response tokens", place, least=0)
         if not output:

@@ -87,7 +87,8 @@ def open_table(path: pathlib.Path) -> Iterator[Header]:
 
 
 def table_rows(path: pathlib.Path) -> Iterator[tuple[str, dict[str, Any] | str]]:
-    """Yield the location of each row, and its values by column; for a row of another length, a string that says so."""
+    """Yield the location of each row, and its values by column. If a row has too many or too few values, yield an error
+    message instead of the values."""
     with open_table(path) as header:
         rows, names = header.rows, header.names
         number = rows.line_num + 1

@@ -120,7 +120,7 @@ def _check_waits(record: Record, sessions: dict[str, None], requests: dict[str, 
     requests[record.id] = None
     if record.session is not None:
         if record.session in sessions and record.at_ps is not None and not record.after:
-            record.session = f"{record.session}/{record.id}"  # the request does not wait, so it starts a session
+            record.session = f"{record.session}/{record.id}"  # the request waits for no other, so it starts a session
         sessions[record.session] = None
 
 

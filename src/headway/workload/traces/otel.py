@@ -65,7 +65,7 @@ class Counts(Struct):
     passed_over: int = 0  # number of spans that are no model calls
 
 
-Call = tuple[Record, int, str]  # a request, its end in ns since 1970, and its location for errors
+Call = tuple[Record, int, str]  # (request, its end in ns since 1970, its location for errors)
 
 
 def read(path: pathlib.Path, options: Options) -> Reader:
@@ -91,7 +91,7 @@ def tell(path: pathlib.Path, head: list[bytes]) -> bool:
 def _records(path: pathlib.Path, starts: array[int]) -> Iterator[Record]:
     """Yield the requests in order of arrival, with their turns and delays."""
     first_ns: int | None = None
-    sessions: dict[str, tuple[int, int]] = {}  # session -> (number of turns so far, latest end)
+    sessions: dict[str, tuple[int, int]] = {}  # session -> (number of turns so far, latest end of a turn)
     for start_ns, (record, end_ns, place) in in_order(starts, _calls(path, Counts())):
         first_ns = start_ns if first_ns is None else first_ns
         record.at_ps = (start_ns - first_ns) * PS_PER_NS

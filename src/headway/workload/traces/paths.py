@@ -20,7 +20,7 @@ from msgspec import Struct, field
 from headway import hashing
 from headway.types import Path
 
-IdRuns = Sequence[tuple[int, int]]  # each run: first id, number of consecutive ids
+IdRuns = Sequence[tuple[int, int]]  # each run is (first id, number of consecutive ids)
 
 
 class Node(Struct, eq=False):
@@ -29,7 +29,7 @@ class Node(Struct, eq=False):
     first: int
     count: int
     number: int  # number of the first block
-    after: dict[int, Node] = field(default_factory=dict)  # following nodes, by their first id
+    after: dict[int, Node] = field(default_factory=dict)  # first id -> node that follows this node
     ends: bool = False  # whether a run ends at this node even if prompts do not diverge
 
     @property
@@ -115,11 +115,12 @@ def _key(node: Node) -> int:
 
 # Sessions derived from shared prompts, for traces that record no sessions.
 #
-# A request continues an earlier request if their prompts begin with the same blocks. Of the earlier requests that
-# contain the deepest such block, it continues the latest. If that block is a shared root, the request continues no
-# other request. A shared root is a block in so many requests that it must belong to a system prompt.
+# A request continues an earlier request if their prompts begin with the same blocks. If several earlier requests share
+# the longest common beginning with the request, it continues the latest of them. But if the last block of that common
+# beginning is a shared root, the request continues no other request. A shared root is a block that occurs in so many
+# requests that it must belong to a system prompt.
 
-ROOT_SHARE: Final = 10  # a shared root is in at least one of ROOT_SHARE rows
+ROOT_SHARE: Final = 10  # a shared root is in at least 1/ROOT_SHARE of all rows
 ROOT_ROWS: Final = 10  # it is also in at least ROOT_ROWS rows; otherwise short files would have only shared roots
 NONE: Final = -1
 

@@ -133,7 +133,7 @@ class Blocks(Struct):
     """Assigns ids to blocks of one size. Each block of the gateway always maps to the same run of ids."""
 
     size: int
-    first: dict[int, int] = field(default_factory=dict)  # key of a gateway block -> first id
+    first: dict[int, int] = field(default_factory=dict)  # key of a gateway block -> first id of its run
     count: int = 0
 
     def runs(self, prompt: Prompt, tokens: int) -> list[Run]:

@@ -31,7 +31,7 @@ US: Final = 1_000_000  # microseconds in a second
 UNIT: Final = 1 << 20
 MEDIA: Final = (("image_tokens", "image_count"), ("audio_tokens", "audio_count"), ("video_tokens", "video_count"))
 
-Arrival = tuple[int, int, Record]  # time in microseconds, index of the client, request
+Arrival = tuple[int, int, Record]  # (time in microseconds, index of the client, request)
 
 
 def tell(path: pathlib.Path, first: list[bytes]) -> bool:
@@ -104,7 +104,7 @@ def _arrivals(client: Client, index: int, seed: int, start_us: int, stop_us: int
         name = f"servegen.{client.name}.{window.start}"
         draw = _request(client, lengths, streams.stream(seed, f"{name}.lengths"))
         for at_us in times(window, streams.stream(seed, f"{name}.arrivals")):
-            record = next(draw)  # draw requests before the period too, so that its start changes no later request
+            record = next(draw)  # draw earlier requests too, so that the period's start changes no request in it
             if start_us <= at_us < stop_us:
                 record.at_ps = (at_us - start_us) * PS_PER_US
                 yield at_us, index, record

@@ -9,7 +9,7 @@ from itertools import count, islice
 from typing import Any, Final
 
 ROWS: Final = 200_000  # number of rows in one temporary file
-FILES: Final = 64  # number of these files that are merged into a larger one, because a process may open few files
+FILES: Final = 64  # number of temporary files that are merged at a time, because a process can open only a few files
 
 
 def sort_rows(rows: Iterator[Any]) -> Iterator[Any]:

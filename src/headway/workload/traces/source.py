@@ -13,7 +13,7 @@ from typing import IO, Any, Final, cast
 
 from headway.errors import HeadwayError, missing_extra
 
-Numbered = tuple[int, bytes]  # a line with its number
+Numbered = tuple[int, bytes]  # (number of the line, line)
 GZIP: Final = b"\x1f\x8b"
 ZSTD: Final = b"\x28\xb5\x2f\xfd"
 FOREIGN: Final = {  # first bytes of files that Headway does not unpack

@@ -40,17 +40,17 @@ class Trace:
 
     def __init__(self, info: Info) -> None:
         self.info = info
-        self.arrival_ps = array("q")  # info.clock says from which start it counts
+        self.arrival_ps = array("q")  # arrival times; `info.clock` says from which start they count
         self.prompt_tokens = array("q")
         self.output_tokens = array("q")
         self.blocks = RunTable()
         self.session = array("q")  # index into `sessions`
         self.sessions: list[str] = []
         self.system = array("q")  # index into `systems`
-        self.systems: list[tuple[int, int]] = []  # lengths of the tool and system prompts that begin a prompt
+        self.systems: list[tuple[int, int]] = []  # (tool tokens, system tokens) at the start of a prompt
         self.delay_ps = array("q")
         self.think_ps = array("q")  # think time as in the file; it may differ from the delay of a replay
-        self.after: dict[int, tuple[int, ...]] = {}  # row -> rows that it waits for, if the format records them
+        self.after: dict[int, tuple[int, ...]] = {}  # row -> rows that the request waits for, if recorded
         self.label = array("q")  # index into `labels`
         self.labels: list[Labels] = []
         self._label_of: dict[Labels, int] = {}

@@ -69,8 +69,8 @@ class Context(Struct):
     """The state of a session after its latest round: the blocks of that round's prompt, and its times."""
 
     blocks: list[tuple[int, int]] = field(default_factory=list)
-    tokens: int = 0  # length of the latest prompt
-    ids: int = 0  # number of ids used so far
+    tokens: int = 0  # number of tokens in the latest prompt
+    ids: int = 0  # number of block ids used so far
     turn: int = 0
     round_index: int = 0
     first_ps: int | None = None
@@ -235,8 +235,8 @@ def _rows(path: pathlib.Path, source: Iterator[Numbered], columns: list[str], si
         record.delay_ps = context.wait_ps
         context.wait_ps = _ms(row, "tool_wait_after_ms", place) or 0
         came_ps = _ms(row, "arrival_time", place)
-        # Every row repeats the arrival of its session. If the value differs from it, it is the arrival of the row
-        # itself.
+        # Usually, `arrival_time` is the arrival of the session in all its rows. If the value of a row differs from the
+        # session's first value, it is the arrival of the row itself.
         if came_ps is not None and came_ps != context.first_ps:
             check_order(came_ps, latest_ps, "arrival_time", row["arrival_time"], place)
             record.at_ps = latest_ps = came_ps

@@ -167,7 +167,7 @@ def _records(session: Session, place: str) -> Iterator[Record]:
         if until is not None and not goes_on:
             delay_ps = max(0, step.start_ps - until)
         if request.think_time is not None and delay_ps != _seconds(request.think_time, "think_time", step.place):
-            extra["think_time"] = request.think_time  # stored because it differs from the delay
+            extra["think_time"] = request.think_time  # stored, because the think time differs from the delay
         yield Record(
             request.prompt,
             request.output,

@@ -47,7 +47,7 @@ def need_clock(info: Info, where: str) -> None:
         )
 
 
-Place = tuple[tuple[str, ...], bool]  # the ids that a request waits for, and whether it begins its session
+Place = tuple[tuple[str, ...], bool]  # (ids that a request waits for, True if it begins its session)
 
 
 class Waits:
@@ -56,12 +56,13 @@ class Waits:
     the names of sessions and the ids of removed requests."""
 
     def __init__(self) -> None:
-        self._last: dict[str, str | None] = {}  # id of the latest request by session
+        self._last: dict[str, str | None] = {}  # session -> id of its latest request
         self._dropped: dict[str, tuple[str, ...]] = {}
         self._beheaded: dict[str, None] = {}  # sessions whose first requests were removed
 
     def see(self, record: Record) -> Place:
-        """Return the `Place` of a request. Callers must call this for every request, in order."""
+        """Return the requests that a request waits for, and whether it begins its session. Callers must call this for
+        every request, in order."""
         session = record.session
         if session is None:
             return record.after, False

@@ -9,8 +9,8 @@ from msgspec import Meta, Struct
 from headway.workload.traces.record import Reader, Record
 from headway.workload.transforms.base import Place, Transform, Waits, pack, unpack, with_records, with_sessions
 
-# Turn, time and position of a request, its record and its place. The first three are negated, so that the heap yields
-# the last request first.
+# (turn, time, position in the trace, record, `Place`) of a request. The first three are negated, so that the heap
+# yields the last request first.
 Entry = tuple[int, int, int, bytes, Place]
 
 
@@ -30,7 +30,7 @@ def transform(spec: Spec, where: str) -> Transform:
 def _cap(reader: Reader, most: int, where: str) -> Iterator[Record]:
     waits = Waits()
     heaps: dict[str, list[Entry]] = {}
-    left: list[tuple[int, bytes]] = []  # position and record of each kept request
+    left: list[tuple[int, bytes]] = []  # (position in the trace, record) of each kept request
     turns: dict[str, int] = {}
     for position, (session, record) in enumerate(with_sessions(reader, where)):
         place = waits.see(record)

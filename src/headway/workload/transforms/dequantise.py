@@ -22,7 +22,7 @@ from headway.workload.traces.record import Reader, Record
 from headway.workload.transforms.base import Transform, need_clock, with_records
 
 SAMPLE: Final = 20_000  # number of requests from which the grid is detected
-SHARED: Final = 0.1  # minimum fraction of requests that share a timestamp; a finer grid does no harm
+SHARED: Final = 0.1  # minimum fraction of requests that share a timestamp; with less, the grid is harmless
 ASTRAY: Final = 0.05  # maximum mean deviation of timestamps from the grid, as a fraction of a tick
 
 

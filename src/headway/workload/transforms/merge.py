@@ -24,7 +24,7 @@ from headway.workload.transforms.numbering import Counter, Numbers
 
 MARKS = ("a:", "b:")
 
-Timed = tuple[int, int, Record]  # time, number of the trace, record
+Timed = tuple[int, int, Record]  # (time, number of the trace, record)
 
 
 class Spec(Struct, frozen=True):
@@ -94,7 +94,7 @@ def _mender(old: Info, new: Info, counter: Counter | None, apart: bool, which: i
     """Return a function that adapts a record of one trace to the merged trace."""
     size, new_size = old.block_tokens, new.block_tokens
     recut = size != new_size or old.whole_blocks != new.whole_blocks
-    unnamed = old.whole_blocks and size != new_size  # tokens after the last full block may fill smaller blocks
+    unnamed = old.whole_blocks and size != new_size  # tokens after the last full block may fill the new, smaller blocks
     numbers = None if not apart or (new.scope == LOCAL and not unnamed) else Numbers(old.scope, counter)
 
     def name(text: str) -> str:

@@ -30,7 +30,7 @@ class Numbering:
 
     def __init__(self, counter: Counter) -> None:
         self.counter = counter
-        # bucket -> (starts, ends and first new ids of its runs)
+        # bucket -> (starts, ends, first new ids) of its runs
         self._buckets: dict[int, tuple[list[int], list[int], list[int]]] = {}
 
     def runs(self, blocks: Iterable[Run]) -> list[Run]:

@@ -15,7 +15,7 @@ from headway.workload.traces.record import Reader, Record
 from headway.workload.traces.table import number_sessions
 from headway.workload.transforms.base import Transform, Waits, need_clock, with_records, with_sessions
 
-Bounds = tuple[int, int | None]  # the first position that is kept, and the position after the last; None: no end
+Bounds = tuple[int, int | None]  # (first kept position, position after the last kept one; None: no end)
 
 
 class Spec(Struct, frozen=True):
