@@ -159,8 +159,8 @@ def metrics() -> str:
     parts = [
         "# Figures",
         "This page lists every figure of a summary by its path. `--by`, `--show` and `Comparison` take these paths. "
-        "[Metrics](../metrics.md) has the formula of each. A path ends in a statistic, such as `.p99`, if the figure is "
-        "a distribution.",
+        "[Metrics](../metrics.md) has the formula of each. The path of a distribution ends in a statistic, such as "
+        "`.p99`.",
     ]
     rows = ["| Path | Unit | Better | Meaning |", "|---|---|---|---|"]
     rows += [
