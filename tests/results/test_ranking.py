@@ -6,8 +6,8 @@ import pytest
 from recorders import MS, facts, fleet, record
 
 from headway.errors import HeadwayError
-from headway.results.metrics import summarise
 from headway.results.figure_table import FIGURES, declared
+from headway.results.metrics import summarise
 from headway.results.ranking import direction, every_figure, figure, paths, rank
 from headway.results.recorder import Targets
 

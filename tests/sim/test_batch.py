@@ -32,7 +32,6 @@ def test_who_stops_decoding_has_generated_a_token_a_step_and_leaves_nothing_behi
     job.computed, job.generated = 20, 1
     batch.enter(job)
     batch.start_decoding(job)
-    batch.expect_end(job)
     assert (batch.decodes, batch.context, job.ends_at_step) == (1, 21, 49)
     batch.steps += 30
     batch.context += 30

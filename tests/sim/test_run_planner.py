@@ -21,7 +21,6 @@ def decode(blocks: RunBlocks, output: int) -> None:
     job.generated, job.blocks = 1, 1
     blocks.batch.enter(job)
     blocks.batch.start_decoding(job)
-    blocks.batch.expect_end(job)
     blocks.cache.take(1)
 
 

@@ -270,7 +270,11 @@ class Room:
         """Remove the requests that ended at time `at`, and begin the next steps."""
         ended = [*self.cluster.ended]
         self.cluster.ended.clear()
-        self.clock.begin_steps(at)
+        begins, ends = self.clock.begins, self.clock.ends
+        for index in sorted(begins):
+            if (end := self.cluster.instances[index].begin(at)) >= 0:
+                heappush(ends, end << INDEX_BITS | index)
+        begins.clear()
         for job in ended:
             sink = self.sinks.pop(job, None)
             if sink is not None and not job.expired:

@@ -26,32 +26,31 @@ class Batch:
         self.running[job] = job
 
     def start_decoding(self, job: Job) -> None:
-        """Add a request to the decoding set after its prefill."""
-        size = self.block_tokens
-        job.decoding_from = self.steps - job.generated
-        job.ends_at_step = job.decoding_from + job.output_tokens
+        """Add a request to the decoding set after its prefill, and expect its end, unless it has ended already."""
+        size, steps, phases = self.block_tokens, self.steps, self.phases
+        job.decoding_from = steps - job.generated
+        end = job.ends_at_step = job.decoding_from + job.output_tokens
         self.decodes += 1
         self.counted += job.counted
         self.context += job.known + 1
-        phase = (self.steps - job.known) % size
-        self.phases[phase] += 1
-        self.phases[phase + size] += 1
+        phase = (steps - job.known) % size
+        phases[phase] += 1
+        phases[phase + size] += 1
+        if end > steps:
+            heappush(self.ending, (end, job.order, job))
 
     def stop_decoding(self, job: Job) -> None:
         """Remove a request from the decoding set, and update its tokens and blocks."""
-        size = self.block_tokens
-        job.generated = self.steps - job.decoding_from
+        size, steps, phases = self.block_tokens, self.steps, self.phases
+        job.generated = steps - job.decoding_from
         computed = job.computed = job.request.prompt_tokens + job.generated - 1
         job.blocks = -(-computed // size)
         self.decodes -= 1
         self.counted -= job.counted
         self.context -= computed + 1
-        phase = (self.steps - computed) % size
-        self.phases[phase] -= 1
-        self.phases[phase + size] -= 1
-
-    def expect_end(self, job: Job) -> None:
-        heappush(self.ending, (job.ends_at_step, job.order, job))
+        phase = (steps - computed) % size
+        phases[phase] -= 1
+        phases[phase + size] -= 1
 
     def forget_end(self, job: Job) -> None:
         """Cancel the expected end of a request that stops earlier."""

@@ -27,13 +27,3 @@ class Clock:
             self.begins.append(index)
         elif (end := self.instances[index].run.end) != before:
             heappush(self.ends, end << INDEX_BITS | index)
-
-    def begin_steps(self, now: int) -> None:
-        """Begin the next step of each instance that is at a step boundary, in order of index."""
-        begins, instances = self.begins, self.instances
-        if len(begins) > 1:
-            begins.sort()
-        for index in begins:
-            if (end := instances[index].begin(now)) >= 0:
-                heappush(self.ends, end << INDEX_BITS | index)
-        begins.clear()

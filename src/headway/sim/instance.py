@@ -214,8 +214,6 @@ class Instance:
         batch.start_decoding(job)
         if job.ends_at_step == batch.steps:
             self.leave(job)
-        else:
-            batch.expect_end(job)
 
     def count_prefill(self, job: Job, computed: int) -> None:
         """Count the prompt tokens of a request that are computed for the first time."""

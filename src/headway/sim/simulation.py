@@ -17,7 +17,7 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from heapq import heappop
+from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
@@ -186,8 +186,12 @@ class Simulation:
                     break
                 arrival = traffic.next_ps
             # (c) Steps begin.
-            if begins:
-                clock.begin_steps(now)
+            if len(begins) > 1:
+                begins.sort()
+            for index in begins:
+                if (end := instances[index].begin(now)) >= 0:
+                    heappush(ends, end << INDEX_BITS | index)
+            begins.clear()
 
     def start(self, traffic: Traffic, progress: Progress | None) -> None:
         self.traffic, self.progress = traffic, progress

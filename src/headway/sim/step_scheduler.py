@@ -294,7 +294,6 @@ class StepScheduler:
         job.log_from = len(self.gaps.runs) + GAP_FIELDS
         self.batch.enter(job)
         self.batch.start_decoding(job)
-        self.batch.expect_end(job)
         self.resuming.append(job)
         self.stirred = True
 
