@@ -14,7 +14,7 @@ from headway.load.prompt_texts import prompt_text
 from headway.types import Request
 from headway.workload.traffic import Planned
 
-KEPT: Final = 1 << 28  # maximum number of characters of all talks; beyond it, the oldest talk is dropped
+KEPT: Final = 1 << 28  # maximum total number of characters of all talks; above it, the oldest talks are dropped
 
 
 class Talk(Struct, frozen=True):
@@ -30,9 +30,9 @@ class Talk(Struct, frozen=True):
 
 class Conversations:
     def __init__(self) -> None:
-        self._talks: dict[int, Talk] = {}  # talks by the key of their last answer
+        self._talks: dict[int, Talk] = {}  # conversations by the key of their last answer
         self._size = 0
-        self._questions: dict[int, tuple[str, ...]] = {}  # messages of the requests in flight, by request id
+        self._questions: dict[int, tuple[str, ...]] = {}  # all messages of each request in flight, by request id
 
     def ask(self, request: Request) -> tuple[str, ...]:
         """Return the messages of a request in order. Client and engine alternate; the client's are first and last."""

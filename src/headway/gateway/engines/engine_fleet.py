@@ -38,12 +38,13 @@ class Backend:
         self.spec = spec
         self.view = view
         self.place = view.index
-        self.target_line = b"x-headway-target: " + spec.name.encode()  # header line of the gateway's answers
+        # Header line of the gateway's answers, which names the engine.
+        self.target_line = b"x-headway-target: " + spec.name.encode()
         self.address = Address(spec.url, f"backends.{spec.name}.url")
         self.key = spec.key  # the engine's own bearer token
         self.free: deque[Upstream] = deque()
-        self.opened = 0  # number of connections, free or in use
-        self.failures = 0  # number of consecutive failures
+        self.opened = 0  # number of open connections, free or in use
+        self.failures = 0  # number of consecutive failed requests
         self.ejected = False
         self.unready: dict[str, str] = {}  # reasons why the engine is not ready, by reporter
 

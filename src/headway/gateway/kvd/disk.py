@@ -26,7 +26,7 @@ class Entry:
     number: int
     size: int
     room: int
-    data: Buffer | None  # None after the block has been written
+    data: Buffer | None  # the block until it has been written to disk; then None
     reading: asyncio.Future[bytearray] | None = None
 
 

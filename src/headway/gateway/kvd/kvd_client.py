@@ -182,7 +182,7 @@ class KvdClient:
             channel.abort()
             raise
         if isinstance(answer, frames.Failure) and answer.code in (WRONG, BUSY):
-            channel.abort()  # the daemon also closes the channel
+            channel.abort()  # the daemon closes the channel too
         else:
             self._free.append(channel)
         return answer, blocks

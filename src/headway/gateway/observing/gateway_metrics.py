@@ -41,7 +41,7 @@ class Group:
 
     def __init__(self) -> None:
         self.ends: dict[tuple[str, int], int] = {}  # number of requests, by outcome and status
-        self.prompt = self.output = self.believed = 0  # numbers of tokens
+        self.prompt = self.output = self.believed = 0  # numbers of tokens: of prompts, of outputs, believed cached
         self.ttft, self.tpot, self.e2e, self.queue_wait = ([0] * (len(ends) + 2) for ends in BUCKETS.values())
 
 
@@ -53,7 +53,7 @@ class Second:
     def __init__(self, number: int) -> None:
         self.number = number
         self.ended = 0
-        self.samples: list[tuple[int, int, int, int]] = []  # -1: the request has no such duration
+        self.samples: list[tuple[int, int, int, int]] = []  # in picoseconds; -1: the request has no such duration
         self._counts: list[Counter[int]] | None = None
 
     def counts(self) -> list[Counter[int]]:
@@ -222,5 +222,5 @@ def _at_rank(counts: list[tuple[int, int]], rank: float) -> float | None:
     for at, count in counts:
         below += count
         if below >= rank:
-            return (16.5 + (at & 15)) * float(1 << ((at >> 4) - 5)) / 1e9  # the middle of the bucket
+            return (16.5 + (at & 15)) * float(1 << ((at >> 4) - 5)) / 1e9  # the middle of the bucket, in ms
     return None

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headway.gateway.waiting import Waiting
 
 LAST: Final = 12  # number of decisions on the status page
-# The document shows these signals of each engine.
+# The signals that the document shows for each engine, in the order of the document.
 SHOWN: Final = sorted(
     (signal for signal in SIGNALS.values() if signal.status is not None), key=lambda signal: signal.status or 0
 )

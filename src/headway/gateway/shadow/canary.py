@@ -86,7 +86,7 @@ class Choice:
 
     def __init__(self, share: float, by: By) -> None:
         self.below, self.by = int(share * 2**64), by
-        self._last = (-1, False)  # request id and result, cached because admission and routing both ask about a request
+        self._last = (-1, False)  # last request id and result, because admission and routing ask about the same request
 
     def __call__(self, request: Request) -> bool:
         if request.id != self._last[0]:
