@@ -28,8 +28,8 @@ HIGH: Final = (
     "fairness", "sessions.completed", "tiers.gpu.hit_ratio", "tiers.cpu.hit_ratio", "tiers.storage.hit_ratio",
 )  # fmt: skip
 NEITHER: Final = ("requests.arrived", "scaling.mean_serving", "scaling.faults")
-MANY: Final = 12  # maximum number of names that an error lists
-# The facts of an empty run, whose summary has every path.
+MANY: Final = 12  # maximum number of figure names that an error message lists
+# The facts of an empty run. The summary of this run is used to list all figures.
 NOTHING: Final = RunFacts(started_ps=0, ended_ps=0, block_tokens=1, warmup=0, policy_metrics={})
 
 
@@ -67,7 +67,7 @@ def every_figure() -> list[str]:
     some = {"sessions": sessions(nothing, 0), "fairness": fairness(nothing, completed_sample(nothing, NOTHING), 0)}
     some["scaling"] = scaling(nothing, [], NOTHING, 0, 0)
     stores = [TierStats("", tier, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, []) for tier in ("cpu", "storage")]
-    idle = InstanceStats("", role="prefill", kv_blocks=1, tiers=stores)  # its summary has all optional sections
+    idle = InstanceStats("", role="prefill", kv_blocks=1, tiers=stores)  # makes a summary with all optional sections
     return paths(summarise(nothing, [idle], NOTHING) | some)
 
 

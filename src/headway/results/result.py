@@ -60,7 +60,7 @@ class Result(Displayed):
         self._summary = summary
         self.scaling_events = scaling_events or []
         self.states = states or []
-        self.trace = trace  # minimal, decisions or full
+        self.trace = trace  # level of detail: minimal, decisions or full
         self.preemptions = preemptions or []
         self.thrashes = thrashes or []
         self.decisions = decisions

@@ -36,7 +36,7 @@ class Wait(NamedTuple):
 class Episode(NamedTuple):
     begin: int
     end: int
-    high_ps: int  # total time of a high pile within the episode
+    high_ps: int  # total time within the episode in which the pile is high
     peak: int
 
 

@@ -17,7 +17,7 @@ from headway.results.sample import Sample, completed_flags, completed_sample
 
 KIND: Final = "slo_violation"
 AREA: Final = "latency"
-ADVICE: Final = ""  # depends on the longest part of the latency: see `words.focus`
+ADVICE: Final = ""  # empty, because `words.focus` writes the advice, which depends on the longest part of the latency
 ORDER: Final = 2
 NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end to end"}
 
