@@ -25,7 +25,7 @@ from headway.workload.spec import WorkloadSpec
 from headway.workload.tenants import DEFAULT
 
 CLASSES: Final = ("critical", "standard", "sheddable", "batch", "background")
-OLD_CLASSES: Final = {"realtime": "critical", "interactive": "standard"}  # SLO classes of version 1
+OLD_CLASSES: Final = {"realtime": "critical", "interactive": "standard"}  # SLO class of version 1 -> class of version 2
 ARRIVALS: Final = ("poisson", "gamma", "weibull", "constant")
 UNSUPPORTED: Final = {
     "cohorts": "Write the members as clients.",

@@ -19,8 +19,8 @@ from headway.types import Json
 from headway.workload import shapes
 from headway.workload.shapes import MAX_TOKENS
 
-MOST_VALUES: Final = 4096  # maximum number of values of a uniform distribution that becomes an empirical one
-DIGITS: Final = 10  # number of significant digits of a mean or a standard deviation computed from logarithms
+MOST_VALUES: Final = 4096  # maximum number of values of a uniform distribution that is written as an empirical one
+DIGITS: Final = 10  # number of significant digits of a mean or standard deviation that is computed from logarithms
 PARAMETERS: Final = {
     "gaussian": ("mean", "std_dev", "min", "max"),
     "exponential": ("mean",),
@@ -28,7 +28,7 @@ PARAMETERS: Final = {
     "pareto_lognormal": ("alpha", "xm", "mu", "sigma", "mix_weight"),
     "constant": ("value",),
 }
-BOUNDED: Final = ("exponential", "lognormal")  # types with optional `min` and `max`
+BOUNDED: Final = ("exponential", "lognormal")  # distributions with optional parameters `min` and `max`
 
 
 class Dist(Struct):

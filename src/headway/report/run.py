@@ -26,7 +26,7 @@ from headway.types import Json
 
 LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "E2E": "e2e", "queue wait": "queue_wait"}
 GROUPS_AT_MOST = 8  # maximum number of groups, such as tenants, that a table shows
-GROUP_WIDTH = 24  # maximum number of characters of a group's name
+GROUP_WIDTH = 24  # maximum number of characters that are shown of a group's name
 
 
 def run_report(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> RenderableType:
