@@ -33,8 +33,8 @@ class Path(Struct, eq=False, gc=False):
     _blocks: tuple[tuple[int, int], ...] = ()
 
     def blocks(self, size: int) -> tuple[tuple[int, int], ...]:
-        """Return the full blocks of `size` tokens as (key, end block) runs. A block belongs to the run that
-        contains its last token."""
+        """Return the full blocks of `size` tokens as runs: (key, number of blocks up to the end of the run). A block
+        belongs to the run that contains its last token."""
         if size != self._size:
             keys = self.keys  # `keys` and `ends` have equal lengths; `strict=True` would be slower
             stops = [end // size for end in self.ends]

@@ -132,7 +132,7 @@ class Reader:
         return PathContent(Path(keys, ends), tokens, self.block_tokens, truth.output_key, number)
 
     def _script(self, kind: str, body: Body, truth: Truth, content: Content) -> Script:
-        """Return the planned answer. Its length is the load generator's, else the client's limit, else random."""
+        """Return the planned answer. Its length is the load generator's, or else the client's limit, or else random."""
         call = choose_call(body.tools, body.tool_choice, content.seed) if kind == "chat" else None
         most = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
         room = self.longest - content.prompt_tokens

@@ -48,7 +48,7 @@ def open_more() -> None:
     """Raise the limit of open files. Each stream needs two open sockets, and the default limit is often 1024."""
     try:
         import resource
-    except ImportError:  # Windows
+    except ImportError:  # Windows does not have this module
         return
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

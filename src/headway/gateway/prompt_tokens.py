@@ -259,7 +259,7 @@ def _load(file: File, where: str) -> Any:
         raise HeadwayError(f"{where}: {file} does not exist. Name a model's folder or its tokenizer.json.")
     try:
         tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises plain `Exception`
+    except Exception as error:  # the tokenizer library raises plain `Exception`
         raise HeadwayError(f"{where}: {file} is not a tokenizer ({one_line(error)}).") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()

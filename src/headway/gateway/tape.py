@@ -82,7 +82,7 @@ def _lock(out: BinaryIO) -> None:
     """Lock the file. If another process has locked it, raise BlockingIOError."""
     try:
         import fcntl
-    except ImportError:  # Windows
+    except ImportError:  # Windows does not have this module
         return
     fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
 

@@ -168,7 +168,7 @@ class Upstream(asyncio.Protocol):
                 exchange.on_complete()
             else:
                 exchange.on_broken(self, "the connection was lost")
-        self.parser = None  # breaks the reference cycle
+        self.parser = None  # break the reference cycle between connection and parser
 
     def close(self) -> None:
         if self.transport is not None:

@@ -126,7 +126,7 @@ class ClientConnection(asyncio.Protocol):
         self.waiting.clear()
         self.host.held_bytes -= self.held
         self.held = self.answering_bytes = 0
-        self.parser = None  # breaks the reference cycle
+        self.parser = None  # break the reference cycle between connection and parser
         if self.exchange is not None:
             self.exchange.client_gone()
 

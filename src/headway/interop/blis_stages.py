@@ -72,7 +72,7 @@ def _stages(keys: InferencePerf, where: str) -> list[Stage]:
 
 
 def _load(stages: list[Stage], notes: list[str]) -> Json:
-    """Return the keys of an open loop; its users are not told apart, because their arrivals add up to one process."""
+    """Return the keys of an open loop, without separate users, because their arrivals add up to one process."""
     base = stages[0].rate
     load: Json = {"rate": f"{plain(base)}/s"}
     if len(stages) == 1:

@@ -38,7 +38,7 @@ CLASSES: Final = (
 
 
 class Regrets(Struct, frozen=True):
-    """How much earlier the best candidate would have given the first token."""
+    """Statistics of the regret of decisions: how much earlier the best candidate would have given the first token."""
 
     counts: list[int]  # number of decisions in each class of regret, in the order of CLASSES
     some: int  # number of decisions with regret

@@ -23,7 +23,7 @@ LINE_S = 10.0  # interval in seconds of the lines that replace the bar if stderr
 
 
 class Bar:
-    """Progress of a command. After an interrupt (Ctrl-C), a note says how far the command came and what was `kept`.
+    """Progress of a command. After an interrupt (Ctrl-C), a note says how much was finished and what was `kept`.
 
     A timer's signal draws the bar, so that it moves even if no progress is reported. A thread could draw it too, but
     then worker processes could not be forked.

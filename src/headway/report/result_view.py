@@ -148,7 +148,7 @@ def altair_chart(figures: Sequence[Figure]) -> Any:
 
 
 def _own(title: str, spec: Json, width: int, legend: bool) -> Json:
-    """Return a specification with a title and a width of its own, and with a legend, which a page has outside."""
+    """Return a specification with this title and width. With `legend`, add a legend, which a page shows separately."""
     own = {key: value for key, value in spec.items() if key != "$schema"}
     text = PLAIN.sub("", title)
     own |= {"width": width, **({"title": text} if text else {})}
@@ -163,7 +163,7 @@ def _own(title: str, spec: Json, width: int, legend: bool) -> Json:
 
 
 def _names(spec: Json) -> tuple[str, ...]:
-    """Return the names that have a colour in a chart without a legend; empty if it has none."""
+    """If a chart has colours but no legend, return the names that have a colour; otherwise return an empty tuple."""
     for part in (spec, *spec.get("layer", ())):
         colour = part.get("encoding", {}).get("color", {})
         if "legend" in colour and colour["legend"] is None:

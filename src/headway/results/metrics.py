@@ -144,8 +144,8 @@ def _shadow(recorder: Recorder, facts: RunFacts) -> Json:
     if not facts.predicts and not any(believed):
         return {}
     cached = _column_of_started(recorder, facts, "cached_tokens")
-    misses = list(compress(cached, believed)).count(0)  # requests with a predicted hit but no actual hit
-    hits = list(compress(believed, cached)).count(0)  # requests with an actual hit but no predicted hit
+    misses = list(compress(cached, believed)).count(0)  # number of requests with a predicted hit but no actual hit
+    hits = list(compress(believed, cached)).count(0)  # number of requests with an actual hit but no predicted hit
     return {
         "shadow": {
             "divergences": misses + hits,

@@ -80,8 +80,8 @@ class Counterfactual(Struct, frozen=True):
     alternative_value: float | None
     chosen_prefill: int = -1  # index of the instance that computes the prompt; -1 if it is `chosen`
     alternative_prefill: int = -1
-    # Prompt tokens cached at the chosen and at the alternative instance. The second number is -1 if the request moved
-    # to yet another instance, or was retried, in the alternative run.
+    # Numbers of prompt tokens that were cached at the chosen and at the alternative instance. The second number is -1
+    # if the request moved to yet another instance, or was retried, in the alternative run.
     cached_tokens: int = 0
     alternative_cached_tokens: int = 0
 

@@ -124,8 +124,8 @@ def _arguments(totals: Survey, decision: Decision) -> None:
 
 
 def best_estimate(decision: Decision) -> int:
-    """Return the position of the candidate with the earliest estimated first token; without estimates, of the chosen
-    one."""
+    """Return the position of the candidate with the earliest estimated first token. If there are no estimates, return
+    the position of the chosen candidate."""
     places = [place for place, estimate in enumerate(decision.estimated_ttft_ps) if estimate >= 0]
     return min(places, key=decision.estimated_ttft_ps.__getitem__, default=decision.place(decision.judged))
 

@@ -91,8 +91,8 @@ def importance(requests: RequestColumns) -> list[int] | None:
 def _find_passed(order: Iterable[int], waits: Waits, ranks: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield each overtaken request with the request that overtook it.
 
-    The stack contains the started requests that no less important request followed. Therefore the least important
-    request that started after a time is the first request on the stack that started after that time.
+    The stack contains each started request after which no less important request has started. Therefore the least
+    important request that started after a time is the first request on the stack that started after that time.
     """
     enqueued, started, left = waits.requests.enqueued_ps, waits.requests.started_ps, waits.left_ps
     stack: list[tuple[int, int, int]] = []  # start time, rank and row of started requests

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headway.gateway.waiting import Waiting
     from headway.http.upstream import Upstream
 
-SOURCES: Final = ("file", "admin", "etcd")  # if two sources name the same engine, the first one wins
+SOURCES: Final = ("file", "admin", "etcd")  # if two sources name the same engine, the source that is listed first wins
 # If one of these keys changes, a new engine replaces the old engine. Any other change updates the engine.
 IDENTITY: Final = ("url", "role", "key_env", "events", "events_replay", "events_topic", "bootstrap_port", "kvd")
 log = logging.getLogger("headway.gateway")

@@ -258,7 +258,7 @@ class SglangHanding(Handing):
         self.go_on(body)
 
     def drop(self) -> None:
-        if self.complete:  # the prefill is complete, so its request may end by itself
+        if self.complete:  # the answer is complete, so let the request to the prefill engine end by itself
             self.leg = None
         super().drop()
 

@@ -154,7 +154,7 @@ class KvdClient:
                 if not channel.closed:
                     return await self._talk(channel, written)
             except Closed:
-                continue  # the daemon closed the idle channel
+                continue  # the daemon has closed this idle channel, so try the next channel
         channel = await self._open()
         try:
             answer = await self._talk(channel, written)

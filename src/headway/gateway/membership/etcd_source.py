@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from headway.gateway.signals.polled_signals import EngineSignals
 
 SOURCE: Final = "etcd"
-AGENT: Final = "agent"  # reporter of a node's readiness
+AGENT: Final = "agent"  # name under which the fleet stores the readiness that agents report
 OLD_S: Final = 15.0  # signals older than this are ignored until the next heartbeat
 GRACE_S: Final = 15.0  # time for engines to register again after etcd lost its data
 log = logging.getLogger("headway.gateway")
@@ -215,7 +215,7 @@ class EtcdSource:
         if self.settings.engine_key_env is not None:
             document["key_env"] = self.settings.engine_key_env
         known = self._read.get(name)
-        if known is not None and known[0] == document:  # most heartbeats change nothing
+        if known is not None and known[0] == document:  # most heartbeats do not change the document
             return known[1]
         try:
             spec = BackendSpec.read(name, document, f"{self.settings.prefix}/nodes/{name}")

@@ -65,7 +65,7 @@ class Records:
         """Write all chapters, and wait for the writers."""
         if self._timer is not None:
             self._timer.cancel()
-        await asyncio.sleep(0)  # let the exchanges of disconnected clients end
+        await asyncio.sleep(0)  # yield to the event loop, so that the exchanges of disconnected clients can end
         self.roll()
         for chapter in list(self.pending):
             self._close(chapter)
@@ -197,7 +197,7 @@ def _own_folder(settings: RecordSettings) -> Any:
             place = settings.folder / f"{run:04d}"
             try:
                 place.mkdir()
-            except FileExistsError:  # another process created this folder first
+            except FileExistsError:  # another process created this folder first, so try the next number
                 continue
             return place
     except OSError as error:

@@ -7,8 +7,8 @@ method depends only on its arguments and on earlier calls, so a journal of the c
               must report it. Reported blocks are believed cached until the instance reports their removal.
     partial   The instance publishes, but earlier events are unknown. A sent prompt is believed cached for `ttl`.
 
-An index stores each block after its parent and removes it before its parent, so that lookups are quick. Therefore
-`touch` must be called whenever an index is touched.
+An index stores each block after its parent and removes it before its parent, so that lookups are quick. Call `touch`
+whenever an index is touched, because the send times here must follow the index's order of eviction.
 
 Reported blocks have the gateway's block size. If an index has another block size, it stores each of its blocks under
 the key of the gateway's block that contains the block's last token, as `Path.blocks` does. An index stores a block only

@@ -58,7 +58,7 @@ class Hits:
     def add(self, at: int, hits: int, queries: int) -> float | None:
         samples = self.samples
         if samples and (hits < samples[-1][1] or queries < samples[-1][2]):
-            samples.clear()  # the engine has restarted
+            samples.clear()  # a counter has shrunk, because the engine has restarted
         samples.append((at, hits, queries))
         while len(samples) > 2 and samples[1][0] <= at - self.window:
             samples.popleft()
