@@ -83,7 +83,7 @@ class EngineRequest(Struct):
 
     @property
     def priority(self) -> float:
-        """The priority: requests with higher values are served earlier. In vLLM's own field, lower values are."""
+        """The priority. Requests with higher values are served earlier, unlike in vLLM's own field `priority`."""
         if self.truth.priority is not None:
             return self.truth.priority
         return -float(self.body.priority or 0)

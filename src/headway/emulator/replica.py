@@ -197,7 +197,7 @@ class Replica:
         self.on_end(flight, "abandoned")
 
     def transfer_params(self, flight: Flight) -> dict[str, Any]:
-        """Return the parameters by which a decode engine finds the prompt's KV blocks; {} without such a request."""
+        """Return the parameters by which a decode engine finds the prompt's KV blocks; {} if they are not requested."""
         params = flight.request.body.kv_transfer_params or {}
         if not params.get("do_remote_decode"):
             return {}

@@ -134,7 +134,7 @@ def import_workload(document: Any, where: str) -> Translation:
 
 
 def _limits(spec: Spec, workload: Json) -> Json:
-    """Return a workload with the limits of the specification, unless its own are lower."""
+    """Return a workload with the limits of the specification. Keep a limit of the workload if it is lower."""
     result = dict(workload)
     if spec.num_requests > 0:
         result["requests"] = min(spec.num_requests, workload.get("requests", spec.num_requests))

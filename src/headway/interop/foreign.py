@@ -18,7 +18,7 @@ BUNDLE: Final = re.compile(
 
 
 def foreign_scenario(file: Path) -> Translation | None:
-    """Translate a file of another project to a scenario, with paths relative to the working folder; None for others."""
+    """Translate another project's file to a scenario with paths relative to the working folder. Else return None."""
     if file.suffix == ".toml" and file.is_file():
         from headway.interop.routesim_import import import_config
 

@@ -35,7 +35,7 @@ class Conversations:
         self._questions: dict[int, tuple[str, ...]] = {}  # all messages of each request in flight, by request id
 
     def ask(self, request: Request) -> tuple[str, ...]:
-        """Return the messages of a request in order. Client and engine alternate; the client's are first and last."""
+        """Return the messages of a request, alternately of client and engine. The client has the first and the last."""
         talk = next((self._talks[key] for key in reversed(request.path.keys) if key in self._talks), Talk((), 0))
         turns = (*talk.turns, prompt_text(request, min(talk.tokens, request.prompt_tokens - 1)))
         if request.session is not None:

@@ -115,7 +115,7 @@ class Question:
         self.driver.on_end(self, outcome, why, at_ns)
 
     def usage(self, pattern: re.Pattern[bytes]) -> int | None:
-        """Return the last count that the engine sent; None without a count. Some engines send intermediate counts."""
+        """Return the last count that the engine sent; None if it sent none. Some engines send intermediate counts."""
         counts = [] if self.line is None else pattern.findall(self.line.usage)
         return int(counts[-1]) if counts else None
 

@@ -131,7 +131,7 @@ def sweep_charts(swept: Sweep) -> list[Figure]:
 
 
 def sweep_figure(swept: Sweep, path: str) -> list[Figure]:
-    """Return a figure against the varied key; without a key that is a quantity, a bar for each point."""
+    """Return a chart of a figure against the varied key. If no varied key is a quantity, return bars for the points."""
     path = ranking.figure(path, "plot", ranked=False)
     book, lines = _sweep_book(swept)
     if lines.path is not None:

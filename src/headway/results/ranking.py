@@ -72,7 +72,7 @@ def every_figure() -> list[str]:
 
 
 def direction(path: str) -> Best | None:
-    """Return whether a low or a high value of this figure is better; None if neither is."""
+    """Return whether a low or a high value of this figure is better; None if neither is better."""
     while path and path not in (*LOW, *HIGH, *NEITHER):
         path = path.rpartition(".")[0]
     return "low" if path in LOW else "high" if path in HIGH else None

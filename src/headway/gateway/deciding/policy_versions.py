@@ -158,7 +158,7 @@ class PolicyVersions:
 
     @property
     def spent(self) -> bool:
-        """Whether the canary or the policies in force have reached the limit on failures."""
+        """Whether the canary or the policies in force are spent: they have reached the limit on failures."""
         most, trial = self.settings.most_failures, self.arms.trial
         return self.arms.live.failures >= most or (trial is not None and trial.failures >= most)
 

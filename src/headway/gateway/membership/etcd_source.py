@@ -208,7 +208,7 @@ class EtcdSource:
             table.pop(name, None)
 
     def _spec(self, name: str, node: Node) -> BackendSpec | None:
-        """Return the node's spec; if it is invalid, the last accepted spec; None while its models are unknown."""
+        """Return the node's spec or, if it is invalid, the last accepted spec; None while the models are unknown."""
         if not node.models and not node.ready:
             return None
         document: dict[str, Any] = node.backend()

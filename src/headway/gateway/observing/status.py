@@ -184,7 +184,7 @@ def _total(plain: Json, name: str) -> int:
 
 
 def _believed_share(plain: Json, engine: str) -> float | None:
-    """Return the fraction of an engine's prompt tokens that were believed cached there; None without prompt tokens."""
+    """Return the fraction of an engine's prompt tokens that were believed cached there; None if it has no tokens."""
     counters = plain["counters"]
     keys = [key for key in counters["prompt_tokens"] if key.split(BETWEEN)[1] == engine]
     prompt = sum(counters["prompt_tokens"][key] for key in keys)
