@@ -18,7 +18,8 @@ BUNDLE: Final = re.compile(
 
 
 def foreign_scenario(file: Path) -> Translation | None:
-    """Translate another project's file to a scenario with paths relative to the working folder. Else return None."""
+    """Translate the file of another project to a scenario, with paths relative to the working folder. If the file is
+    neither RouteSim's nor BLIS's, return None."""
     if file.suffix == ".toml" and file.is_file():
         from headway.interop.routesim_import import import_config
 

@@ -56,7 +56,8 @@ class PolicyVersions:
         self.estimator: Estimator = StepTimes()
         self.former: Json | None = None  # policies of the previous version; None: there is no previous version
         self.version = 0
-        self.on_failure: Callable[[str, Exception], None] = lambda arm, error: None  # called with arm and error
+        # Called with the name of the arm that failed to decide, and with the error.
+        self.on_failure: Callable[[str, Exception], None] = lambda arm, error: None
         self.on_change: Callable[[str], None] = lambda why: None  # called with the reason for a new version
         self.on_rebuilt: Callable[[], None] | None = None  # called after the control plane was replaced
         self._context: Context | None = None

@@ -65,7 +65,7 @@ class Disk:
     def add(self, key: bytes, data: Buffer) -> None:
         """Add a block that does not fit in memory. It is readable immediately; a thread writes it to disk."""
         if key in self.entries:
-            self.entries.move_to_end(key)  # the block is on disk already, so do not write it again
+            self.entries.move_to_end(key)  # the index has the block already, so do not write it again
             return
         room = block_file.room(key, len(data))
         if room > self.limit:

@@ -62,7 +62,7 @@ def read_shadows(data: Any, where: str = "shadow") -> dict[str, CandidateSpec]:
 class Candidate:
     def __init__(self, name: str, spec: CandidateSpec, stage: Stage, seed: int) -> None:
         self.name, self.spec, self.stage, self.seed = name, spec, stage, seed
-        self.why: str | None = None  # reason why the candidate was stopped; None while it is asked
+        self.why: str | None = None  # reason why the candidate was stopped; None if it was not stopped
         self.decisions = self.agreed = self.compared = self.refused = self.skipped = self.errors = 0
         # Numbers of tokens that were believed cached only at the candidate's target, and only at the live target.
         self.gained = self.forgone = 0
